@@ -1,0 +1,71 @@
+# offsetmgr: everything starts from here. `make` alone lists the targets.
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+JAVA := $(VENV)/.java
+JARS := $(VENV)/.jars
+# T narrows what pytest runs: make test T="tests/unit -k state"
+T ?=
+# SEEDS are the simulated runs, first:end; a failing one says how to replay it alone
+SEEDS ?= 0:2000
+# MINUTES is how long the soak and the random kills of chaos take; TRIES how often each fault is tried
+MINUTES ?= 10
+TRIES ?= 3
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test sim sim-long bench soak chaos lint format clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED) $(JARS) ## Install everything: virtual environment, Java, Kafka's jars
+
+demo: setup ## Start a Kafka, the service and a Spark job, and show what happens
+	$(BIN)/offsetmgr demo
+
+test: lint $(JARS) ## Lint, type-check and run the tests (T="..." narrows the tests)
+	$(BIN)/python -m pytest $(T)
+
+sim: $(INSTALLED) ## Simulate whole runs with faults (SEEDS=first:end)
+	$(BIN)/python -m tests.sim.run $(SEEDS)
+
+sim-long: $(INSTALLED) ## The same for 100,000 seeds, on all cores
+	$(BIN)/python -m tests.sim.run 0:100000 --jobs 0
+
+bench: setup ## Run the benchmarks
+	$(BIN)/python -m benchmarks
+
+soak: setup ## A day's commits in MINUTES on a Kafka that stands still at times; nothing may grow
+	$(BIN)/python -m benchmarks.soak $(MINUTES)
+
+chaos: setup ## Provoke every fault TRIES times, then kill at random for MINUTES; ends with a table
+	$(BIN)/python -m tests.chaos.table --tries $(TRIES) --minutes $(MINUTES)
+
+lint: $(INSTALLED) ## Check style, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED) ## Format the code and repair what can be repaired
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove all that make created here (the jar cache of the user stays)
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	scripts/make-venv.sh $(VENV)
+
+$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,dev]'
+	@touch $@
+
+$(JAVA): scripts/ensure-java.sh | $(BIN)/python
+	scripts/ensure-java.sh
+	@touch $@
+
+$(JARS): $(INSTALLED) $(JAVA)
+	$(BIN)/python -m offsetmgr.devkafka.fetch
+	@touch $@
