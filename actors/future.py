@@ -1,0 +1,176 @@
+"""A pykka `Future` with callbacks, for threads and for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import pykka
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from types import TracebackType
+
+__all__ = ["Future"]
+
+T = TypeVar("T")
+
+log = structlog.get_logger("actors.future")
+
+
+class Future(pykka.Future[T]):
+    """A value or an exception that will be there later.
+
+    The first `set` or `set_exception` wins; any later one is ignored, so that
+    an answer and a deadline may race. Waiting costs a `Condition`, made when
+    the first thread blocks; a future that nobody blocks on has a lock and no more.
+
+    What pykka derives from a future (`map`, `filter`, `join`, `reduce`) is
+    computed when somebody calls `get()`: it takes no callback and no `await`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self._condition: threading.Condition | None = None
+        self._callbacks: list[Callable[[Future[T]], object]] | None = None
+        self._done = False
+        self._value: T | None = None
+        self._exception: BaseException | None = None
+        self._traceback: TracebackType | None = None
+
+    def __repr__(self) -> str:
+        if not self._done:
+            return "<Future pending>"
+        return f"<Future {self._exception!r}>" if self._exception else f"<Future {self._value!r}>"
+
+    def done(self) -> bool:
+        """Whether a value or an exception is there."""
+        return self._done
+
+    def exception(self) -> BaseException | None:
+        """Look at the exception without raising it; None when there is none, or none yet."""
+        return self._exception
+
+    def get(self, *, timeout: float | None = None) -> T:
+        """Wait for the value, at most `timeout` seconds, and return it or raise the exception.
+
+        Raises:
+            pykka.Timeout: the time passed first.
+            Exception: what the future was given.
+
+        """
+        if self._get_hook is not None:
+            return super().get(timeout=timeout)
+        if not self._done and not self._wait(timeout):
+            raise pykka.Timeout(f"{timeout} seconds")
+        if self._exception is not None:
+            # The traceback of an exception grows each time it is raised.
+            raise self._exception.with_traceback(self._traceback)
+        return cast("T", self._value)
+
+    def set(self, value: T | None = None) -> None:
+        """Give the value. Ignored when the future is done already."""
+        self._finish(value, None)
+
+    def set_exception(
+        self,
+        exc_info: BaseException
+        | tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
+        | None = None,
+    ) -> None:
+        """Give an exception, or with no argument the one being handled.
+
+        Ignored when the future is done already.
+
+        Raises:
+            TypeError: there is no exception, neither given nor being handled.
+
+        """
+        if exc_info is None:
+            exc_info = sys.exc_info()
+        exception = exc_info[1] if isinstance(exc_info, tuple) else exc_info
+        if exception is None:
+            raise TypeError("set_exception() outside of an except block needs the exception")
+        self._finish(None, exception)
+
+    def add_done_callback(self, callback: Callable[[Future[T]], object]) -> None:
+        """Call `callback(future)` once done: in the thread that sets it, or now if it is done.
+
+        An exception in the callback is logged and goes no further.
+
+        Raises:
+            TypeError: the future is computed by `get()`; use the one it derives from.
+
+        """
+        if self._get_hook is not None:
+            raise TypeError(
+                "this future is computed when get() is called (map, filter, join or reduce): "
+                "add the callback to, or await, the future it was made from"
+            )
+        with self._lock:
+            if not self._done:
+                if self._callbacks is None:
+                    self._callbacks = []
+                self._callbacks.append(callback)
+                return
+        self._call(callback)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """Wait in any event loop; the value crosses from the setting thread safely."""
+        if not self._done:
+            loop = asyncio.get_running_loop()
+            waiter = loop.create_future()
+
+            def hand_over(_: Future[T]) -> None:
+                with contextlib.suppress(RuntimeError):  # a closed loop has nobody left to wake
+                    loop.call_soon_threadsafe(_release, waiter)
+
+            self.add_done_callback(hand_over)
+            try:
+                yield from waiter
+            finally:
+                self._forget(hand_over)
+        return self.get(timeout=0)
+
+    __iter__ = __await__
+
+    def _wait(self, timeout: float | None) -> bool:
+        with self._lock:
+            if self._condition is None:
+                self._condition = threading.Condition(self._lock)
+            return self._condition.wait_for(self.done, timeout)
+
+    def _finish(self, value: T | None, exception: BaseException | None) -> None:
+        with self._lock:
+            if self._done or self._get_hook is not None:
+                return
+            self._value = value
+            self._exception = exception
+            self._traceback = exception.__traceback__ if exception is not None else None
+            self._done = True
+            callbacks, self._callbacks = self._callbacks, None
+            if self._condition is not None:
+                self._condition.notify_all()
+        for callback in callbacks or ():
+            self._call(callback)
+
+    def _forget(self, callback: Callable[[Future[T]], object]) -> None:
+        with self._lock, contextlib.suppress(ValueError):
+            if self._callbacks is not None:
+                self._callbacks.remove(callback)
+
+    def _call(self, callback: Callable[[Future[T]], object]) -> None:
+        try:
+            callback(self)
+        except Exception:
+            log.exception("future_callback_failed", callback=repr(callback))
+
+
+def _release(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

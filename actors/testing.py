@@ -1,0 +1,211 @@
+"""For tests: a clock that moves when told, and a system that replays any schedule from a seed.
+
+system = SimSystem(seed=7)
+ref = system.spawn(Counter, name="counter")
+ref.tell("up")
+system.run_until_idle()
+system.advance(seconds=60)      # fires what is due on the way, in order of time
+system.trace                    # the same for the same seed, to the last step
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from actors.registry import Registry
+from actors.system import ActorSystem
+from actors.timers import Timers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.dispatcher import Runnable
+    from actors.future import Future
+
+__all__ = ["ManualClock", "SimSystem", "SimulationError", "Step"]
+
+T = TypeVar("T")
+
+_TRACE_LIMIT = 1_000_000
+_SHOWN_STEPS = 10
+
+
+class SimulationError(RuntimeError):
+    """A simulation cannot go on; the message names the seed that replays it."""
+
+
+class ManualClock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self, start: float = 0.0) -> None:
+        self._now_s = start
+
+    def now(self) -> float:
+        """Seconds, as last set."""
+        return self._now_s
+
+    def advance(self, seconds: float) -> None:
+        """Move forward by `seconds`.
+
+        Raises:
+            ValueError: the clock would go back.
+
+        """
+        self.advance_to(self._now_s + seconds)
+
+    def advance_to(self, at_s: float) -> None:
+        """Move forward to the moment `at_s`.
+
+        Raises:
+            ValueError: the clock would go back.
+
+        """
+        if not at_s >= self._now_s:
+            raise ValueError(f"a clock at {self._now_s} s cannot go back to {at_s} s")
+        self._now_s = at_s
+
+
+class Step(NamedTuple):
+    """One thing that one actor did."""
+
+    step: int
+    """Counted from 1."""
+
+    lineage: str
+    """Who."""
+
+    message_type: str
+    """The class of the message, or of the runtime's own: `Start`, `Restart`, `Stop` and so on."""
+
+
+class _SimDispatcher:
+    """Keeps what is ready until the simulation picks one."""
+
+    def __init__(self, choice: random.Random) -> None:
+        self._choice = choice
+        self._ready: list[Runnable] = []
+
+    def schedule(self, runnable: Runnable) -> None:
+        self._ready.append(runnable)
+
+    def pick(self) -> Runnable | None:
+        if not self._ready:
+            return None
+        index = self._choice.randrange(len(self._ready))
+        self._ready[index], self._ready[-1] = self._ready[-1], self._ready[index]
+        return self._ready.pop()
+
+
+class SimSystem(ActorSystem):
+    """An `ActorSystem` without threads: each step, a seeded choice of who handles one message.
+
+    Everything happens inside `run_until_idle` and `advance`, in the thread that
+    calls them. A blocking `ask` or `stop` from the test runs the system until
+    idle first; inside an actor it is an error, as it could deadlock a real pool.
+    """
+
+    def __init__(
+        self, seed: int, *, name: str = "sim", on_step: Callable[[Step], object] | None = None
+    ) -> None:
+        # Not the constructor of ActorSystem: it would start threads.
+        choice = random.Random(seed)  # noqa: S311 - a schedule to replay, no secret
+        self.seed = seed
+        self.name = name
+        self.on_step = on_step
+        self.trace: deque[Step] = deque(maxlen=_TRACE_LIMIT)
+        self.clock = self._manual_clock = ManualClock()
+        self.registry = Registry(name)
+        self.dispatcher = self._sim_dispatcher = _SimDispatcher(choice)
+        self.timers = Timers(self.clock, order=choice.random)
+        self._steps = 0
+        self._inside = False
+
+    def run_until_idle(self, max_steps: int = 100_000) -> int:
+        """Let actors handle messages until none has any; returns how many steps it took.
+
+        Raises:
+            SimulationError: they are not idle after `max_steps`.
+
+        """
+        steps = 0
+        while (runnable := self._sim_dispatcher.pick()) is not None:
+            if steps >= max_steps:
+                self._sim_dispatcher.schedule(runnable)
+                raise self._not_idle(max_steps)
+            steps += 1
+            self._step(runnable)
+        return steps
+
+    def advance(self, seconds: float, max_steps: int = 100_000) -> int:
+        """Let `seconds` pass: what is due fires in order of time, with idle actors in between.
+
+        What is due at the same moment fires in a seeded order. Returns the steps taken.
+
+        Raises:
+            SimulationError: it takes more than `max_steps`, timers included.
+
+        """
+        until_s = self.clock.now() + seconds
+        steps = self.run_until_idle(max_steps)
+        while (due_s := self.timers.next_due_s()) is not None and due_s <= until_s:
+            if steps >= max_steps:
+                raise self._not_idle(max_steps)
+            self._manual_clock.advance_to(max(due_s, self.clock.now()))
+            steps += self.timers.fire_due()
+            steps += self.run_until_idle(max(0, max_steps - steps))
+        self._manual_clock.advance_to(until_s)
+        return steps
+
+    def wait(self, future: Future[T], timeout_s: float | None) -> T:
+        """Run until idle, then at most `timeout_s` simulated seconds, until the future is done.
+
+        Raises:
+            SimulationError: called by an actor.
+            pykka.Timeout: the future is not done.
+
+        """
+        if self._inside:
+            raise SimulationError(
+                f"seed {self.seed}: an actor blocks on another one, which can deadlock a pool: "
+                "use block=False and a callback or a message"
+            )
+        self.run_until_idle()
+        if not future.done() and timeout_s:
+            self.advance(timeout_s)
+        return future.get(timeout=0)
+
+    def stop(self, timeout_s: float = 10.0) -> bool:
+        """Stop all actors, children first, in at most `timeout_s` simulated seconds."""
+        for cell in self.registry.close():
+            cell.stop()
+        self.run_until_idle()
+        if self.actor_count():
+            self.advance(timeout_s)
+        left = self.registry.wait_empty(0)
+        for cell in left:
+            cell.abandon()
+        return self.timers.close() and not left
+
+    def _step(self, runnable: Runnable) -> None:
+        self._inside = True
+        try:
+            handled = runnable.run(1)
+        finally:
+            self._inside = False
+        if handled is None:
+            return
+        self._steps += 1
+        step = Step(self._steps, runnable.lineage, handled)
+        self.trace.append(step)
+        if self.on_step is not None:
+            self.on_step(step)
+
+    def _not_idle(self, max_steps: int) -> SimulationError:
+        last = ", ".join(
+            f"{step.lineage} {step.message_type}" for step in list(self.trace)[-_SHOWN_STEPS:]
+        )
+        return SimulationError(
+            f"seed {self.seed}: actors are not idle after {max_steps} steps; last: {last}"
+        )

@@ -1,0 +1,133 @@
+"""Actors that behave, actors that misbehave (each fixture is named for its fault), and systems."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from actors import ActorSystem, PooledActor
+from actors.testing import SimSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from structlog.typing import EventDict
+
+
+class Recorder(PooledActor):
+    """Notes what happens to it in a list that outlives its instances; obeys a few messages."""
+
+    refusals = (LookupError,)
+
+    def __init__(self, notes: list[object]) -> None:
+        super().__init__()
+        self.notes = notes
+        self.handled = 0
+
+    def on_start(self) -> None:
+        """Note it."""
+        self.notes.append("on_start")
+
+    def on_restart(self, reason: BaseException) -> None:
+        """Note it."""
+        self.notes.append(f"on_restart {reason!r}")
+
+    def on_stop(self) -> None:
+        """Note it."""
+        self.notes.append("on_stop")
+
+    def on_failure(self, *exc_info: object) -> None:
+        """Note it."""
+        self.notes.append(f"on_failure {exc_info[1]!r}")
+
+    def on_receive(self, message: Any) -> Any:
+        """Raise an exception; note and count anything else."""
+        if isinstance(message, BaseException):
+            raise message
+        self.handled += 1
+        self.notes.append(message)
+        return self.handled
+
+
+@pytest.fixture(autouse=True)
+def logs() -> Iterator[list[EventDict]]:
+    """Keep the log off the terminal: structlog draws each traceback for a tenth of a second."""
+    with capture_logs() as logs:
+        yield logs
+
+
+@pytest.fixture
+def recorder_class() -> type[Recorder]:
+    """An actor that behaves."""
+    return Recorder
+
+
+@pytest.fixture
+def notes() -> list[object]:
+    """What recorders wrote, in order."""
+    return []
+
+
+@pytest.fixture
+def early_failing_actor_class() -> type[Recorder]:
+    """Fails whenever it is started."""
+
+    class EarlyFailing(Recorder):
+        def on_start(self) -> None:
+            super().on_start()
+            raise ValueError("on_start")
+
+    return EarlyFailing
+
+
+@pytest.fixture
+def unconstructible_actor_class() -> type[PooledActor]:
+    """Fails in its constructor, after it set a timer."""
+
+    class Unconstructible(PooledActor):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tell_every(1.0, "tick")
+            raise ValueError("__init__")
+
+    return Unconstructible
+
+
+@pytest.fixture
+def late_failing_actor_class() -> type[Recorder]:
+    """Fails while it stops."""
+
+    class LateFailing(Recorder):
+        def on_stop(self) -> None:
+            super().on_stop()
+            raise ValueError("on_stop")
+
+    return LateFailing
+
+
+@pytest.fixture
+def failing_on_failure_actor_class() -> type[Recorder]:
+    """Fails again in the hook for its failure."""
+
+    class FailingOnFailure(Recorder):
+        def on_failure(self, *exc_info: object) -> None:
+            super().on_failure(*exc_info)
+            raise ValueError("on_failure")
+
+    return FailingOnFailure
+
+
+@pytest.fixture
+def sim() -> SimSystem:
+    """A simulated system, the same at each run."""
+    return SimSystem(seed=1)
+
+
+@pytest.fixture
+def system() -> Iterator[ActorSystem]:
+    """A system of two threads, which must stop in the end."""
+    system = ActorSystem(threads=2, name="test")
+    yield system
+    assert system.stop(timeout_s=20), "actors, timers or threads were left behind"

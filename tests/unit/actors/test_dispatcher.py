@@ -1,0 +1,165 @@
+"""The pool: fixed threads, fair turns, no turn lost to an exception."""
+
+from __future__ import annotations
+
+import os
+import threading
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from actors import ActorSystem, PoolDispatcher, PooledActor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Job:
+    """A runnable that calls a function once."""
+
+    lineage = "/job"
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def run(self, budget: int) -> str | None:
+        """Call with the budget."""
+        self._call(budget)
+        return None
+
+
+@pytest.fixture
+def pool() -> Iterator[PoolDispatcher]:
+    """Two threads, three messages a turn."""
+    pool = PoolDispatcher(2, 3, name="pool")
+    yield pool
+    assert pool.stop(10)
+
+
+def test_threads_are_named_daemons_and_as_many_as_said(pool: PoolDispatcher) -> None:
+    """A pool has exactly its threads, which are recognisable and never keep a process alive."""
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("pool-")]
+    assert sorted(thread.name for thread in threads) == ["pool-0", "pool-1"]
+    assert all(thread.daemon for thread in threads)
+
+
+def test_a_turn_has_the_throughput_as_its_budget(pool: PoolDispatcher) -> None:
+    """A runnable is told how much it may do."""
+    budgets: SimpleQueue[int] = SimpleQueue()
+    pool.schedule(Job(budgets.put))
+    assert budgets.get(timeout=10) == 3
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), SystemExit(1)])
+def test_no_thread_dies_of_a_runnable(pool: PoolDispatcher, error: BaseException) -> None:
+    """Whatever a turn raises is logged with the lineage, and every thread goes on working."""
+
+    def fail(budget: int) -> None:
+        raise error
+
+    with capture_logs() as logs:
+        for _ in range(4):
+            pool.schedule(Job(fail))
+        meeting = threading.Barrier(3, timeout=10)
+        for _ in range(2):
+            pool.schedule(Job(lambda _: meeting.wait()))
+        meeting.wait()
+    assert [(entry["event"], entry["lineage"]) for entry in logs] == [
+        ("actor_turn_failed", "/job")
+    ] * 4
+
+
+def test_stop_gives_up_on_a_stuck_thread_at_its_deadline() -> None:
+    """A turn that does not end cannot hold up stop; afterwards the thread ends by itself."""
+    pool = PoolDispatcher(1, 1)
+    release, running = threading.Event(), threading.Event()
+
+    def stick(_budget: int) -> None:
+        running.set()
+        release.wait(30)
+
+    pool.schedule(Job(stick))
+    assert running.wait(10)
+    assert not pool.stop(0.01)
+    release.set()
+    assert pool.stop(10)
+
+
+@pytest.mark.parametrize(("threads", "throughput"), [(0, 1), (1, 0)])
+def test_a_pool_without_threads_or_throughput_is_refused(threads: int, throughput: int) -> None:
+    """What could never run anything is refused, with the name and the figure."""
+    with pytest.raises(ValueError, match=r"thread.*=0|throughput=0"):
+        PoolDispatcher(threads, throughput)
+
+
+class Busy(PooledActor):
+    """Tells itself something as long as it is not relieved."""
+
+    def __init__(self, relieved: threading.Event) -> None:
+        super().__init__()
+        self._relieved = relieved
+
+    def on_receive(self, message: Any) -> None:
+        """Go on and on."""
+        if not self._relieved.is_set():
+            self.actor_ref.tell(message)
+
+
+def test_a_busy_actor_does_not_starve_the_others() -> None:
+    """With one thread, an actor that always has a message still lets another one answer."""
+    relieved = threading.Event()
+    with ActorSystem(threads=1, throughput=2) as system:
+        system.spawn(Busy, relieved, name="busy").tell("go")
+        quiet = system.spawn(Echo, name="quiet")
+        assert [quiet.ask(i, timeout=10) for i in range(5)] == [0, 1, 2, 3, 4]
+        relieved.set()
+
+
+class Echo(PooledActor):
+    """Answers what it is asked."""
+
+    def on_receive(self, message: Any) -> Any:
+        """Answer."""
+        return message
+
+
+class Exclusive(PooledActor):
+    """Notices when two threads are in it."""
+
+    def __init__(self, overlaps: list[int]) -> None:
+        super().__init__()
+        self._inside = 0
+        self._overlaps = overlaps
+        self._count = 0
+
+    def on_receive(self, message: Any) -> int:
+        """Count, with a chance for others to come in."""
+        self._inside += 1
+        self._count += 1
+        if message % 100 == 0:
+            os.stat(".")  # noqa: PTH116 - lets go of the interpreter, as any I/O does
+        if self._inside != 1:
+            self._overlaps.append(message)
+        self._inside -= 1
+        return self._count
+
+
+def test_an_actor_is_never_run_by_two_threads_at_once() -> None:
+    """Told by four threads, run by four threads: no overlap, and not one message lost."""
+    overlaps: list[int] = []
+    with ActorSystem(threads=4, throughput=3) as system:
+        ref = system.spawn(Exclusive, overlaps, name="exclusive", inbox_limit=100_000)
+
+        def send() -> None:
+            for number in range(5_000):
+                ref.tell(number)
+
+        senders = [threading.Thread(target=send, daemon=True) for _ in range(4)]
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join(30)
+        assert ref.ask(1, timeout=30) == 20_001
+    assert overlaps == []

@@ -1,0 +1,208 @@
+"""The future: first set wins, callbacks, threads and event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pykka
+import pytest
+from structlog.testing import capture_logs
+
+from actors import Future
+
+
+@pytest.fixture
+def future() -> Future[int]:
+    """A future that nobody has set."""
+    return Future()
+
+
+def test_it_is_a_pykka_future(future: Future[int]) -> None:
+    """Whatever takes a pykka future takes this one, its derived futures included."""
+    doubled = future.map(lambda value: value * 2)
+    future.set(21)
+    assert doubled.get() == 42
+    assert pykka.get_all([future, doubled]) == [21, 42]
+
+
+def test_the_first_set_wins(future: Future[int]) -> None:
+    """An answer and a deadline may race: the second to come is ignored, not an error."""
+    future.set(1)
+    future.set(2)
+    future.set_exception(ValueError())
+    assert future.get() == 1
+    assert future.exception() is None
+
+
+def test_get_gives_up_at_its_timeout(future: Future[int]) -> None:
+    """A wait with a limit ends with pykka's Timeout, and the future stays usable."""
+    with pytest.raises(pykka.Timeout, match=r"0\.01"):
+        future.get(timeout=0.01)
+    future.set(1)
+    assert future.get(timeout=0) == 1
+
+
+def test_set_wakes_every_waiting_thread(future: Future[int]) -> None:
+    """All who wait get the value."""
+    got: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: got.append(future.get()), daemon=True) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    future.set(5)
+    for thread in threads:
+        thread.join(10)
+    assert got == [5, 5, 5]
+
+
+def test_an_exception_is_raised_by_each_get_without_growing(future: Future[int]) -> None:
+    """Reading a failed future a hundred times leaves its traceback as long as reading it once."""
+    future.set_exception(KeyError("x"))
+
+    def depth() -> int:
+        with pytest.raises(KeyError) as caught:
+            future.get()
+        return len(caught.traceback)
+
+    first = depth()
+    assert {depth() for _ in range(100)} == {first}
+
+
+def test_set_exception_takes_the_one_being_handled(future: Future[int]) -> None:
+    """As with pykka, no argument means the current exception, and a triple is taken as well."""
+    other: Future[int] = Future()
+    empty: dict[str, int] = {}
+    try:
+        empty["x"]
+    except KeyError as error:
+        future.set_exception()
+        other.set_exception((KeyError, error, error.__traceback__))
+    assert isinstance(future.exception(), KeyError)
+    assert other.exception() is future.exception()
+
+
+def test_set_exception_without_one_is_refused(future: Future[int]) -> None:
+    """There is no future that failed with nothing."""
+    with pytest.raises(TypeError, match="needs the exception"):
+        future.set_exception()
+    assert not future.done()
+
+
+def test_callbacks_run_once_whether_added_before_or_after(future: Future[int]) -> None:
+    """A callback gets the future exactly once: at the set, or at once when it is set already."""
+    seen: list[tuple[str, int]] = []
+    future.add_done_callback(lambda f: seen.append(("before", f.get())))
+    future.set(3)
+    future.set(4)
+    future.add_done_callback(lambda f: seen.append(("after", f.get())))
+    assert seen == [("before", 3), ("after", 3)]
+
+
+def test_a_failing_callback_harms_nobody(future: Future[int]) -> None:
+    """What a callback raises is logged; the set succeeds and the next callback runs."""
+    seen: list[int] = []
+    future.add_done_callback(lambda _: 1 // 0)
+    future.add_done_callback(lambda f: seen.append(f.get()))
+    with capture_logs() as logs:
+        future.set(1)
+    assert seen == [1]
+    assert [entry["event"] for entry in logs] == ["future_callback_failed"]
+
+
+def test_a_derived_future_takes_no_callback(future: Future[int]) -> None:
+    """A future that only get() computes says so, instead of never calling back."""
+    derived = future.map(str)
+    assert isinstance(derived, Future)
+    with pytest.raises(TypeError, match="computed when get"):
+        derived.add_done_callback(print)
+    derived.set("other")
+    future.set(1)
+    assert derived.get() == "1"
+
+
+def test_await_takes_the_value_from_another_thread(future: Future[int]) -> None:
+    """An event loop can await what a thread sets."""
+
+    async def main() -> int:
+        threading.Thread(target=future.set, args=(9,), daemon=True).start()
+        return await asyncio.wait_for(future, 10)
+
+    assert asyncio.run(main()) == 9
+
+
+def test_one_future_serves_several_loops(future: Future[int]) -> None:
+    """Loops in different threads may await the same future, before and after it is set."""
+    got: list[int] = []
+    waiting = threading.Barrier(3, timeout=10)
+
+    async def main() -> None:
+        task = asyncio.ensure_future(future)
+        await asyncio.sleep(0)
+        waiting.wait()
+        got.append(await asyncio.wait_for(task, 10))
+
+    threads = [threading.Thread(target=lambda: asyncio.run(main()), daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    waiting.wait()
+    future.set(1)
+    for thread in threads:
+        thread.join(10)
+    assert got == [1, 1]
+    assert asyncio.run(asyncio.wait_for(future, 10)) == 1
+
+
+def test_await_raises_the_exception(future: Future[int]) -> None:
+    """What failed raises where it is awaited."""
+
+    async def main() -> None:
+        future.set_exception(KeyError("x"))
+        await future
+
+    with pytest.raises(KeyError):
+        asyncio.run(main())
+
+
+def test_a_cancelled_await_leaves_no_trace(future: Future[int]) -> None:
+    """Awaiting with a limit again and again piles up no callbacks, and the value still comes."""
+
+    async def main() -> None:
+        for _ in range(5):
+            task = asyncio.ensure_future(future)
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(main())
+    assert not future._callbacks
+    future.set(1)
+    assert future.get() == 1
+
+
+def test_a_closed_loop_does_not_disturb_the_setter() -> None:
+    """When the loop that awaited is gone, set succeeds without a word in the log."""
+    future: Future[int] = Future()
+
+    async def main() -> None:
+        waiter = future.__await__()
+        next(waiter)
+        keep.append(waiter)
+
+    keep: list[object] = []
+    asyncio.run(main())
+    with capture_logs() as logs:
+        future.set(1)
+    assert logs == []
+
+
+def test_repr_tells_the_state(future: Future[int]) -> None:
+    """A log line shows what a future holds."""
+    failed: Future[int] = Future()
+    assert repr(future) == "<Future pending>"
+    future.set(1)
+    failed.set_exception(KeyError("x"))
+    assert repr(future) == "<Future 1>"
+    assert repr(failed) == "<Future KeyError('x')>"

@@ -1,0 +1,245 @@
+"""Outbound mailboxes and the submit slot, alone and between threads."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from actors import Conflated, DropOldest, Latest, Mailbox, MailboxClosed, OneShot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ALL: list[Callable[[], Mailbox[int | None]]] = [OneShot, Latest, lambda: DropOldest(2)]
+every_kind = pytest.mark.parametrize("make", ALL, ids=["OneShot", "Latest", "DropOldest"])
+
+OPS = st.lists(st.one_of(st.integers(), st.just("get"), st.just("close")), max_size=40)
+
+
+def observed(mailbox: Mailbox[int]) -> object:
+    """Read without waiting; an exception counts as what was read."""
+    try:
+        return mailbox.get(timeout=0)
+    except (MailboxClosed, TimeoutError) as error:
+        return type(error)
+
+
+@given(OPS)
+def test_latest_is_a_variable_that_reading_empties(ops: list[int | str]) -> None:
+    """For any order of puts, gets and closes, a reader sees the newest unread value only."""
+    mailbox: Latest[int] = Latest()
+    waiting: list[int] = []
+    closed = False
+    for op in ops:
+        if op == "close":
+            mailbox.close()
+            closed = True
+        elif op == "get":
+            expected = waiting.pop() if waiting else MailboxClosed if closed else TimeoutError
+            assert observed(mailbox) == expected
+        else:
+            assert mailbox.put(int(op)) is not closed
+            waiting = waiting if closed else [int(op)]
+
+
+@given(st.integers(1, 4), OPS)
+def test_drop_oldest_is_a_ring_that_counts(limit: int, ops: list[int | str]) -> None:
+    """For any history, the newest `limit` values come in order and each lost one is counted."""
+    mailbox: DropOldest[int] = DropOldest(limit)
+    ring: deque[int] = deque(maxlen=limit)
+    closed, dropped = False, 0
+    for op in ops:
+        if op == "close":
+            mailbox.close()
+            closed = True
+        elif op == "get":
+            expected = ring.popleft() if ring else MailboxClosed if closed else TimeoutError
+            assert observed(mailbox) == expected
+        elif not closed:
+            dropped += len(ring) == limit
+            ring.append(int(op))
+            assert mailbox.put(int(op))
+        else:
+            assert not mailbox.put(int(op))
+        assert mailbox.dropped == dropped
+
+
+@given(OPS)
+def test_one_shot_keeps_its_first_value(ops: list[int | str]) -> None:
+    """Whatever follows, the first value is the value, for every reader and every reading."""
+    mailbox: OneShot[int] = OneShot()
+    first: object = TimeoutError
+    for op in ops:
+        if op == "close":
+            mailbox.close()
+            first = MailboxClosed if first is TimeoutError else first
+        elif op == "get":
+            assert observed(mailbox) == first
+        else:
+            assert mailbox.put(int(op)) is (first is TimeoutError)
+            first = op if first is TimeoutError else first
+        assert mailbox.closed is (first is not TimeoutError)
+
+
+@every_kind
+def test_none_is_a_value(make: Callable[[], Mailbox[int | None]]) -> None:
+    """None can be carried: an initial offset of "nothing committed" is an answer."""
+    mailbox = make()
+    assert mailbox.put(None)
+    assert mailbox.get(timeout=0) is None
+
+
+@every_kind
+def test_put_wakes_a_blocked_reader(make: Callable[[], Mailbox[int | None]]) -> None:
+    """A reader that waits without a limit gets the value that comes."""
+    mailbox = make()
+    got: list[int | None] = []
+    reader = threading.Thread(target=lambda: got.append(mailbox.get()), daemon=True)
+    reader.start()
+    mailbox.put(7)
+    reader.join(10)
+    assert got == [7]
+
+
+@every_kind
+def test_close_wakes_every_blocked_reader(make: Callable[[], Mailbox[int | None]]) -> None:
+    """No reader is left waiting on a mailbox that was closed."""
+    mailbox = make()
+    outcomes: list[object] = []
+
+    def read() -> None:
+        try:
+            outcomes.append(mailbox.get())
+        except MailboxClosed as error:
+            outcomes.append(type(error))
+
+    readers = [threading.Thread(target=read, daemon=True) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    mailbox.close()
+    for reader in readers:
+        reader.join(10)
+    assert outcomes == [MailboxClosed] * 3
+
+
+@every_kind
+def test_get_gives_up_at_its_timeout(make: Callable[[], Mailbox[int | None]]) -> None:
+    """A wait with a limit ends with TimeoutError that names the limit."""
+    with pytest.raises(TimeoutError, match=r"0\.01 s"):
+        make().get(timeout=0.01)
+
+
+@every_kind
+def test_iteration_ends_with_the_mailbox(make: Callable[[], Mailbox[int | None]]) -> None:
+    """A for loop yields what is unread, once each, and ends when the mailbox is closed."""
+    mailbox = make()
+    mailbox.put(1)
+    mailbox.close()
+    assert list(mailbox) == [1]
+
+
+@every_kind
+def test_iteration_of_an_empty_closed_mailbox_is_empty(
+    make: Callable[[], Mailbox[int | None]],
+) -> None:
+    """Closed without a value, a mailbox yields nothing and raises nothing in a for loop."""
+    mailbox = make()
+    mailbox.close()
+    assert list(mailbox) == []
+
+
+@every_kind
+def test_listeners_hear_puts_and_the_close_once(make: Callable[[], Mailbox[int | None]]) -> None:
+    """A listener is called after each effective put or close, and never after its removal."""
+    mailbox = make()
+    heard: list[bool] = []
+    deaf: list[bool] = []
+    mailbox.add_listener(lambda: heard.append(mailbox.closed))
+    mailbox.add_listener(lambda: deaf.append(True))()
+    mailbox.put(1)
+    mailbox.close()
+    mailbox.close()
+    mailbox.put(2)
+    # The value of a OneShot closes it.
+    assert heard == ([True] if isinstance(mailbox, OneShot) else [False, True])
+    assert deaf == []
+
+
+@every_kind
+def test_a_failing_listener_harms_nobody(make: Callable[[], Mailbox[int | None]]) -> None:
+    """What a listener raises is logged; the put succeeds and the next listener is called."""
+    mailbox = make()
+    heard: list[int] = []
+    mailbox.add_listener(lambda: 1 // 0)
+    mailbox.add_listener(lambda: heard.append(1))
+    with capture_logs() as logs:
+        assert mailbox.put(1)
+    assert heard == [1]
+    assert [entry["event"] for entry in logs] == ["mailbox_listener_failed"]
+
+
+def test_drop_oldest_refuses_a_limit_below_one() -> None:
+    """A ring that could hold nothing is refused, with the figure."""
+    with pytest.raises(ValueError, match="limit=0"):
+        DropOldest(0)
+
+
+@every_kind
+def test_an_unused_mailbox_is_light(make: Callable[[], Mailbox[int | None]]) -> None:
+    """A hundred thousand of each may exist: no dict, no Condition and no deque before use."""
+    mailbox = make()
+    assert not hasattr(mailbox, "__dict__")
+    assert mailbox._ready is None
+    assert sys.getsizeof(mailbox) + sys.getsizeof(mailbox._lock) < 200
+
+
+@given(st.lists(st.one_of(st.integers(), st.none())))
+def test_the_submit_slot_says_when_to_wake_its_owner(ops: list[int | None]) -> None:
+    """An offer answers True exactly when the slot was empty; None takes the latest."""
+    slot: Conflated[int] = Conflated()
+    waiting: int | None = None
+    for op in ops:
+        if op is None:
+            assert slot.peek() == waiting
+            assert slot.take() == waiting
+            waiting = None
+        else:
+            assert slot.offer(op) is (waiting is None)
+            waiting = op
+
+
+def test_the_submit_slot_refuses_none() -> None:
+    """None means empty, so offering it is an error rather than a lost value."""
+    slot: Conflated[int | None] = Conflated()
+    with pytest.raises(ValueError, match="None cannot be offered"):
+        slot.offer(None)
+
+
+def test_no_offer_is_lost_between_threads() -> None:
+    """With an owner woken only when told, the last offer of any thread is taken in the end."""
+    slot: Conflated[int] = Conflated()
+    wake = threading.Semaphore(0)
+    taken: list[int] = []
+
+    def own() -> None:
+        while not taken or taken[-1] != -1:
+            wake.acquire()
+            value = slot.take()
+            if value is not None:
+                taken.append(value)
+
+    owner = threading.Thread(target=own, daemon=True)
+    owner.start()
+    for value in [*range(10_000), -1]:
+        if slot.offer(value):
+            wake.release()
+    owner.join(30)
+    assert taken[-1] == -1
+    assert taken[:-1] == sorted(taken[:-1])

@@ -1,0 +1,193 @@
+"""The simulator: the same seed, the same schedule; every step bounded and seen."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pykka
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors import ActorRef, PooledActor, Supervision
+from actors.testing import ManualClock, SimSystem, SimulationError, Step
+
+SEEDS = st.integers(0, 2**32)
+
+
+class Gossip(PooledActor):
+    """Passes each number on to all neighbours, one lower; fails at every tenth."""
+
+    def __init__(self, heard: list[tuple[str, int]]) -> None:
+        super().__init__()
+        self._heard = heard
+        self.neighbours: list[ActorRef[Any]] = []
+
+    def on_start(self) -> None:
+        """Say something now and then."""
+        self.tell_every(7, 1)
+
+    def on_receive(self, message: Any) -> None:
+        """Note, pass on, fail."""
+        if isinstance(message, list):
+            self.neighbours = message
+            return
+        self._heard.append((self.name, message))
+        if len(self._heard) % 10 == 0:
+            raise ValueError(message)
+        for neighbour in self.neighbours if message else ():
+            neighbour.try_tell(message - 1)
+
+
+def gossip(seed: int) -> tuple[list[Step], list[tuple[str, int]]]:
+    """Run four actors that talk, tick, fail and restart; returns the trace and what was heard."""
+    system = SimSystem(seed)
+    heard: list[tuple[str, int]] = []
+    policy = Supervision(max_restarts=100, backoff_s=1)
+    refs = [system.spawn(Gossip, heard, name=name, supervision=policy) for name in "abcd"]
+    for ref in refs:
+        ref.tell(refs)
+        ref.tell(2)
+    system.advance(30)
+    assert system.stop()
+    return list(system.trace), heard
+
+
+@settings(max_examples=20)
+@given(SEEDS)
+def test_a_seed_replays_the_identical_schedule(seed: int) -> None:
+    """Two runs of one seed agree in every step and every effect, failures and timers included."""
+    assert gossip(seed) == gossip(seed)
+
+
+def test_different_seeds_try_different_schedules() -> None:
+    """Among a few seeds, the same program is interleaved in many ways."""
+    assert len({tuple(gossip(seed)[0]) for seed in range(10)}) == 10
+
+
+def test_the_seed_chooses_who_goes_next() -> None:
+    """Without any timer, who of three ready actors comes first depends on the seed alone."""
+    firsts = set()
+    for seed in range(30):
+        system = SimSystem(seed)
+        for name in "abc":
+            system.spawn(Echo, name=name)
+        system.run_until_idle()
+        firsts.add(system.trace[0].lineage)
+    assert firsts == {"/a", "/b", "/c"}
+
+
+class Echo(PooledActor):
+    """Answers; fails; tells itself "again" for ever; waits for others, which it must not."""
+
+    def on_receive(self, message: Any) -> Any:
+        """Do as told."""
+        if isinstance(message, Exception):
+            raise message
+        if message == "again":
+            self.actor_ref.tell("again")
+        if isinstance(message, ActorRef):
+            return message.ask("x")
+        return message
+
+
+def test_steps_are_bounded_and_the_error_names_the_seed() -> None:
+    """Actors that never come to rest end the run with the seed and the last steps."""
+    system = SimSystem(seed=4711)
+    system.spawn(Echo, name="echo").tell("again")
+    with pytest.raises(SimulationError, match=r"seed 4711: .* after 50 steps; last: /echo str"):
+        system.run_until_idle(max_steps=50)
+    assert len(system.trace) == 50
+
+
+def test_time_is_bounded_as_well() -> None:
+    """A timer too fast for the time that passes is stopped by the same bound."""
+    system = SimSystem(seed=4711)
+    system.timers.tell_every(0.001, system.spawn(Echo, name="echo"), "tick")
+    with pytest.raises(SimulationError, match="seed 4711"):
+        system.advance(1000, max_steps=50)
+
+
+def test_every_step_is_seen() -> None:
+    """on_step is called after each message, with the step that the trace gets."""
+    seen: list[Step] = []
+    system = SimSystem(seed=1, on_step=seen.append)
+    system.spawn(Echo, name="echo").tell(1)
+    assert system.stop()
+    assert seen == list(system.trace)
+    assert seen == [Step(1, "/echo", "Start"), Step(2, "/echo", "int"), Step(3, "/echo", "Stop")]
+
+
+def test_an_invariant_that_breaks_ends_the_run_where_it_broke() -> None:
+    """What on_step raises comes out of run_until_idle after the very step."""
+
+    def check(step: Step) -> None:
+        assert step.message_type != "str", "no strings"
+
+    system = SimSystem(seed=1, on_step=check)
+    ref = system.spawn(Echo, name="echo")
+    for message in (1, "x", 2):
+        ref.tell(message)
+    with pytest.raises(AssertionError, match="no strings"):
+        system.run_until_idle()
+    assert system.trace[-1].step == 3
+
+
+@given(SEEDS, st.lists(st.integers(0, 5), min_size=2, max_size=8))
+def test_timers_fire_in_order_of_time(seed: int, delays_s: list[int]) -> None:
+    """Whatever the seed does with ties, no timer overtakes one that is due before it."""
+    system = SimSystem(seed)
+    fired: list[tuple[int, int]] = []
+
+    for index, delay_s in enumerate(delays_s):
+        system.timers.call_after(delay_s, partial(fired.append, (delay_s, index)))
+    system.advance(5)
+    assert [delay_s for delay_s, _ in fired] == sorted(delays_s)
+    assert system.clock.now() == 5
+
+
+def test_ties_are_broken_by_the_seed() -> None:
+    """Timers due at one moment fire in an order that depends on the seed."""
+    orders = set()
+    for seed in range(20):
+        system = SimSystem(seed)
+        fired: list[int] = []
+        for index in range(3):
+            system.timers.call_after(1, partial(fired.append, index))
+        system.advance(1)
+        orders.add(tuple(fired))
+    assert len(orders) > 1
+
+
+def test_blocking_calls_of_a_test_run_the_system(sim: SimSystem) -> None:
+    """What blocks a test, ask and stop, works as they do on threads."""
+    ref = sim.spawn(Echo, name="echo")
+    assert ref.ask("x") == "x"
+    assert ref.stop() is True
+
+
+def test_an_answer_that_does_not_come_is_a_timeout(sim: SimSystem) -> None:
+    """A simulated wait ends at its limit, in simulated time."""
+    ref = sim.spawn(Echo, name="echo", supervision=Supervision(backoff_s=5))
+    ref.tell(ValueError("boom"))
+    with pytest.raises(pykka.Timeout):
+        ref.ask("x", timeout=3)
+    assert sim.clock.now() == 3
+
+
+def test_an_actor_that_blocks_is_found_out(sim: SimSystem) -> None:
+    """What could deadlock a pool of threads is an error that says so, not a test that hangs."""
+    other = sim.spawn(Echo, name="other")
+    ref = sim.spawn(Echo, name="echo")
+    with pytest.raises(SimulationError, match=r"seed 1: an actor blocks"):
+        ref.ask(other)
+
+
+def test_a_manual_clock_moves_when_told_and_never_back() -> None:
+    """The clock is what the test says."""
+    clock = ManualClock(10)
+    clock.advance(2.5)
+    assert clock.now() == 12.5
+    with pytest.raises(ValueError, match=r"12\.5 s cannot go back to 12\.0"):
+        clock.advance(-0.5)

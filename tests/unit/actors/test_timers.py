@@ -1,0 +1,284 @@
+"""Timers: order, rates, cancelling, and the thread that drives them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from actors import MonotonicClock, PooledActor, Timers
+from actors.testing import ManualClock
+from actors.timers import ThreadTimers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from actors import ActorSystem, TimerHandle
+    from actors.testing import SimSystem
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """A clock that stands at 100 s."""
+    return ManualClock(100.0)
+
+
+@pytest.fixture
+def timers(clock: ManualClock) -> Timers:
+    """Timers that the test drives."""
+    return Timers(clock)
+
+
+@given(st.lists(st.floats(0, 50), max_size=30))
+def test_timers_fire_in_order_of_time_then_of_arrival(delays_s: list[float]) -> None:
+    """Whatever the order they were set in, timers fire when due, ties first come first."""
+    clock = ManualClock()
+    timers = Timers(clock)
+    fired: list[tuple[float, int]] = []
+    for index, delay_s in enumerate(delays_s):
+        timers.call_after(delay_s, partial(fired.append, (delay_s, index)))
+    clock.advance(50)
+    assert timers.fire_due() == len(delays_s)
+    assert fired == sorted(fired)
+
+
+def test_nothing_fires_early(clock: ManualClock, timers: Timers) -> None:
+    """A moment before it is due, a timer has not fired, and next_due_s tells when it will."""
+    fired: list[int] = []
+    timers.call_after(5, lambda: fired.append(1))
+    clock.advance_to(104.999)
+    assert timers.fire_due() == 0
+    assert timers.next_due_s() == 105
+    clock.advance_to(105)
+    assert timers.fire_due() == 1
+    assert fired == [1]
+    assert timers.next_due_s() is None
+
+
+def test_a_cancelled_timer_never_fires(clock: ManualClock, timers: Timers) -> None:
+    """Cancelled, even by a timer due at the same moment, it does nothing; twice is harmless."""
+    fired: list[int] = []
+    handles: list[TimerHandle] = []
+
+    def cancel_first() -> None:
+        handles[0].cancel()
+
+    timers.call_after(1, cancel_first)
+    handles.append(timers.call_after(1, lambda: fired.append(1)))
+    handles.append(timers.call_after(2, lambda: fired.append(2)))
+    handles[1].cancel()
+    handles[1].cancel()
+    clock.advance(10)
+    assert timers.fire_due() == 1
+    assert fired == []
+    assert [handle.cancelled for handle in handles] == [True, True]
+
+
+def test_cancelled_timers_do_not_pile_up(timers: Timers) -> None:
+    """Setting and cancelling without end keeps the heap small, and the live timers in it."""
+    kept = [timers.call_after(1000 + i, int) for i in range(10)]
+    for _ in range(10_000):
+        timers.call_after(500, int).cancel()
+    assert len(timers) < 200
+    assert timers.next_due_s() == 1100
+    assert not any(handle.cancelled for handle in kept)
+
+
+def test_what_a_timer_adds_waits_its_turn(clock: ManualClock, timers: Timers) -> None:
+    """A call that sets a timer of zero delay from within does not keep fire_due from returning."""
+
+    def again() -> None:
+        timers.call_after(0, again)
+
+    again()
+    assert timers.fire_due() == 1
+    assert timers.fire_due() == 1
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), SystemExit(1)])
+def test_a_failing_call_stops_no_other_timer(
+    clock: ManualClock, timers: Timers, error: BaseException
+) -> None:
+    """Whatever a call raises is logged, and the next timer fires."""
+    fired: list[int] = []
+
+    def fail() -> None:
+        raise error
+
+    timers.call_after(1, fail)
+    timers.call_after(2, lambda: fired.append(1))
+    clock.advance(2)
+    with capture_logs() as logs:
+        timers.fire_due()
+    assert fired == [1]
+    assert [entry["event"] for entry in logs] == ["timer_failed"]
+
+
+@pytest.mark.parametrize("delay_s", [-1.0, math.inf, math.nan])
+def test_a_delay_that_is_no_time_is_refused(timers: Timers, delay_s: float) -> None:
+    """Negative, infinite or not a number: refused with the figure, and nothing is queued."""
+    with pytest.raises(ValueError, match=r"-1|inf|nan"):
+        timers.call_after(delay_s, int)
+    assert len(timers) == 0
+
+
+def test_an_interval_of_zero_is_refused(sim: SimSystem, recorder_class: Any) -> None:
+    """A rate without end is refused."""
+    ref = sim.spawn(recorder_class, [], name="r")
+    with pytest.raises(ValueError, match="interval_s=0"):
+        sim.timers.tell_every(0, ref, "tick")
+
+
+def test_tell_every_keeps_a_fixed_rate(
+    sim: SimSystem, recorder_class: Any, notes: list[object]
+) -> None:
+    """The n-th tick comes n intervals after the start, however the time passes in between."""
+    ref = sim.spawn(recorder_class, notes, name="r")
+    sim.timers.tell_every(10, ref, "tick")
+    for seconds in (9.5, 0.5, 25, 5):
+        sim.advance(seconds)
+        notes.append(sim.clock.now())
+    assert notes == ["on_start", 9.5, "tick", 10.0, "tick", "tick", 35.0, "tick", 40.0]
+
+
+def test_missed_ticks_are_skipped(sim: SimSystem, recorder_class: Any, notes: list[object]) -> None:
+    """Timers that were not driven for many intervals fire once, then go on at the old rate."""
+    ref = sim.spawn(recorder_class, notes, name="r")
+    sim.timers.tell_every(10, ref, "tick")
+    sim._manual_clock.advance(95)
+    sim.timers.fire_due()
+    sim.run_until_idle()
+    assert notes == ["on_start", "tick"]
+    assert sim.timers.next_due_s() == 100
+
+
+def test_a_slow_actor_finds_one_tick_not_a_burst(
+    sim: SimSystem, recorder_class: Any, notes: list[object]
+) -> None:
+    """While a tick waits in the inbox, further ones of the same timer are not added."""
+    ref = sim.spawn(recorder_class, notes, name="r", inbox_limit=1)
+    sim.timers.tell_every(10, ref, "tick")
+    for _ in range(5):
+        sim._manual_clock.advance(10)
+        sim.timers.fire_due()
+    sim.run_until_idle()
+    assert notes == ["on_start", "tick"]
+
+
+def test_a_tick_fits_into_a_full_inbox(
+    sim: SimSystem, recorder_class: Any, notes: list[object]
+) -> None:
+    """A timer's message is not lost because others filled the inbox."""
+    ref = sim.spawn(recorder_class, notes, name="r", inbox_limit=1)
+    ref.tell("full")
+    sim.timers.tell_after(0, ref, "tick")
+    sim.timers.fire_due()
+    sim.run_until_idle()
+    assert notes == ["on_start", "full", "tick"]
+
+
+def test_a_message_in_the_inbox_can_still_be_cancelled(
+    sim: SimSystem, recorder_class: Any, notes: list[object]
+) -> None:
+    """After cancel, the message is not handled, even when the timer fired before it."""
+    ref = sim.spawn(recorder_class, notes, name="r")
+    handle = sim.timers.tell_after(0, ref, "tick")
+    sim.timers.fire_due()
+    handle.cancel()
+    sim.run_until_idle()
+    assert notes == ["on_start"]
+
+
+def test_a_timer_for_a_dead_actor_ends_in_silence(
+    sim: SimSystem, recorder_class: Any, notes: list[object]
+) -> None:
+    """When the target is dead, the timer leaves the heap, and nothing is logged."""
+    ref = sim.spawn(recorder_class, notes, name="r")
+    sim.timers.tell_every(10, ref, "tick")
+    sim.timers.tell_after(10, ref, "tick")
+    assert ref.stop()
+    with capture_logs() as logs:
+        sim.advance(30)
+    assert logs == []
+    assert sim.timers.next_due_s() is None
+
+
+class Debouncer(PooledActor):
+    """Sets and cancels timers; answers how many of them it holds."""
+
+    def on_receive(self, message: Any) -> int:
+        """Cancel one timer; set another for "now"."""
+        self.tell_after(1000, "never").cancel()
+        if message == "now":
+            self.tell_after(0, "fired")
+        return len(self._cell._timers or ())
+
+
+def test_an_actor_that_sets_and_cancels_keeps_nothing(sim: SimSystem) -> None:
+    """Timers that fired or were cancelled leave their actor, which may debounce forever."""
+    ref = sim.spawn(Debouncer, name="d")
+    assert {ref.ask("again") for _ in range(100)} == {0}
+    assert ref.ask("now") == 1
+    sim.advance(1)
+    assert ref.ask("again") == 0
+
+
+@pytest.fixture
+def thread_timers() -> Iterator[ThreadTimers]:
+    """Timers on a thread, which must end in the end."""
+    timers = ThreadTimers(MonotonicClock(), name="test-timers")
+    yield timers
+    assert timers.close(10)
+
+
+def test_the_thread_wakes_for_a_sooner_timer(thread_timers: ThreadTimers) -> None:
+    """A timer set while the thread sleeps until a later one is not late."""
+    fired = threading.Event()
+    thread_timers.call_after(3000, int)
+    thread_timers.call_after(0.01, fired.set)
+    assert fired.wait(10)
+
+
+def test_close_forgets_what_waits_and_ends_the_thread() -> None:
+    """After close nothing is queued, nothing can be, and the thread is gone."""
+    timers = ThreadTimers(MonotonicClock(), name="test-timers")
+    timers.call_after(3000, int)
+    assert timers.close(10)
+    timers.call_after(0, int)
+    assert len(timers) == 0
+    assert timers.next_due_s() is None
+    assert "test-timers" not in {thread.name for thread in threading.enumerate()}
+
+
+class Semaphored(PooledActor):
+    """Releases a semaphore at each message."""
+
+    def __init__(self, ticks: threading.Semaphore) -> None:
+        super().__init__()
+        self._ticks = ticks
+
+    def on_receive(self, _message: Any) -> None:
+        """Release."""
+        self._ticks.release()
+
+
+def test_ticks_reach_an_actor_on_real_threads(system: ActorSystem) -> None:
+    """The same timers, driven by their thread and the machine's clock, tick until cancelled."""
+    ticks = threading.Semaphore(0)
+    handle = system.timers.tell_every(0.005, system.spawn(Semaphored, ticks, name="t"), "tick")
+    assert all(ticks.acquire(timeout=10) for _ in range(5))
+    handle.cancel()
+
+
+def test_the_monotonic_clock_never_goes_back() -> None:
+    """Read a thousand times, the clock is in order."""
+    clock = MonotonicClock()
+    readings = [clock.now() for _ in range(1000)]
+    assert all(before <= after for before, after in itertools.pairwise(readings))
