@@ -1,0 +1,378 @@
+"""The client: hands offsets to the service beside it, and never slows whoever submits them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from offsetmgr.client import lifetime, settle, waits, wire
+from offsetmgr.client.address import parse_url
+from offsetmgr.client.core import Core
+from offsetmgr.client.deadline import Deadline
+from offsetmgr.client.handle import ManagerHandle
+from offsetmgr.client.pace import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from offsetmgr.client.settle import FlushResult, Scope
+from offsetmgr.errors import InvalidValueError, ServiceUnavailableError
+from offsetmgr.types import (
+    ManagerKey,
+    OffsetAndMetadata,
+    TopicPartition,
+    check_group,
+    check_leader_epoch,
+    check_metadata,
+    check_offset,
+    check_partition,
+    check_topic,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from offsetmgr.client.wire import PartitionRange
+
+_T = TypeVar("_T")
+
+TOPICS_PER_REQUEST: Final = 50
+"""Keeps the request's first line within what HTTP servers take."""
+
+_NAMED: Final = 5
+
+log = logging.getLogger("offsetmgr.client")
+
+
+class OffsetClient:
+    """A client of the service at `url`, `http://host:port` or `unix:///path/of/the.sock`.
+
+    `name` says who owns the managers: a restarted driver of the same name takes them over at
+    once, and an older one of that name is fenced.  Without a name the client has one of its own,
+    and its successor waits until its lease has lapsed.
+
+    Submitting takes microseconds and never fails because the service is away: the newest offset
+    of each partition is held, and sent again to a service that was restarted.  A client that is
+    not closed commits for at most 2 s when the interpreter exits.
+
+    In the child of a fork, and where it is unpickled, it is another client: it has a name of its
+    own (this one with an end added) and holds nothing yet.
+
+    Raises:
+        InvalidValueError: bad url or name.
+
+    """
+
+    def __init__(self, url: str, name: str | None = None) -> None:
+        self._url = url
+        self._address = parse_url(url)
+        self._base_name = "" if name is None else check_group(name, "name")
+        self._start(self._base_name or lifetime.own_name())
+
+    def _start(self, name: str) -> None:
+        self._core = Core(self._url, self._address, name)
+        self._close_lock = threading.Lock()
+        self._closed: FlushResult | None = None
+        lifetime.watch(self)
+
+    @property
+    def url(self) -> str:
+        """Where the service is."""
+        return self._url
+
+    @property
+    def name(self) -> str:
+        """Who this client is to the service."""
+        return self._core.identity.name
+
+    def __repr__(self) -> str:
+        return f"OffsetClient({self._url!r}, name={self.name!r})"
+
+    # Managers
+
+    def spawn(self, group: str, topic: str, partition: int) -> ManagerHandle:
+        """A manager for a partition of a group; never waits for the service.
+
+        Raises:
+            InvalidValueError: a bad name or number.
+            ManagerExistsError: this client has handed it out, and it is not stopped.  That
+                another client holds it is told later, by the handle's errors.
+            ManagerStoppedError: the client is closed.
+
+        """
+        where = TopicPartition(check_topic(topic), check_partition(partition))
+        key = ManagerKey(check_group(group), *where)
+        core = self._core
+        return ManagerHandle(key, core.spawn(key), core, self._current)
+
+    def claim(
+        self, group: str, partitions: Iterable[tuple[str, int]], timeout: float = 10.0
+    ) -> None:
+        """Spawn managers for `partitions` of `group` and wait until all of them are this client's.
+
+        They take offsets by `submit`, and `stop_managers` gives them back.
+
+        Raises:
+            InvalidValueError: bad input.
+            ManagerExistsError: this client or another one has one of them; none is held then.
+            OffsetTimeoutError: the service did not answer in `timeout` seconds; none is held.
+            ManagerStoppedError: the client is closed.
+            ClientFencedError: a newer incarnation of this client has taken over.
+
+        """
+        keys = [ManagerKey(check_group(group), *_where(each)) for each in partitions]
+        waits.claim(self._core, keys, Deadline(timeout))
+
+    def _current(self) -> Core:
+        return self._core
+
+    def submit(
+        self,
+        group: str,
+        offsets: Mapping[tuple[str, int], int | OffsetAndMetadata],
+        *,
+        rewind: bool = False,
+        sync: bool = False,
+        timeout: float = 10.0,
+    ) -> None:
+        """Make `offsets` (the next ones to read, by topic and partition) the newest to commit.
+
+        Managers that do not exist yet are spawned.  With `rewind`, lower offsets are what the
+        caller wants.  With `sync`, it waits up to `timeout` seconds for the coordinator.
+
+        Raises:
+            InvalidValueError: bad input; nothing was done with any of it.
+            OffsetRegressionError: one is lower than what this client has submitted before, or
+                (with `sync`) than what is committed; the others were taken.
+            ManagerStoppedError: the client is closed, or a manager is being stopped.
+            OffsetTimeoutError: with `sync`, not all were acknowledged in time; names them.
+            OffsetCommitError: with `sync`, Kafka refused one for good.
+            ManagerExistsError: with `sync`, another client holds a manager.
+            ClientFencedError: with `sync`, a newer incarnation of this client has taken over.
+
+        """
+        deadline = Deadline(timeout)
+        values = _checked(check_group(group), offsets)
+        core = self._core
+        core.submit(values, rewind=rewind)
+        if sync:
+            waits.Commit(core, group, values, deadline).wait()
+
+    def flush(
+        self,
+        timeout: float = 10.0,
+        *,
+        group: str | None = None,
+        partitions: Iterable[tuple[str, int]] | None = None,
+    ) -> FlushResult:
+        """Have what was submitted committed, and say what was not acknowledged by `timeout` s.
+
+        Of all managers, or those of `group`, or those of its `partitions`.  Raises
+        InvalidValueError alone: trouble is in the result.
+        """
+        return settle.flush(self._core, _scope(group, partitions), Deadline(timeout))
+
+    def stop_managers(
+        self,
+        timeout: float = 10.0,
+        *,
+        group: str | None = None,
+        partitions: Iterable[tuple[str, int]] | None = None,
+    ) -> FlushResult:
+        """As flush, and stop the managers: they can be spawned anew, by anybody."""
+        return settle.stop(self._core, _scope(group, partitions), Deadline(timeout))
+
+    # Straight from Kafka
+
+    def committed(
+        self, group: str, timeout: float = 10.0
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What Kafka has committed for `group`; a partition with nothing committed is absent.
+
+        Raises:
+            InvalidValueError: a bad name.
+            ServiceUnavailableError: the service did not answer in `timeout` seconds.
+            ServiceError: Kafka refused, or did not answer the service.
+            ClientFencedError: a newer incarnation of this client has taken over.
+
+        """
+        target = wire.target(wire.OFFSETS, ("group", check_group(group)))
+
+        def read(data: dict[str, Any]) -> dict[TopicPartition, OffsetAndMetadata]:
+            return {wire.partition_of(each): wire.offset_of(each) for each in data["offsets"]}
+
+        return self._get(target, Deadline(timeout), "the committed offsets", read)
+
+    def topics(
+        self, topics: Iterable[str], timeout: float = 10.0
+    ) -> dict[str, dict[int, PartitionRange]]:
+        """The partitions of `topics`, each with the offsets it holds.
+
+        Raises as `committed`; a topic that does not exist is a ServiceError that names it.
+        """
+        return dict(self._ask_topics(topics, Deadline(timeout), wire.topic_of))
+
+    def offsets_at(
+        self, topics: Iterable[str], at_ms: int, timeout: float = 10.0
+    ) -> dict[TopicPartition, int]:
+        """The first offset at `at_ms` (milliseconds since 1970) or later, of each partition.
+
+        It is the end of the log where no record is so young.  Raises as `topics`.
+        """
+        at = ("at_ms", check_offset(at_ms, "at_ms"))
+        found = self._ask_topics(topics, Deadline(timeout), wire.offsets_at_of, at)
+        return {where: offset for topic in found for where, offset in topic.items()}
+
+    def topic_names(self, timeout: float = 10.0) -> list[str]:
+        """The topics of the cluster that the service may see, but Kafka's own; sorted.
+
+        Raises as `committed`.
+        """
+        return self._get(
+            wire.TOPIC_NAMES,
+            Deadline(timeout),
+            "the names of the topics",
+            lambda data: [str(name) for name in data["names"]],
+        )
+
+    def _ask_topics(
+        self,
+        topics: Iterable[str],
+        deadline: Deadline,
+        read: Callable[[Mapping[str, Any]], _T],
+        *more: tuple[str, object],
+    ) -> list[_T]:
+        """What `read` makes of each topic; `more` goes into the query."""
+        if isinstance(topics, str):
+            fix = f"give a list of names, such as [{topics!r}]"
+            raise InvalidValueError("topics", topics, "is a single text", fix)
+        names = [check_topic(name) for name in dict.fromkeys(topics)]
+        found: list[_T] = []
+        for at in range(0, len(names), TOPICS_PER_REQUEST):
+            asked = [("topic", name) for name in names[at : at + TOPICS_PER_REQUEST]]
+            target = wire.target(wire.TOPICS, *asked, *more)
+            found += self._get(
+                target, deadline, "the topics", lambda data: list(map(read, data["topics"]))
+            )
+        return found
+
+    def _get(
+        self, target: str, deadline: Deadline, what: str, read: Callable[[dict[str, Any]], _T]
+    ) -> _T:
+        """Ask until the service answers: it may just be starting, and Kafka electing a leader."""
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                data = self._core.get(target, deadline)
+                with wire.reading(what):
+                    return read(data)
+            except (ServiceUnavailableError, wire.PassingError):
+                if deadline.over or self._core.ended.wait(deadline.within_s(pause_s)):
+                    raise
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    # The end
+
+    def close(self, timeout: float = 10.0) -> FlushResult:
+        """Flush, stop all managers and end; within `timeout` seconds.
+
+        Says what was committed and what was not.  Twice is harmless: the answer is the same.
+        """
+        deadline = Deadline(timeout)
+        if not self._close_lock.acquire(timeout=deadline.within_s()):
+            return FlushResult({}, {})  # another thread is at it, and will say
+        try:
+            if self._closed is None:
+                self._closed = self._close(deadline)
+            return self._closed
+        finally:
+            self._close_lock.release()
+
+    def _close(self, deadline: Deadline) -> FlushResult:
+        core = self._core
+        with core.lock:
+            core.closing = True
+        result = settle.stop(core, Scope(), deadline)
+        core.end(deadline)
+        lifetime.forget(self)
+        if result.uncommitted:
+            left = [f"{key} at {each.offset.offset}" for key, each in result.uncommitted.items()]
+            more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+            reason = next(iter(result.uncommitted.values())).error
+            log.warning("closed with uncommitted %s%s: %s", ", ".join(left[:_NAMED]), more, reason)
+        return result
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_closed", self) is None:
+            text = f"unclosed {self!r}; call close(), or use it in a with statement"
+            warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
+            self._core.abandon()
+
+    def close_at_exit(self, timeout_s: float) -> None:
+        """Called when the interpreter exits."""
+        self.close(timeout_s)
+
+    def renew_after_fork(self) -> None:
+        """Called in the child of a fork: threads, locks and connections are the parent's."""
+        if self._closed is None:
+            self._core.disown()
+            self._start(lifetime.own_name(self._base_name))
+
+    def __reduce__(self) -> tuple[object, tuple[str, str]]:
+        return _elsewhere, (self._url, self._base_name)
+
+
+def _elsewhere(url: str, base_name: str) -> OffsetClient:
+    """A pickled client where it arrives: another one, so that it does not fence the first."""
+    client = OffsetClient(url, lifetime.own_name(base_name))
+    client._base_name = base_name  # noqa: SLF001 -- what it is pickled by again
+    return client
+
+
+def _checked(group: str, offsets: object) -> dict[ManagerKey, OffsetAndMetadata]:
+    if not isinstance(offsets, Mapping):
+        fix = 'give a mapping such as {("orders", 3): 1042}'
+        raise InvalidValueError("offsets", offsets, "is not a mapping", fix)
+    values = {}
+    for where, offset in offsets.items():
+        topic, partition = _where(where)
+        field = f"offset of {topic}-{partition}"
+        key = ManagerKey(group, topic, partition)
+        if isinstance(offset, OffsetAndMetadata):
+            values[key] = OffsetAndMetadata(
+                check_offset(offset.offset, field),
+                check_metadata(offset.metadata, f"metadata of {topic}-{partition}"),
+                check_leader_epoch(offset.leader_epoch, f"leader_epoch of {topic}-{partition}"),
+            )
+        else:
+            values[key] = OffsetAndMetadata(check_offset(offset, field))
+    return values
+
+
+def _where(where: object) -> TopicPartition:
+    if not isinstance(where, tuple) or len(where) != len(TopicPartition._fields):
+        fix = 'give a topic and a number, such as ("orders", 3)'
+        raise InvalidValueError("partition", where, "is not a topic and a number", fix)
+    return TopicPartition(check_topic(where[0]), check_partition(where[1]))
+
+
+def _scope(group: str | None, partitions: Iterable[tuple[str, int]] | None) -> Scope:
+    if group is None and partitions is not None:
+        fix = "name the group as well"
+        raise InvalidValueError("partitions", partitions, "are given without a group", fix)
+    if group is None or partitions is None:
+        return Scope(None if group is None else check_group(group))
+    return Scope(group=check_group(group), partitions=[_where(each) for each in partitions])

@@ -1,0 +1,59 @@
+"""The ends of a client that nobody ordered: the interpreter exits, or the process forks."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+import socket
+import weakref
+from typing import Final, Protocol
+
+from offsetmgr.types import MAX_GROUP_CHARS
+
+AT_EXIT_S: Final = 2.0
+"""How long all open clients together may hold up the exit of the interpreter."""
+
+
+class Mortal(Protocol):
+    """What has to be told."""
+
+    def close_at_exit(self, timeout_s: float) -> None:
+        """The interpreter exits."""
+
+    def renew_after_fork(self) -> None:
+        """This is the child of a fork, where only the forking thread lives on."""
+
+
+_open: weakref.WeakSet[Mortal] = weakref.WeakSet()
+
+
+def watch(client: Mortal) -> None:
+    """Tell `client`, as long as somebody holds it."""
+    _open.add(client)
+
+
+def forget(client: Mortal) -> None:
+    """`client` is closed."""
+    _open.discard(client)
+
+
+def own_name(base: str = "") -> str:
+    """`base` with an end that no other process has, nor another client of this one."""
+    end = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+    return f"{base[: MAX_GROUP_CHARS - len(end) - 1]}.{end}" if base else end
+
+
+def _close_all() -> None:
+    clients = list(_open)
+    for client in clients:
+        client.close_at_exit(AT_EXIT_S / len(clients))
+
+
+def _renew_all() -> None:
+    for client in list(_open):
+        client.renew_after_fork()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_renew_all)

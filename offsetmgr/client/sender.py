@@ -1,0 +1,171 @@
+"""The one thread of a client that sends: what is new, heartbeats, all of it after a restart."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final, Literal
+
+from offsetmgr.client import wire
+from offsetmgr.client.deadline import LONGEST_WAIT_S, Deadline
+from offsetmgr.client.outbox import BATCH_LIMIT, Batch
+from offsetmgr.client.session import BusyError
+from offsetmgr.client.transport import Unreachable
+from offsetmgr.errors import ClientFencedError, OffsetManagerError, ServiceError
+
+if TYPE_CHECKING:
+    from offsetmgr.client.core import Core
+
+REQUEST_TIMEOUT_S: Final = 10.0
+
+_BAD_REQUESTS: Final = frozenset({400, 403, 413})
+"""What is wrong lies in the request: sending the same again is pointless."""
+
+_NOT_FOUND: Final = 404
+
+Beat = Literal["beat"]
+
+log = logging.getLogger("offsetmgr.client")
+
+
+class Sender:
+    """At most one request is in flight, and none while the service is known to be away."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._flight: Batch | None = None
+        """Sent without an answer: it may have had its effect, so it is repeated as it was."""
+        self._uncertain = -1
+        """Its sequence."""
+
+    def run(self) -> None:
+        """Send until the client is closed or fenced."""
+        while (turn := self._next_turn()) is not None:
+            try:
+                if isinstance(turn, Batch):
+                    self._send(turn)
+                else:
+                    self._beat()
+            except Exception:
+                # The thread is the client's only one: it must outlive what nobody thought of.
+                log.exception("a request to the offset service failed in an unforeseen way")
+                self._failed()
+            with self._core.lock:
+                self._core.changed.notify_all()
+
+    def _next_turn(self) -> Batch | Beat | None:
+        """Wait for something to do; None when there will be nothing more."""
+        core = self._core
+        with core.lock:
+            while core.fenced is None and not core.ended.is_set():
+                now = time.monotonic()
+                if self._is_over(now):
+                    core.end(Deadline(0))
+                    return None
+                turn = self._decide(now)
+                if not isinstance(turn, float):
+                    return turn
+                core.idle = not core.outbox.unsent and now >= core.pace.resume_at
+                core.wake.wait(min(max(turn - now, 0.0), LONGEST_WAIT_S))
+                core.idle = False
+        return None
+
+    def _is_over(self, now: float) -> bool:
+        core = self._core
+        if core.end_at is None:
+            return False
+        waiting = core.outbox.unsent or self._flight is not None
+        return now >= core.end_at or not waiting
+
+    def _decide(self, now: float) -> Batch | Beat | float:
+        """What to do at `now`, or until when to wait."""
+        core, pace, outbox = self._core, self._core.pace, self._core.outbox
+        if now < pace.resume_at:
+            return self._until(pace.resume_at)
+        flight, self._flight = self._flight, None
+        if flight is not None and self._is_valid(flight):
+            return flight
+        if flight is not None:
+            outbox.give_back(flight)
+        if not core.met or now >= pace.beat_at:
+            return "beat"
+        if outbox.unsent < BATCH_LIMIT and now < pace.send_at:
+            return self._until(pace.send_at)
+        return outbox.take(now) or self._until(
+            min(pace.beat_at, outbox.parked_until() or pace.beat_at)
+        )
+
+    def _until(self, at: float) -> float:
+        end_at = self._core.end_at
+        return at if end_at is None else min(at, end_at)
+
+    def _is_valid(self, flight: Batch) -> bool:
+        """Whether it can be repeated: the service is the same, and no manager was stopped since."""
+        outbox = self._core.outbox
+        return flight.epoch == outbox.epoch and all(item.key in outbox for item in flight.items)
+
+    def _beat(self) -> None:
+        """Renew the lease, and learn how long it is and which event was the newest before ours."""
+        core = self._core
+        try:
+            data = core.post(wire.HEARTBEAT, b"{}", Deadline(REQUEST_TIMEOUT_S))
+            with wire.reading("the answer to a heartbeat"):
+                lease_s, event_id = float(data["lease_s"]), int(data["last_event_id"])
+        except OffsetManagerError as error:
+            self._troubled(error)
+            return
+        with core.lock:
+            core.pace.lease(lease_s)
+            core.first_event_id = core.first_event_id or str(event_id)
+            core.met = True
+
+    def _send(self, batch: Batch) -> None:
+        core = self._core
+        path = wire.OFFSETS if batch.submits else wire.MANAGERS
+        body = wire.batch_body(batch)
+        core.pace.sent(time.monotonic())
+        try:
+            data = core.post(path, body, Deadline(REQUEST_TIMEOUT_S), batch.sequence)
+            with wire.reading("the answer to offsets"):
+                refused = wire.refused_of(data, batch)
+        except Unreachable as error:
+            if error.sent or batch.sequence == self._uncertain:
+                self._flight, self._uncertain = batch, batch.sequence
+            else:
+                self._give_back(batch)
+            self._troubled(error)
+        except OffsetManagerError as error:
+            if isinstance(error, ServiceError) and error.status in _BAD_REQUESTS:
+                self._reject(batch, error)
+            else:
+                self._give_back(batch)
+                self._troubled(error)
+        else:
+            with core.lock:
+                news = core.outbox.accept(batch, refused, time.monotonic())
+            for key, refusal in news:
+                core.deliver(key, refusal)
+
+    def _reject(self, batch: Batch, error: ServiceError) -> None:
+        with self._core.lock:
+            news = self._core.outbox.reject(batch, error, wire.bad_index(error))
+        for key, each in news:
+            self._core.deliver(key, each)
+
+    def _give_back(self, batch: Batch) -> None:
+        with self._core.lock:
+            self._core.outbox.give_back(batch)
+
+    def _troubled(self, error: OffsetManagerError) -> None:
+        """An answer of which nothing can be made: pause, and try again."""
+        if isinstance(error, ClientFencedError):
+            return  # the loop sees it
+        if isinstance(error, ServiceError) and error.status == _NOT_FOUND:
+            with self._core.lock:
+                self._core.outbox.renew()
+        self._core.lost(error)
+        self._failed(error.retry_after_s if isinstance(error, BusyError) else 0.0)
+
+    def _failed(self, at_least_s: float = 0.0) -> None:
+        with self._core.lock:
+            self._core.pace.failed(time.monotonic(), at_least_s)

@@ -1,0 +1,159 @@
+"""Requests of one client as the service knows it: its name, its incarnation, its sequences."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from offsetmgr.client.transport import Answer, Connection, Pool, Request, Unreachable
+from offsetmgr.client.wire import failure_of, header_text
+from offsetmgr.errors import ServiceUnavailableError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from offsetmgr.client.address import Address
+    from offsetmgr.client.deadline import Deadline
+
+_INSTANCE: Final = "offsetmgr-instance"
+LONGEST_RETRY_AFTER_S: Final = 5.0
+
+_OK: Final = 200
+_TOO_MANY_REQUESTS: Final = 429
+_SERVER_ERRORS: Final = 500
+_UNAVAILABLE: Final = 503
+
+
+class BusyError(ServiceUnavailableError):
+    """The service is there and took nothing: it is stopping, or at a limit."""
+
+    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class Identity(NamedTuple):
+    """Who a client is to the service."""
+
+    name: str
+    incarnation: int
+    """Larger is newer: it takes over what an older one of the name has."""
+
+    @classmethod
+    def new(cls, name: str) -> Identity:
+        """An incarnation that is newer than those before."""
+        return cls(name, time.time_ns())
+
+
+class Session:
+    """Speaks to the service as one client; for any thread."""
+
+    def __init__(
+        self, url: str, address: Address, identity: Identity, heard: Callable[[str], None]
+    ) -> None:
+        """`heard` is told which process of the service took or refused a request."""
+        self.url = url
+        self.identity = identity
+        self._address = address
+        self._heard = heard
+        self._pool = Pool(address)
+        self._headers = {
+            "Offsetmgr-Client": header_text(identity.name),
+            "Offsetmgr-Incarnation": str(identity.incarnation),
+            "Accept": "application/json",
+        }
+
+    # Both raise Unreachable when no whole answer came within the deadline, BusyError,
+    # ClientFencedError and, for all else that is no success, what the service says.
+
+    def post(
+        self, path: str, body: bytes, deadline: Deadline, sequence: int | None = None
+    ) -> dict[str, Any]:
+        """Ask for a change."""
+        headers = {**self._headers, "Content-Type": "application/json"}
+        if sequence is not None:
+            headers["Offsetmgr-Sequence"] = str(sequence)
+        return self._exchange(Request("POST", path, headers, body), deadline)
+
+    def get(self, target: str, deadline: Deadline) -> dict[str, Any]:
+        """Ask for what is."""
+        return self._exchange(Request("GET", target, self._headers), deadline)
+
+    def stream(
+        self, connection: Connection, target: str, last_id: str, read_timeout_s: float
+    ) -> Iterator[bytes]:
+        """Open an event stream: its pieces."""
+        headers = {**self._headers, "Accept": "text/event-stream"}
+        if last_id:
+            headers["Last-Event-ID"] = last_id
+        request = Request("GET", target, headers)
+        answer, pieces = connection.stream(request, read_timeout_s)
+        if answer.status != _OK and "content-length" in answer.headers:
+            answer = answer._replace(body=b"".join(pieces))
+        self._succeed(answer)
+        return pieces
+
+    def connect(self, deadline: Deadline) -> Connection:
+        """A connection of its own."""
+        try:
+            return Connection(self._address, deadline)
+        except Unreachable as error:
+            raise self._explained(error) from error
+
+    def close(self) -> None:
+        """Close what connections are kept."""
+        self._pool.close()
+
+    def _exchange(self, request: Request, deadline: Deadline) -> dict[str, Any]:
+        try:
+            answer = self._pool.exchange(request, deadline)
+        except Unreachable as error:
+            raise self._explained(error) from error
+        self._succeed(answer)
+        return self._object(answer.body)
+
+    def _succeed(self, answer: Answer) -> None:
+        """Raise what the service says, unless it is a success."""
+        instance = self._instance(answer)
+        if answer.status == _OK:
+            self._heard(instance)
+            return
+        failure = failure_of(answer.status, answer.body)
+        if answer.status in {_TOO_MANY_REQUESTS, _UNAVAILABLE}:
+            raise BusyError(str(failure), _retry_after_s(answer)) from failure
+        if answer.status < _SERVER_ERRORS:
+            self._heard(instance)
+        raise failure
+
+    def _instance(self, answer: Answer) -> str:
+        instance = answer.headers.get(_INSTANCE)
+        if instance is None:
+            raise Unreachable(
+                f"what answers at {self.url} (status {answer.status}) is not offsetmgr: its "
+                "answer has no Offsetmgr-Instance header; check the url and what listens there"
+            )
+        return instance
+
+    def _object(self, body: bytes) -> dict[str, Any]:
+        try:
+            data = json.loads(body)
+        except (ValueError, RecursionError):
+            data = None
+        if not isinstance(data, dict):
+            raise Unreachable(
+                f"the answer from {self.url} is no JSON object: {shown(body)}", sent=True
+            )
+        return data
+
+    def _explained(self, error: Unreachable) -> Unreachable:
+        text = f"the service at {self.url} does not answer ({error}); is it running?"
+        return Unreachable(text, sent=error.sent)
+
+
+def _retry_after_s(answer: Answer) -> float:
+    try:
+        asked_s = float(answer.headers.get("retry-after", "0"))
+    except ValueError:
+        return 0.0
+    return min(max(asked_s, 0.0), LONGEST_RETRY_AFTER_S)

@@ -1,0 +1,272 @@
+"""A flush or a stop of several managers, within its deadline.
+
+It runs in the caller's thread on connections of its own, so that one that waits for Kafka holds
+up nothing else.  What has to be sent first is left to the sender.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from offsetmgr.client import wire
+from offsetmgr.client.pace import FIRST_PAUSE_S
+from offsetmgr.client.wire import Uncommitted
+from offsetmgr.errors import (
+    CoordinatorError,
+    ManagerStoppedError,
+    OffsetManagerError,
+    OffsetRegressionError,
+    OffsetTimeoutError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from offsetmgr.client.core import Core
+    from offsetmgr.client.deadline import Deadline
+    from offsetmgr.client.outbox import Held
+    from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
+
+CHUNK: Final = 5_000
+"""Partitions named in one flush or stop; the service takes 10,000."""
+
+LONGEST_PAUSE_S: Final = 1.0
+
+
+class FlushResult(NamedTuple):
+    """What a flush (or a stop) of several managers ended with."""
+
+    committed: Mapping[ManagerKey, OffsetAndMetadata]
+    """The newest of each, acknowledged by the coordinator."""
+    uncommitted: Mapping[ManagerKey, Uncommitted]
+    """The newest of each that was not, with the reason; also what never reached the service."""
+
+
+class Scope(NamedTuple):
+    """Which managers are meant; None stands for all."""
+
+    group: str | None = None
+    partitions: Collection[TopicPartition] | None = None
+
+    def pieces(self) -> list[Scope]:
+        """The same, in pieces that the service takes."""
+        if self.group is None or self.partitions is None:
+            return [self]
+        named = list(self.partitions)
+        starts = range(0, len(named), CHUNK)
+        return [Scope(self.group, named[at : at + CHUNK]) for at in starts]
+
+
+def flush(core: Core, scope: Scope, deadline: Deadline) -> FlushResult:
+    """Have the newest of all managers in `scope` committed."""
+    with core.lock:
+        keys = core.outbox.keys(*scope)
+    return Settling(core, scope, keys, deadline).flush()
+
+
+def stop(core: Core, scope: Scope, deadline: Deadline) -> FlushResult:
+    """Have the newest of all managers in `scope` committed, then stop them.
+
+    Managers that are being stopped by somebody else are left to them.
+    """
+    with core.lock:
+        keys = core.outbox.stop(core.outbox.keys(*scope))
+    result = Settling(core, scope, keys, deadline).stop()
+    core.forget(keys, result)
+    return result
+
+
+def telling(
+    before: OffsetManagerError | None, error: OffsetManagerError, deadline: Deadline
+) -> OffsetManagerError:
+    """Of two reasons the one to tell: that the caller's own time ran out says the least."""
+    return before if before is not None and deadline.over else error
+
+
+class Settling:
+    """The versions that are waited for, and what is known of each."""
+
+    def __init__(
+        self, core: Core, scope: Scope, keys: list[ManagerKey], deadline: Deadline
+    ) -> None:
+        """`keys` are the managers of `scope` that the result will speak of."""
+        self._core = core
+        self._keys = keys
+        self._pieces = scope.pieces()
+        self._deadline = deadline
+        self._reasons: dict[ManagerKey, OffsetManagerError] = {}
+        self._reason: OffsetManagerError | None = None
+        self._hopeless: set[ManagerKey] = set()
+        """Waiting longer for these is pointless."""
+        self._sequences: list[int] = []
+        self._sequences_epoch = -1
+        with core.lock:
+            found = ((key, core.outbox.get(key)) for key in keys)
+            # Kept by itself: what somebody else stops meanwhile leaves the outbox with its end.
+            self._held = {key: held for key, held in found if held is not None}
+            self._targets = {key: held.version for key, held in self._held.items() if held.version}
+
+    def flush(self) -> FlushResult:
+        """Ask until all is committed, or waiting longer is pointless."""
+        pause_s = FIRST_PAUSE_S
+        while self._outstanding() and not self._deadline.over:
+            if not self._attempt(wire.FLUSH) and self._core.fenced is not None:
+                break
+            if self._outstanding():
+                pause_s = self._pause(pause_s, self._outstanding)
+        return self._result()
+
+    def stop(self) -> FlushResult:
+        """Ask until the service has committed what the managers hold, and stopped them."""
+        pause_s = FIRST_PAUSE_S
+        while self._to_stop() and not self._deadline.over:
+            if self._attempt(wire.STOP) or self._core.fenced is not None:
+                break
+            pause_s = self._pause(pause_s, self._to_stop)
+        return self._result()
+
+    def _pause(self, pause_s: float, is_wanted: Callable[[], bool]) -> float:
+        """Wait, no longer than there is anything to wait for."""
+        core = self._core
+        with core.lock:
+            core.changed.wait_for(
+                lambda: core.ended.is_set() or not is_wanted(),
+                self._deadline.within_s(pause_s),
+            )
+        return min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _outstanding(self) -> bool:
+        with self._core.lock:
+            return any(
+                self._held[key].committed_version < version and not self._is_gone(key)
+                for key, version in self._targets.items()
+                if key not in self._hopeless
+            )
+
+    def _is_gone(self, key: ManagerKey) -> bool:
+        """Whether somebody else has stopped the manager meanwhile."""
+        return self._core.outbox.get(key) is not self._held[key]
+
+    def _to_stop(self) -> bool:
+        """Whether the service may have managers to stop, or has yet to be given offsets."""
+        with self._core.lock:
+            found = (self._core.outbox.get(key) for key in self._keys)
+            return any(held is not None and (held.registered or held.version) for held in found)
+
+    def _attempt(self, path: str) -> bool:
+        """Have everything sent, then ask; whether the answer counts."""
+        try:
+            counts = self._drain() and self._ask(path)
+        except OffsetManagerError as error:
+            self._reason = telling(self._reason, error, self._deadline)
+            return False
+        self._reason = None
+        return counts
+
+    def _drain(self) -> bool:
+        """Wait until the service has all of it, or has refused it."""
+        core = self._core
+        with core.lock:
+            waiting = list(self._targets.items())
+            core.hurry()
+
+            def sent() -> bool:
+                while waiting:
+                    key, version = waiting[-1]
+                    held = core.outbox.get(key)
+                    if held is not None and held.settled_version < version:
+                        return core.fenced is not None
+                    waiting.pop()
+                return True
+
+            done = core.changed.wait_for(sent, self._deadline.within_s())
+            core.check_fence()
+            return done
+
+    def _ask(self, path: str) -> bool:
+        core = self._core
+        with core.lock:
+            epoch = core.outbox.epoch
+            taken = {key: held.sent for key in self._keys if (held := core.outbox.get(key))}
+            sequences = self._stop_sequences() if path == wire.STOP else None
+        lost = set(self._targets)
+        for index, piece in enumerate(self._pieces):
+            body = wire.settle_body(*piece, self._deadline.for_service_s())
+            sequence = None if sequences is None else sequences[index]
+            data = core.post(path, body, self._deadline, sequence)
+            with wire.reading(f"the answer to {path}"):
+                settled = wire.settled_of(data)
+            with core.lock:
+                if core.outbox.epoch != epoch:
+                    return False  # it restarted, and knew nothing of what was asked
+            self._apply(settled, taken)
+            lost -= settled.committed.keys() | settled.uncommitted.keys() | self._hopeless
+        self._sequences_epoch = -1  # answered: what is asked next is another request
+        with core.lock:
+            if path == wire.FLUSH:
+                # Asked for again they would outlive the stop that is under way.
+                lost = {key for key in lost if not self._held[key].stopping}
+            core.outbox.lost(key for key in self._targets if key in lost)
+        return not lost
+
+    def _stop_sequences(self) -> list[int]:
+        """The same for each attempt: the first may have stopped them, and the answer was lost."""
+        outbox = self._core.outbox
+        if self._sequences_epoch != outbox.epoch:
+            self._sequences = [outbox.next_sequence() for _ in self._pieces]
+            self._sequences_epoch = outbox.epoch
+        return self._sequences
+
+    def _apply(self, settled: wire.Settled, taken: Mapping[ManagerKey, int]) -> None:
+        for key, value in settled.committed.items():
+            if self._is_passed_over(key, value, taken):
+                self._core.committed(key, value)
+            else:
+                self._core.committed(key, value, taken.get(key, 0))
+        for key, error in settled.uncommitted.items():
+            if error is not None:
+                self._reasons[key] = error
+                if isinstance(error, CoordinatorError) and not error.retriable:
+                    self._hopeless.add(key)
+        with self._core.lock:
+            for key in self._targets:
+                held = self._core.outbox.get(key)
+                if held is not None and held.error is not None:
+                    self._hopeless.add(key)
+
+    def _is_passed_over(
+        self, key: ManagerKey, value: OffsetAndMetadata, taken: Mapping[ManagerKey, int]
+    ) -> bool:
+        """Whether Kafka had a higher offset, for which the service has dropped ours."""
+        with self._core.lock:
+            held = self._core.outbox.get(key)
+            if held is None or held.newest is None or held.rewind_version > taken.get(key, 0):
+                return False
+            if value.offset <= held.newest.offset:
+                return False
+            self._reasons[key] = OffsetRegressionError(str(key), held.newest.offset, value.offset)
+            self._hopeless.add(key)
+            return True
+
+    def _result(self) -> FlushResult:
+        """What is known when the wait is over."""
+        committed: dict[ManagerKey, OffsetAndMetadata] = {}
+        uncommitted: dict[ManagerKey, Uncommitted] = {}
+        with self._core.lock:
+            for key, held in self._held.items():
+                version = self._targets.get(key, 0)
+                if held.committed_version < version and held.newest is not None:
+                    uncommitted[key] = Uncommitted(held.newest, self._why(key, held))
+                elif held.committed is not None:
+                    committed[key] = held.committed
+        return FlushResult(committed, uncommitted)
+
+    def _why(self, key: ManagerKey, held: Held) -> OffsetManagerError:
+        core = self._core
+        known = held.error or self._reasons.get(key) or core.fenced
+        known = known or self._reason or core.link_error
+        if known is not None:
+            return known
+        if self._is_gone(key):
+            return ManagerStoppedError(f"{key} was stopped before this offset was committed")
+        return OffsetTimeoutError(f"not acknowledged within {self._deadline.timeout} s")

@@ -1,0 +1,290 @@
+"""A caller's wait for the commit of what it submitted, and for an initial offset.
+
+As with a flush, they run in the caller's thread and always answer by the deadline.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from offsetmgr.client import settle, wire
+from offsetmgr.client.deadline import Deadline
+from offsetmgr.client.outbox import BATCH_LIMIT, Batch
+from offsetmgr.client.pace import FIRST_PAUSE_S
+from offsetmgr.client.settle import LONGEST_PAUSE_S, telling
+from offsetmgr.client.transport import Unreachable
+from offsetmgr.errors import (
+    ClientFencedError,
+    CoordinatorError,
+    ManagerStoppedError,
+    OffsetCommitError,
+    OffsetManagerError,
+    OffsetTimeoutError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from offsetmgr.client.core import Core
+    from offsetmgr.client.streams import ManagerMail
+    from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
+
+_INITIAL_WAIT_S: Final = 10.0
+GIVE_BACK_S: Final = 2.0
+"""Longest wait for the service to take back managers that hold nothing."""
+_NAMED: Final = 3
+"""Partitions that a message names; the others are counted."""
+
+
+class Commit:
+    """Submitted offsets of one group, until the coordinator has them."""
+
+    def __init__(
+        self, core: Core, group: str, keys: Iterable[ManagerKey], deadline: Deadline
+    ) -> None:
+        self._core = core
+        self._group = group
+        self._deadline = deadline
+        self._reason: OffsetManagerError | None = None
+        self._final: dict[ManagerKey, OffsetManagerError] = {}
+        """Refused for good, or not worth waiting for."""
+        with core.lock:
+            found = ((key, core.outbox.get(key)) for key in keys)
+            self._held = {key: held for key, held in found if held is not None}
+            self._targets = {key: held.version for key, held in self._held.items()}
+
+    def wait(self) -> None:
+        """Raise what stood in the way, unless all of it is committed by the deadline."""
+        pause_s = FIRST_PAUSE_S
+        self._core.hurry()
+        while (waiting := self._outstanding()) and not self._deadline.over:
+            if not self._attempt():
+                self._core.ended.wait(self._deadline.within_s(pause_s))
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        if waiting or self._final:
+            raise self._failure(waiting)
+
+    def _outstanding(self) -> list[ManagerKey]:
+        waiting = []
+        with self._core.lock:
+            for key, version in self._targets.items():
+                held = self._held[key]
+                if key in self._final or held.committed_version >= version:
+                    continue
+                if self._core.outbox.get(key) is not held:
+                    message = f"{key} was stopped before this offset was committed"
+                    self._final[key] = ManagerStoppedError(message)
+                else:
+                    waiting.append(key)
+        return waiting
+
+    def _attempt(self) -> bool:
+        """Send what is not committed and wait for Kafka; whether that brought anything."""
+        with self._core.lock:
+            keys = self._outstanding()[:BATCH_LIMIT]
+            if not keys:
+                return True
+            batch = self._core.outbox.take_these(keys)
+        try:
+            return self._repeat(batch)
+        except ClientFencedError as error:
+            self._final.update(dict.fromkeys(self._targets, error))
+            return True
+        except OffsetManagerError as error:
+            self._reason = telling(self._reason, error, self._deadline)
+            return False
+        finally:
+            with self._core.lock:
+                self._core.outbox.give_back(batch)
+                self._core.wake.notify()
+                # A flush or a stop may wait for just what this request has brought there.
+                self._core.changed.notify_all()
+
+    def _repeat(self, batch: Batch) -> bool:
+        """Ask, and ask the same again while nobody knows whether it arrived."""
+        pause_s = FIRST_PAUSE_S
+        sent = False
+        while True:
+            body = wire.waiting_body(batch, self._deadline.for_service_s())
+            try:
+                data = self._core.post(wire.OFFSETS, body, self._deadline, batch.sequence)
+            except Unreachable as error:
+                sent = sent or error.sent
+                if not sent or self._deadline.over or self._core.outbox.epoch != batch.epoch:
+                    raise
+                self._reason = telling(self._reason, error, self._deadline)
+                self._core.ended.wait(self._deadline.within_s(pause_s))
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            else:
+                return self._apply(batch, data)
+
+    def _apply(self, batch: Batch, data: dict[str, object]) -> bool:
+        core = self._core
+        with wire.reading("the answer to offsets"):
+            refused = wire.refused_of(data, batch)
+            settled = wire.settled_of(data, batch.group)
+        with core.lock:
+            if batch.epoch != core.outbox.epoch:
+                return False
+            news = core.outbox.accept(batch, refused, time.monotonic())
+        for key, error in news:
+            core.deliver(key, error)
+        versions = {item.key: item.version for item in batch.items}
+        for key, value in settled.committed.items():
+            core.committed(key, value, versions.get(key, 0))
+        for item in batch.items:
+            refusal = refused.get(item.key.topic_partition)
+            if refusal is not None:
+                self._final[item.key] = refusal
+        for key, left in settled.uncommitted.items():
+            self._reason = left or self._reason
+            if isinstance(left, CoordinatorError) and not left.retriable:
+                self._final[key] = left
+        return bool(refused or settled.committed)
+
+    def _failure(self, waiting: list[ManagerKey]) -> OffsetManagerError:
+        for error in self._final.values():
+            if isinstance(error, CoordinatorError):
+                others = [key for key in (*self._final, *waiting) if self._final.get(key) != error]
+                detail = f"{error.hint}; not committed either: {_named(others)}"
+                return OffsetCommitError(
+                    error.group, error.topic, error.partition, error.offset, error.info,
+                    detail if others else error.detail,
+                )  # fmt: skip
+            return error
+        text = (
+            f"not acknowledged within {self._deadline.timeout} s: {_named(waiting)} of group "
+            f"{self._group}; held, and sent again"
+        )
+        reason = self._reason or self._core.link_error
+        failure = OffsetTimeoutError(f"{text}; last reason: {reason}" if reason else text)
+        failure.__cause__ = reason
+        return failure
+
+
+def claim(core: Core, keys: Sequence[ManagerKey], deadline: Deadline) -> None:
+    """Hold managers for `keys` when the service has given them to this client; else hold none."""
+    core.claim(keys)
+    core.hurry()
+    try:
+        with core.lock:
+            wait_s = deadline.within_s(threading.TIMEOUT_MAX)
+            given = core.changed.wait_for(lambda: _are_given(core, keys), wait_s)
+            reason = core.link_error
+    except OffsetManagerError:
+        _give_back(core, keys)
+        raise
+    if not given:
+        _give_back(core, keys)
+        text = f"the managers of group {keys[0].group} were not had within {deadline.timeout} s"
+        raise OffsetTimeoutError(f"{text}: {reason}" if reason else text) from reason
+
+
+def _are_given(core: Core, keys: Iterable[ManagerKey]) -> bool:
+    core.check_fence()
+    for key in keys:
+        held = core.outbox.get(key)
+        if held is None:
+            raise ManagerStoppedError(f"{key} was stopped while it was waited for")
+        if held.error is not None:
+            raise held.error
+        if not held.registered:
+            return False
+    return True
+
+
+def _give_back(core: Core, keys: Iterable[ManagerKey]) -> None:
+    """Stop the managers of `keys`, which hold no offset."""
+    by_group: dict[str, list[TopicPartition]] = {}
+    for key in keys:
+        by_group.setdefault(key.group, []).append(key.topic_partition)
+    for group, partitions in by_group.items():
+        settle.stop(core, settle.Scope(group, partitions), Deadline(GIVE_BACK_S))
+
+
+def initial_offset(
+    core: Core, key: ManagerKey, mail: ManagerMail, deadline: Deadline
+) -> OffsetAndMetadata | None:
+    """What was committed when the manager started, as soon as the service knows it."""
+    core.hurry()
+    reason: OffsetManagerError | None = None
+    pause_s = FIRST_PAUSE_S
+    while True:
+        if _is_registered(core, key, mail, deadline):
+            try:
+                known, value, found = _ask_initial(core, key, deadline)
+            except ClientFencedError:
+                raise
+            except OffsetManagerError as error:
+                known, value, found = False, None, telling(reason, error, deadline)
+            reason = found or reason
+            if known:
+                return value
+        if deadline.over:
+            raise _no_initial_offset(core, key, deadline, reason)
+        core.ended.wait(deadline.within_s(pause_s))
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def _is_registered(core: Core, key: ManagerKey, mail: ManagerMail, deadline: Deadline) -> bool:
+    """Wait until the service has the manager."""
+    with core.lock:
+
+        def ready() -> bool:
+            held = core.outbox.get(key)
+            if mail.result is not None or held is None or core.fenced is not None:
+                return True
+            return held.registered
+
+        found = core.changed.wait_for(ready, deadline.within_s())
+        core.check_fence()
+        if mail.result is not None or key not in core.outbox:
+            raise ManagerStoppedError(f"{key} is stopped; spawn a new manager")
+        return found
+
+
+def _ask_initial(
+    core: Core, key: ManagerKey, deadline: Deadline
+) -> tuple[bool, OffsetAndMetadata | None, OffsetManagerError | None]:
+    wait_s = min(deadline.for_service_s(), _INITIAL_WAIT_S)
+    target = wire.target(
+        wire.INITIAL_OFFSETS,
+        ("group", key.group),
+        ("topic", key.topic),
+        ("partition", key.partition),
+        ("wait_s", round(wait_s, 3)),
+    )
+    data = core.get(target, deadline)
+    with wire.reading("the initial offsets"):
+        for entry in data["initial_offsets"]:
+            if wire.partition_of(entry) != key.topic_partition:
+                continue
+            if entry["known"]:
+                found = entry["committed"]
+                return True, None if found is None else wire.offset_of(found), None
+            error = entry["error"]
+            return False, None, None if error is None else wire.error_of(error, key)
+    with core.lock:
+        core.outbox.lost([key])
+        core.wake.notify()
+    return False, None, None
+
+
+def _no_initial_offset(
+    core: Core, key: ManagerKey, deadline: Deadline, reason: OffsetManagerError | None
+) -> OffsetTimeoutError:
+    held = core.outbox.get(key)
+    refusal = None if held is None or held.registered else held.error
+    reason = reason or refusal or core.link_error
+    text = f"{key}: the initial offset was not known within {deadline.timeout} s"
+    failure = OffsetTimeoutError(f"{text}; last reason: {reason}" if reason else text)
+    failure.__cause__ = reason
+    return failure
+
+
+def _named(keys: Iterable[ManagerKey]) -> str:
+    names = [str(key.topic_partition) for key in keys]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

@@ -1,0 +1,88 @@
+"""Settings of the core, checked when made.
+
+The service's own settings (addresses, Kafka, limits) and where they come from (TOML, environment,
+flags) are in ``offsetmgr.service.settings``; this module is what the managers themselves need.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Final
+
+from offsetmgr.errors import InvalidValueError
+
+CHOICES: Final = {
+    "on_external_change": ("follow", "overwrite", "pause"),
+    "on_out_of_range": ("warn", "refuse", "clamp"),
+}
+"""Settings that are one of a few words."""
+
+MAY_BE_ZERO: Final = frozenset({"recommit_interval_s", "verify_interval_s", "idle_timeout_s"})
+"""Settings that 0 switches off."""
+
+
+@dataclass(frozen=True)
+class CommitSettings:
+    """How offsets are committed.  All times are seconds."""
+
+    commit_interval_s: float = 1.0
+    """A submitted offset is committed at most this long after it was submitted, while all is
+    well; offsets submitted meanwhile replace it."""
+
+    request_timeout_s: float = 5.0
+    """How long the coordinator has to answer a commit or fetch; after it, what became of a commit
+    is unknown and is read back.  The broker's own limit for a commit is 5 s."""
+
+    retry_backoff_s: float = 0.2
+    """First pause after an error; doubled on each further one, with jitter."""
+
+    retry_backoff_max_s: float = 30.0
+    """Longest pause after an error."""
+
+    error_limit: int = 64
+    """Unread errors a manager keeps; older ones are dropped and counted."""
+
+    recommit_interval_s: float = 86_400.0
+    """Unchanged offsets of live managers are committed again this often, so that the broker's
+    ``offsets.retention.minutes`` (7 days) never expires them; 0 switches it off."""
+
+    idle_timeout_s: float = 0.0
+    """A manager without a new submit for this long is stopped, once all of it is committed; 0
+    keeps every manager until it is stopped."""
+
+    verify_interval_s: float = 300.0
+    """How often it is read whether what was committed still stands, one request for a group; 0
+    switches it off.  It is read right before a commit that is due, which has waited longest."""
+
+    on_external_change: str = "follow"
+    """What to do where somebody else changed a committed offset: ``follow``, ``overwrite`` or
+    ``pause``.  See ``offsetmgr.manager.foreign``."""
+
+    on_out_of_range: str = "warn"
+    """What to do with an offset that lies outside its partition's log: ``warn``, ``refuse`` or
+    ``clamp``.  See ``offsetmgr.manager.bounds``."""
+
+    def __post_init__(self) -> None:
+        """Raise InvalidValueError naming the first setting that makes no sense."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in CHOICES:
+                if value not in CHOICES[field.name]:
+                    fix = f"give one of {', '.join(CHOICES[field.name])}"
+                    raise InvalidValueError(field.name, value, "is no choice", fix)
+                continue
+            kind = int if field.name == "error_limit" else (int, float)
+            if isinstance(value, bool) or not isinstance(value, kind) or not math.isfinite(value):
+                raise InvalidValueError(field.name, value, "is not a number", "give a number")
+            low = 0 if field.name in MAY_BE_ZERO else 0.001
+            if value < low:
+                fix = f"give a number of at least {low}"
+                raise InvalidValueError(field.name, value, "is too small", fix)
+        if self.retry_backoff_max_s < self.retry_backoff_s:
+            raise InvalidValueError(
+                "retry_backoff_max_s",
+                self.retry_backoff_max_s,
+                "is lower than retry_backoff_s",
+                f"give at least {self.retry_backoff_s}",
+            )

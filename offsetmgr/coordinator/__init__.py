@@ -1,0 +1,1 @@
+"""The port to the group coordinator and the two sides behind it."""

@@ -1,0 +1,265 @@
+"""The way to one client: a few requests under way, a bounded queue before them, deadlines.
+
+Kafka serves one request of a connection at a time, so more than a few under way would only wait
+inside librdkafka, where what was not sent can no longer be told from what was.
+
+Deadlines are kept here and never by librdkafka: a request about a group that times out *in* it
+while the coordinator is away aborts the process as soon as the coordinator is back
+(https://github.com/confluentinc/librdkafka/issues/4605).  So librdkafka gets more time than a
+request can need, and a client that sits on one for too long is replaced before it runs out.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from actors import Future
+from offsetmgr.coordinator.base import Failure
+from offsetmgr.coordinator.explain import CLOSED, NOT_SENT, QUEUE_FULL, one_line
+from offsetmgr.coordinator.kafka_client import MOVED_WAIT_S
+from offsetmgr.errors import error_info
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from actors import Clock, TimerHandle, Timers
+    from offsetmgr.coordinator.kafka_client import ClientSlot, PooledClient, Troubles
+
+WINDOW: Final = 8
+"""Requests of one lane handed to librdkafka at a time.  One broker is busy with two; with several
+brokers behind a client, eight still let the others work while one of them is silent."""
+
+LATE_LIMIT: Final = 64
+"""Requests of one lane that librdkafka may still hold after their deadline; at the limit nothing
+more is handed over.  They do not count as under way, so that groups of a dead broker do not keep
+those of the others waiting."""
+
+LEAST_SEND_S: Final = 0.02
+"""With less time left a request is not sent any more."""
+
+STUCK_S: Final = 12.0
+"""librdkafka answers what it has written within ``socket.timeout.ms`` (10 s).  What it holds for
+longer waits for a coordinator that cannot be reached, and is never written once it is dropped."""
+
+LIBRDKAFKA_S: Final = 120.0
+"""What librdkafka is given beyond the deadline, so that it never runs out: well over twice
+STUCK_S, as a client ends no later than that after its last request was handed over."""
+
+QUEUE_LIMIT: Final = 4_096
+"""Requests of one lane that may wait to be handed over."""
+
+_DESTROYED: Final = error_info(-197)
+
+_C = TypeVar("_C")
+_R = TypeVar("_R")
+
+
+class Job(Generic[_R]):
+    """One request on its way."""
+
+    def __init__(
+        self,
+        lane: Lane[Any],
+        group: str,
+        deadline_s: float,
+        send: Callable[[Any, Job[_R]], None],
+        spoil: Callable[[Failure], _R],
+    ) -> None:
+        """``send`` hands it to a client of the lane; ``spoil`` answers where all of it failed."""
+        self.lane = lane
+        self.group = group
+        self.deadline_s = deadline_s
+        self.send = send
+        self.spoil = spoil
+        self.future: Future[_R] = Future()
+        self.known: _R | None = None
+        """The answer so far, while only a detail of it is being looked up."""
+        self.timer: TimerHandle | None = None
+        self.client: PooledClient[Any] | None = None
+        self.sent_s = 0.0
+
+    def finish(self, answer: _R) -> None:
+        """Answer it; its turn is over."""
+        self.lane.finish(self, answer)
+
+    def librdkafka_timeout_s(self) -> float:
+        """The time to give librdkafka: past the deadline, which is kept by the lane."""
+        return max(self.deadline_s - self.lane.clock.now(), 0.0) + LIBRDKAFKA_S
+
+
+class Lane(Generic[_C]):
+    """Takes requests from any thread and answers each by its deadline."""
+
+    def __init__(
+        self, slot: ClientSlot[_C], timers: Timers, clock: Clock, troubles: Troubles
+    ) -> None:
+        self._slot = slot
+        self._timers = timers
+        self.clock = clock
+        self._troubles = troubles
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        # Dictionaries as ordered sets: the first in is the first out, and any may leave early.
+        self._waiting: dict[Job[Any], None] = {}
+        self._sent: dict[Job[Any], None] = {}
+        self._late: dict[Job[Any], None] = {}
+        self._held: dict[Job[Any], None] = {}
+        self._moved: dict[str, float] = {}
+        self._closed = False
+
+    def submit(self, job: Job[_R]) -> Future[_R]:
+        """Send ``job`` when its turn comes."""
+        now_s = self.clock.now()
+        hold_s = 0.0
+        with self._lock:
+            if self._closed:
+                refusal = CLOSED
+            elif len(self._waiting) + len(self._held) >= QUEUE_LIMIT:
+                refusal = QUEUE_FULL
+            else:
+                refusal = None
+                hold_s = self._moved.get(job.group, now_s) - now_s
+                (self._held if hold_s > 0 else self._waiting)[job] = None
+                job.timer = self._timers.call_after(
+                    max(job.deadline_s - now_s, 0.0), partial(self._expire, job)
+                )
+        if refusal is not None:
+            job.future.set(job.spoil(Failure(refusal)))
+        elif hold_s > 0:
+            self._timers.call_after(hold_s, partial(self._let_go, job))
+        else:
+            self._pump()
+        return job.future
+
+    @contextmanager
+    def client_of(self, job: Job[_R]) -> Iterator[_C]:
+        """The client that ``job`` was handed to, for a further request of its; not to be kept.
+
+        Raises RuntimeError where it was given up meanwhile.
+        """
+        pooled = job.client
+        if pooled is None:
+            raise RuntimeError("the request was given up")
+        self._slot.hold(pooled)
+        try:
+            yield pooled.client
+        finally:
+            self._slot.give_back(pooled)
+
+    def finish(self, job: Job[_R], answer: _R) -> None:
+        """Answer ``job``, whose turn is over."""
+        self._settle(job, answer)
+        self._pump()
+
+    def coordinator_moved(self, group: str) -> None:
+        """Hold requests of ``group`` until librdkafka looks for its coordinator again."""
+        with self._lock:
+            self._moved[group] = self.clock.now() + MOVED_WAIT_S
+        self._timers.call_after(MOVED_WAIT_S, partial(self._forget_move, group))
+
+    def close(self) -> None:
+        """Take no more; what was taken goes on."""
+        with self._lock:
+            self._closed = True
+
+    def wait_idle(self, timeout_s: float) -> None:
+        """Wait until all is answered, at most ``timeout_s``."""
+        with self._idle:
+            self._idle.wait_for(lambda: not (self._waiting or self._sent or self._held), timeout_s)
+
+    def abandon(self) -> None:
+        """Answer all that is left: nobody else will."""
+        with self._lock:
+            unsent = [*self._waiting, *self._held]
+            sent = [*self._sent, *self._late]
+        for job in unsent:
+            self._settle(job, job.spoil(Failure(CLOSED)))
+        for job in sent:
+            lost = job.spoil(Failure(_DESTROYED)) if job.known is None else job.known
+            self._settle(job, lost)
+
+    def _pump(self) -> None:
+        while (job := self._next()) is not None:
+            self._send(job)
+
+    def _next(self) -> Job[Any] | None:
+        with self._lock:
+            if len(self._sent) >= WINDOW or len(self._late) >= LATE_LIMIT:
+                return None
+            now_s = self.clock.now()
+            for job in self._waiting:
+                if job.deadline_s - now_s >= LEAST_SEND_S:
+                    del self._waiting[job]
+                    self._sent[job] = None
+                    job.sent_s = now_s
+                    return job
+            return None
+
+    def _send(self, job: Job[_R]) -> None:
+        pooled: PooledClient[_C] | None = None
+        try:
+            pooled = self._slot.acquire()
+            self._slot.hold(pooled)
+            job.client = pooled
+            job.send(pooled.client, job)
+        except Exception as error:  # noqa: BLE001 -- whatever it was, it was not sent
+            why = f"the Kafka client did not take the request: {one_line(str(error), 300)}"
+            self._settle(job, job.spoil(Failure(NOT_SENT, why)))
+        finally:
+            if pooled is not None:
+                self._slot.give_back(pooled)
+
+    def _settle(self, job: Job[_R], answer: _R) -> None:
+        """Answer ``job``, unless its deadline did, and free its place."""
+        with self._lock:
+            for place in (self._waiting, self._held, self._sent, self._late):
+                place.pop(job, None)
+            client, job.client = job.client, None
+            self._idle.notify_all()
+        if job.timer is not None:
+            job.timer.cancel()
+        if client is not None:
+            self._slot.give_back(client)
+        job.future.set(answer)
+
+    def _expire(self, job: Job[_R]) -> None:
+        """The deadline has come."""
+        with self._lock:
+            sent = job in self._sent
+            if sent:
+                del self._sent[job]
+                self._late[job] = None
+            self._waiting.pop(job, None)
+            self._held.pop(job, None)
+            self._idle.notify_all()
+        if not sent:
+            self._settle(job, job.spoil(Failure(NOT_SENT)))
+            return
+        stuck_s = max(job.sent_s + STUCK_S - self.clock.now(), 0.0)
+        job.timer = self._timers.call_after(stuck_s, partial(self._unstick, job))
+        known = job.known
+        job.future.set(job.spoil(self._troubles.timed_out()) if known is None else known)
+        self._pump()
+
+    def _unstick(self, job: Job[_R]) -> None:
+        """Drop what librdkafka holds for too long, and with it, by and by, its client."""
+        with self._lock:
+            client = job.client if job in self._late else None
+        if client is not None:
+            self._slot.retire(client)
+            self.finish(job, job.spoil(self._troubles.timed_out()))
+
+    def _let_go(self, job: Job[_R]) -> None:
+        with self._lock:
+            if job in self._held:
+                del self._held[job]
+                self._waiting[job] = None
+        self._pump()
+
+    def _forget_move(self, group: str) -> None:
+        with self._lock:
+            if self._moved.get(group, 0.0) <= self.clock.now():
+                self._moved.pop(group, None)

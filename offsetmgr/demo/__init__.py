@@ -1,0 +1,7 @@
+"""``offsetmgr demo``: the whole product on one machine, with every claim checked."""
+
+from __future__ import annotations
+
+from offsetmgr.demo.run import DemoOptions, run
+
+__all__ = ["DemoOptions", "run"]

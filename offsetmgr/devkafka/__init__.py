@@ -1,0 +1,26 @@
+"""A real Kafka on this machine for demos, tests and development: no Docker, no installation.
+
+``DevKafka`` starts one or three brokers (KRaft) from Kafka's own jars, on 127.0.0.1 only, and
+takes them down again, also when its owner is killed.  It needs Java 17 or newer, and the
+``server`` and ``spark`` extras: pyspark brings the tool that fetches the jars, once per machine.
+"""
+
+from __future__ import annotations
+
+from offsetmgr.devkafka.broker import Broker
+from offsetmgr.devkafka.cluster import DevKafka
+from offsetmgr.devkafka.command import run_dev_kafka
+from offsetmgr.devkafka.errors import DevKafkaError
+from offsetmgr.devkafka.jars import KAFKA_VERSION, kafka_jars, spark_kafka_jars
+from offsetmgr.devkafka.tool import consumer_groups
+
+__all__ = [
+    "KAFKA_VERSION",
+    "Broker",
+    "DevKafka",
+    "DevKafkaError",
+    "consumer_groups",
+    "kafka_jars",
+    "run_dev_kafka",
+    "spark_kafka_jars",
+]

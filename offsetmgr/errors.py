@@ -1,0 +1,246 @@
+"""Every error of the product.
+
+::
+
+    OffsetManagerError
+    ├── InvalidValueError (ValueError)      bad input; names the field, the value and the fix
+    ├── OffsetRegressionError               a lower offset without an explicit rewind
+    ├── OffsetConflictError                 somebody else has changed the group's offsets meanwhile
+    ├── ManagerExistsError                  the key has a live manager; names its owner
+    ├── ManagerStoppedError                 submit after stop
+    ├── ClientFencedError                   a newer incarnation of this client took over
+    ├── CoordinatorError                    Kafka said no, or did not answer; carries an ErrorInfo
+    │   ├── OffsetCommitError               ... to a commit
+    │   ├── OffsetFetchError                ... to a fetch of committed offsets
+    │   └── OffsetNoticeError               nothing failed, but somebody should know
+    ├── OffsetTimeoutError (TimeoutError)   a wait asked for by the caller ran out
+    ├── OverloadedError                     a limit was reached; nothing of the request was taken
+    ├── ServiceError                        the service answered with an error of its own
+    └── ServiceUnavailableError             the service did not answer
+
+Errors are data: what Kafka's codes mean stands in ``codes.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from offsetmgr.codes import ERRORS, ErrorInfo, Fault, Scope, Verdict, error_info
+
+__all__ = [
+    "ERRORS",
+    "ClientFencedError",
+    "CoordinatorError",
+    "ErrorInfo",
+    "Fault",
+    "InvalidValueError",
+    "ManagerExistsError",
+    "ManagerStoppedError",
+    "OffsetCommitError",
+    "OffsetFetchError",
+    "OffsetManagerError",
+    "OffsetNoticeError",
+    "OffsetRegressionError",
+    "OffsetTimeoutError",
+    "OverloadedError",
+    "Scope",
+    "ServiceError",
+    "ServiceUnavailableError",
+    "Verdict",
+    "error_info",
+    "shown",
+]
+
+_SHOWN_CHARS: Final = 80
+
+
+def shown(value: object) -> str:
+    """``value`` as it may stand in a message or a log: escaped, and cut when long."""
+    try:
+        # Never build megabytes of repr for a message of one line.
+        text = repr(value[:_SHOWN_CHARS] if isinstance(value, (str, bytes)) else value)
+    except ValueError:  # an integer of more digits than Python will print
+        text = f"an integer of {value.bit_length()} bits" if isinstance(value, int) else "?"
+    if isinstance(value, (str, bytes)) and len(value) > _SHOWN_CHARS:
+        return f"{text}… ({len(value)} characters)"
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+
+
+class OffsetManagerError(Exception):
+    """Base of every error raised by this product."""
+
+    code: str = "error"
+    """Stable name of the error, as the service's JSON carries it."""
+
+
+class InvalidValueError(OffsetManagerError, ValueError):
+    """A value that was refused at the door; nothing was done with it."""
+
+    code = "invalid_value"
+
+    def __init__(self, field: str, value: object, problem: str, fix: str) -> None:
+        """``field`` ``value`` ``problem``; ``fix`` says what to give instead."""
+        super().__init__(f"{field} {shown(value)} {problem}; {fix}")
+        self.field = field
+        self.value = value
+        self.problem = problem
+        self.fix = fix
+
+    def __reduce__(self) -> tuple[type, tuple[str, object, str, str]]:
+        return type(self), (self.field, self.value, self.problem, self.fix)
+
+
+class OffsetRegressionError(OffsetManagerError):
+    """A submitted offset is lower than one submitted or committed before."""
+
+    code = "offset_regression"
+
+    def __init__(self, name: str, offset: int, floor: int) -> None:
+        """``name`` is the manager, ``floor`` the highest offset known for it."""
+        super().__init__(
+            f"{name}: offset {offset} is lower than {floor}, which was submitted or committed "
+            f"before; to go back on purpose, call rewind({offset})"
+        )
+        self.name = name
+        self.offset = offset
+        self.floor = floor
+
+    def __reduce__(self) -> tuple[type, tuple[str, int, int]]:
+        return type(self), (self.name, self.offset, self.floor)
+
+
+class OffsetConflictError(OffsetManagerError):
+    """A group's committed offsets were changed by somebody else while work from them went on."""
+
+    code = "offset_conflict"
+
+
+class ManagerExistsError(OffsetManagerError):
+    """A group/topic/partition already has a manager that is not stopped."""
+
+    code = "manager_exists"
+
+    def __init__(self, name: str, owner: str) -> None:
+        """``name`` is the manager, ``owner`` who holds it."""
+        super().__init__(
+            f"{name} is held by {owner}; stop that one first, or use its handle (one manager per "
+            "group/topic/partition, so that two writers never overwrite each other)"
+        )
+        self.name = name
+        self.owner = owner
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        return type(self), (self.name, self.owner)
+
+
+class ManagerStoppedError(OffsetManagerError):
+    """The manager was stopped; spawn a new one."""
+
+    code = "manager_stopped"
+
+
+class ClientFencedError(OffsetManagerError):
+    """A newer incarnation of this client's name has taken its managers over."""
+
+    code = "client_fenced"
+
+
+class OffsetTimeoutError(OffsetManagerError, TimeoutError):
+    """What the caller waited for did not happen in the time given."""
+
+    code = "timeout"
+
+
+class OverloadedError(OffsetManagerError):
+    """A limit was reached; nothing of the request was taken, try again later."""
+
+    code = "overloaded"
+
+
+class ServiceError(OffsetManagerError):
+    """The service answered with an error that is none of the above."""
+
+    def __init__(self, status: int, message: str, code: str = "service_error") -> None:
+        """HTTP ``status`` and what the service said."""
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+    def __reduce__(self) -> tuple[type, tuple[int, str, str]]:
+        return type(self), (self.status, str(self), self.code)
+
+
+class ServiceUnavailableError(OffsetManagerError):
+    """The service could not be reached; what was submitted is kept and sent later."""
+
+    code = "service_unavailable"
+
+
+class CoordinatorError(OffsetManagerError):
+    """The coordinator refused, or its answer is not known."""
+
+    verb = "request"
+    outcome = " failed"
+
+    def __init__(
+        self,
+        group: str,
+        topic: str,
+        partition: int,
+        offset: int | None,
+        info: ErrorInfo,
+        detail: str = "",
+    ) -> None:
+        """``detail`` is what only this case knows, such as who the live members are."""
+        place = f"{self.verb} of {group}/{topic}/{partition}"
+        at = "" if offset is None else f" at offset {offset}"
+        text = detail or info.hint
+        super().__init__(f"{place}{at}{self.outcome}: {text} ({info.name})")
+        self.group = group
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.info = info
+        self.detail = detail
+
+    @property
+    def code(self) -> str:  # type: ignore[override]
+        """Kafka's name of the error, such as UNKNOWN_MEMBER_ID."""
+        return self.info.name
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the service tries again by itself."""
+        return self.info.retriable
+
+    @property
+    def hint(self) -> str:
+        """What to do about it."""
+        return self.detail or self.info.hint
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, int, int | None, ErrorInfo, str]]:
+        args = (self.group, self.topic, self.partition, self.offset, self.info, self.detail)
+        return type(self), args
+
+
+class OffsetCommitError(CoordinatorError):
+    """A commit was refused, or what became of it is not known; the offset stays dirty."""
+
+    verb = "commit"
+
+
+class OffsetFetchError(CoordinatorError):
+    """The committed offset could not be fetched."""
+
+    verb = "fetch"
+
+
+class OffsetNoticeError(CoordinatorError):
+    """What was found about a committed offset that its owner or an operator should know.
+
+    Such as OFFSET_CHANGED_EXTERNALLY; ``offset`` is what was committed here last, the message says
+    what was found, what is done about it, and what people can do.
+    """
+
+    verb = "committed offset"
+    outcome = ""

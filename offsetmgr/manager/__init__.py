@@ -1,0 +1,18 @@
+"""Offset managers: one actor per group/topic/partition, committed group by group."""
+
+from __future__ import annotations
+
+from offsetmgr.manager.desk import ManagerStatus
+from offsetmgr.manager.factory import Factory
+from offsetmgr.manager.groupwise import Submission
+from offsetmgr.manager.handle import ManagerHandle
+from offsetmgr.manager.observer import NO_OBSERVER, Observer
+
+__all__ = [
+    "NO_OBSERVER",
+    "Factory",
+    "ManagerHandle",
+    "ManagerStatus",
+    "Observer",
+    "Submission",
+]

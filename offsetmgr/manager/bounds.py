@@ -1,0 +1,163 @@
+"""Whether offsets lie in their partition's log: between its start and its high watermark.
+
+As ``on_out_of_range`` says:
+
+- ``warn``: all is committed as it is submitted; with each round of looks at what stands, the ends
+  of the logs are read too, and what lies outside is told.  No commit waits for it, or costs more.
+- ``refuse``: what lies outside is not committed; it stays dirty and visible, as any refusal.
+- ``clamp``: the nearest end of the log is committed in its place, and that is told.
+
+For the last two the ends are read before a commit, but only where the offset is not between the
+ends that are known already; meanwhile that partition waits and the others go on.  Where the ends
+cannot be read, the offset is committed: the look must not be why nothing is committed.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from offsetmgr.codes import OFFSET_OUTSIDE_LOG, error_info
+from offsetmgr.coordinator.base import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from offsetmgr.config import CommitSettings
+    from offsetmgr.coordinator.base import PartitionLog, TopicLog
+    from offsetmgr.manager.slot import Version
+    from offsetmgr.types import TopicPartition
+
+_OUT_OF_RANGE: Final = 1
+
+_GRACE_S: Final = 2.0
+"""An answer that is this long past its deadline does not come any more."""
+
+
+class Outside(NamedTuple):
+    """A version that lies outside its log."""
+
+    version: Version
+    start: int
+    end: int
+
+    @property
+    def nearest(self) -> Version:
+        """The same, moved to the nearest end."""
+        value = self.version.value
+        offset = min(max(value.offset, self.start), self.end)
+        return self.version._replace(value=value._replace(offset=offset))
+
+    def failure(self, policy: str) -> Failure:
+        """What to tell of it."""
+        lies = f"it lies outside the log, which holds {self.start} to {self.end}"
+        if policy == "refuse":
+            return Failure(error_info(_OUT_OF_RANGE), f"{lies}; submit an offset within")
+        done = f"{self.nearest.value.offset} is committed instead" if policy == "clamp" else ""
+        why = "was the topic recreated or cut, or the offset made up?"
+        return Failure(error_info(OFFSET_OUTSIDE_LOG), f"{lies}; {done or why}")
+
+
+class LogsRequest(NamedTuple):
+    """Read the ends of these topics' logs."""
+
+    number: int
+    topics: tuple[str, ...]
+
+
+class Found(NamedTuple):
+    """What was found of one version that waited for the ends of its log."""
+
+    partition: TopicPartition
+    version: Version
+    outside: Outside | None
+
+
+class Bounds:
+    """The ends of one group's logs, as far as they are known."""
+
+    def __init__(self, settings: CommitSettings) -> None:
+        self.policy = settings.on_out_of_range
+        self._patience_s = settings.request_timeout_s + _GRACE_S
+        self._ends: dict[TopicPartition, PartitionLog] = {}
+        # What waits for a look at its log, and what a look is under way for.
+        self._waiting: dict[TopicPartition, Version] = {}
+        self._reading: dict[TopicPartition, Version] = {}
+        # What may be committed as it was found, at its next turn.
+        self._cleared: dict[TopicPartition, Version] = {}
+        # What was told of already.
+        self._told: dict[TopicPartition, int] = {}
+        self._request = LogsRequest(0, ())
+        self._read_at = -inf
+
+    @property
+    def before_commits(self) -> bool:
+        """Whether the ends are to be known before a commit."""
+        return self.policy != "warn"
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Its manager is gone."""
+        for held in (self._ends, self._waiting, self._reading, self._cleared, self._told):
+            held.pop(partition, None)
+
+    def admit(self, partition: TopicPartition, version: Version) -> Version | None:
+        """What to commit where ``version`` is due; None until the ends of its log are known."""
+        cleared = self._cleared.pop(partition, None)
+        if cleared is not None:
+            return cleared
+        ends = self._ends.get(partition)
+        if ends is not None and _outside(version, ends) is None:
+            return version
+        if partition not in self._reading:
+            self._waiting[partition] = version
+        return None
+
+    def clear(self, partition: TopicPartition, version: Version) -> None:
+        """Let ``version`` be committed as it is."""
+        self._cleared[partition] = version
+
+    def look_at(self, versions: Mapping[TopicPartition, Version]) -> None:
+        """Compare these with the ends of their logs as they are from now on."""
+        self._waiting.update(versions)
+
+    def is_news(self, found: Found) -> bool:
+        """Whether that it lies outside was not told yet."""
+        offset = found.version.value.offset
+        known, self._told[found.partition] = self._told.get(found.partition), offset
+        return known != offset
+
+    def to_read(self, now: float) -> LogsRequest | None:
+        """What to read now, if anything; one request is under way at a time."""
+        if not self._waiting or (self._reading and now < self.wake_at()):
+            return None
+        # What was never answered is asked for again.
+        self._reading, self._waiting = {**self._reading, **self._waiting}, {}
+        self._read_at = now
+        topics = tuple(sorted({partition.topic for partition in self._reading}))
+        self._request = LogsRequest(self._request.number + 1, topics)
+        return self._request
+
+    def wake_at(self) -> float:
+        """When an answer is overdue; ``inf`` where none is waited for."""
+        return self._read_at + self._patience_s if self._reading else inf
+
+    def read(self, request: LogsRequest, logs: Mapping[str, TopicLog]) -> list[Found]:
+        """Compare what waited for this answer; a later request makes an earlier one void."""
+        if request != self._request:
+            return []
+        reading, self._reading = self._reading, {}
+        found: list[Found] = []
+        for partition, version in reading.items():
+            log = logs.get(partition.topic)
+            ends = None if log is None else log.partitions.get(partition.partition)
+            outside = None
+            if ends is not None and ends.failure is None:
+                self._ends[partition] = ends
+                outside = _outside(version, ends)
+            found.append(Found(partition, version, outside))
+        return found
+
+
+def _outside(version: Version, ends: PartitionLog) -> Outside | None:
+    start, end = ends.log_start_offset, ends.high_watermark
+    return None if start <= version.value.offset <= end else Outside(version, start, end)

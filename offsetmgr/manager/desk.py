@@ -1,0 +1,152 @@
+"""What one manager and its user share: the slot, the mailboxes, those who wait.
+
+The desk outlives its actor: a restarted actor finds here what was submitted and who waits for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from actors import DropOldest, Latest, OneShot
+from offsetmgr.manager.slot import SubmitSlot
+from offsetmgr.manager.state import Phase, State
+from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
+
+if TYPE_CHECKING:
+    from actors import ActorRef
+    from offsetmgr.errors import OffsetManagerError
+    from offsetmgr.manager.observer import Observer
+    from offsetmgr.manager.slot import Version
+    from offsetmgr.manager.ticket import Ticket
+    from offsetmgr.manager.tray import Tray
+    from offsetmgr.types import TopicPartition
+
+
+class ManagerStatus(NamedTuple):
+    """A manager at one moment, for operators."""
+
+    phase: str
+    """``fetching``, ``ready``, ``stopping`` or ``stopped``."""
+    submitted: OffsetAndMetadata | None
+    """Newest submitted offset."""
+    committed: OffsetAndMetadata | None
+    """Last offset known to be committed."""
+    committed_at: float | None
+    """When the coordinator last acknowledged a commit, in seconds of the system's clock."""
+    dirty: bool
+    """Whether the newest submitted offset is not known to be committed."""
+    last_error: OffsetManagerError | None
+    """What went wrong last; None once a later request succeeded."""
+    regressions: int
+    """How many lower offsets were refused."""
+
+
+class Waiter(NamedTuple):
+    """Somebody who flushes, and for what."""
+
+    number: int
+    """The version that has to be committed."""
+    ticket: Ticket
+
+
+_BORN = State()
+
+
+class Desk:
+    """One manager.
+
+    Any thread fills its slot.  ``state``, ``stops`` and ``result`` are written by its actor, what
+    was acknowledged, ``waiters`` and ``troubled`` by its group's committer; all are replaced
+    whole, so that any thread may read them.
+    """
+
+    __slots__ = (
+        "_observer",
+        "acknowledged",
+        "acknowledged_at",
+        "committed",
+        "errors",
+        "initial",
+        "key",
+        "owner",
+        "ref",
+        "result",
+        "slot",
+        "state",
+        "stops",
+        "troubled",
+        "waiters",
+    )
+
+    def __init__(
+        self, tray: Tray, where: TopicPartition, owner: str, error_limit: int, observer: Observer
+    ) -> None:
+        self.key = ManagerKey(tray.group, *where)
+        self.owner = owner
+        self.slot = SubmitSlot(tray, where)
+        self.initial: OneShot[OffsetAndMetadata | None] = OneShot()
+        self.committed: Latest[OffsetAndMetadata] = Latest()
+        self.errors: DropOldest[OffsetManagerError] = DropOldest(error_limit)
+        self.ref: ActorRef[Any] | None = None
+        """None until the factory's actor has started the manager's."""
+        self.state = _BORN
+        self.acknowledged: OffsetAndMetadata | None = None
+        """What the coordinator was last known to hold; None where that is nothing."""
+        self.acknowledged_at: float | None = None
+        """When it last acknowledged a commit, in the clock's seconds."""
+        self.troubled = False
+        """Whether the actor was told of a failure, and of no success since."""
+        self.waiters: tuple[Waiter, ...] = ()
+        self.stops: tuple[Ticket, ...] = ()
+        """Who waits for its end."""
+        self.result: StopResult | None = None
+        """How it ended; None while it lives."""
+        self._observer = observer
+
+    def wait(self, number: int, ticket: Ticket, now: float) -> None:
+        """``ticket`` waits until version ``number`` is committed."""
+        waiter = Waiter(number, ticket)
+        if self.waiters:
+            # Impatient callers must not pile up while the coordinator is away.
+            waiting = [each for each in self.waiters if each.ticket.deadline > now]
+            self.waiters = (*waiting, waiter)
+        else:
+            self.waiters = (waiter,)
+
+    def settle(self, version: Version, now: float) -> bool:
+        """The coordinator holds ``version``; True where nothing newer waits.
+
+        It is told before it counts: a stop that finds nothing left closes the mailbox.
+        """
+        self.acknowledged, self.acknowledged_at = version.value, now
+        self.committed.put(version.value)
+        try:
+            self._observer.committed(self.key, version.value)
+        finally:
+            # What was told must not be committed again over somebody else's offset.
+            clean = self.slot.settle(version.number)
+        return clean
+
+    def left(self) -> StopResult:
+        """What is committed and what is not, now; once it has ended, how it ended."""
+        if self.result is not None:
+            return self.result
+        wanted = self.slot.wanted()
+        if wanted is None:
+            return StopResult(self.acknowledged)
+        return StopResult(self.acknowledged, wanted.value, self.state.last_error)
+
+    def status(self) -> ManagerStatus:
+        """A snapshot."""
+        state, slot = self.state, self.slot
+        phase = Phase.STOPPING if state.phase is Phase.CLOSING else state.phase
+        newest = slot.newest
+        return ManagerStatus(
+            phase.value,
+            None if newest is None else newest.value,
+            self.acknowledged,
+            self.acknowledged_at,
+            slot.dirty,
+            state.last_error,
+            slot.regressions,
+        )

@@ -1,0 +1,112 @@
+"""Which partitions of a group have something to commit, and when each is due."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING
+
+from offsetmgr.manager.backoff import Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from offsetmgr.types import TopicPartition
+
+
+@dataclass(slots=True)
+class Entry(Retry):
+    """One partition with something to commit, and the pause after an error of its own."""
+
+    since: float = -inf
+    """``-inf`` once it was due: after an error only the pause counts."""
+    refresh: bool = False
+    """Whether not the newest version is to be committed, but the last committed one again."""
+
+
+class DirtyBook:
+    """Everything dirty of one group; ``due_at`` is never later than the first that is due."""
+
+    def __init__(self, commit_interval_s: float) -> None:
+        self._commit_interval_s = commit_interval_s
+        self._entries: dict[TopicPartition, Entry] = {}
+        self.group = Retry()
+        """The pause after an error of the whole group."""
+        self.due_at = inf
+        """When to look for something to commit; ``inf`` for never."""
+        self.urgent = False
+        """Whether somebody waits: due now, whatever ``due_at`` says."""
+
+    def __contains__(self, partition: object) -> bool:
+        return partition in self._entries
+
+    def get(self, partition: TopicPartition) -> Entry | None:
+        """The entry of ``partition``, if it is dirty."""
+        return self._entries.get(partition)
+
+    def items(self) -> list[tuple[TopicPartition, Entry]]:
+        """All entries as of now; they may be removed while the caller goes through them."""
+        return list(self._entries.items())
+
+    def mark(self, partition: TopicPartition, now: float, *, urgent: bool = False) -> None:
+        """The newest version is to be committed; at once where ``urgent``."""
+        entry = self._entries.setdefault(partition, Entry(since=now))
+        entry.refresh = False
+        if urgent:
+            entry.since = -inf
+        self.expect(entry)
+
+    def mark_all(self, partitions: Iterable[TopicPartition], since: float) -> None:
+        """The newest versions are to be committed; the first of them was submitted at ``since``."""
+        entries = self._entries
+        for partition in partitions:
+            entry = entries.get(partition)
+            if entry is None:
+                entries[partition] = Entry(since=since)
+            else:
+                entry.refresh = False
+        self.expect(Entry(since=since))
+
+    def mark_due(self, partition: TopicPartition) -> Entry:
+        """The newest version is to be committed, as soon as pauses allow, unless it waits so."""
+        return self._entries.setdefault(partition, Entry())
+
+    def refresh(self, partition: TopicPartition) -> Entry:
+        """Commit the last committed version again, unless something newer is to be anyway."""
+        entry = self._entries.setdefault(partition, Entry(refresh=True))
+        self.expect(entry)
+        return entry
+
+    def requeue(self, partition: TopicPartition, now: float) -> None:
+        """To the back: where there are more than one request can carry, all get their turn."""
+        self._entries.pop(partition, None)
+        self.mark(partition, now)
+
+    def remove(self, partition: TopicPartition) -> Entry | None:
+        """Nothing is to be committed there any more."""
+        return self._entries.pop(partition, None)
+
+    def hurry(self) -> None:
+        """Everything is due now, past errors forgiven once."""
+        for entry in self._entries.values():
+            entry.since = -inf
+            entry.forgive()
+        self.group.forgive()
+        # Also for what is in flight now and turns out to be not the newest.
+        self.urgent = True
+
+    def due(self, entry: Entry) -> float:
+        """When ``entry`` may be committed."""
+        waited = entry.since + self._commit_interval_s
+        return max(waited, entry.not_before, self.group.not_before)
+
+    def expect(self, entry: Entry | None) -> None:
+        """Look again no later than ``entry`` is due."""
+        if entry is not None:
+            self.due_at = min(self.due_at, self.due(entry))
+
+    def expect_all(self, partitions: Iterable[TopicPartition]) -> None:
+        """Look again no later than any of these is due that is still dirty."""
+        if self._entries:
+            for partition in partitions:
+                self.expect(self._entries.get(partition))

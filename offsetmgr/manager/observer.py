@@ -1,0 +1,57 @@
+"""Who else wants to know: metrics and event streams listen here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+
+if TYPE_CHECKING:
+    from offsetmgr.errors import OffsetManagerError
+    from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
+
+
+class Observer(Protocol):
+    """Called on actor threads, by several at once: must be quick and must not raise."""
+
+    def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
+        """The coordinator acknowledged ``offset``."""
+
+    def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
+        """A commit or fetch failed, or a submitted offset was dropped as a regression."""
+
+    def requested(
+        self,
+        kind: Literal["commit", "fetch"],
+        group: str,
+        partitions: int,
+        failures: int,
+        duration_s: float,
+    ) -> None:
+        """A request to the coordinator was answered."""
+
+    def stopped(self, key: ManagerKey, result: StopResult) -> None:
+        """A manager is gone."""
+
+
+class _Nobody:
+    def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
+        pass
+
+    def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
+        pass
+
+    def requested(
+        self,
+        kind: Literal["commit", "fetch"],
+        group: str,
+        partitions: int,
+        failures: int,
+        duration_s: float,
+    ) -> None:
+        pass
+
+    def stopped(self, key: ManagerKey, result: StopResult) -> None:
+        pass
+
+
+NO_OBSERVER: Final[Observer] = _Nobody()
+"""Listens to nothing."""

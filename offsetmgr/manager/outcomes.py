@@ -1,0 +1,300 @@
+"""What the coordinator's answers mean for a group: entered in its books, told as notes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from offsetmgr.errors import Scope, Verdict
+from offsetmgr.manager.ledger import Holding, same
+from offsetmgr.manager.requests import (
+    CommitRequest,
+    FetchRequest,
+    InitialFailed,
+    InitialKnown,
+    Noticed,
+    ReadBackRequest,
+    VersionCommitted,
+    VersionFailed,
+)
+from offsetmgr.manager.slot import Version
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult, TopicLog
+    from offsetmgr.manager.books import Books
+    from offsetmgr.manager.bounds import LogsRequest
+    from offsetmgr.manager.requests import Note, Notes
+    from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+
+class Outcomes:
+    """Enters answers in the books of one group."""
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self._settings = books.settings
+        self._backoff = books.backoff
+        self._ledger = books.ledger
+        self._members = books.members
+        self._reads = books.reads
+        self._dirty = books.dirty
+
+    # Initial offsets.
+
+    def fetched(self, request: FetchRequest, result: FetchResult, now: float) -> Notes:
+        """Initial offsets arrived; the failed ones are asked for again after a pause."""
+        notes: Notes = []
+        for partition, member in request.members.items():
+            if self._reads.awaiting.get(partition) is not member:
+                continue
+            failure = result.failures.get(partition)
+            if failure is not None:
+                notes.append((partition, InitialFailed(failure)))
+                continue
+            del self._reads.awaiting[partition]
+            found = self._started(partition, result.offsets.get(partition), now, notes)
+            notes.append((partition, InitialKnown(found)))
+            self._dirty.expect(self._dirty.get(partition))
+        self._reads.answered(request.members, result, now)
+        return notes
+
+    def _started(
+        self, partition: TopicPartition, found: OffsetAndMetadata | None, now: float, notes: Notes
+    ) -> OffsetAndMetadata | None:
+        """What is committed, for a manager that starts or was restarted."""
+        holding, version = self._ledger.judge(partition, found)
+        self._ledger.was_read(partition, now)
+        kept = self._ledger.kept(partition)
+        if holding is Holding.FOREIGN and kept and self._members[partition].slot.established:
+            notes.append((partition, self._changed(partition, kept, found, now)))
+            return found
+        if holding is Holding.OLDER and kept is not None:
+            self._put_back(partition, kept)
+            return kept.value
+        if found is None:
+            self._ledger.drop(partition)
+        elif version is None:
+            self._ledger.inherit(partition, Version(0, found), now)
+        elif holding is not Holding.STANDS:
+            self._ledger.keep(partition, version, now)
+        return found
+
+    # Read-backs and checks.
+
+    def read_back(self, request: ReadBackRequest, result: FetchResult, now: float) -> Notes:
+        """Learn what became of unknown commits, and whether checked ones still stand."""
+        notes: Notes = []
+        for partition, member in request.members.items():
+            if self._members.get(partition) is not member:
+                continue
+            failure = result.failures.get(partition)
+            if failure is not None:
+                note: Note | None = self._not_read(partition, failure, now)
+            else:
+                note = self._was_read(partition, result.offsets.get(partition), now)
+            if note is not None:
+                notes.append((partition, note))
+        self._reads.answered(request.members, result, now)
+        return notes
+
+    def _not_read(
+        self, partition: TopicPartition, failure: Failure, now: float
+    ) -> VersionFailed | None:
+        version = self._reads.unknown.get(partition)
+        if version is None:
+            if failure.info.scope is Scope.PARTITION:
+                self._ledger.postpone(partition, now)
+            return None
+        if failure.info.retriable:
+            return None
+        # It cannot be read, so waiting for it would wait for ever.
+        del self._reads.unknown[partition]
+        self._ledger.was_read(partition, now)
+        return self._refused(partition, version, failure, now)
+
+    def _was_read(
+        self, partition: TopicPartition, found: OffsetAndMetadata | None, now: float
+    ) -> Note | None:
+        version = self._reads.unknown.pop(partition, None)
+        if version is None:
+            return self._checked(partition, found, now)
+        entry = self._dirty.get(partition)
+        note: Note | None = None
+        if same(version.value, found):
+            self._ledger.prove(partition, version)
+            note = self._landed(partition, version, now)
+        elif entry is not None and entry.refresh:
+            # It was to be committed again because it stood; now something else may.
+            self._dirty.remove(partition)
+            note = self._checked(partition, found, now)
+        else:
+            kept = self._ledger.kept(partition)
+            if kept is not None and self._ledger.judge(partition, found).holding is Holding.FOREIGN:
+                note = self._changed(partition, kept, found, now)
+            self._dirty.expect(entry)
+        self._ledger.was_read(partition, now)
+        return note
+
+    def _checked(
+        self, partition: TopicPartition, found: OffsetAndMetadata | None, now: float
+    ) -> Note | None:
+        old = self._ledger.is_old(partition, self._settings.recommit_interval_s, now)
+        kept = self._ledger.kept(partition)
+        holding, version = self._ledger.judge(partition, found)
+        self._ledger.looked(partition, now)
+        if holding is Holding.NEWER and version is not None:
+            newest = self._members[partition].slot.newest
+            if newest is not None and newest.number == version.number:
+                return self._landed(partition, version, now)
+            self._ledger.keep(partition, version, now)
+        elif kept is None or (holding is Holding.FOREIGN and partition in self._books.watched):
+            self._ledger.drop(partition)
+        elif holding is Holding.FOREIGN:
+            return self._changed(partition, kept, found, now)
+        elif holding is Holding.OLDER or old:
+            # As if it were new: until it is committed again nobody needs to look.
+            self._ledger.keep(partition, kept, now)
+            if holding is Holding.OLDER:
+                self._put_back(partition, kept)
+            else:
+                self._dirty.refresh(partition)
+        return None
+
+    def _changed(
+        self, partition: TopicPartition, kept: Version, found: OffsetAndMetadata | None, now: float
+    ) -> Noticed:
+        """Somebody else committed ``found`` over ``kept``."""
+        foreign, slot = self._ledger.foreign, self._members[partition].slot
+        failure = foreign.found(partition, found)
+        if foreign.policy == "overwrite":
+            # As if it were new: until it is committed again nobody needs to look.
+            self._ledger.keep(partition, kept, now)
+            self._put_back(partition, kept)
+            return Noticed(failure, kept.value, found)
+        entry = self._dirty.get(partition)
+        if entry is not None and entry.refresh:
+            self._dirty.remove(partition)
+        self._ledger.drop(partition)
+        if foreign.policy == "follow" and found is not None:
+            slot.follow(found)
+            newest = slot.newest
+            number = 0 if newest is None else newest.number
+            self._ledger.keep(partition, Version(number, found), now)
+        return Noticed(failure, kept.value, found)
+
+    def _put_back(self, partition: TopicPartition, kept: Version) -> None:
+        """A lost commit has landed behind ``kept``."""
+        entry = self._dirty.refresh(partition)
+        if self._members[partition].slot.reopen(kept.number):
+            self._ledger.drop(partition)
+            entry.refresh = False
+
+    # Ends of logs.
+
+    def logs_read(self, request: LogsRequest, logs: Mapping[str, TopicLog], now: float) -> Notes:
+        """Commit what lies in its log; refuse, move or tell of what does not."""
+        notes: Notes = []
+        bounds = self._books.bounds
+        for found in bounds.read(request, logs):
+            partition, version, outside = found
+            if bounds.before_commits and (outside is None or bounds.policy == "clamp"):
+                bounds.clear(partition, outside.nearest if outside else version)
+                self._dirty.expect(self._dirty.get(partition))
+            if outside is None:
+                continue
+            failure, kept = outside.failure(bounds.policy), self._ledger.kept(partition)
+            if bounds.policy == "refuse":
+                notes.append((partition, self._refused(partition, version, failure, now)))
+                self._dirty.expect(self._dirty.get(partition))
+            elif (bounds.before_commits or kept == version) and bounds.is_news(found):
+                committed = None if kept is None else kept.value
+                notes.append((partition, Noticed(failure, version.value, committed)))
+        return notes
+
+    # Commits.
+
+    def committed(self, request: CommitRequest, result: CommitResult, now: float) -> Notes:
+        """Each partition is committed, refused or unknown."""
+        notes: Notes = []
+        # All of it stands in the ledger before anybody is told: an observer that fails must not
+        # make what was committed here look like somebody else's.
+        for partition, version in request.versions.items():
+            self._enter(request, partition, version, result.failures.get(partition), now)
+        for partition, version in request.versions.items():
+            failure = result.failures.get(partition)
+            if self._members.get(partition) is not request.members[partition]:
+                continue
+            if failure is None:
+                notes.append((partition, self._settled(partition, version, now)))
+            elif failure.info.verdict is Verdict.UNKNOWN:
+                self._reads.unknown[partition] = version
+                notes.append((partition, VersionFailed(version, failure, final=False)))
+            else:
+                notes.append((partition, self._refused(partition, version, failure, now)))
+        group_wide = any(f.info.scope is Scope.GROUP for f in result.failures.values())
+        self._backoff.pace(self._dirty.group, now, failed=group_wide)
+        self._dirty.expect_all(request.versions)
+        return notes
+
+    def _enter(
+        self,
+        request: CommitRequest,
+        partition: TopicPartition,
+        version: Version,
+        failure: Failure | None,
+        now: float,
+    ) -> None:
+        if self._members.get(partition) is not request.members[partition]:
+            self._after_all(partition, version, failure, now)
+        elif failure is None:
+            self._keep(partition, version, now)
+        elif failure.info.verdict is Verdict.UNKNOWN:
+            self._ledger.lose(partition, version)
+
+    def _after_all(
+        self, partition: TopicPartition, version: Version, failure: Failure | None, now: float
+    ) -> None:
+        """What became of a commit whose manager is gone: it may land on what is committed next."""
+        watched = partition in self._books.watched
+        if not watched and partition in self._members:
+            version = version._replace(number=0)  # its successor counts anew
+        if failure is None and watched:
+            self._ledger.keep(partition, version, now)
+        elif failure is not None and failure.info.verdict is Verdict.UNKNOWN:
+            self._ledger.lose(partition, version)
+            self._ledger.was_read(partition, now)
+
+    def _landed(self, partition: TopicPartition, version: Version, now: float) -> VersionCommitted:
+        self._keep(partition, version, now)
+        return self._settled(partition, version, now)
+
+    def _keep(self, partition: TopicPartition, version: Version, now: float) -> None:
+        self._ledger.keep(partition, version, now)
+        self._ledger.foreign.forget(partition)
+
+    def _settled(self, partition: TopicPartition, version: Version, now: float) -> VersionCommitted:
+        clean = self._members[partition].settle(version, now)
+        entry = self._dirty.remove(partition)
+        if entry is not None and not clean and not entry.refresh:
+            self._dirty.requeue(partition, now)
+        return VersionCommitted(version, clean)
+
+    def _refused(
+        self, partition: TopicPartition, version: Version, failure: Failure, now: float
+    ) -> VersionFailed:
+        info, entry = failure.info, self._dirty.get(partition)
+        if info.retriable:
+            entry = self._dirty.mark_due(partition)
+            if info.scope is Scope.PARTITION:
+                self._backoff.pace(entry, now, failed=True)
+            return VersionFailed(version, failure, final=False)
+        final = self._members[partition].slot.park(version.number)
+        refresh = entry is not None and entry.refresh
+        kept = self._ledger.kept(partition)
+        if refresh and kept is not None:
+            # Not looped: its turn comes with the next look.
+            self._ledger.keep(partition, kept, now)
+        if refresh or final:
+            self._dirty.remove(partition)
+        return VersionFailed(version, failure, final)

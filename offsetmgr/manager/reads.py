@@ -1,0 +1,100 @@
+"""What a group has to read before it may write: initial offsets, and unknown outcomes."""
+
+from __future__ import annotations
+
+from itertools import chain, islice
+from math import inf
+from typing import TYPE_CHECKING
+
+from offsetmgr.errors import Scope
+from offsetmgr.manager.backoff import Retry
+from offsetmgr.manager.requests import BATCH_LIMIT, FetchRequest, ReadBackRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from offsetmgr.coordinator.base import FetchResult
+    from offsetmgr.manager.backoff import Backoff
+    from offsetmgr.manager.requests import Member
+    from offsetmgr.manager.slot import Version
+    from offsetmgr.types import TopicPartition
+
+
+class Reads:
+    """Open reads; a partition that the coordinator refuses to read backs off alone."""
+
+    def __init__(self, backoff: Backoff) -> None:
+        self.awaiting: dict[TopicPartition, Member] = {}
+        """Managers whose initial offset is wanted."""
+        self.unknown: dict[TopicPartition, Version] = {}
+        """Commits of which nobody knows what became."""
+        self._backoff = backoff
+        self._unreadable: dict[TopicPartition, Retry] = {}
+        self._group = Retry()
+
+    @property
+    def not_before(self) -> float:
+        """When anything may be read again, after an error of the whole group."""
+        return self._group.not_before
+
+    def must_precede(self, partition: TopicPartition) -> bool:
+        """Whether the partition has to be read before it is written."""
+        return partition in self.unknown or partition in self.awaiting
+
+    def request(
+        self, members: Mapping[TopicPartition, Member], now: float
+    ) -> FetchRequest | ReadBackRequest | None:
+        """What to read now: first what became of commits, then initial offsets."""
+        if now < self._group.not_before:
+            return None
+        lost = self._ready(self.unknown, members, now)
+        if lost:
+            return ReadBackRequest(lost)
+        fresh = self._ready(self.awaiting, members, now)
+        return FetchRequest(fresh) if fresh else None
+
+    def _ready(
+        self,
+        wanted: Iterable[TopicPartition],
+        members: Mapping[TopicPartition, Member],
+        now: float,
+    ) -> dict[TopicPartition, Member]:
+        ready = (
+            (partition, members[partition])
+            for partition in wanted
+            if partition not in self._unreadable or self._unreadable[partition].not_before <= now
+        )
+        return dict(islice(ready, BATCH_LIMIT))
+
+    def next_at(self) -> float:
+        """When there is something to read; ``inf`` for never."""
+        wanted = (
+            self._unreadable[partition].not_before if partition in self._unreadable else -inf
+            for partition in chain(self.unknown, self.awaiting)
+        )
+        return max(min(wanted, default=inf), self._group.not_before)
+
+    def answered(
+        self, members: Mapping[TopicPartition, Member], result: FetchResult, now: float
+    ) -> None:
+        """Pause where the coordinator refused: the group, or single partitions."""
+        failures = result.failures
+        group_wide = any(f.info.scope is Scope.GROUP for f in failures.values())
+        self._backoff.pace(self._group, now, failed=group_wide)
+        for partition in members:
+            failure = failures.get(partition)
+            if failure is None:
+                self._unreadable.pop(partition, None)
+            elif failure.info.scope is Scope.PARTITION and self.must_precede(partition):
+                retry = self._unreadable.setdefault(partition, Retry())
+                self._backoff.pace(retry, now, failed=True)
+
+    def forgive(self) -> None:
+        """Somebody waits: try everything at once."""
+        self._group.forgive()
+        self._unreadable.clear()
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Nobody is left who wants it read."""
+        for held in (self.awaiting, self.unknown, self._unreadable):
+            held.pop(partition, None)

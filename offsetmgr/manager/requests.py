@@ -1,0 +1,92 @@
+"""What a committer asks of the coordinator, and what it tells the managers of the answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from offsetmgr.coordinator.base import Failure
+    from offsetmgr.manager.slot import SubmitSlot, Version
+    from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+BATCH_LIMIT: Final = 10_000
+"""Most partitions in one request; the rest follows in the next."""
+
+
+class Member(Protocol):
+    """What the plan needs of a manager."""
+
+    @property
+    def slot(self) -> SubmitSlot:
+        """The submit mailbox."""
+
+    def settle(self, version: Version, now: float) -> bool:
+        """The coordinator holds ``version``; True where nothing newer waits."""
+
+
+class FetchRequest(NamedTuple):
+    """Read the initial offsets of new managers."""
+
+    members: Mapping[TopicPartition, Member]
+    """Who asks: a new manager may take a partition over meanwhile."""
+
+
+class ReadBackRequest(NamedTuple):
+    """Read what became of commits, or whether they still stand."""
+
+    members: Mapping[TopicPartition, Member]
+
+
+class CommitRequest(NamedTuple):
+    """Commit these, and nothing else meanwhile."""
+
+    versions: Mapping[TopicPartition, Version]
+    members: Mapping[TopicPartition, Member]
+    """Whose versions they are."""
+
+
+Request: TypeAlias = FetchRequest | ReadBackRequest | CommitRequest
+
+
+class InitialKnown(NamedTuple):
+    """A new manager's initial offset."""
+
+    committed: OffsetAndMetadata | None
+
+
+class InitialFailed(NamedTuple):
+    """The fetch failed; tried again."""
+
+    failure: Failure
+
+
+class VersionCommitted(NamedTuple):
+    """The coordinator holds this version."""
+
+    version: Version
+    clean: bool
+
+
+class VersionFailed(NamedTuple):
+    """This version was refused, or what became of it is unknown."""
+
+    version: Version
+    failure: Failure
+    final: bool
+
+
+class Noticed(NamedTuple):
+    """Nothing failed, but its user and an operator should know."""
+
+    failure: Failure
+    """What was found, as an error that did not happen."""
+    before: OffsetAndMetadata
+    """What was committed last, as far as was known."""
+    committed: OffsetAndMetadata | None
+    """What is committed now."""
+
+
+Note: TypeAlias = InitialKnown | InitialFailed | VersionCommitted | VersionFailed | Noticed
+Notes: TypeAlias = "list[tuple[TopicPartition, Note]]"

@@ -1,0 +1,276 @@
+"""The submit mailbox of one manager: a single slot, latest wins, never backwards.
+
+Any thread fills it; the group's committer reads the newest when it sends.  Between the two nothing
+queues: a hot loop of submits replaces one tuple.  What was put in becomes a version when somebody
+looks, so submits that nobody saw cost no version.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from offsetmgr.errors import ManagerStoppedError, OffsetRegressionError
+from offsetmgr.types import MAX_OFFSET, ManagerKey, OffsetAndMetadata
+
+if TYPE_CHECKING:
+    from offsetmgr.manager.tray import Tray
+    from offsetmgr.types import TopicPartition
+
+_CLOSED: Final = MAX_OFFSET + 1
+"""A floor below which every offset is."""
+
+_new: Final = tuple.__new__
+"""Makes a named tuple in half the time; for what is made once for each offset."""
+
+
+class Version(NamedTuple):
+    """A submitted offset and its place in the order of those that were seen (from 1)."""
+
+    number: int
+    value: OffsetAndMetadata
+
+
+class Standing(Enum):
+    """How the slot stands to what the coordinator had committed when the manager started."""
+
+    CLEAN = "clean"
+    """Nothing was submitted, or all of it is committed."""
+    SAME = "same"
+    """What was submitted is committed already."""
+    DIRTY = "dirty"
+    """What was submitted has to be committed."""
+    REGRESSED = "regressed"
+    """What was submitted is lower than what is committed, without a rewind; it was dropped."""
+
+
+class Finding(NamedTuple):
+    """What the slot made of the committed offset."""
+
+    standing: Standing
+    submitted: Version | None
+    """Newest submitted version at that moment; for a regressed one, the one that was dropped."""
+
+
+class SubmitSlot:
+    """Newest submitted offset of one manager, with the floor below which it may not fall.
+
+    It is guarded by the lock of its group's tray.  ``armed`` is true from when it is filled until
+    its newest version is settled or parked: then, and only then, its committer knows of it or is
+    rung for.
+    """
+
+    __slots__ = (
+        "_newest",
+        "_rewind",
+        "_settled",
+        "armed",
+        "closed",
+        "established",
+        "floor",
+        "pending",
+        "regressions",
+        "tray",
+        "where",
+    )
+
+    def __init__(self, tray: Tray, where: TopicPartition) -> None:
+        self.tray = tray
+        self.where = where
+        self.armed = False
+        self.pending: tuple[int, str, int | None] | None = None
+        """What was put in and nobody has looked at yet."""
+        self.floor = 0
+        """Lowest offset taken without a rewind; none at all once it is closed."""
+        self.closed = False
+        """Whether the manager was asked to stop."""
+        self.established = False
+        """Whether it is known what was committed before; nothing may be committed until then."""
+        self.regressions = 0
+        """How many lower offsets were refused."""
+        self._newest: Version | None = None
+        self._rewind = False
+        self._settled = 0
+
+    @property
+    def newest(self) -> Version | None:
+        """Newest submitted version."""
+        with self.tray.lock:
+            self.tray.hand_out()
+            return self._see()
+
+    @property
+    def dirty(self) -> bool:
+        """Whether the newest offset is not known to be committed."""
+        return self.wanted() is not None
+
+    def wanted(self) -> Version | None:
+        """The newest version, where it is not known to be committed."""
+        with self.tray.lock:
+            self.tray.hand_out()
+            newest = self._see()
+            return newest if newest is not None and newest.number > self._settled else None
+
+    @property
+    def rewinds(self) -> bool:
+        """Whether what is not committed yet goes back on purpose."""
+        return self._rewind
+
+    def put(self, offset: int, metadata: str, leader_epoch: int | None) -> None:
+        """Take an offset that is checked and no rewind: ``offer`` for a hot loop.
+
+        Raises as ``offer`` does.
+        """
+        tray = self.tray
+        with tray.lock:
+            if self.floor <= offset and tray.last is None:
+                self.floor = offset
+                self.pending = (offset, metadata, leader_epoch)
+                if not self.armed:
+                    self.armed = True
+                    tray.touch(self)
+                return
+        self.offer(OffsetAndMetadata(offset, metadata, leader_epoch))
+
+    def offer(self, value: OffsetAndMetadata, *, rewind: bool = False) -> None:
+        """Take ``value``; its committer is rung for, where it does not know of it.
+
+        Raises OffsetRegressionError for a lower offset that is no rewind, and
+        ManagerStoppedError after close.
+        """
+        with self.tray.lock:
+            self.tray.part()
+            self.take(value, rewind=rewind)
+
+    def take(self, value: OffsetAndMetadata, *, rewind: bool) -> None:
+        """Do it, with the lock held and the tray parted; raises as ``offer`` does."""
+        if self.closed:
+            raise ManagerStoppedError(
+                f"{self._name()} is stopped; spawn a new manager to submit again"
+            )
+        if value.offset < self.floor and not rewind:
+            self.regressions += 1
+            raise OffsetRegressionError(self._name(), value.offset, self.floor)
+        # It counts until it is committed: what comes after it goes on from there.
+        self._rewind = self._rewind or rewind
+        self.floor = value.offset
+        self.pending = value
+        if not self.armed:
+            self.armed = True
+            self.tray.touch(self)
+
+    def look(self) -> bool:
+        """Whether it is dirty, with the lock held; if not, its committer may forget it."""
+        newest = self._see()
+        self.armed = newest is not None and newest.number > self._settled
+        return self.armed
+
+    def establish(self, committed: OffsetAndMetadata | None) -> Finding:
+        """Learn what is committed; decide, in one step with the floor, what that means.
+
+        Only the first time: later it is this manager that commits, and an answer to a restarted
+        actor may be older than its latest commit.
+        """
+        with self.tray.lock:
+            self.tray.part()
+            submitted = self._see()
+            if self.established:
+                dirty = submitted is not None and submitted.number > self._settled
+                return Finding(Standing.DIRTY if dirty else Standing.CLEAN, submitted)
+            self.established = True
+            return Finding(self._compare(submitted, committed), submitted)
+
+    def _compare(self, newest: Version | None, committed: OffsetAndMetadata | None) -> Standing:
+        if newest is None:
+            self._set_floor(committed)
+            return Standing.CLEAN
+        if committed is None:
+            return Standing.DIRTY
+        if newest.value == committed:
+            self._settled, self.armed = newest.number, False
+            return Standing.SAME
+        if newest.value.offset < committed.offset and not self._rewind:
+            self.regressions += 1
+            self._settled, self.armed = newest.number, False
+            self._set_floor(committed)
+            self._newest = Version(newest.number, committed)
+            return Standing.REGRESSED
+        return Standing.DIRTY
+
+    def _set_floor(self, committed: OffsetAndMetadata | None) -> None:
+        if committed is not None and not self.closed:
+            self.floor = committed.offset
+
+    def settle(self, number: int) -> bool:
+        """Version ``number`` is committed; True where nothing newer waits."""
+        with self.tray.lock:
+            self._settled = max(self._settled, number)
+            clean = self._disarm(number)
+            self._rewind = self._rewind and not clean
+            return clean
+
+    def park(self, number: int) -> bool:
+        """Version ``number`` was refused for good; True where nothing newer waits.
+
+        It stays dirty and visible; the next offer rings for the committer again.
+        """
+        with self.tray.lock:
+            return self._disarm(number)
+
+    def reopen(self, number: int) -> bool:
+        """Version ``number`` was committed and is not any more; True where it is the newest."""
+        with self.tray.lock:
+            newest = self._see()
+            if newest is None or newest.number != number or number > self._settled:
+                return False
+            self._settled, self.armed = number - 1, True
+            return True
+
+    def follow(self, theirs: OffsetAndMetadata) -> None:
+        """Somebody else committed ``theirs``: the floor from now on, and news what is not that."""
+        with self.tray.lock:
+            self.tray.part()
+            newest = self._see()
+            waits = newest is not None and newest.number > self._settled
+            if newest is None or not waits:
+                self._set_floor(theirs)
+                self._newest = newest and Version(newest.number, theirs)
+            elif newest.value.offset < theirs.offset and not self._rewind:
+                self._set_floor(theirs)  # else what waits is the floor, and goes over theirs
+
+    def _disarm(self, number: int) -> bool:
+        newest = self._newest if self.pending is None else self._see()
+        if newest is not None and newest.number > number:
+            return False
+        self.armed = False
+        return True
+
+    def close_if_clean(self) -> bool:
+        """Refuse offers from now on, unless one waits to be committed; True where it did."""
+        with self.tray.lock:
+            self.tray.part()
+            newest = self._see()
+            if newest is not None and newest.number > self._settled:
+                return False
+            self.closed, self.floor = True, _CLOSED
+            return True
+
+    def close(self) -> None:
+        """Refuse offers from now on; twice is harmless."""
+        with self.tray.lock:
+            self.tray.part()
+            self.closed, self.floor = True, _CLOSED
+
+    def _see(self) -> Version | None:
+        """Make a version of what was put in, unless it is the newest anyway."""
+        pending, newest = self.pending, self._newest
+        if pending is not None:
+            self.pending = None
+            if newest is None or newest.value != pending:
+                number = 1 if newest is None else newest.number + 1
+                newest = _new(Version, (number, _new(OffsetAndMetadata, pending)))
+                self._newest = newest
+        return newest
+
+    def _name(self) -> str:
+        return str(ManagerKey(self.tray.group, *self.where))

@@ -1,0 +1,151 @@
+"""The in-tray of one group: what was submitted, and its committer has not collected yet.
+
+All slots of a group share the tray's lock, so that a submit of many partitions is one step.  Two
+things lie in it: the slots that were filled since the committer came last, and the last round, a
+group-wise submit that was kept whole because all it does is to raise what the round before it left.
+The committer is rung for once, however much is put in before it comes.
+"""
+
+from __future__ import annotations
+
+from operator import lt
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from offsetmgr.types import MAX_OFFSET
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from actors import ActorRef
+    from offsetmgr.manager.slot import SubmitSlot
+    from offsetmgr.types import TopicPartition
+
+_PLAIN: Final = {int}
+
+
+class Rung(NamedTuple):
+    """Told to the committer: there is something in the tray."""
+
+
+_RUNG: Final = Rung()
+
+
+class _Round:
+    """A group-wise submit of plain offsets, in the caller's order."""
+
+    __slots__ = ("keys", "offsets", "slots", "waits")
+
+    def __init__(
+        self, keys: list[TopicPartition], slots: list[SubmitSlot], offsets: list[int]
+    ) -> None:
+        self.keys = keys
+        self.slots = slots
+        self.offsets = offsets
+        """What each slot holds at least; the next round must not be lower."""
+        self.waits = False
+        """Whether the offsets have still to be handed out to the slots."""
+
+
+class Tray:
+    """What lies between the users of one group and its committer."""
+
+    __slots__ = ("_committer", "_rung", "_touched", "group", "last", "lock")
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        self.lock = Lock()
+        """Guards this tray and all of its slots."""
+        self.last: _Round | None = None
+        """What the next group-wise submit is compared with; None where a slot was filled, closed
+        or moved by itself since, and the offsets of the round are no longer the floors."""
+        self._touched: list[SubmitSlot] = []
+        self._committer: ActorRef[Any] | None = None
+        self._rung = False
+
+    # For the committer and its parent.
+
+    def attend(self, committer: ActorRef[Any]) -> None:
+        """``committer`` collects from now on; it is rung for if there is something already."""
+        with self.lock:
+            self._committer, self._rung = committer, False
+            if self._touched or self._waits():
+                self._ring()
+
+    def tell(self, message: object) -> bool:
+        """Tell the committer; False where there is none at present."""
+        committer = self._committer
+        return committer is not None and committer.try_tell(message)
+
+    def collect(self) -> list[SubmitSlot]:
+        """The slots that were filled and are dirty; the next one to be filled rings again."""
+        with self.lock:
+            self.hand_out()
+            touched, self._touched = self._touched, []
+            self._rung = False
+            return [slot for slot in touched if slot.look()]
+
+    # For whoever submits a group's offsets at once.
+
+    def repeat(self, offsets: Mapping[TopicPartition, object]) -> bool:
+        """Take ``offsets`` where they only raise those of the last round; False where not.
+
+        Then nothing was taken, and each has to be looked at by itself.  Nothing here runs once for
+        each partition but what the interpreter does in C.
+        """
+        last = self.last
+        if last is None or len(last.keys) != len(offsets):
+            return False
+        values: list[Any] = list(offsets.values())
+        if set(map(type, values)) != _PLAIN or max(values) > MAX_OFFSET:
+            return False
+        if list(offsets) != last.keys:
+            return False
+        with self.lock:
+            if last is not self.last or any(map(lt, values, last.offsets)):
+                return False
+            last.offsets = values
+            if not last.waits:
+                last.waits = True
+                self._ring()
+        return True
+
+    # With the lock held.
+
+    def remember(
+        self, keys: list[TopicPartition], slots: list[SubmitSlot], offsets: list[int]
+    ) -> None:
+        """What was just put into ``slots`` is what the next round is compared with."""
+        self.last = _Round(keys, slots, offsets)
+
+    def touch(self, slot: SubmitSlot) -> None:
+        """``slot`` was filled, and is not known to be so."""
+        self._touched.append(slot)
+        self._ring()
+
+    def hand_out(self) -> None:
+        """Put the offsets of a waiting round into its slots."""
+        last = self.last
+        if last is None or not last.waits:
+            return
+        last.waits = False
+        for slot, offset in zip(last.slots, last.offsets, strict=True):
+            slot.floor = offset
+            slot.pending = (offset, "", None)
+            if not slot.armed:
+                slot.armed = True
+                self._touched.append(slot)
+
+    def part(self) -> None:
+        """The same, and from now on each slot goes its own way."""
+        if self.last is not None:
+            self.hand_out()
+            self.last = None
+
+    def _waits(self) -> bool:
+        return self.last is not None and self.last.waits
+
+    def _ring(self) -> None:
+        # Where it cannot be told, it is not there, and will look when it comes.
+        if not self._rung:
+            self._rung = self.tell(_RUNG)

@@ -1,0 +1,3 @@
+"""The service: offset managers over HTTP, with health, metrics and event streams."""
+
+from __future__ import annotations

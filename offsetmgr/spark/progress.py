@@ -1,0 +1,153 @@
+"""What a streaming query has read so far, out of every shape Spark reports it in.
+
+Spark names a Kafka source's position ``{"orders": {"0": 23}}``: as JSON text, as a dict, as the
+text ``None`` where the source has no position yet, and under Spark Connect as a *printed* dict
+with single quotes.  All of them are read here; what is none of them is told, never dropped.
+Nothing here needs pyspark.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from offsetmgr.errors import InvalidValueError, shown
+from offsetmgr.types import TopicPartition, check_offset, check_partition, check_topic
+
+_KAFKA_SOURCE: Final = re.compile(r"Kafka\w*\[")
+"""KafkaV2[Subscribe[orders]], KafkaSourceV1[...] and the continuous KafkaSource[...]."""
+
+_MAX_CHARS: Final = 32 * 1024 * 1024
+"""Longest position that is read: a million partitions need 20 MB."""
+
+_FIX: Final = "report it with your version of Spark; this source is not committed meanwhile"
+
+
+class SourceOffsets(NamedTuple):
+    """How far one Kafka source of a query has come."""
+
+    description: str
+    """What Spark calls the source, such as ``KafkaV2[Subscribe[orders]]``."""
+    offsets: Mapping[TopicPartition, int]
+    """The next offset to read of each partition; empty where the source has no position yet."""
+
+
+class Snapshot(NamedTuple):
+    """How far a query has come, as one progress report says it."""
+
+    query_id: str
+    """Stays the same while the query keeps its checkpoint."""
+    run_id: str
+    """New at each start of the query."""
+    name: str | None
+    timestamp: str
+    """When the trigger began, ISO 8601 in UTC: later reports sort behind earlier ones."""
+    batch_id: int
+    sources: tuple[SourceOffsets, ...]
+    """The Kafka sources alone, in Spark's order."""
+    problems: Mapping[str, str]
+    """Kafka sources whose position could not be read: description → what is wrong."""
+
+    @property
+    def label(self) -> str:
+        """The query as its people know it."""
+        return f"query {shown(self.name)}" if self.name else f"query {self.query_id}"
+
+
+def read_snapshot(progress: object) -> Snapshot:
+    """Read a progress report: a listener event's ``progress`` or ``query.lastProgress``.
+
+    It may be an object or a mapping.  A source that cannot be read is a problem of the
+    snapshot and spoils no other.  Raises InvalidValueError where the report has no identity.
+    """
+    sources: list[SourceOffsets] = []
+    problems: dict[str, str] = {}
+    reported = _field(progress, "sources")
+    if not isinstance(reported, (list, tuple)):
+        raise InvalidValueError("sources", reported, "is not a list", _FIX)
+    for source in reported:
+        description = str(_field(source, "description"))
+        if not _KAFKA_SOURCE.match(description):
+            continue
+        try:
+            offsets = read_offsets(_field(source, "endOffset"))
+        except InvalidValueError as error:
+            problems[description] = str(error)
+        else:
+            sources.append(SourceOffsets(description, offsets))
+    name = _field(progress, "name")
+    batch_id = _field(progress, "batchId")
+    if not isinstance(batch_id, int):
+        raise InvalidValueError("batchId", batch_id, "is not a number", _FIX)
+    return Snapshot(
+        query_id=str(_field(progress, "id")),
+        run_id=str(_field(progress, "runId")),
+        name=None if name is None else str(name),
+        timestamp=str(_field(progress, "timestamp")),
+        batch_id=batch_id,
+        sources=tuple(sources),
+        problems=problems,
+    )
+
+
+def read_offsets(position: object) -> dict[TopicPartition, int]:
+    """Read the position of one Kafka source; empty where it has none yet.
+
+    Raises InvalidValueError for what is not a position of a Kafka source.
+    """
+    topics = _decoded(position)
+    if topics is None:
+        return {}
+    if not isinstance(topics, Mapping):
+        raise InvalidValueError("endOffset", position, "is no mapping of topics", _FIX)
+    offsets: dict[TopicPartition, int] = {}
+    for topic, partitions in topics.items():
+        checked = check_topic(topic, "endOffset topic")
+        if not isinstance(partitions, Mapping):
+            field = f"endOffset of {checked}"
+            raise InvalidValueError(field, partitions, "is no mapping of partitions", _FIX)
+        for partition, offset in partitions.items():
+            place = TopicPartition(checked, _partition(partition))
+            if place in offsets:
+                raise InvalidValueError("endOffset partition", partition, "is named twice", _FIX)
+            offsets[place] = check_offset(offset, f"{place} endOffset")
+    return offsets
+
+
+def _field(record: object, name: str) -> object:
+    if isinstance(record, Mapping):
+        if name in record:
+            return record[name]
+    elif hasattr(record, name):
+        return getattr(record, name)
+    raise InvalidValueError(name, None, "is missing in the query's progress", _FIX)
+
+
+def _decoded(position: object) -> object:
+    if not isinstance(position, str):
+        return position
+    if len(position) > _MAX_CHARS:
+        problem = f"has {len(position)} characters"
+        raise InvalidValueError("endOffset", position, problem, _FIX)
+    text = position.strip()
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass  # not JSON: Spark Connect prints a Python dict instead
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        problem = "is neither JSON nor a printed dict"
+        raise InvalidValueError("endOffset", position, problem, _FIX) from None
+
+
+def _partition(value: object) -> int:
+    # "00" would be a second name of partition 0.
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        number = int(value) if len(value) <= len("2147483647") else -1
+        if str(number) == value:
+            value = number
+    return check_partition(value, "endOffset partition")

@@ -1,0 +1,83 @@
+"""Fixtures for every folder of tests: real Kafkas, started once and only when a test asks."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from offsetmgr.devkafka import DevKafka
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TOPIC_READY_S = 30.0
+
+USER = "etl"
+"""Knows the password of the shared ``kafka``'s other listener, and may do nothing there."""
+
+
+class TopicFactory(Protocol):
+    """Creates topics under names that no other test uses."""
+
+    def __call__(self, partitions: int = 1, *, on: DevKafka | None = None) -> str:
+        """Create a topic, on the shared ``kafka`` by default; return its name once it is led."""
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[DevKafka]:
+    """One broker, shared by the whole run: whoever breaks a broker starts one of their own."""
+    with DevKafka(users={USER: "tell-nobody"}) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def kafka3() -> Iterator[DevKafka]:
+    """Three brokers, shared by the whole run; a test that takes one down brings it up again."""
+    with DevKafka(brokers=3) as started:
+        yield started
+
+
+@pytest.fixture
+def unique_name(request: pytest.FixtureRequest) -> str:
+    """Return a name for a topic, group or client that tells the test and is never used twice."""
+    test = re.sub(r"[^a-zA-Z0-9._-]+", "-", request.node.name)[:80]
+    return f"{test}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def group(unique_name: str) -> str:
+    """Return the name of a consumer group that does not exist yet."""
+    return f"group-{unique_name}"
+
+
+@pytest.fixture
+def new_topic(request: pytest.FixtureRequest, unique_name: str) -> TopicFactory:
+    """Return what creates topics; only the call without ``on`` starts the shared ``kafka``."""
+    made: list[str] = []
+
+    def create(partitions: int = 1, *, on: DevKafka | None = None) -> str:
+        cluster: DevKafka = request.getfixturevalue("kafka") if on is None else on
+        name = f"topic-{len(made)}-{unique_name}"
+        made.append(name)
+        create_topic(cluster, name, partitions)
+        return name
+
+    return create
+
+
+def create_topic(cluster: DevKafka, name: str, partitions: int) -> None:
+    """Create a topic and wait until every partition has a leader that clients can see."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.create_topics([NewTopic(name, num_partitions=partitions)])[name].result(_TOPIC_READY_S)
+    deadline = time.monotonic() + _TOPIC_READY_S
+    while time.monotonic() < deadline:
+        seen = admin.list_topics(name, timeout=_TOPIC_READY_S).topics[name]
+        leaders = [partition.leader for partition in seen.partitions.values()]
+        if len(leaders) == partitions and min(leaders) >= 0:
+            return
+    pytest.fail(f"{name} has no leader for every partition after {_TOPIC_READY_S} s")

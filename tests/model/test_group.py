@@ -1,0 +1,206 @@
+"""One group with several managers against a model of a few lines, in any order of commands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from actors.testing import SimSystem
+from offsetmgr.config import CommitSettings
+from offsetmgr.coordinator.memory import MemoryCoordinator, Refuse, Unknown
+from offsetmgr.errors import ManagerExistsError, ManagerStoppedError, OffsetRegressionError
+from offsetmgr.manager import Factory
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from offsetmgr.coordinator.memory import Incident
+    from offsetmgr.manager import ManagerHandle
+    from offsetmgr.types import ManagerKey, StopResult
+
+GROUP = "g"
+PARTITIONS = 3
+LONG_S = 60.0
+
+partitions = st.integers(0, PARTITIONS - 1)
+offsets = st.integers(0, 20) | st.sampled_from([2**63 - 1])
+notes = st.sampled_from(["", "a", "b"])
+incidents = st.sampled_from(
+    [
+        Refuse(14),
+        Refuse(25),
+        Refuse(3, [TopicPartition("t", 0)]),
+        Unknown(-185, None),
+        Unknown(-185, 0.0),
+        Unknown(-195, 0.0, [TopicPartition("t", 1)]),
+    ]
+)
+
+
+@dataclass
+class Model:
+    """What the user of one partition may count on."""
+
+    committed: OffsetAndMetadata | None = None
+    """What is committed once all is quiet."""
+    newest: OffsetAndMetadata | None = None
+    """What the live manager holds."""
+    handle: ManagerHandle | None = None
+
+
+class GroupMachine(RuleBasedStateMachine):
+    """Users submit, rewind, flush, stop and spawn; the coordinator fails now and then."""
+
+    @initialize(seed=st.integers(0, 2**32 - 1), interval_s=st.sampled_from([0.5, 30.0]))
+    def begin(self, seed: int, interval_s: float) -> None:
+        """Start with an empty group."""
+        self.system = SimSystem(seed)
+        self.coordinator = MemoryCoordinator(
+            call_after=self.system.timers.call_after, clock=self.system.clock, latency_s=0.01
+        )
+        self.factory = Factory(
+            self.coordinator,
+            CommitSettings(commit_interval_s=interval_s, request_timeout_s=1.0),
+            system=self.system,
+            rng=Random(seed),  # noqa: S311 -- jitter
+        )
+        self.models = [Model() for _ in range(PARTITIONS)]
+
+    @rule(partition=partitions)
+    def spawn(self, partition: int) -> None:
+        """A manager starts where the last one ended, unless there is one."""
+        model = self.models[partition]
+        if model.handle is not None:
+            with pytest.raises(ManagerExistsError):
+                self.factory.spawn(GROUP, "t", partition)
+            return
+        model.handle = self.factory.spawn(GROUP, "t", partition)
+        self.system.advance(LONG_S)
+        assert model.handle.initial_offset(timeout=0) == model.committed
+
+    @rule(partition=partitions, offset=offsets, note=notes)
+    def submit(self, partition: int, offset: int, note: str) -> None:
+        """Higher, or equal, is taken; lower is refused."""
+        model = self.models[partition]
+        if model.handle is None:
+            return
+        value, floor = OffsetAndMetadata(offset, note), model.newest or model.committed
+        if floor is not None and offset < floor.offset:
+            with pytest.raises(OffsetRegressionError):
+                model.handle.submit(offset, note)
+        else:
+            model.handle.submit(offset, note)
+            model.newest = value
+
+    @rule(steps=st.lists(st.integers(-1, 3), min_size=PARTITIONS, max_size=PARTITIONS))
+    def submit_groupwise(self, steps: list[int]) -> None:
+        """Each partition by itself: what is not lower is taken, what is lower is refused."""
+        given: dict[TopicPartition, int] = {}
+        lower: set[TopicPartition] = set()
+        for partition, model in self._live().items():
+            floor = model.newest or model.committed or OffsetAndMetadata(0)
+            offset = min(max(0, floor.offset + steps[partition]), 2**63 - 1)
+            given[TopicPartition("t", partition)] = offset
+            if offset < floor.offset:
+                lower.add(TopicPartition("t", partition))
+            else:
+                model.newest = OffsetAndMetadata(offset)
+        refused = self.factory.submit(GROUP, given)
+        assert refused.keys() == lower
+        assert all(isinstance(error, OffsetRegressionError) for error in refused.values())
+
+    @rule(partition=partitions, offset=offsets, note=notes)
+    def rewind(self, partition: int, offset: int, note: str) -> None:
+        """Anything is taken."""
+        model = self.models[partition]
+        if model.handle is not None:
+            model.handle.rewind(offset, note)
+            model.newest = OffsetAndMetadata(offset, note)
+
+    @rule(named=st.sets(partitions))
+    def flush(self, named: set[int]) -> None:
+        """All that was submitted is committed, and the answer says so."""
+        live = {p: m.handle.key for p, m in self._live().items() if p in named and m.handle}
+        results = self._wait(self.factory.flush(live.values(), LONG_S))
+        assert results.keys() == set(live.values())
+        for partition, key in live.items():
+            self._settled(self.models[partition], results[key])
+
+    @rule(named=st.sets(partitions, min_size=1))
+    def stop(self, named: set[int]) -> None:
+        """The same, and then they are gone."""
+        live = {p: m for p, m in self._live().items() if p in named}
+        keys = {p: m.handle.key for p, m in live.items() if m.handle}
+        results = self._wait(self.factory.stop_managers(keys.values(), LONG_S))
+        for partition, model in live.items():
+            handle, model.handle = model.handle, None
+            self._settled(model, results[keys[partition]])
+            assert handle is not None
+            with pytest.raises(ManagerStoppedError):
+                handle.submit(2**63 - 1)
+
+    @rule(incident=incidents, operation=st.sampled_from(["commit", "fetch"]))
+    def fail(self, incident: Incident, operation: str) -> None:
+        """One of the next requests fails; nobody above has to care."""
+        if operation == "commit":
+            self.coordinator.inject("commit", incident)
+        else:
+            self.coordinator.inject("fetch", incident)
+
+    @rule(seconds=st.sampled_from([0.0, 0.01, 0.6, 5.0]))
+    def wait(self, seconds: float) -> None:
+        """Time passes."""
+        self.system.advance(seconds)
+
+    @precondition(lambda self: self._live())
+    @rule()
+    def settle(self) -> None:
+        """After a minute without a submit, all that was submitted is committed."""
+        self.system.advance(LONG_S)
+        self.system.advance(LONG_S)
+        held = self.coordinator.broker.committed(GROUP)
+        for partition, model in self._live().items():
+            model.committed = model.newest or model.committed
+            assert held.get(TopicPartition("t", partition)) == model.committed
+
+    @invariant()
+    def one_request_is_in_flight(self) -> None:
+        """Always."""
+        if hasattr(self, "coordinator"):
+            assert self.coordinator.most_in_flight(GROUP) <= 1
+
+    @invariant()
+    def the_status_is_that_of_the_model(self) -> None:
+        """What is newest is known at once; what is committed never goes beyond it."""
+        for model in self._live().values():
+            assert model.handle is not None
+            status = model.handle.status()
+            assert model.newest is None or status.submitted == model.newest
+
+    def _live(self) -> dict[int, Model]:
+        models = getattr(self, "models", [])
+        return {p: model for p, model in enumerate(models) if model.handle is not None}
+
+    def _wait(self, future: object) -> dict[ManagerKey, StopResult]:
+        self.system.advance(LONG_S)
+        results: dict[ManagerKey, StopResult] = future.get(timeout=0)  # type: ignore[attr-defined]
+        return results
+
+    def _settled(self, model: Model, result: StopResult) -> None:
+        model.committed = model.newest or model.committed
+        model.newest = model.newest if model.handle is not None else None
+        assert result == (model.committed, None, None)
+
+
+TestGroup = GroupMachine.TestCase
+TestGroup.settings = settings(
+    max_examples=150,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)

@@ -1,0 +1,60 @@
+"""Where a URL leads, and what is said of one that leads nowhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from offsetmgr.client.address import Address, TcpAddress, UnixAddress, parse_url
+from offsetmgr.errors import InvalidValueError
+
+GOOD: dict[str, tuple[Address, str]] = {
+    "http://127.0.0.1:8741": (TcpAddress("127.0.0.1", 8741), "127.0.0.1:8741"),
+    "http://localhost/": (TcpAddress("localhost", 8741), "localhost:8741"),
+    "http://[::1]:80": (TcpAddress("::1", 80), "[::1]:80"),
+    "unix:///run/offsetmgr.sock": (UnixAddress("/run/offsetmgr.sock"), "localhost"),
+}
+
+BAD: dict[str, object] = {
+    "no text": 8741,
+    "empty": "",
+    "no scheme": "127.0.0.1:8741",
+    "https": "https://127.0.0.1:8741",
+    "no host": "http://:8741",
+    "port": "http://127.0.0.1:99999",
+    "port zero": "http://127.0.0.1:0",
+    "port as text": "http://127.0.0.1:http",
+    "path": "http://127.0.0.1:8741/v1",
+    "query": "http://127.0.0.1:8741?a=b",
+    "space": "http://127.0.0.1 :8741",
+    "newline": "http://127.0.0.1:8741\r\nX: y",
+    "bracket": "http://[::1",
+    "relative": "unix://run/offsetmgr.sock",
+    "no path": "unix://",
+    "root": "unix:///",
+    "long path": "unix:///" + 120 * "x",
+}
+
+
+@pytest.mark.parametrize("url", GOOD)
+def test_good_urls(url: str) -> None:
+    """Hosts, ports, IPv6 and Unix sockets are read, and named in the Host header."""
+    address, authority = GOOD[url]
+    parsed = parse_url(url)
+    assert parsed == address
+    assert parsed.authority == authority
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_urls(case: str) -> None:
+    """A URL that leads nowhere is refused with the field and a way out."""
+    with pytest.raises(InvalidValueError) as caught:
+        parse_url(BAD[case])
+    assert caught.value.field == "url"
+    assert caught.value.fix
+
+
+def test_a_password_is_not_repeated() -> None:
+    """A URL with a user is refused without its secret in the message."""
+    with pytest.raises(InvalidValueError) as caught:
+        parse_url("http://me:secret@127.0.0.1:8741")
+    assert "secret" not in str(caught.value)

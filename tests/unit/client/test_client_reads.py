@@ -1,0 +1,110 @@
+"""What a client reads, and how it ends, against a service over real HTTP."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsetmgr.errors import (
+    ManagerStoppedError,
+    ServiceError,
+    ServiceUnavailableError,
+)
+from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult, TopicPartition
+from tests.unit.client.scripted import Fault
+
+if TYPE_CHECKING:
+    from offsetmgr.client import OffsetClient
+    from tests.unit.client.scripted import ScriptedService
+
+KEY = ManagerKey("g", "orders", 3)
+
+
+def test_committed(service: ScriptedService, client: OffsetClient) -> None:
+    """What Kafka has committed comes as it is, for the group that was asked for."""
+    service.kafka[KEY] = OffsetAndMetadata(7, "m", 2)
+    service.kafka[ManagerKey("h", "orders", 0)] = OffsetAndMetadata(1)
+    assert client.committed("g") == {TopicPartition("orders", 3): OffsetAndMetadata(7, "m", 2)}
+
+
+def test_topics(client: OffsetClient) -> None:
+    """Ranges of all topics, however many requests that takes."""
+    names = [f"t{number}" for number in range(120)]
+    found = client.topics([*names, "t0"])
+    assert list(found) == names
+    assert found["t0"] == {0: (0, 10), 1: (1, 11)}
+
+
+def test_a_missing_topic_is_named(client: OffsetClient) -> None:
+    """A topic that does not exist is an error with its name."""
+    with pytest.raises(ServiceError, match="topic missing: does not exist"):
+        client.topics(["orders", "missing"])
+
+
+def test_a_partition_without_a_leader_is_asked_for_again(
+    service: ScriptedService, client: OffsetClient
+) -> None:
+    """A topic that was just created is electing: that passes within the timeout."""
+    error = {"code": "NOT_LEADER_OR_FOLLOWER", "message": "no", "retriable": True}
+    electing = {"partition": 0, "error": {**error, "fault": "broker"}}
+    answer = {"topics": [{"topic": "fresh", "error": None, "partitions": [electing]}]}
+    service.script("/v1/topics", Fault(status=200, body=json.dumps(answer).encode()))
+    assert client.topics(["fresh"], timeout=20) == {"fresh": {0: (0, 10), 1: (1, 11)}}
+
+
+def test_kafka_trouble_is_told(service: ScriptedService, client: OffsetClient) -> None:
+    """What Kafka said to the service reaches whoever asked."""
+    body = b'{"error": {"code": "NOT_COORDINATOR", "message": "it moves", "kafka_code": 16}}'
+    service.script("/v1/offsets", Fault(status=502, body=body))
+    with pytest.raises(ServiceError, match="it moves") as caught:
+        client.committed("g")
+    assert (caught.value.status, caught.value.code) == (502, "NOT_COORDINATOR")
+
+
+def test_reads_wait_for_a_service_that_starts(
+    service: ScriptedService, client: OffsetClient
+) -> None:
+    """A read asks again until its timeout: the service may just be starting."""
+    service.script("/v1/offsets", Fault(status=503, body=b"{}"), Fault(act=False, cut=True))
+    assert client.committed("g", timeout=20) == {}
+    service.down()
+    with pytest.raises(ServiceUnavailableError, match="does not answer"):
+        client.committed("g", timeout=0.2)
+
+
+def test_close(service: ScriptedService, client: OffsetClient) -> None:
+    """A close commits everything, gives all managers back, and is harmless twice."""
+    manager = client.spawn("g", "orders", 3)
+    manager.submit(5)
+    with client as same:
+        assert same is client
+    assert not service.managers
+    assert client.close() == ({KEY: OffsetAndMetadata(5)}, {})
+    assert manager.stop() == StopResult(OffsetAndMetadata(5))
+    assert client.flush() == ({}, {})
+    for call in (lambda: client.spawn("g", "orders", 4), lambda: manager.submit(6)):
+        with pytest.raises(ManagerStoppedError):
+            call()
+    with pytest.raises(ManagerStoppedError, match="closed"):
+        client.submit("g", {("orders", 4): 1})
+
+
+def test_close_with_the_service_away(
+    service: ScriptedService, client: OffsetClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A close ends by its deadline, and says what was left and why."""
+    service.down()
+    client.submit("g", {("orders", 3): 5})
+    result = client.close(timeout=0.3)
+    assert result.uncommitted[KEY].offset == OffsetAndMetadata(5)
+    assert "closed with uncommitted g/orders/3 at 5" in caplog.text
+
+
+def test_a_client_that_was_never_used_closes_in_silence(
+    service: ScriptedService, client: OffsetClient
+) -> None:
+    """Without managers there is nothing to ask the service."""
+    client.close()
+    assert not service.requests

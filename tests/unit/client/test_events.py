@@ -1,0 +1,211 @@
+"""The event stream: what handles are told while it lives, breaks and comes back."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsetmgr.client import streams
+from offsetmgr.errors import OffsetCommitError, OffsetFetchError, OffsetRegressionError
+from offsetmgr.types import ManagerKey, OffsetAndMetadata
+from tests.unit.client.scripted import Fault, error_body
+
+if TYPE_CHECKING:
+    from offsetmgr.client import OffsetClient
+    from tests.unit.client.scripted import Json, ScriptedService
+
+KEY = ManagerKey("g", "orders", 3)
+
+
+def committed(offset: int) -> Json:
+    """The data of an event."""
+    return {**KEY._asdict(), **OffsetAndMetadata(offset)._asdict()}
+
+
+def failed(offset: int | None) -> Json:
+    """The data of an event."""
+    error = {"code": "NOT_COORDINATOR", "message": "m", "kafka_code": 16, "offset": offset}
+    return {**KEY._asdict(), "error": error}
+
+
+def test_no_stream_until_somebody_reads(service: ScriptedService, client: OffsetClient) -> None:
+    """A client whose user never looks at events opens no stream for them."""
+    client.spawn("g", "orders", 3).submit(1)
+    client.flush()
+    assert not service.of("/v1/events", "GET")
+
+
+def test_committed_offsets(service: ScriptedService, client: OffsetClient) -> None:
+    """The newest acknowledged offset is told; an unread older one is replaced."""
+    manager = client.spawn("g", "orders", 3)
+    stream = manager.committed_offsets()
+    service.wait_for_readers()
+    service.emit("committed", committed(1))
+    assert stream.get(timeout=10) == OffsetAndMetadata(1)
+    for offset in (2, 3):
+        service.emit("committed", committed(offset))
+    service.emit("failed", failed(3), 7)
+    manager.errors().get(timeout=10)
+    assert stream.get(timeout=10) == OffsetAndMetadata(3)
+    with pytest.raises(TimeoutError):
+        stream.get(timeout=0)
+
+
+def test_the_last_commit_is_told_before_the_end(
+    service: ScriptedService, client: OffsetClient
+) -> None:
+    """Iteration ends after a stop, with the offset that the stop itself committed."""
+    manager = client.spawn("g", "orders", 3)
+    stream = manager.committed_offsets()
+    service.wait_for_readers()
+    manager.submit(9)
+    manager.stop()
+    assert list(stream) == [OffsetAndMetadata(9)]
+
+
+def test_errors(service: ScriptedService, client: OffsetClient) -> None:
+    """Failures come in order and as what they are: commits with an offset, fetches without."""
+    manager = client.spawn("g", "orders", 3)
+    errors = manager.errors()
+    service.wait_for_readers()
+    service.emit("failed", failed(5), 1)
+    service.emit("failed", failed(None), 2)
+    regression = {"code": "offset_regression", "message": "m", "offset": 5, "floor": 9}
+    service.emit("failed", {**KEY._asdict(), "error": regression}, 3)
+    first, second, third = (errors.get(timeout=10) for _ in range(3))
+    assert isinstance(first, OffsetCommitError)
+    assert (first.offset, first.retriable) == (5, True)
+    assert isinstance(second, OffsetFetchError)
+    assert isinstance(third, OffsetRegressionError)
+
+
+def test_unread_errors_are_bounded(
+    service: ScriptedService, client: OffsetClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unread errors make room for newer ones, and are counted."""
+    monkeypatch.setattr(streams, "ERROR_LIMIT", 2)
+    manager = client.spawn("g", "orders", 3)
+    errors = manager.errors()
+    stream = manager.committed_offsets()
+    service.wait_for_readers()
+    for number in range(5):
+        service.emit("failed", failed(number), number)
+    service.emit("committed", committed(1))
+    stream.get(timeout=10)
+    assert errors.dropped == 3
+    left = [errors.get(timeout=0) for _ in range(2)]
+    assert [each.offset for each in left if isinstance(each, OffsetCommitError)] == [3, 4]
+
+
+def test_a_broken_stream_goes_on_where_it_was(
+    service: ScriptedService, client: OffsetClient
+) -> None:
+    """After a break the reader names the last failure it has seen, and repeats no commit."""
+    manager = client.spawn("g", "orders", 3)
+    stream = manager.committed_offsets()
+    service.wait_for_readers()
+    service.emit("committed", committed(1))
+    service.emit("failed", failed(5), 41)
+    manager.errors().get(timeout=10)
+    assert stream.get(timeout=10) == OffsetAndMetadata(1)
+    service.down()
+    service.wait_for(lambda: not service._readers)
+    service.restart()
+    service.up()
+    service.wait_for_readers()
+    assert service.of("/v1/events", "GET")[-1].headers["last-event-id"] == "41"
+    service.emit("committed", committed(1))
+    service.emit("committed", committed(2))
+    assert stream.get(timeout=10) == OffsetAndMetadata(2)
+
+
+def test_a_manager_stopped_by_the_service_is_asked_for_again(
+    service: ScriptedService, client: OffsetClient
+) -> None:
+    """When the service gives a manager back by itself, the client wants it still."""
+    manager = client.spawn("g", "orders", 3)
+    manager.errors()
+    service.wait_for_readers()
+    manager.submit(5)
+    client.flush()
+    with service.lock:
+        service.managers.clear()
+    service.emit("stopped", KEY._asdict())
+    service.wait_for(lambda: KEY in service.managers)
+
+
+@pytest.mark.parametrize("event", ["committed", "failed", "stopped", "dropped", "news"])
+def test_events_that_cannot_be_read_are_passed_over(
+    service: ScriptedService, client: OffsetClient, event: str
+) -> None:
+    """An event of a newer service, or a broken one, ends neither the thread nor the stream."""
+    stream = client.spawn("g", "orders", 3).committed_offsets()
+    service.wait_for_readers()
+    service.emit(event, {"count": "many", "group": 1})
+    service.emit("committed", committed(1))
+    assert stream.get(timeout=10) == OffsetAndMetadata(1)
+    assert len(service.of("/v1/events", "GET")) == 1
+
+
+def test_a_refused_stream_is_asked_for_again(
+    service: ScriptedService, client: OffsetClient
+) -> None:
+    """A service at its limit of streams is asked again, not at once given up."""
+    busy = Fault(status=429, body=error_body("overloaded"))
+    service.script("/v1/events", busy, Fault(act=False, cut=True))
+    stream = client.spawn("g", "orders", 3).committed_offsets()
+    service.wait_for_readers()
+    service.emit("committed", committed(1))
+    assert stream.get(timeout=10) == OffsetAndMetadata(1)
+
+
+def test_lost_failures_are_said(
+    service: ScriptedService, client: OffsetClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Failures that the service could not tell are counted in the log."""
+    stream = client.spawn("g", "orders", 3).committed_offsets()
+    service.wait_for_readers()
+    service.emit("dropped", {"count": 17})
+    service.emit("committed", committed(1))
+    stream.get(timeout=10)
+    assert "17 failures were not told" in caplog.text
+
+
+def test_lost_failures_count_as_the_managers_own(
+    service: ScriptedService, client: OffsetClient
+) -> None:
+    """Where the service knows whose they were, the handle's count has them."""
+    manager = client.spawn("g", "orders", 3)
+    errors = manager.errors()
+    service.wait_for_readers()
+    service.emit("dropped", {"count": 17, **KEY._asdict()})
+    service.emit("failed", failed(3), 8)
+    errors.get(timeout=10)
+    assert errors.dropped == 17
+
+
+def test_a_late_reader_asks_for_what_it_missed(
+    service: ScriptedService, client: OffsetClient
+) -> None:
+    """The first stream begins where the service was met, not where somebody began to read."""
+    manager = client.spawn("g", "orders", 3)
+    assert manager.initial_offset(timeout=10) is None
+    manager.errors()
+    service.wait_for_readers()
+    assert service.of("/v1/events", "GET")[0].headers["last-event-id"] == "7"
+
+
+def test_no_thread_is_left(service: ScriptedService, client: OffsetClient) -> None:
+    """A close ends both threads, though the event stream was waiting."""
+    before = set(threading.enumerate())
+    errors = client.spawn("g", "orders", 3).errors()
+    service.wait_for_readers()
+    new = set(threading.enumerate()) - before
+    names = {"offsetmgr-etl", "offsetmgr-events-etl"}
+    own = [thread for thread in new if thread.name in names]
+    assert len(own) == len(names)
+    client.close(timeout=20)
+    assert not any(thread.is_alive() for thread in own)
+    assert list(errors) == []

@@ -1,0 +1,203 @@
+"""Clients that are pickled, forked, forgotten, or overtaken by the end of the interpreter."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsetmgr.client import OffsetClient, core, lifetime
+from offsetmgr.errors import ManagerExistsError
+from offsetmgr.types import ManagerKey, OffsetAndMetadata
+
+if TYPE_CHECKING:
+    from tests.unit.client.scripted import ScriptedService
+
+ROOT = Path(__file__).parents[3]
+KEY = ManagerKey("g", "orders", 3)
+
+
+def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in an interpreter of its own, without any site-packages."""
+    return subprocess.run(
+        [sys.executable, "-S", "-W", "always", "-c", textwrap.dedent(program), *arguments],
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_names_of_its_own(service: ScriptedService) -> None:
+    """Clients without a name never fence each other."""
+    with OffsetClient(service.url) as first, OffsetClient(service.url) as second:
+        assert first.name != second.name
+        assert str(os.getpid()) in first.name
+
+
+@pytest.mark.parametrize("name", ["etl", None, "n" * 255], ids=["named", "unnamed", "long"])
+def test_a_pickled_client_is_another(service: ScriptedService, name: str | None) -> None:
+    """What arrives of a pickled client works, under a name of its own, and fences nobody."""
+    client = OffsetClient(service.url, name)
+    client.submit("g", {("orders", 3): 1}, sync=True)
+    arrived = [pickle.loads(pickle.dumps(client)) for _ in range(2)]  # noqa: S301
+    again = pickle.loads(pickle.dumps(arrived[0]))  # noqa: S301
+    everybody = [client, *arrived, again, copy.copy(client)]
+    assert len({each.name for each in everybody}) == 5
+    assert len(again.name) <= 255
+    for number, each in enumerate(everybody):
+        each.submit("h", {("orders", number): 1}, sync=True)
+    client.submit("g", {("orders", 3): 2}, sync=True)
+    for each in everybody:
+        assert not each.close().uncommitted
+
+
+def test_a_forked_child_is_another(service: ScriptedService) -> None:
+    """A child of a fork uses the client and its handles under a name of its own."""
+    client = OffsetClient(service.url, "etl")
+    manager = client.spawn("g", "orders", 3)
+    manager.errors()
+    service.wait_for_readers()
+    with client._core.lock:
+        manager.submit(5)  # unsent: it is the parent's to send
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                client.submit("h", {("orders", 0): 7}, sync=True, timeout=20)
+                fine = client.name.startswith("etl.") and not client.flush().uncommitted
+                status = 0 if fine and client.close().committed else 2
+            finally:
+                os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert client.flush().committed == {KEY: OffsetAndMetadata(5)}
+    assert service.kafka[ManagerKey("h", "orders", 0)] == OffsetAndMetadata(7)
+    owners = {seen.headers["offsetmgr-client"] for seen in service.requests if seen.body}
+    assert "etl" in owners
+    assert len(owners) == 2
+    client.close()
+
+
+def test_a_handle_in_a_forked_child(service: ScriptedService) -> None:
+    """A handle that came along in a fork speaks for the child's client: the parent owns it yet."""
+    client = OffsetClient(service.url, "etl")
+    manager = client.spawn("g", "orders", 3)
+    manager.initial_offset(timeout=20)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            manager.submit(9)
+            error = manager.stop(timeout=20).error
+            status = 0 if isinstance(error, ManagerExistsError) and error.owner == "etl" else 2
+        finally:
+            os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0
+    client.close()
+
+
+def test_a_forgotten_client(service: ScriptedService) -> None:
+    """A client that nobody closed and nobody holds warns, sends what it holds, and ends."""
+    before = set(threading.enumerate())
+    held = [OffsetClient(service.url, "etl")]
+    held[0].submit("g", {("orders", 3): 5})
+    with pytest.warns(ResourceWarning, match="unclosed OffsetClient"):
+        held.clear()
+    service.wait_for(lambda: KEY in service.taken)
+    for thread in set(threading.enumerate()) - before:
+        if thread.name == "offsetmgr-etl":
+            thread.join(core.ABANDONED_S + 10)
+            assert not thread.is_alive()
+
+
+def test_a_handle_keeps_its_client(service: ScriptedService) -> None:
+    """A client lives as long as one of its handles."""
+    held = [OffsetClient(service.url, "etl").spawn("g", "orders", 3)]
+    gc.collect()
+    held[0].submit(5)
+    assert held[0].stop().committed == OffsetAndMetadata(5)
+    with pytest.warns(ResourceWarning):
+        held.clear()
+
+
+def test_the_interpreter_exits(service: ScriptedService) -> None:
+    """A client that is open when the interpreter exits commits what it holds, without a word."""
+    done = run(
+        """
+        import sys
+        from offsetmgr import OffsetClient
+        client = OffsetClient(sys.argv[1], "etl")
+        client.submit("g", {("orders", 3): 5})
+        """,
+        service.url,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert service.kafka == {KEY: OffsetAndMetadata(5)}
+    assert not service.managers
+
+
+def test_the_interpreter_exits_with_the_service_away(service: ScriptedService) -> None:
+    """Clients together hold up the exit for a bounded time, and say what was left."""
+    service.down()
+    done = run(
+        """
+        import sys
+        from offsetmgr import OffsetClient
+        clients = [OffsetClient(sys.argv[1]) for _ in range(3)]
+        for client in clients:
+            client.submit("g", {("orders", 3): 5})
+        """,
+        service.url,
+    )
+    assert done.returncode == 0
+    assert done.stderr.count("closed with uncommitted g/orders/3 at 5") == 3
+    assert "Traceback" not in done.stderr
+
+
+def test_the_share_of_each_at_exit(service: ScriptedService) -> None:
+    """All open clients share the time that an exit may take."""
+    granted: list[float] = []
+
+    class Watched:
+        """Notes what it is granted."""
+
+        def close_at_exit(self, timeout_s: float) -> None:
+            """The interpreter exits."""
+            granted.append(timeout_s)
+
+        def renew_after_fork(self) -> None:
+            """Nothing to renew."""
+
+    both = [Watched(), Watched()]
+    with OffsetClient(service.url):
+        for each in both:
+            lifetime.watch(each)
+        lifetime._close_all()
+    assert granted == [lifetime.AT_EXIT_S / 3] * 2
+
+
+def test_importing_needs_the_standard_library_alone() -> None:
+    """The package and its client import without site-packages, and import no one else's."""
+    done = run(
+        """
+        import sys
+        import offsetmgr
+        light = "http.client" not in sys.modules
+        offsetmgr.OffsetClient
+        names = {name.split(".")[0] for name in sys.modules}
+        foreign = names - sys.stdlib_module_names - {"offsetmgr", "__main__"}
+        print(light, sorted(name for name in foreign if not name.startswith("_sysconfig")))
+        """
+    )
+    assert (done.stdout, done.stderr) == ("True []\n", "")

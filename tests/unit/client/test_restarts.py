@@ -1,0 +1,447 @@
+"""The service goes away, comes back, forgets, or loses a request in the middle."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsetmgr.client import outbox
+from offsetmgr.errors import (
+    ClientFencedError,
+    ManagerExistsError,
+    OffsetRegressionError,
+    OffsetTimeoutError,
+    ServiceError,
+    ServiceUnavailableError,
+)
+from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
+from tests.unit.client.scripted import CUT, DROP, Fault, error_body
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from offsetmgr.client import OffsetClient
+    from tests.unit.client.scripted import ScriptedService
+
+KEY = ManagerKey("g", "orders", 3)
+
+
+def test_submits_while_the_service_is_away(service: ScriptedService, client: OffsetClient) -> None:
+    """Nothing raises while the service is away, and the newest arrives when it is back."""
+    service.down()
+    manager = client.spawn("g", "orders", 3)
+    for offset in range(100):
+        manager.submit(offset)
+    assert client.flush(timeout=0.1).uncommitted[KEY].offset == OffsetAndMetadata(99)
+    service.up()
+    assert client.flush() == ({KEY: OffsetAndMetadata(99)}, {})
+
+
+def test_killed_between_accept_and_commit(service: ScriptedService, client: OffsetClient) -> None:
+    """An offset that a killed service had taken but not committed is sent to its successor."""
+    idle = client.spawn("h", "orders", 0)
+    client.submit("g", {("orders", 3): 5})
+    service.wait_for(lambda: KEY in service.taken)
+    idle.initial_offset(timeout=10)
+    service.down()
+    service.restart()
+    service.up()
+    client.submit("g", {("orders", 4): 1})
+    service.wait_for(lambda: KEY in service.taken)
+    service.wait_for(lambda: idle.key in service.managers)
+    assert not client.flush().uncommitted
+    assert service.kafka[KEY] == OffsetAndMetadata(5)
+
+
+def test_killed_after_a_commit_that_was_seen(
+    service: ScriptedService, client: OffsetClient
+) -> None:
+    """What is committed is told to the successor too, so that it owns the manager."""
+    client.submit("g", {("orders", 3): 5}, sync=True)
+    service.down()
+    service.restart()
+    service.up()
+    client.submit("g", {("orders", 4): 1})
+    service.wait_for(lambda: KEY in service.managers)
+
+
+def test_killed_after_a_rewind(service: ScriptedService, client: OffsetClient) -> None:
+    """A rewind that was taken but not committed is still a rewind for the successor."""
+    client.submit("g", {("orders", 3): 100}, sync=True)
+    client.submit("g", {("orders", 3): 40}, rewind=True)
+    service.commits = False
+    assert client.flush(timeout=0.2).uncommitted
+    with service.lock:
+        service.restart()
+        service.commits = True
+    client.submit("g", {("orders", 3): 41}, sync=True, timeout=20)
+    assert service.kafka[KEY] == OffsetAndMetadata(41)
+
+
+def test_a_committed_rewind_is_over(service: ScriptedService, client: OffsetClient) -> None:
+    """After a rewind is committed, a successor is given plain offsets: nothing is undone twice."""
+    client.submit("g", {("orders", 3): 100}, sync=True)
+    client.submit("g", {("orders", 3): 40}, rewind=True, sync=True)
+    service.restart()
+    with service.lock:
+        service.kafka[KEY] = OffsetAndMetadata(70)  # an operator's reset
+    with pytest.raises(OffsetRegressionError):
+        client.submit("g", {("orders", 3): 41}, sync=True, timeout=20)
+
+
+@pytest.mark.parametrize("fault", [CUT, DROP], ids=["cut", "drop"])
+@pytest.mark.fault(16)
+def test_a_lost_answer(service: ScriptedService, client: OffsetClient, fault: Fault) -> None:
+    """A request whose answer was lost is repeated with its sequence, so it counts once."""
+    client.committed("g")  # no request below is on a connection that was kept
+    service.script("/v1/offsets", fault, fault)
+    client.submit("g", {("orders", 3): 5})
+    service.wait_for(lambda: len(service.of("/v1/offsets")) == 3)
+    client.submit("g", {("orders", 3): 6})
+    assert client.flush().committed == {KEY: OffsetAndMetadata(6)}
+    sequences = [seen.sequence for seen in service.of("/v1/offsets")]
+    assert sequences[0] == sequences[1] == sequences[2] < sequences[3]  # type: ignore[operator]
+
+
+def test_a_lost_answer_and_nobody_there(service: ScriptedService, client: OffsetClient) -> None:
+    """A request that may have been received keeps its sequence over an outage as well."""
+    hold = threading.Event()
+    service.script("/v1/offsets", Fault(hold=hold, cut=True))
+    client.submit("g", {("orders", 3): 5})
+    service.wait_for(lambda: KEY in service.taken)
+    service.down()
+    hold.set()
+    assert client.flush(timeout=0.3).uncommitted
+    service.up()
+    assert client.flush(timeout=20).committed == {KEY: OffsetAndMetadata(5)}
+    assert len({seen.sequence for seen in service.of("/v1/offsets")}) == 1
+
+
+def test_a_lost_answer_to_sync(service: ScriptedService, client: OffsetClient) -> None:
+    """A sync submit whose answer was lost repeats its sequence and gets the answer."""
+    service.script("/v1/offsets", CUT, CUT, CUT)
+    client.submit("g", {("orders", 3): 5}, sync=True, timeout=20)
+    assert len({seen.sequence for seen in service.of("/v1/offsets")}) == 1
+
+
+def test_sync_over_a_restart(service: ScriptedService, client: OffsetClient) -> None:
+    """A sync submit waits out a restart of the service and commits with its successor."""
+    service.down()
+    waiting = threading.Thread(
+        target=lambda: client.submit("g", {("orders", 3): 5}, sync=True, timeout=20)
+    )
+    waiting.start()
+    service.restart()
+    service.up()
+    waiting.join()
+    assert service.kafka == {KEY: OffsetAndMetadata(5)}
+
+
+def test_a_lost_answer_to_stop(service: ScriptedService, client: OffsetClient) -> None:
+    """A stop whose answer was lost still learns what was committed."""
+    service.script("/v1/stop", CUT, CUT, CUT)
+    manager = client.spawn("g", "orders", 3)
+    manager.submit(5)
+    assert manager.stop(timeout=20) == StopResult(OffsetAndMetadata(5))
+    assert not service.managers
+    assert len({seen.sequence for seen in service.of("/v1/stop")}) == 1
+
+
+def test_a_lost_answer_after_a_stop(service: ScriptedService, client: OffsetClient) -> None:
+    """A request whose answer was lost is not repeated for a manager that was stopped since."""
+    service.script("/v1/offsets", *[DROP] * 50)
+    manager = client.spawn("g", "orders", 3)
+    manager.submit(5)
+    service.wait_for(lambda: bool(service.of("/v1/offsets")))
+    service.down()
+    assert manager.stop(timeout=0.1).uncommitted == OffsetAndMetadata(5)
+    service._faults.clear()
+    service.up()
+    client.submit("h", {("orders", 0): 1})
+    assert client.flush(timeout=20).committed
+    assert not service.taken
+    assert KEY not in service.kafka
+
+
+def test_stop_when_the_manager_is_gone(service: ScriptedService, client: OffsetClient) -> None:
+    """A stop of a manager that the service has lost commits its offset all the same."""
+    manager = client.spawn("g", "orders", 3)
+    manager.submit(5)
+    service.wait_for(lambda: KEY in service.taken)
+    client.committed("g")
+    with service.lock:
+        service.managers.clear()
+        service.taken.clear()
+    assert manager.stop(timeout=20) == StopResult(OffsetAndMetadata(5))
+    assert service.kafka == {KEY: OffsetAndMetadata(5)}
+
+
+def test_stop_over_a_restart(service: ScriptedService, client: OffsetClient) -> None:
+    """A stop that meets a successor gives it the offset first."""
+    manager = client.spawn("g", "orders", 3)
+    manager.submit(5)
+    service.wait_for(lambda: KEY in service.taken)
+    service.restart()
+    assert manager.stop(timeout=20) == StopResult(OffsetAndMetadata(5))
+    assert not service.managers
+
+
+def test_stop_beside_a_draining_service_is_patient(
+    service: ScriptedService, client: OffsetClient
+) -> None:
+    """A stop that is refused is asked for again at a pace, also where all is committed already."""
+    client.submit("g", {("orders", 3): 5}, sync=True)
+    service.script("/v1/stop", *[Fault(act=False, status=503, body=error_body("draining"))] * 1_000)
+    assert client.stop_managers(timeout=1).uncommitted == {}
+    assert 1 < len(service.of("/v1/stop")) < 50
+
+
+def test_flush_over_a_restart(service: ScriptedService, client: OffsetClient) -> None:
+    """A flush that meets a successor is not told that all is well because it knows nothing."""
+    client.submit("g", {("orders", 3): 5})
+    service.wait_for(lambda: KEY in service.taken)
+    service.restart()
+    assert client.flush(timeout=20) == ({KEY: OffsetAndMetadata(5)}, {})
+    assert service.kafka == {KEY: OffsetAndMetadata(5)}
+
+
+def test_flush_and_a_successor_that_has_the_manager(
+    service: ScriptedService, client: OffsetClient
+) -> None:
+    """A successor's older commit is not taken for what its predecessor was given."""
+    service.kafka[KEY] = OffsetAndMetadata(3)
+    client.submit("g", {("orders", 3): 5})
+    service.wait_for(lambda: KEY in service.taken)
+    client.committed("g")
+    with service.lock:
+        service.restart()
+        service.managers[KEY] = "etl"
+    assert client.flush(timeout=20) == ({KEY: OffsetAndMetadata(5)}, {})
+    assert service.kafka == {KEY: OffsetAndMetadata(5)}
+
+
+def test_flush_when_the_manager_is_gone(service: ScriptedService, client: OffsetClient) -> None:
+    """A manager that the same service no longer has is given its offset again."""
+    client.submit("g", {("orders", 3): 5})
+    service.wait_for(lambda: KEY in service.taken)
+    client.committed("g")
+    with service.lock:
+        service.managers.clear()
+        service.taken.clear()
+    assert client.flush(timeout=20) == ({KEY: OffsetAndMetadata(5)}, {})
+
+
+def test_a_lapsed_lease(service: ScriptedService, client: OffsetClient) -> None:
+    """After a silence longer than the lease, everything is registered again."""
+    manager = client.spawn("g", "orders", 3)
+    manager.initial_offset(timeout=10)
+    with service.lock:
+        service.managers.clear()
+    core = client._core
+    with core.lock:
+        core.pace._heard_at = -1e9
+        core.wake.notify()
+    service.wait_for(lambda: KEY in service.managers)
+
+
+def test_the_lease_of_the_service_is_kept(service: ScriptedService, client: OffsetClient) -> None:
+    """Heartbeats follow the lease that the service names."""
+    service.lease_s = 0.3
+    client.spawn("g", "orders", 3)
+    service.wait_for(lambda: len(service.of("/v1/heartbeat")) >= 4)
+
+
+def test_not_found_means_forgotten(service: ScriptedService, client: OffsetClient) -> None:
+    """A 404 makes the client register and send everything again."""
+    idle = client.spawn("h", "orders", 0)
+    idle.initial_offset(timeout=20)
+    with service.lock:
+        service.managers.clear()
+    service.script("/v1/offsets", Fault(act=False, status=404, body=error_body("not_found")))
+    client.submit("g", {("orders", 3): 5})
+    assert client.flush().committed == {KEY: OffsetAndMetadata(5)}
+    service.wait_for(lambda: idle.key in service.managers)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(act=False, status=503, body=error_body("draining")),
+        Fault(
+            act=False, status=429, body=error_body("overloaded"), headers=(("Retry-After", "0"),)
+        ),
+        Fault(act=False, status=500, body=b"<html>"),
+        Fault(act=False, status=421, body=error_body("foreign_host")),
+        Fault(act=False, status=200, body=b"[]"),
+        Fault(act=False, status=200, body=b"{}"),
+        Fault(act=False, status=200, body=b"\xff\xfe"),
+        Fault(act=False, status=200, body=b"{}", headers=(("Offsetmgr-Instance", ""),)),
+        Fault(act=False, status=200, body=b"[" * 100_000),
+    ],
+    ids=["503", "429", "500", "421", "list", "empty", "bytes", "stranger", "deep"],
+)
+def test_answers_that_are_none(
+    service: ScriptedService, client: OffsetClient, fault: Fault
+) -> None:
+    """Whatever answers, the offset is held and sent again until it is taken."""
+    service.script("/v1/offsets", fault, fault)
+    client.submit("g", {("orders", 3): 5})
+    assert client.flush(timeout=20).committed == {KEY: OffsetAndMetadata(5)}
+
+
+def test_a_stranger_on_the_port_is_called_so(
+    service: ScriptedService, client: OffsetClient
+) -> None:
+    """Something else than the service on its port is named as the reason."""
+    stranger = Fault(act=False, status=200, body=b"hi", headers=(("Offsetmgr-Instance", ""),))
+    service.script("/v1/heartbeat", *[stranger] * 50)
+    client.submit("g", {("orders", 3): 5})
+    error = client.flush(timeout=0.3).uncommitted[KEY].error
+    assert "is not offsetmgr" in str(error)
+
+
+def test_a_stalled_service(service: ScriptedService, client: OffsetClient) -> None:
+    """A service that accepts and never answers costs a caller no more than its timeout."""
+    hold = threading.Event()
+    service.script("/v1/heartbeat", Fault(hold=hold))
+    service.script("/v1/offsets", Fault(hold=hold), Fault(hold=hold))
+    with pytest.raises(OffsetTimeoutError, match=r"not complete in time|timed out"):
+        client.submit("g", {("orders", 3): 5}, sync=True, timeout=0.3)
+    hold.set()
+    assert client.flush(timeout=20).committed == {KEY: OffsetAndMetadata(5)}
+
+
+def test_a_bad_entry_holds_back_no_peer(service: ScriptedService, client: OffsetClient) -> None:
+    """An offset that the service calls invalid is told once; the others of its batch go on."""
+    bad = error_body("invalid_value", "too long for us", field="offsets[1].metadata")
+    service.script("/v1/offsets", Fault(act=False, status=400, body=bad))
+    manager = client.spawn("g", "orders", 1)
+    client.submit("g", {("orders", number): 5 for number in range(3)})
+    result = client.flush(timeout=600)
+    assert sorted(key.partition for key in result.committed) == [0, 2]
+    assert "too long for us" in str(result.uncommitted[manager.key].error)
+    assert "too long for us" in str(manager.errors().get(timeout=10))
+
+
+def test_a_bad_request_is_not_repeated(service: ScriptedService, client: OffsetClient) -> None:
+    """A refusal of the whole request is final until something else is submitted."""
+    service.script("/v1/offsets", Fault(act=False, status=403, body=error_body("denied", "no")))
+    client.submit("g", {("orders", 3): 5})
+    error = client.flush(timeout=600).uncommitted[KEY].error
+    assert isinstance(error, ServiceError)
+    assert error.status == 403
+    client.submit("g", {("orders", 3): 6})
+    assert client.flush().committed == {KEY: OffsetAndMetadata(6)}
+
+
+def test_a_regression_is_told_once(service: ScriptedService, client: OffsetClient) -> None:
+    """A job that starts below what is committed hears of it once, not with each submit."""
+    service.kafka[KEY] = OffsetAndMetadata(100)
+    manager = client.spawn("g", "orders", 3)
+    for offset in range(5, 8):
+        manager.submit(offset)
+        assert isinstance(client.flush().uncommitted[KEY].error, OffsetRegressionError)
+    manager.submit(100)
+    assert client.flush().committed == {KEY: OffsetAndMetadata(100)}
+    manager.stop()
+    assert [type(error) for error in manager.errors()] == [OffsetRegressionError]
+
+
+def test_somebody_elses_manager(
+    service: ScriptedService, client: OffsetClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A manager of another client is told once, tried at a slow pace, and taken when it is free."""
+    service.managers[KEY] = "rival"
+    monkeypatch.setattr(outbox, "PARK_S", 0.05)
+    manager = client.spawn("g", "orders", 3)
+    manager.submit(5)
+    error = client.flush(timeout=600).uncommitted[KEY].error
+    assert isinstance(error, ManagerExistsError)
+    assert error.owner == "rival"
+    tried = len(service.paths())
+    service.wait_for(lambda: len(service.paths()) >= tried + 3)
+    with service.lock:
+        del service.managers[KEY]
+    service.wait_for(lambda: KEY in service.taken)
+    assert client.flush(timeout=20).committed == {KEY: OffsetAndMetadata(5)}
+    manager.stop()
+    assert [type(each) for each in manager.errors()] == [ManagerExistsError]
+
+
+def test_somebody_elses_manager_and_sync(service: ScriptedService, client: OffsetClient) -> None:
+    """A sync submit to another client's manager names the owner at once."""
+    service.managers[KEY] = "rival"
+    with pytest.raises(ManagerExistsError, match="rival"):
+        client.submit("g", {("orders", 3): 5}, sync=True, timeout=600)
+
+
+def test_fenced(service: ScriptedService, make_client: Callable[[str], OffsetClient]) -> None:
+    """A newer incarnation takes over; the older one submits on without harm, and is told."""
+    old, new = make_client("etl"), make_client("etl")
+    manager = old.spawn("g", "orders", 3)
+    manager.submit(5)
+    old.flush()
+    new.submit("g", {("orders", 3): 50}, sync=True)
+    manager.submit(6)
+    assert isinstance(old.flush(timeout=600).uncommitted[KEY].error, ClientFencedError)
+    manager.submit(7)
+    assert isinstance(manager.errors().get(timeout=10), ClientFencedError)
+    with pytest.raises(ClientFencedError):
+        old.submit("g", {("orders", 3): 8}, sync=True, timeout=600)
+    with pytest.raises(ClientFencedError):
+        old.spawn("g", "orders", 4).initial_offset(timeout=600)
+    with pytest.raises(ClientFencedError):
+        old.committed("g")
+    before = len(service.requests)
+    result = manager.stop(timeout=600)
+    assert (result.committed, result.uncommitted) == (OffsetAndMetadata(5), OffsetAndMetadata(8))
+    assert isinstance(result.error, ClientFencedError)
+    old.close()
+    assert len(service.requests) == before
+    assert service.kafka[KEY] == OffsetAndMetadata(50)
+
+
+def test_the_outage_is_said_once(
+    service: ScriptedService, client: OffsetClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An outage is one warning, however long and however much is submitted; its end one line."""
+    caplog.set_level("INFO", "offsetmgr.client")
+    service.down()
+    client.submit("g", {("orders", 3): 5})
+    client.flush(timeout=0.5)
+    service.up()
+    client.flush(timeout=20)
+    levels = [record.levelname for record in caplog.records]
+    assert levels == ["WARNING", "INFO"]
+
+
+def test_a_caller_in_a_hurry_is_no_outage(
+    service: ScriptedService, client: OffsetClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That a caller's own short timeout ran out says nothing of the service, in no log."""
+    hold = threading.Event()
+    service.script("/v1/offsets", Fault(hold=hold))
+    with pytest.raises(ServiceUnavailableError):
+        client.committed("g", timeout=0.1)
+    hold.set()
+    assert not caplog.records
+
+
+def test_names_travel_encoded(make_client: Callable[[str], OffsetClient]) -> None:
+    """A name of any alphabet fits a header."""
+    client = make_client("größe 100%")
+    client.submit("größe", {("orders", 3): 5})
+    assert not client.flush().uncommitted
+
+
+def test_requests_name_the_client(service: ScriptedService, client: OffsetClient) -> None:
+    """Each request carries name and incarnation; changes carry rising sequences."""
+    client.spawn("g", "orders", 3).submit(1)
+    client.flush()
+    client.close()
+    assert {seen.headers["offsetmgr-client"] for seen in service.requests} == {"etl"}
+    assert len({seen.headers["offsetmgr-incarnation"] for seen in service.requests}) == 1
+    sequences = [seen.sequence for seen in service.requests if seen.sequence is not None]
+    assert sequences == sorted(set(sequences))

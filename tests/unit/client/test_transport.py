@@ -1,0 +1,258 @@
+"""Connections against raw sockets: kept, dropped, dripping, endless and on Unix sockets."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsetmgr.client import transport
+from offsetmgr.client.address import TcpAddress, UnixAddress
+from offsetmgr.client.deadline import Deadline
+from offsetmgr.client.transport import Connection, Pool, Request, Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Serve = Callable[[socket.socket], None]
+
+ASK = Request("GET", "/", {})
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
+WAIT_S = 20.0
+
+
+class Listener:
+    """Serves each connection in turn by one of `serves`."""
+
+    def __init__(self, listening: socket.socket, *serves: Serve) -> None:
+        self._listening = listening
+        self._serves = serves
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        for serve in self._serves:
+            connection, _ = self._listening.accept()
+            with connection:
+                connection.settimeout(WAIT_S)
+                serve(connection)
+
+
+@pytest.fixture
+def listening() -> Iterator[socket.socket]:
+    """A listening socket."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def address(listening: socket.socket) -> TcpAddress:
+    """Where it listens."""
+    return TcpAddress(*listening.getsockname())
+
+
+def answer(*texts: bytes) -> Serve:
+    """Answer one request after the other with `texts`, then hang up."""
+
+    def serve(connection: socket.socket) -> None:
+        for text in texts:
+            if not connection.recv(65536):
+                return
+            connection.sendall(text)
+
+    return serve
+
+
+def test_a_connection_is_kept(listening: socket.socket) -> None:
+    """Requests after each other share one connection."""
+    Listener(listening, answer(OK, OK))
+    pool = Pool(address(listening))
+    assert [pool.exchange(ASK, Deadline(WAIT_S)).body for _ in range(2)] == [b"hi", b"hi"]
+    pool.close()
+
+
+def test_a_kept_connection_that_was_closed(listening: socket.socket) -> None:
+    """A connection that the service closed while it was kept is replaced without an error."""
+    Listener(listening, answer(OK), answer(OK))
+    pool = Pool(address(listening))
+    pool.exchange(ASK, Deadline(WAIT_S))
+    assert pool.exchange(ASK, Deadline(WAIT_S)).body == b"hi"
+    pool.close()
+
+
+def test_a_kept_connection_that_breaks_as_it_is_used(listening: socket.socket) -> None:
+    """A break that shows only with the next request is met by a new connection, once."""
+
+    def break_second(connection: socket.socket) -> None:
+        answer(OK)(connection)
+        connection.recv(65536)
+
+    Listener(listening, break_second, answer(OK))
+    pool = Pool(address(listening))
+    pool.exchange(ASK, Deadline(WAIT_S))
+    assert pool.exchange(ASK, Deadline(WAIT_S)).body == b"hi"
+    pool.close()
+
+
+def test_a_break_and_nobody_there(listening: socket.socket) -> None:
+    """A request that may have arrived stays one, though the second try found nobody."""
+
+    def break_second(connection: socket.socket) -> None:
+        answer(OK)(connection)
+        connection.recv(65536)
+        listening.close()
+
+    Listener(listening, break_second)
+    pool = Pool(address(listening))
+    pool.exchange(ASK, Deadline(WAIT_S))
+    with pytest.raises(Unreachable) as caught:
+        pool.exchange(ASK, Deadline(WAIT_S))
+    assert caught.value.sent
+
+
+def test_nobody_there(listening: socket.socket) -> None:
+    """Where nobody listens the request was certainly not received."""
+    where = address(listening)
+    listening.close()
+    with pytest.raises(Unreachable, match="cannot connect") as caught:
+        Pool(where).exchange(ASK, Deadline(WAIT_S))
+    assert not caught.value.sent
+
+
+def test_no_time_left(listening: socket.socket) -> None:
+    """Without time nothing is tried."""
+    with pytest.raises(Unreachable, match="no time"):
+        Pool(address(listening)).exchange(ASK, Deadline(0))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\nhi",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"SSH-2.0-OpenSSH_9\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + 70_000 * b"x" + b"\r\n\r\n",
+    ],
+    ids=["nothing", "short", "chunk", "ssh", "header"],
+)
+def test_what_is_no_answer(listening: socket.socket, text: bytes) -> None:
+    """Whatever comes instead of a whole answer is one kind of error."""
+    Listener(listening, answer(text))
+    with pytest.raises(Unreachable) as caught:
+        Pool(address(listening)).exchange(ASK, Deadline(WAIT_S))
+    assert caught.value.sent
+
+
+def test_a_dripping_server(listening: socket.socket) -> None:
+    """A server that sends a byte now and then cannot hold a caller beyond its deadline."""
+
+    def drip(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+        hung_up = threading.Event()
+        try:
+            while not hung_up.wait(0.01):
+                connection.sendall(b"x")
+        except OSError:
+            return
+
+    Listener(listening, drip)
+    with pytest.raises(Unreachable, match=r"not complete in time|timed out"):
+        Pool(address(listening)).exchange(ASK, Deadline(0.2))
+
+
+def test_an_endless_answer(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer longer than the limit is refused, not collected."""
+    monkeypatch.setattr(transport, "MAX_BODY_BYTES", 10)
+    Listener(listening, answer(b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n" + 11 * b"x"))
+    with pytest.raises(Unreachable, match="longer than 10 bytes"):
+        Pool(address(listening)).exchange(ASK, Deadline(WAIT_S))
+
+
+def test_no_more_idle_connections_than_two(listening: socket.socket) -> None:
+    """Many callers at once leave no more than a few connections behind."""
+    together = threading.Barrier(4)
+
+    def serve(connection: socket.socket) -> None:
+        connection.recv(65536)
+        together.wait(WAIT_S)
+        connection.sendall(OK)
+        connection.recv(1)  # until the client closes
+
+    listeners = [Listener(listening, serve) for _ in range(4)]
+    pool = Pool(address(listening))
+    callers = [threading.Thread(target=pool.exchange, args=(ASK, Deadline(WAIT_S))) for _ in "1234"]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert len(pool._idle) == 2
+    pool.close()
+    for listener in listeners:
+        listener.thread.join(WAIT_S)
+        assert not listener.thread.is_alive()
+
+
+def test_unix_socket(tmp_path: Path) -> None:
+    """A Unix socket serves as well; a missing one is called so."""
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(path)
+        server.listen()
+        Listener(server, answer(OK))
+        assert Pool(UnixAddress(path)).exchange(ASK, Deadline(WAIT_S)).body == b"hi"
+    with pytest.raises(Unreachable, match="No such file"):
+        Pool(UnixAddress(path + "x")).exchange(ASK, Deadline(WAIT_S))
+
+
+def test_proxies_are_ignored(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment's proxies are for the internet, not for the service beside us."""
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    Listener(listening, answer(OK))
+    assert Pool(address(listening)).exchange(ASK, Deadline(WAIT_S)).body == b"hi"
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def test_a_stream_in_pieces(listening: socket.socket) -> None:
+    """A stream gives what has come, without waiting for more, until its end."""
+    go_on = threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(HEAD + b"2\r\nab\r\n")
+        go_on.wait(WAIT_S)
+        connection.sendall(b"1\r\nc\r\n0\r\n\r\n")
+
+    Listener(listening, serve)
+    connection = Connection(address(listening), Deadline(WAIT_S))
+    head, pieces = connection.stream(ASK, WAIT_S)
+    assert head.status == 200
+    assert next(pieces) == b"ab"
+    go_on.set()
+    assert b"".join(pieces) == b"c"
+    connection.close()
+
+
+def test_a_silent_stream_is_noticed(listening: socket.socket) -> None:
+    """A stream on which nothing comes for the read timeout is broken, not waited for."""
+    done = threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(HEAD + b"2\r\nab\r\n")
+        done.wait(WAIT_S)
+
+    Listener(listening, serve)
+    connection = Connection(address(listening), Deadline(WAIT_S))
+    _, pieces = connection.stream(ASK, 0.2)
+    assert next(pieces) == b"ab"
+    with pytest.raises(Unreachable, match="broke off"):
+        next(pieces)
+    connection.close()
+    done.set()

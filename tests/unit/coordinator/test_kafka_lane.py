@@ -1,0 +1,239 @@
+"""A lane: who is sent when, and what those are told who were not, on a clock moved by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors import Timers
+from actors.testing import ManualClock
+from offsetmgr.coordinator.explain import CLOSED, NOT_SENT, QUEUE_FULL
+from offsetmgr.coordinator.kafka_client import (
+    MOVED_WAIT_S,
+    LibrdkafkaLog,
+    Troubles,
+    admin_slot,
+)
+from offsetmgr.coordinator.kafka_lane import (
+    LATE_LIMIT,
+    LEAST_SEND_S,
+    QUEUE_LIMIT,
+    STUCK_S,
+    WINDOW,
+    Job,
+    Lane,
+)
+from offsetmgr.errors import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from confluent_kafka.admin import AdminClient
+
+    from offsetmgr.coordinator.base import Failure
+
+NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
+
+Answer = str
+
+
+def spoil(failure: Failure) -> Answer:
+    """Answer with the failure's name."""
+    return failure.info.name
+
+
+class Road:
+    """A lane whose requests go nowhere until the test finishes them."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.timers = Timers(self.clock)
+        troubles = Troubles()
+        self.slot = admin_slot(NOWHERE, troubles, LibrdkafkaLog(self.clock))
+        self.lane = Lane(self.slot, self.timers, self.clock, troubles)
+        self.sent: list[Job[Answer]] = []
+
+    def job(self, group: str = "g", timeout_s: float = 5.0) -> Job[Answer]:
+        """Make a request and let it take the lane."""
+        job = Job(self.lane, group, self.clock.now() + timeout_s, self.send, spoil)
+        self.lane.submit(job)
+        return job
+
+    def send(self, client: AdminClient, job: Job[Answer]) -> None:
+        """Stand in for the hand-over to librdkafka."""
+        del client
+        self.sent.append(job)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.clock.advance(seconds)
+        self.timers.fire_due()
+
+
+@pytest.fixture
+def road() -> Iterator[Road]:
+    """An empty lane."""
+    road = Road()
+    yield road
+    road.lane.abandon()
+    road.slot.close(timeout_s=5)
+
+
+def answers(jobs: list[Job[Answer]]) -> list[Answer]:
+    """What the jobs were answered with."""
+    return [job.future.get(timeout=0) for job in jobs]
+
+
+def test_window(road: Road) -> None:
+    """Only so many are under way at a time; the others follow in the order they came."""
+    jobs = [road.job() for _ in range(WINDOW + 3)]
+    assert road.sent == jobs[:WINDOW]
+    jobs[3].finish("done")
+    assert road.sent == jobs[: WINDOW + 1]
+    for job in jobs[:3]:
+        job.finish("done")
+    assert road.sent == jobs
+
+
+def test_full_queue(road: Road) -> None:
+    """Beyond the limit a request is refused at once, retriable and without effect."""
+    for _ in range(WINDOW + QUEUE_LIMIT):
+        road.job()
+    refused = road.job()
+    assert answers([refused]) == [QUEUE_FULL.name]
+    assert QUEUE_FULL.retriable
+    road.sent[0].finish("done")
+    assert not road.job().future.done()
+
+
+def test_deadline_of_the_unsent(road: Road) -> None:
+    """Whose deadline passes before its turn is told that it was never sent, and never is."""
+    under_way = [road.job(timeout_s=60) for _ in range(WINDOW)]
+    waiting = road.job(timeout_s=5)
+    road.advance(4.9)
+    assert not waiting.future.done()
+    road.advance(0.1)
+    assert answers([waiting]) == [NOT_SENT.name]
+    assert NOT_SENT.verdict is Verdict.REFUSED
+    under_way[0].finish("done")
+    assert waiting not in road.sent
+
+
+def test_deadline_of_the_sent(road: Road) -> None:
+    """Whose deadline passes under way is told "unknown", and holds up nobody any more."""
+    under_way = [road.job() for _ in range(WINDOW)]
+    waiting = road.job(timeout_s=60)
+    road.advance(5)
+    assert answers(under_way) == ["_TIMED_OUT"] * WINDOW
+    assert road.sent == [*under_way, waiting]
+    under_way[0].finish("done")
+    assert answers(under_way[:1]) == ["_TIMED_OUT"]
+
+
+def test_neighbours_in_time(road: Road) -> None:
+    """A place that comes free just before a deadline is not taken for a request of no use."""
+    under_way = [road.job(timeout_s=5) for _ in range(WINDOW)]
+    road.advance(LEAST_SEND_S / 2)
+    waiting = road.job(timeout_s=5)
+    road.advance(5 - LEAST_SEND_S / 2)
+    assert answers(under_way) == ["_TIMED_OUT"] * WINDOW
+    road.advance(LEAST_SEND_S)
+    assert answers([waiting]) == [NOT_SENT.name]
+    assert waiting not in road.sent
+
+
+def test_late_limit(road: Road) -> None:
+    """What librdkafka holds beyond its deadline is limited; at the limit nothing more is sent."""
+    for _ in range(LATE_LIMIT // WINDOW):
+        for _ in range(WINDOW):
+            road.job(timeout_s=1)
+        road.advance(1)
+    assert len(road.sent) == LATE_LIMIT
+    unlucky = road.job(timeout_s=1)
+    assert unlucky not in road.sent
+    road.sent[0].finish("done")
+    assert unlucky in road.sent
+
+
+def test_stuck(road: Road) -> None:
+    """A client that sits on a request is given up, unused by others, and its place is free."""
+    stuck = road.job(timeout_s=5)
+    road.advance(5)
+    healthy = road.job(timeout_s=60)
+    first = healthy.client
+    assert stuck.client is first is not None
+    road.advance(STUCK_S - 5)
+    assert stuck.client is None
+    assert healthy.client is first
+    replaced = road.job(timeout_s=60)
+    assert replaced.client is not first
+    healthy.finish("done")
+    assert first.holders == 0
+
+
+def test_deadline_while_a_detail_is_looked_up(road: Road) -> None:
+    """Where the answer is known but for a detail, the deadline tells it, not "unknown"."""
+    job = road.job()
+    job.known = "refused"
+    road.advance(5)
+    assert answers([job]) == ["refused"]
+
+
+def test_a_client_that_refuses(road: Road) -> None:
+    """A request that librdkafka does not take is answered as not sent; the next one is sent."""
+
+    def refuse(client: AdminClient, job: Job[Answer]) -> None:
+        raise ValueError(client, job)
+
+    bad = Job(road.lane, "g", 5.0, refuse, lambda failure: f"{failure.info.name} {failure.detail}")
+    road.lane.submit(bad)
+    assert answers([bad])[0].startswith("NOT_SENT the Kafka client did not take the request")
+    good = road.job()
+    assert road.sent == [good]
+
+
+def test_moved_coordinator(road: Road) -> None:
+    """After NOT_COORDINATOR a group is left alone for the look-up to expire; others are not."""
+    road.lane.coordinator_moved("g")
+    held, free = road.job("g"), road.job("other")
+    assert road.sent == [free]
+    road.advance(MOVED_WAIT_S)
+    assert road.sent == [free, held]
+    assert road.job("g") in road.sent
+
+
+def test_deadline_of_the_held(road: Road) -> None:
+    """A request held for its group's coordinator is answered by its deadline as not sent."""
+    road.lane.coordinator_moved("g")
+    held = road.job("g", timeout_s=1)
+    road.advance(1)
+    assert answers([held]) == [NOT_SENT.name]
+    road.advance(MOVED_WAIT_S)
+    assert road.sent == []
+
+
+def test_close(road: Road) -> None:
+    """A closed lane takes nothing more, and ends what it has."""
+    job = road.job()
+    road.lane.close()
+    assert answers([road.job()]) == [CLOSED.name]
+    assert not job.future.done()
+    job.finish("done")
+    road.lane.wait_idle(timeout_s=0)
+    road.lane.abandon()
+    assert answers([job]) == ["done"]
+
+
+def test_abandon(road: Road) -> None:
+    """What is left at the end is answered: refused where it was not sent, else unknown."""
+    sent = [road.job() for _ in range(WINDOW)]
+    sent[1].known = "refused"
+    waiting = road.job()
+    road.lane.coordinator_moved("moved")
+    held = road.job("moved")
+    road.lane.close()
+    road.lane.wait_idle(timeout_s=0)
+    road.lane.abandon()
+    assert answers([waiting, held]) == [CLOSED.name] * 2
+    assert answers(sent[:2]) == ["_DESTROY", "refused"]

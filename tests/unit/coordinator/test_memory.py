@@ -1,0 +1,405 @@
+"""The in-memory coordinator: the port's contract, and the faults that can be scripted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.testing import SimSystem
+from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult, PartitionLog
+from offsetmgr.coordinator.memory import (
+    Answer,
+    Incident,
+    MemoryCoordinator,
+    Refuse,
+    Request,
+    Unknown,
+)
+from offsetmgr.errors import InvalidValueError, Verdict
+from offsetmgr.types import MAX_METADATA_CHARS, MAX_OFFSET, OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from actors import Future
+    from offsetmgr.coordinator.base import Coordinator
+
+G = "orders-etl"
+P0, P1, P2 = (TopicPartition("orders", p) for p in range(3))
+ALL = (P0, P1, P2)
+
+
+def at(*offsets: int) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Offsets for the first partitions of a topic."""
+    return {TopicPartition("orders", p): OffsetAndMetadata(o) for p, o in enumerate(offsets)}
+
+
+class Scheduled:
+    """A coordinator whose time is a simulation's."""
+
+    def __init__(self, seed: int = 0, *, latency_s: float = 0.0) -> None:
+        self.system = SimSystem(seed)
+        self.coordinator = MemoryCoordinator(
+            call_after=self.system.timers.call_after,
+            clock=self.system.clock,
+            latency_s=latency_s,
+        )
+        self.broker = self.coordinator.broker
+        self.advance = self.system.advance
+
+    def commit(self, *offsets: int, timeout_s: float = 5.0) -> Future[CommitResult]:
+        """Commit offsets of the first partitions."""
+        return self.coordinator.commit(G, at(*offsets), timeout_s)
+
+
+@pytest.fixture
+def immediate() -> MemoryCoordinator:
+    """A coordinator that answers before the call returns."""
+    return MemoryCoordinator()
+
+
+@pytest.fixture
+def scheduled() -> Scheduled:
+    """A coordinator that answers when its simulated time comes."""
+    return Scheduled()
+
+
+def names(failures: Mapping[TopicPartition, Failure]) -> dict[TopicPartition, str]:
+    """Failures by their codes' names."""
+    return {partition: failure.info.name for partition, failure in failures.items()}
+
+
+class TestContract:
+    """What the port promises, with no fault in the way."""
+
+    def test_it_is_the_port(self, immediate: MemoryCoordinator) -> None:
+        """The type checker accepts it where the port is asked for."""
+        port: Coordinator = immediate
+        assert port.check(1).get(timeout=0) is None
+
+    def test_round_trip(self, immediate: MemoryCoordinator) -> None:
+        """What was committed is fetched, with its metadata and leader epoch."""
+        offsets = {P0: OffsetAndMetadata(0, "m", 7), P1: OffsetAndMetadata(MAX_OFFSET)}
+        assert immediate.commit(G, offsets, 1).get(timeout=0) == CommitResult({})
+        assert immediate.fetch(G, [P0, P1], 1).get(timeout=0) == FetchResult(offsets, {})
+
+    def test_nothing_committed(self, immediate: MemoryCoordinator) -> None:
+        """Nothing committed is None, not an offset, and not an absent partition."""
+        assert immediate.fetch(G, [P0], 1).get(timeout=0) == FetchResult({P0: None}, {})
+
+    def test_fetch_all(self, immediate: MemoryCoordinator) -> None:
+        """With no partitions named, the answer is all that the group has committed, no more."""
+        immediate.broker.commit_externally(G, at(1, 2))
+        immediate.broker.commit_externally("other", at(9, 9, 9))
+        assert immediate.fetch(G, None, 1).get(timeout=0) == FetchResult(at(1, 2), {})
+
+    def test_live_members(self, immediate: MemoryCoordinator) -> None:
+        """A group with live members takes nothing, and says who holds it, until they leave."""
+        immediate.broker.join(G, "spark-kafka-1", "/10.0.0.7")
+        failures = immediate.commit(G, at(1, 2), 1).get(timeout=0).failures
+        assert names(failures) == {P0: "UNKNOWN_MEMBER_ID", P1: "UNKNOWN_MEMBER_ID"}
+        assert failures[P0].detail == (
+            "group orders-etl has live members (spark-kafka-1, host /10.0.0.7); "
+            "commit to another group or stop them"
+        )
+        assert immediate.broker.committed(G) == {}
+        immediate.broker.leave(G, "spark-kafka-1")
+        assert immediate.commit(G, at(1, 2), 1).get(timeout=0).failures == {}
+
+    def test_deleted_topic(self, immediate: MemoryCoordinator) -> None:
+        """Partitions of a deleted topic are refused and forgotten; their peers are committed."""
+        other = TopicPartition("clicks", 0)
+        immediate.commit(G, at(1), 1)
+        immediate.broker.delete_topic("orders")
+        assert immediate.broker.committed(G) == {}
+        offsets = {**at(2), other: OffsetAndMetadata(5)}
+        failures = immediate.commit(G, offsets, 1).get(timeout=0).failures
+        assert names(failures) == {P0: "UNKNOWN_TOPIC_OR_PARTITION"}
+        assert immediate.broker.committed(G) == {other: OffsetAndMetadata(5)}
+
+    def test_partition_beyond_the_topic(self, immediate: MemoryCoordinator) -> None:
+        """A created topic has the partitions it was created with, and no other."""
+        immediate.broker.create_topic("orders", partitions=2)
+        failures = immediate.commit(G, at(1, 1, 1), 1).get(timeout=0).failures
+        assert names(failures) == {P2: "UNKNOWN_TOPIC_OR_PARTITION"}
+
+    def test_metadata_limit(self, immediate: MemoryCoordinator) -> None:
+        """Metadata is limited as the broker limits it, per partition, in UTF-16 units."""
+        fits = OffsetAndMetadata(1, "m" * MAX_METADATA_CHARS)
+        long = OffsetAndMetadata(1, "\N{GRINNING FACE}" * (MAX_METADATA_CHARS // 2 + 1))
+        failures = immediate.commit(G, {P0: fits, P1: long}, 1).get(timeout=0).failures
+        assert names(failures) == {P1: "OFFSET_METADATA_TOO_LARGE"}
+        assert immediate.broker.committed(G) == {P0: fits}
+
+    def test_topic_logs(self, immediate: MemoryCoordinator) -> None:
+        """A created topic's logs have the ends they were given; an unknown topic says so."""
+        immediate.broker.create_topic("orders", partitions=2)
+        immediate.broker.set_log(P1, 10, 30)
+        logs = immediate.topic_logs(["orders", "nowhere"], 1).get(timeout=0)
+        assert logs["orders"].partitions == {0: PartitionLog(0, 0), 1: PartitionLog(10, 30)}
+        failure = logs["nowhere"].failure
+        assert failure is not None
+        assert failure.info.name == "UNKNOWN_TOPIC_OR_PARTITION"
+
+    def test_loss(self, immediate: MemoryCoordinator) -> None:
+        """What the broker forgot is fetched as nothing committed."""
+        immediate.commit(G, at(1, 2), 1)
+        immediate.broker.forget(G, [P0])
+        assert immediate.broker.committed(G) == {P1: OffsetAndMetadata(2)}
+        immediate.broker.forget(G)
+        assert immediate.fetch(G, [P0, P1], 1).get(timeout=0).offsets == {P0: None, P1: None}
+
+    def test_closed(self, immediate: MemoryCoordinator) -> None:
+        """After close every request is refused as not sent, and has no effect."""
+        immediate.close(1)
+        failures = immediate.commit(G, at(1), 1).get(timeout=0).failures
+        assert names(failures) == {P0: "CLOSED"}
+        assert failures[P0].info.verdict is Verdict.REFUSED
+        assert immediate.broker.committed(G) == {}
+
+
+class TestFaults:
+    """What a script can make happen to a request."""
+
+    def test_refused_partition(self, immediate: MemoryCoordinator) -> None:
+        """A refusal of some partitions leaves their peers committed."""
+        immediate.inject("commit", Refuse(29, [P1], "no READ"))
+        failures = immediate.commit(G, at(1, 2), 1).get(timeout=0).failures
+        assert names(failures) == {P1: "TOPIC_AUTHORIZATION_FAILED"}
+        assert failures[P1].detail == "no READ"
+        assert immediate.broker.committed(G) == at(1)
+
+    def test_refused_group(self, immediate: MemoryCoordinator) -> None:
+        """A refusal that names nothing is of every partition, and nothing is committed."""
+        immediate.inject("commit", Refuse(14))
+        failures = immediate.commit(G, at(1, 2), 1).get(timeout=0).failures
+        assert names(failures) == dict.fromkeys((P0, P1), "COORDINATOR_LOAD_IN_PROGRESS")
+        assert immediate.broker.committed(G) == {}
+
+    def test_refused_fetch(self, immediate: MemoryCoordinator) -> None:
+        """A refused fetch of named partitions fails those, one of all of them the group."""
+        immediate.broker.commit_externally(G, at(1, 2))
+        immediate.inject("fetch", Refuse(14), Refuse(14), Refuse(88, [P0]))
+        assert names(immediate.fetch(G, [P0], 1).get(timeout=0).failures) == {
+            P0: "COORDINATOR_LOAD_IN_PROGRESS"
+        }
+        group_failure = immediate.fetch(G, None, 1).get(timeout=0).group_failure
+        assert group_failure is not None
+        partly = immediate.fetch(G, [P0, P1], 1).get(timeout=0)
+        assert names(partly.failures) == {P0: "UNSTABLE_OFFSET_COMMIT"}
+        assert partly.offsets == {P1: OffsetAndMetadata(2)}
+
+    def test_refused_topic_logs_and_check(self, immediate: MemoryCoordinator) -> None:
+        """Requests that speak of no group can be refused as well."""
+        immediate.inject("topic_logs", Refuse(29))
+        immediate.inject("check", Refuse(-187))
+        assert immediate.topic_logs(["orders"], 1).get(timeout=0)["orders"].failure is not None
+        assert immediate.check(1).get(timeout=0) is not None
+
+    def test_incidents_come_in_order_and_for_their_group(
+        self, immediate: MemoryCoordinator
+    ) -> None:
+        """An incident meets the next request of its operation and group; then all is well."""
+        immediate.inject("commit", Refuse(30), group="other")
+        immediate.inject("commit", Refuse(14), Answer(), Refuse(15), group=G)
+        answers = [immediate.commit(G, at(n), 1).get(timeout=0).failures for n in range(4)]
+        assert [names(a).get(P0) for a in answers] == [
+            "COORDINATOR_LOAD_IN_PROGRESS",
+            None,
+            "COORDINATOR_NOT_AVAILABLE",
+            None,
+        ]
+        assert P0 in immediate.commit("other", at(1), 1).get(timeout=0).failures
+
+    def test_plan(self) -> None:
+        """A plan decides for every request that nothing was injected for."""
+
+        def no_commits(request: Request) -> Incident | None:
+            return Refuse(30) if request.operation == "commit" else None
+
+        coordinator = MemoryCoordinator(plan=no_commits)
+        assert P0 in coordinator.commit(G, at(1), 1).get(timeout=0).failures
+        assert coordinator.fetch(G, [P0], 1).get(timeout=0).failures == {}
+
+    @pytest.mark.parametrize(
+        ("lost", "committed"),
+        [
+            pytest.param(Unknown(), at(1, 2), id="landed"),
+            pytest.param(Unknown(lands_after_s=None), {}, id="never landed"),
+            pytest.param(Unknown(partitions=[P0]), at(1), id="half applied"),
+        ],
+    )
+    def test_unknown(
+        self,
+        immediate: MemoryCoordinator,
+        lost: Unknown,
+        committed: dict[TopicPartition, OffsetAndMetadata],
+    ) -> None:
+        """A commit of unknown outcome answers the same whether it landed, did not, or half did."""
+        immediate.inject("commit", lost)
+        failures = immediate.commit(G, at(1, 2), 1).get(timeout=0).failures
+        assert names(failures) == {P0: "_TIMED_OUT", P1: "_TIMED_OUT"}
+        assert {f.info.verdict for f in failures.values()} == {Verdict.UNKNOWN}
+        assert immediate.broker.committed(G) == committed
+
+    def test_faults_that_need_time_need_a_scheduler(self, immediate: MemoryCoordinator) -> None:
+        """Without a scheduler, what needs time is refused instead of happening at once."""
+        with pytest.raises(InvalidValueError, match="call_after"):
+            immediate.inject("commit", Answer(latency_s=1))
+        with pytest.raises(InvalidValueError, match="call_after"):
+            immediate.inject("commit", Unknown(lands_after_s=1))
+        with pytest.raises(InvalidValueError, match="call_after"):
+            immediate.pause()
+        with pytest.raises(InvalidValueError, match="call_after"):
+            MemoryCoordinator(latency_s=1)
+
+
+class TestTime:
+    """What happens when, on a scheduler."""
+
+    def test_latency(self) -> None:
+        """An answer takes the coordinator's latency, and the request is dated with it."""
+        scheduled = Scheduled(latency_s=0.25)
+        answer = scheduled.commit(1)
+        scheduled.advance(0.2)
+        assert not answer.done()
+        scheduled.advance(0.1)
+        assert answer.get(timeout=0).failures == {}
+        (request,) = scheduled.coordinator.requests
+        assert (request.started_s, request.ended_s) == (0.0, 0.25)
+        assert request.answer == CommitResult({})
+
+    def test_late(self, scheduled: Scheduled) -> None:
+        """A request slower than its deadline is answered there, and lands all the same."""
+        scheduled.coordinator.inject("commit", Answer(latency_s=9))
+        answer = scheduled.commit(1, timeout_s=5)
+        scheduled.advance(5)
+        assert names(answer.get(timeout=0).failures) == {P0: "_TIMED_OUT"}
+        assert scheduled.broker.committed(G) == {}
+        scheduled.advance(4)
+        assert scheduled.broker.committed(G) == at(1)
+
+    def test_lands_late(self, scheduled: Scheduled) -> None:
+        """A lost commit that lands late can overwrite a newer one: the hazard to guard against."""
+        scheduled.coordinator.inject("commit", Unknown(lands_after_s=7))
+        scheduled.commit(1, timeout_s=5)
+        scheduled.advance(5)
+        scheduled.commit(2, timeout_s=5)
+        scheduled.advance(1)
+        assert scheduled.broker.committed(G) == at(2)
+        scheduled.advance(1)
+        assert scheduled.broker.committed(G) == at(1)
+
+    def test_clear_code_of_unknown_outcome(self, scheduled: Scheduled) -> None:
+        """A code other than TIMED_OUT is told at once, not at the deadline."""
+        scheduled.coordinator.inject("commit", Unknown(-195, lands_after_s=None))
+        answer = scheduled.commit(1)
+        scheduled.advance(0)
+        assert names(answer.get(timeout=0).failures) == {P0: "_TRANSPORT"}
+
+    def test_pause(self, scheduled: Scheduled) -> None:
+        """A paused broker answers nobody; on resume what it holds takes effect, in order."""
+        scheduled.coordinator.pause()
+        first = scheduled.commit(1, timeout_s=5)
+        scheduled.advance(1)
+        second = scheduled.commit(2, timeout_s=60)
+        scheduled.advance(10)
+        assert names(first.get(timeout=0).failures) == {P0: "_TIMED_OUT"}
+        assert not second.done()
+        scheduled.coordinator.resume()
+        assert second.get(timeout=0).failures == {}
+        assert scheduled.broker.committed(G) == at(2)
+
+    def test_pause_of_one_group(self, scheduled: Scheduled) -> None:
+        """One group's pause holds up no other group, nor a check."""
+        scheduled.coordinator.pause(G)
+        held = scheduled.commit(1)
+        free = scheduled.coordinator.commit("other", at(1), 5)
+        check = scheduled.coordinator.check(5)
+        scheduled.advance(1)
+        assert free.get(timeout=0).failures == {}
+        assert check.get(timeout=0) is None
+        assert not held.done()
+        scheduled.coordinator.pause()
+        scheduled.coordinator.resume(G)
+        assert not held.done()
+        scheduled.coordinator.resume()
+        assert held.get(timeout=0).failures == {}
+
+    def test_in_flight(self, scheduled: Scheduled) -> None:
+        """What is in flight of a group is counted, and the most there ever was."""
+        coordinator = scheduled.coordinator
+        scheduled.commit(1)
+        scheduled.commit(2)
+        assert coordinator.in_flight(G) == 2
+        scheduled.advance(1)
+        scheduled.commit(3)
+        scheduled.advance(1)
+        assert (coordinator.in_flight(G), coordinator.most_in_flight(G)) == (0, 2)
+        assert coordinator.most_in_flight("other") == 0
+
+    @pytest.mark.parametrize("operation", ["commit", "fetch", "topic_logs", "check"])
+    def test_deadline_of_each_operation(self, scheduled: Scheduled, operation: str) -> None:
+        """Every kind of request is answered at its deadline, however long the broker sleeps."""
+        coordinator = scheduled.coordinator
+        coordinator.pause()
+        futures: dict[str, Future[object]] = {
+            "commit": coordinator.commit(G, at(1), 5),  # type: ignore[dict-item]
+            "fetch": coordinator.fetch(G, None, 5),  # type: ignore[dict-item]
+            "topic_logs": coordinator.topic_logs(["orders"], 5),  # type: ignore[dict-item]
+            "check": coordinator.check(5),  # type: ignore[dict-item]
+        }
+        scheduled.advance(4.9)
+        assert not futures[operation].done()
+        scheduled.advance(0.1)
+        assert "_TIMED_OUT" in repr(futures[operation].get(timeout=0))
+
+
+incidents = st.one_of(
+    st.builds(Answer, st.sampled_from([0.0, 0.5, 3.0, 9.0])),
+    st.builds(Refuse, st.sampled_from([14, 25, 29]), st.sampled_from([None, (P0,), (P1, P2)])),
+    st.builds(
+        Unknown,
+        st.sampled_from([-185, -195, 7]),
+        st.sampled_from([None, 0.0, 2.0, 8.0]),
+        st.sampled_from([None, (P0,), (P1, P2)]),
+    ),
+)
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    script=st.lists(st.tuples(incidents, st.integers(0, 50), st.integers(0, 8)), max_size=12),
+)
+def test_whatever_happens_every_request_is_answered_by_its_deadline(
+    seed: int, script: list[tuple[Incident, int, int]]
+) -> None:
+    """Any script: each commit is answered once, by its deadline, for each of its partitions.
+
+    A partition that was not refused is in effect or was overwritten; nothing but what was
+    submitted is ever committed; and what was clearly refused never takes effect.
+    """
+    scheduled = Scheduled(seed)
+    submitted = {0}
+    refused_everywhere = set[int]()
+    for number, (incident, offset, pause_s) in enumerate(script, 1):
+        value = offset * 100 + number
+        submitted.add(value)
+        scheduled.coordinator.inject("commit", incident)
+        answer = scheduled.commit(value, value, value, timeout_s=5)
+        scheduled.advance(5)
+        assert answer.done()
+        failures = answer.get(timeout=0).failures
+        assert set(failures) <= set(ALL)
+        if isinstance(incident, Refuse) and incident.partitions is None:
+            refused_everywhere.add(value)
+        scheduled.advance(pause_s)
+    scheduled.advance(20)
+    committed = {value.offset for value in scheduled.broker.committed(G).values()}
+    assert committed <= submitted - refused_everywhere
+    assert all(r.ended_s is not None for r in scheduled.coordinator.requests)
+    assert all((r.ended_s or 0) - r.started_s <= 5 for r in scheduled.coordinator.requests)
+    assert scheduled.coordinator.in_flight(G) == 0

@@ -1,0 +1,385 @@
+"""How offsets reach the broker: intervals, refusals, unknown outcomes, keep-alive."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from offsetmgr.coordinator.memory import Answer, Incident, Refuse, Unknown
+from offsetmgr.errors import OffsetCommitError, OffsetFetchError, OffsetRegressionError
+from tests.unit.core.core import (
+    GROUP_DENIED,
+    LOADING,
+    TIMED_OUT,
+    TOPIC_DENIED,
+    UNKNOWN_TOPIC,
+    Core,
+    at,
+    tp,
+)
+
+DAY_S = 86_400.0
+
+
+def test_only_the_newest_of_an_interval_is_committed(core: Core) -> None:
+    """A hot loop of submits costs one request a second."""
+    handle = core.spawn()
+    for step in range(100):
+        for offset in range(100):
+            handle.submit(step * 100 + offset)
+        core.advance(0.1)
+    assert 9 <= len(core.commits()) <= 10
+    core.advance(2.0)
+    assert core.holds() == at(9_999)
+
+
+def test_no_moment_is_one_at_which_the_timer_is_forgotten() -> None:
+    """A timer may come a rounding error too early; what is dirty is committed all the same."""
+    times = Random(7)  # noqa: S311 -- any moments will do
+    for _ in range(1000):
+        core = Core(commit_interval_s=20.0)
+        handle = core.spawn()
+        core.advance(times.uniform(0.0, 3.0))
+        handle.submit(5)
+        core.advance(times.uniform(0.0, 7.0))
+        core.coordinator.inject("fetch", Refuse(LOADING))  # so that it is set, and set back
+        core.factory.spawn("g", "t", 1)
+        core.advance(20.1)
+        assert core.holds() == at(5)
+
+
+def test_an_idle_manager_asks_nothing() -> None:
+    """Silence costs nothing until keep-alive is due, where what stands is not verified."""
+    core = Core(verify_interval_s=0)
+    handle = core.spawn()
+    handle.submit(5)
+    core.advance(2.0)
+    before = len(core.coordinator.requests)
+    core.advance(DAY_S / 2)
+    assert len(core.coordinator.requests) == before
+    assert handle.status().dirty is False
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_submitting_what_is_committed_makes_no_request(core: Core, *, known: bool) -> None:
+    """Whether it was committed before, or by this manager."""
+    core.put(at(7, "m"))
+    handle = core.spawn() if known else core.factory.spawn("g", "t", 0)
+    handle.submit(7, "m")
+    core.advance(5.0)
+    handle.submit(7, "m")
+    core.advance(5.0)
+    assert core.commits() == []
+    assert handle.status().dirty is False
+    assert core.flush([handle], 5.0)[0].committed == at(7, "m")
+
+
+def test_equal_offset_with_new_metadata_is_committed(core: Core) -> None:
+    """Metadata alone is worth a commit."""
+    core.put(at(7, "old"))
+    core.spawn().submit(7, "new")
+    core.advance(2.0)
+    assert core.holds() == at(7, "new")
+
+
+def test_a_rewind_that_is_taken_back_makes_no_request(core: Core) -> None:
+    """What counts is the newest."""
+    core.put(at(7))
+    handle = core.spawn()
+    handle.rewind(3)
+    handle.submit(7)
+    core.advance(5.0)
+    assert core.commits() == []
+    assert handle.status().dirty is False
+
+
+def test_a_rewind_that_is_taken_back_while_it_is_committed_is_committed_again() -> None:
+    """What is under way is not what is committed."""
+    core = Core(latency_s=0.5)
+    core.put(at(7))
+    handle = core.spawn()
+    core.advance(1.0)
+    handle.rewind(3)
+    core.advance(1.2)
+    handle.submit(7)
+    core.advance(5.0)
+    assert core.holds() == at(7)
+    assert core.commits() == [{0: 3}, {0: 7}]
+
+
+def test_a_lower_submit_is_told_when_the_initial_offset_comes(core: Core) -> None:
+    """At the time nobody knew; then it is dropped, told and counted, and nothing is committed."""
+    core.put(at(10))
+    handle = core.factory.spawn("g", "t", 0)
+    handle.submit(5)
+    core.advance(5.0)
+    assert core.commits() == []
+    error = handle.errors().get(timeout=0)
+    assert isinstance(error, OffsetRegressionError)
+    assert (error.offset, error.floor) == (5, 10)
+    status = handle.status()
+    assert (status.regressions, status.dirty, status.submitted) == (1, False, at(10))
+    handle.submit(11)
+    core.advance(2.0)
+    assert core.holds() == at(11)
+
+
+def test_a_rewind_before_the_initial_offset_is_known_goes_back(core: Core) -> None:
+    """It was said on purpose."""
+    core.put(at(10))
+    handle = core.factory.spawn("g", "t", 0)
+    handle.rewind(5)
+    core.advance(5.0)
+    assert core.holds() == at(5)
+
+
+def test_nobody_has_to_read_any_mailbox(core: Core) -> None:
+    """Unread values stall nothing, and do not grow."""
+    handle = core.spawn()
+    denied_and_not: list[Incident] = [Refuse(TOPIC_DENIED), Answer()]
+    core.coordinator.inject("commit", *denied_and_not * 200)
+    for offset in range(1000):
+        handle.submit(offset)
+        core.advance(1.1)
+    core.advance(2.0)
+    assert core.holds() == at(999)
+
+
+def test_one_request_is_in_flight_whatever_happens(core: Core) -> None:
+    """Reads, commits, read-backs and keep-alive of a group follow each other."""
+    faults: list[Incident] = [
+        Unknown(TIMED_OUT, None),
+        Refuse(LOADING),
+        Answer(4.0),
+        Unknown(-195, 0.0),
+    ]
+    core.coordinator.inject("commit", *faults * 5)
+    core.coordinator.inject("fetch", *faults * 5)
+    for step in range(60):
+        made = core.factory.spawn("g", "t", step)
+        made.submit(step)
+        core.factory.flush([made.key], 1.0)
+        core.advance(0.7)
+    core.advance(60.0)
+    assert core.coordinator.most_in_flight("g") == 1
+    assert len(core.broker.committed("g")) == 60
+
+
+@pytest.mark.fault(11)
+def test_a_slow_group_does_not_delay_another(core: Core) -> None:
+    """Each group has a committer of its own."""
+    slow, quick = core.spawn(0, "slow"), core.spawn(0, "quick")
+    core.coordinator.pause("slow")
+    slow.submit(1)
+    quick.submit(2)
+    core.advance(1.5)
+    assert core.holds(group="quick") == at(2)
+    assert core.holds(group="slow") is None
+
+
+class TestRefusals:
+    """The coordinator says no."""
+
+    def test_a_refused_partition_does_not_hold_back_its_peers(self, core: Core) -> None:
+        """They are committed with the request that it was refused in."""
+        bad, good = core.spawn(0), core.spawn(1)
+        core.coordinator.inject("commit", *[Refuse(UNKNOWN_TOPIC, [tp(0)])] * 3)
+        bad.submit(1)
+        good.submit(1)
+        core.advance(1.5)
+        assert core.holds(1) == at(1)
+        core.advance(10.0)
+        assert core.holds(0) == at(1), "it is tried again until it is there"
+        assert good.status().last_error is None
+
+    @pytest.mark.fault(22)
+    def test_a_permanent_refusal_is_told_once_and_stays_visible(self, core: Core) -> None:
+        """Not looped, not dropped."""
+        core.coordinator.inject("commit", Refuse(TOPIC_DENIED, [tp(0)]))
+        handle = core.spawn()
+        handle.submit(5)
+        core.advance(600.0)
+        assert core.commits() == [{0: 5}]
+        assert len(core.listener.failures) == 1
+        status = handle.status()
+        assert status.dirty
+        assert status.last_error is not None
+        assert status.last_error.code == "TOPIC_AUTHORIZATION_FAILED"
+
+    @pytest.mark.parametrize("offset", [5, 6])
+    def test_a_new_submit_tries_again(self, core: Core, offset: int) -> None:
+        """Also of the same offset: whoever repairs an ACL need not wait for new records."""
+        core.coordinator.inject("commit", Refuse(GROUP_DENIED))
+        handle = core.spawn()
+        handle.submit(5)
+        core.advance(5.0)
+        handle.submit(offset)
+        core.advance(5.0)
+        assert core.holds() == at(offset)
+        assert handle.status().last_error is None
+
+    @pytest.mark.fault(13)
+    def test_an_outage_of_an_hour_costs_little_and_ends_by_itself(self, core: Core) -> None:
+        """Pauses grow to 30 s; then what is newest is committed."""
+        handle = core.spawn()
+        core.coordinator.inject("commit", *[Refuse(LOADING)] * 100_000)
+        for minute in range(60):
+            handle.submit(minute)
+            core.advance(60.0)
+        asked = len(core.commits())
+        assert 100 <= asked <= 260
+        core.coordinator._incidents.clear()
+        core.advance(31.0)
+        assert core.holds() == at(59)
+        assert len(core.system.timers) < 100
+
+    def test_a_fetch_that_fails_is_told_once_and_repeated(self, core: Core) -> None:
+        """Nothing is committed meanwhile."""
+        core.coordinator.inject("fetch", *[Refuse(GROUP_DENIED)] * 5)
+        handle = core.factory.spawn("g", "t", 0)
+        handle.submit(5)
+        core.advance(4.0)
+        assert core.commits() == []
+        (error,) = [error for _, error in core.listener.failures]
+        assert isinstance(error, OffsetFetchError)
+        core.advance(30.0)
+        assert core.holds() == at(5)
+
+    def test_a_partition_that_cannot_be_read_does_not_delay_new_managers(self, core: Core) -> None:
+        """Its pauses are its own."""
+        core.coordinator.inject("fetch", *[Refuse(TOPIC_DENIED, [tp(0)])] * 50)
+        core.spawn(0)
+        core.advance(60.0)
+        for partition in range(1, 5):
+            assert core.spawn(partition).initial.closed
+
+
+class TestUnknownOutcomes:
+    """No clear answer."""
+
+    @pytest.mark.fault(2)
+    def test_what_has_landed_is_not_sent_again(self, core: Core) -> None:
+        """It is read back, and acknowledged."""
+        core.coordinator.inject("commit", Unknown(TIMED_OUT, 0.0))
+        handle = core.spawn()
+        handle.submit(5)
+        core.advance(60.0)
+        assert core.commits() == [{0: 5}]
+        assert handle.status().committed == at(5)
+
+    @pytest.mark.fault(2)
+    def test_it_is_told_as_what_it_is(self, core: Core) -> None:
+        """Neither as committed nor as refused."""
+        core.coordinator.inject("commit", Unknown(TIMED_OUT, None))
+        handle = core.spawn()
+        handle.submit(5)
+        core.advance(7.0)
+        (error,) = [error for _, error in core.listener.failures]
+        assert isinstance(error, OffsetCommitError)
+        assert error.info.verdict == "unknown"
+
+    @pytest.mark.parametrize("lands_after_s", [5.05, 6.0, 8.0, 12.0])
+    @pytest.mark.fault(2)
+    def test_what_lands_behind_a_newer_one_is_put_right(
+        self, core: Core, lands_after_s: float
+    ) -> None:
+        """The newest stands at last, and is told as committed only once it is."""
+        core.coordinator.inject("commit", Unknown(TIMED_OUT, lands_after_s))
+        handle = core.spawn()
+        handle.submit(5)
+        core.advance(1.5)
+        handle.submit(6)
+        core.advance(60.0)
+        assert core.holds() == at(6)
+        assert handle.status().committed == at(6)
+
+    def test_what_lands_after_the_stop_is_put_right(self, core: Core) -> None:
+        """The answer of a stop holds, though nobody is there any more."""
+        core.coordinator.inject("commit", Unknown(TIMED_OUT, 9.0))
+        handle = core.spawn()
+        handle.submit(5)
+        core.advance(1.5)
+        handle.submit(6)
+        future = core.stop(handle, 20.0)
+        core.advance(6.0)
+        assert future.get(timeout=0)[handle.key].committed == at(6)
+        core.advance(2.6)
+        assert core.holds() == at(5), "it has landed"
+        core.advance(60.0)
+        assert core.holds() == at(6)
+
+    def test_half_of_a_request(self, core: Core) -> None:
+        """Each partition has an outcome of its own."""
+        core.coordinator.inject("commit", Unknown(TIMED_OUT, 0.0, [tp(0)]))
+        first, second = core.spawn(0), core.spawn(1)
+        first.submit(5)
+        second.submit(5)
+        core.advance(20.0)
+        assert (core.holds(0), core.holds(1)) == (at(5), at(5))
+        assert core.commits() == [{0: 5, 1: 5}, {1: 5}]
+
+    def test_a_coordinator_that_breaks_its_contract_stops_nothing(self, core: Core) -> None:
+        """A client that raises, at once or later, is an unknown outcome like any other."""
+        handle = core.spawn()
+        commit = core.coordinator.commit
+        core.coordinator.commit = _raises  # type: ignore[method-assign,assignment]
+        handle.submit(5)
+        core.advance(5.0)
+        core.coordinator.commit = commit  # type: ignore[method-assign]
+        core.advance(30.0)
+        assert core.holds() == at(5)
+        details = [str(error) for _, error in core.listener.failures]
+        assert "the coordinator's client failed: RuntimeError('no more threads')" in details[0]
+
+
+def _raises(*_args: object) -> None:
+    raise RuntimeError("no more threads")
+
+
+class TestKeepAlive:
+    """Idle offsets do not expire while their manager lives."""
+
+    @pytest.mark.fault(34)
+    def test_an_unchanged_offset_is_committed_again_once_a_day(self, core: Core) -> None:
+        """Read first, then written."""
+        core.spawn(0).submit(5)
+        core.advance(7.5 * DAY_S)
+        assert core.commits() == [{0: 5}] * 8
+        assert core.holds(0) == at(5)
+
+    def test_an_initial_offset_is_committed_again_soon_and_once_a_day(self, core: Core) -> None:
+        """It may be about to expire when its manager starts; it lives as long as that does."""
+        core.put(at(3))
+        core.spawn()
+        core.advance(120.0)
+        assert core.commits() == [{0: 3}]
+        core.advance(7.5 * DAY_S)
+        assert core.commits() == [{0: 3}] * 8
+
+    def test_it_can_be_switched_off(self) -> None:
+        """Where idle commits are unwanted."""
+        core = Core(recommit_interval_s=0)
+        core.spawn().submit(5)
+        core.advance(10 * DAY_S)
+        assert core.commits() == [{0: 5}]
+
+    def test_what_somebody_else_changed_is_theirs_until_a_new_submit(self, core: Core) -> None:
+        """A reset by a tool is not undone by an idle manager."""
+        handle = core.spawn()
+        handle.submit(5)
+        core.advance(2.0)
+        core.put(at(1))
+        core.advance(3 * DAY_S)
+        assert core.holds() == at(1)
+        handle.submit(6)
+        core.advance(2.0)
+        assert core.holds() == at(6)
+
+    def test_it_ends_with_the_manager(self, core: Core) -> None:
+        """A dead job's offsets may expire."""
+        handle = core.spawn()
+        handle.submit(5)
+        handle.stop()
+        core.advance(5 * DAY_S)
+        assert core.commits() == [{0: 5}]

@@ -1,0 +1,79 @@
+"""Settings are checked when they are made."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields
+from typing import Any
+
+import pytest
+
+from offsetmgr.config import CHOICES, MAY_BE_ZERO, CommitSettings
+from offsetmgr.errors import InvalidValueError
+
+NAMES = [field.name for field in fields(CommitSettings) if field.name not in CHOICES]
+
+
+def test_the_defaults_make_sense() -> None:
+    """A second between commits, the broker's own time-out, a keep-alive once a day."""
+    settings = CommitSettings()
+    assert settings.commit_interval_s == 1.0
+    assert settings.request_timeout_s == 5.0
+    assert settings.recommit_interval_s == 86_400.0
+
+
+def test_settings_do_not_change_once_made() -> None:
+    """What was checked is what is used."""
+    with pytest.raises(FrozenInstanceError):
+        CommitSettings().commit_interval_s = 2.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("value", [True, "1", None, float("nan"), float("inf"), [1]])
+def test_what_is_no_number_is_refused_by_name(name: str, value: Any) -> None:
+    """The first connection is never made with a setting that means nothing."""
+    with pytest.raises(InvalidValueError, match=f"^{name} .* is not a number; give a number$"):
+        CommitSettings(**{name: value})
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("value", [-1, -0.5])
+def test_negative_settings_are_refused_by_name(name: str, value: Any) -> None:
+    """No pause, limit or interval is below nothing."""
+    with pytest.raises(InvalidValueError) as caught:
+        CommitSettings(**{name: value})
+    assert caught.value.field == name
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in MAY_BE_ZERO])
+def test_zero_is_refused_where_it_would_spin(name: str) -> None:
+    """A pause of nothing is a loop; a limit of nothing is a mailbox without room."""
+    with pytest.raises(InvalidValueError, match=f"^{name} 0 is too small"):
+        CommitSettings(**dict[str, Any]({name: 0}))
+
+
+@pytest.mark.parametrize("name", sorted(MAY_BE_ZERO))
+def test_zero_switches_off(name: str) -> None:
+    """Where somebody keeps offsets from expiring, or from changing, by other means."""
+    settings: dict[str, Any] = {name: 0}
+    assert getattr(CommitSettings(**settings), name) == 0
+
+
+@pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.parametrize("value", ["", "Follow", "none", 1, None, ["follow"]])
+def test_what_is_no_choice_is_refused_by_name(name: str, value: Any) -> None:
+    """The words that there are stand in the message."""
+    with pytest.raises(InvalidValueError, match=f"^{name} .* is no choice; give one of ") as caught:
+        CommitSettings(**{name: value})
+    assert all(choice in str(caught.value) for choice in CHOICES[name])
+
+
+def test_half_an_error_is_no_limit() -> None:
+    """A count is whole."""
+    with pytest.raises(InvalidValueError, match=r"^error_limit 2\.5 is not a number"):
+        CommitSettings(error_limit=2.5)  # type: ignore[arg-type]
+
+
+def test_the_longest_pause_is_not_the_shorter_one() -> None:
+    """Two settings that contradict each other name the one to change."""
+    with pytest.raises(InvalidValueError, match=r"^retry_backoff_max_s 0\.1 is lower than"):
+        CommitSettings(retry_backoff_s=0.2, retry_backoff_max_s=0.1)

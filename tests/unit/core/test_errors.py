@@ -1,0 +1,230 @@
+"""The error tree and the table of Kafka's codes."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import re
+
+import confluent_kafka
+import pytest
+
+from offsetmgr import errors
+from offsetmgr.codes import OWN_CODES
+from offsetmgr.errors import (
+    ERRORS,
+    ClientFencedError,
+    ErrorInfo,
+    Fault,
+    InvalidValueError,
+    ManagerExistsError,
+    ManagerStoppedError,
+    OffsetCommitError,
+    OffsetConflictError,
+    OffsetFetchError,
+    OffsetManagerError,
+    OffsetNoticeError,
+    OffsetRegressionError,
+    OffsetTimeoutError,
+    OverloadedError,
+    Scope,
+    ServiceError,
+    ServiceUnavailableError,
+    Verdict,
+    error_info,
+    shown,
+)
+
+INFO = error_info(25)
+
+KAFKAS = [info for info in ERRORS.values() if info.code < OWN_CODES]
+
+EXAMPLES: list[OffsetManagerError] = [
+    InvalidValueError("offset", -1, "is negative", "give more"),
+    OffsetRegressionError("g/t/0", 5, 7),
+    ManagerExistsError("g/t/0", "etl"),
+    OffsetConflictError("changed by another"),
+    ManagerStoppedError("g/t/0 is stopped"),
+    ClientFencedError("a newer one"),
+    OffsetCommitError("g", "t", 0, 5, INFO, "held by x"),
+    OffsetFetchError("g", "t", 0, None, INFO),
+    OffsetNoticeError("g", "t", 0, 5, error_info(32_001), "it is 7 now"),
+    OffsetTimeoutError("after 5 s"),
+    OverloadedError("too many"),
+    ServiceError(500, "broken", "internal"),
+    ServiceUnavailableError("no answer"),
+]
+
+
+def _classes() -> dict[str, type[OffsetManagerError]]:
+    return {
+        name: found
+        for name, found in vars(errors).items()
+        if inspect.isclass(found) and issubclass(found, OffsetManagerError)
+    }
+
+
+def test_the_tree_in_the_docstring_is_the_real_one() -> None:
+    """Each line stands below its real parent, with its second base in brackets; none is missing."""
+    drawn: dict[str, tuple[str | None, str | None]] = {}
+    above: list[str] = []
+    text = inspect.getdoc(errors)
+    assert text is not None
+    for line in text.splitlines():
+        found = re.match(r"^([ │├└─]*)(\w+Error)(?: \((\w+)\))?", line)
+        if found is None or ("─" not in line and found[2] != "OffsetManagerError"):
+            continue
+        depth = len(found[1]) // len("├── ") - 1  # the whole tree is indented once
+        del above[depth:]
+        drawn[found[2]] = (above[-1] if above else None, found[3])
+        above.append(found[2])
+    ours = _classes()
+    real = {
+        name: (
+            next((base.__name__ for base in found.__bases__ if base.__name__ in ours), None),
+            next((base.__name__ for base in found.__bases__[1:]), None),
+        )
+        for name, found in ours.items()
+    }
+    assert drawn == real
+
+
+def test_every_error_has_an_example_here() -> None:
+    """What follows holds for every class, and for those to come."""
+    abstract = {OffsetManagerError, errors.CoordinatorError}
+    assert {type(example) for example in EXAMPLES} == set(_classes().values()) - abstract
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda e: type(e).__name__)
+def test_errors_survive_pickling_and_copying(error: OffsetManagerError) -> None:
+    """They cross processes (Spark's, for one) with all they carry."""
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):  # noqa: S301 -- our own
+        assert type(again) is type(error)
+        assert str(again) == str(error)
+        assert vars(again) == vars(error)
+        assert again.code == error.code
+
+
+def test_stable_names_are_not_used_twice() -> None:
+    """The service's JSON tells errors apart by their code alone."""
+    by_kafka = (*errors.CoordinatorError.__subclasses__(), errors.CoordinatorError, ServiceError)
+    codes = [found.code for found in _classes().values() if found not in by_kafka]
+    own = [code for code in codes if code != OffsetManagerError.code]
+    assert len(own) == len(set(own))
+
+
+@pytest.mark.parametrize("info", ERRORS.values(), ids=lambda i: i.name)
+def test_every_row_of_the_table_is_complete(info: ErrorInfo) -> None:
+    """Each code has a name, a class and a hint that fits a line."""
+    assert ERRORS[info.code] is info
+    assert isinstance(info.retriable, bool)
+    assert isinstance(info.scope, Scope)
+    assert isinstance(info.fault, Fault)
+    assert isinstance(info.verdict, Verdict)
+    assert 10 <= len(info.hint) <= 160
+    assert "\n" not in info.hint
+    assert not info.hint.endswith(".")
+
+
+@pytest.mark.parametrize("info", KAFKAS, ids=lambda i: i.name)
+def test_names_are_those_of_kafka(info: ErrorInfo) -> None:
+    """An operator finds the name in Kafka's own documentation, or in librdkafka's for its own."""
+    known: str = confluent_kafka.KafkaError(info.code).name()
+    renamed = {
+        "UNKNOWN": "UNKNOWN_SERVER_ERROR",
+        "UNKNOWN_TOPIC_OR_PART": "UNKNOWN_TOPIC_OR_PARTITION",
+        "NOT_LEADER_FOR_PARTITION": "NOT_LEADER_OR_FOLLOWER",
+        "TOPIC_EXCEPTION": "INVALID_TOPIC_EXCEPTION",
+    }
+    assert info.name == renamed.get(known, known)
+
+
+COMMIT_CODES = {3, 7, 12, 14, 15, 16, 22, 24, 25, 27, 28, 29, 30, 35, 69, 82, 100, 110, 113, -1}
+FETCH_CODES = {3, 7, 14, 15, 16, 24, 25, 29, 30, 35, 69, 88, 100, 113, -1}
+LOOK_UP_CODES = {8, 14, 15, 16, 24, 30, 42, 89, 129}
+JOIN_CODES = {15, 16, 23, 24, 25, 26, 27, 30, 79, 81, 82, 110, 111, 113}
+CONNECTION_CODES = {13, 31, 33, 34, 56, 58}
+
+
+@pytest.mark.parametrize(
+    "codes",
+    [COMMIT_CODES, FETCH_CODES, LOOK_UP_CODES, JOIN_CODES, CONNECTION_CODES],
+    ids=["OffsetCommit", "OffsetFetch", "FindCoordinator", "JoinGroup", "connection"],
+)
+def test_no_code_of_kafkas_protocol_guide_is_missing(codes: set[int]) -> None:
+    """What Kafka documents for the requests that are made has a class of its own."""
+    assert codes <= ERRORS.keys()
+
+
+def test_what_is_not_in_the_table_is_tried_again_after_a_look() -> None:
+    """A code of a newer Kafka neither loses an offset nor overwrites one."""
+    info = error_info(9999)
+    assert info.retriable
+    assert info.verdict is Verdict.UNKNOWN
+    assert info.name == "CODE_9999"
+    assert error_info(9999, "NEW_ONE").name == "NEW_ONE"
+
+
+@pytest.mark.parametrize("code", [-185, -195, 7, 13, 15, 16, 56, -1])
+def test_outcomes_that_nobody_knows_are_not_taken_as_refusals(code: int) -> None:
+    """A commit answered so can have landed, or can land yet."""
+    assert error_info(code).verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize("code", [12, 28, 29, 30, 24, 42])
+def test_refusals_that_repeat_themselves_are_permanent(code: int) -> None:
+    """Nothing but a new submit, or an operator, changes them."""
+    info = error_info(code)
+    assert not info.retriable
+    assert info.verdict is Verdict.REFUSED
+
+
+def test_a_commit_error_says_what_and_why() -> None:
+    """The message holds place, offset, reason and Kafka's name; the detail replaces the hint."""
+    plain = OffsetCommitError("g", "t", 3, 1042, error_info(12))
+    assert str(plain) == (
+        "commit of g/t/3 at offset 1042 failed: the metadata is longer than the broker's "
+        "offset.metadata.max.bytes; submit less (OFFSET_METADATA_TOO_LARGE)"
+    )
+    assert (plain.code, plain.retriable) == ("OFFSET_METADATA_TOO_LARGE", False)
+    held = OffsetFetchError("g", "t", 3, None, INFO, "held by etl@host")
+    assert str(held) == "fetch of g/t/3 failed: held by etl@host (UNKNOWN_MEMBER_ID)"
+    assert (held.hint, held.retriable) == ("held by etl@host", True)
+
+
+def test_a_notice_does_not_speak_of_a_failure() -> None:
+    """Nothing failed; it says what was, what was found and its stable name."""
+    notice = OffsetNoticeError("g", "t", 3, 13, error_info(32_001), "it is 40 now")
+    assert str(notice) == (
+        "committed offset of g/t/3 at offset 13: it is 40 now (OFFSET_CHANGED_EXTERNALLY)"
+    )
+    assert not notice.retriable
+
+
+def test_a_regression_says_how_to_go_back_on_purpose() -> None:
+    """The fix stands in the message."""
+    assert "call rewind(5)" in str(OffsetRegressionError("g/t/0", 5, 7))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("a\nb", "'a\\nb'"),
+        ("x" * 100, "'" + "x" * 80 + "'… (100 characters)"),
+        (b"y" * 100, "b'" + "y" * 80 + "'… (100 characters)"),
+        (list(range(100)), str(list(range(100)))[:80] + "…"),
+        (10**5000, "an integer of 16610 bits"),
+        (None, "None"),
+    ],
+    ids=["lines", "long text", "long bytes", "long list", "long number", "nothing"],
+)
+def test_hostile_values_are_shown_in_one_short_line(value: object, text: str) -> None:
+    """Nothing that a caller sends can flood a log or break its lines."""
+    assert shown(value) == text
+
+
+def test_builtin_families_are_kept() -> None:
+    """Callers may catch what Python calls it: ValueError for bad values, TimeoutError for waits."""
+    assert issubclass(InvalidValueError, ValueError)
+    assert issubclass(OffsetTimeoutError, TimeoutError)

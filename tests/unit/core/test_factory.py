@@ -1,0 +1,352 @@
+"""Spawning and stopping: one manager per key, and every stop answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actors.testing import SimSystem
+from offsetmgr.coordinator.memory import MemoryCoordinator, Refuse, Unknown
+from offsetmgr.errors import (
+    InvalidValueError,
+    ManagerExistsError,
+    ManagerStoppedError,
+    OffsetRegressionError,
+)
+from offsetmgr.manager import Factory, ManagerHandle
+from offsetmgr.types import StopResult
+from tests.unit.core.core import TIMED_OUT, TOPIC_DENIED, Core, at, tp
+
+
+class TestSpawn:
+    """Managers start."""
+
+    def test_a_second_one_is_refused_with_the_name_of_the_owner(self, core: Core) -> None:
+        """Two writers would overwrite each other."""
+        core.factory.spawn("g", "t", 0, owner="etl@host")
+        with pytest.raises(ManagerExistsError, match=r"^g/t/0 is held by etl@host; stop that one"):
+            core.factory.spawn("g", "t", 0)
+
+    def test_the_same_partition_in_another_group_is_another_manager(self, core: Core) -> None:
+        """The key is the whole of group, topic and partition."""
+        for group, topic, partition in [("g", "t", 0), ("h", "t", 0), ("g", "u", 0), ("g", "t", 1)]:
+            core.factory.spawn(group, topic, partition)
+        assert len(core.factory.managers()) == 4
+        assert len(core.factory.managers("g")) == 3
+
+    @pytest.mark.parametrize(
+        ("group", "topic", "partition"),
+        [("", "t", 0), ("a\nb", "t", 0), ("g", "a/b", 0), ("g", "t", -1), ("g", "t", 2**31)],
+    )
+    def test_bad_names_are_refused_before_anything_starts(
+        self, core: Core, group: str, topic: str, partition: int
+    ) -> None:
+        """Librdkafka would abort the process on some."""
+        with pytest.raises(InvalidValueError):
+            core.factory.spawn(group, topic, partition)
+        core.advance(1.0)
+        assert core.factory.managers() == []
+        assert core.coordinator.requests == ()
+
+    def test_a_thousand_at_once_cost_one_fetch(self, core: Core) -> None:
+        """Start-up does not ask for each partition."""
+        core.factory.spawn_many("g", [tp(p) for p in range(1000)])
+        core.advance(10.0)
+        assert [len(request.partitions or ()) for request in core.requests("fetch")] == [1000]
+        assert all(handle.initial.closed for handle in core.factory.managers())
+
+    def test_spawned_one_by_one_they_cost_two(self, core: Core) -> None:
+        """All that come while the first fetch is under way share the second."""
+        core.factory.spawn("g", "t", 0)
+        core.system.run_until_idle()
+        for partition in range(1, 500):
+            core.factory.spawn("g", "t", partition)
+        core.advance(1.0)
+        assert [len(request.partitions or ()) for request in core.requests("fetch")] == [1, 499]
+
+    def test_those_that_exist_do_not_keep_the_others_from_starting(self, core: Core) -> None:
+        """Each partition gets its handle or its error."""
+        core.spawn(1)
+        made = core.factory.spawn_many("g", [tp(0), tp(1), tp(2)])
+        assert isinstance(made[tp(1)], ManagerExistsError)
+        assert [type(made[tp(p)]) for p in (0, 2)] == [ManagerHandle, ManagerHandle]
+
+    def test_a_live_manager_can_be_found(self, core: Core) -> None:
+        """By its key, and not after its stop."""
+        handle = core.spawn()
+        found = core.factory.get(handle.key)
+        assert found is not None
+        assert found.key == handle.key
+        handle.stop()
+        assert core.factory.get(handle.key) is None
+
+    def test_after_a_stop_a_new_one_starts_from_what_was_committed(self, core: Core) -> None:
+        """As soon as the stop is answered, the name is free."""
+        handle = core.spawn()
+        handle.submit(7)
+        handle.stop()
+        again = core.factory.spawn("g", "t", 0)
+        core.advance(1.0)
+        assert again.initial_offset(timeout=0) == at(7)
+        again.submit(8)
+        core.advance(2.0)
+        assert core.holds() == at(8)
+
+    def test_a_successor_may_start_while_an_abandoned_commit_is_under_way(self, core: Core) -> None:
+        """The answer to a predecessor is not mistaken for its own."""
+        handle = core.spawn()
+        handle.submit(7)
+        core.coordinator.pause()
+        core.stop(handle, 0.5)
+        core.advance(0.5)
+        again = core.factory.spawn("g", "t", 0)
+        again.submit(9)
+        core.coordinator.resume()
+        core.advance(10.0)
+        assert core.holds() == at(9)
+        assert again.status().committed == at(9)
+        assert core.coordinator.most_in_flight("g") == 1
+
+    def test_an_empty_group_leaves_nothing_behind(self, core: Core) -> None:
+        """No actor, no name, no memory, and no hold on the group."""
+        before = core.system.actor_count()
+        for handle in (core.spawn(0), core.spawn(1)):
+            handle.stop()
+        core.advance(60.0)
+        assert core.system.actor_count() == before
+        actor: Any = core.factory._ref.cell._actor
+        assert (actor._rosters, actor._committers) == ({}, {})
+        assert core.coordinator.released == ("g",)
+
+
+class TestStop:
+    """Managers end, and say what was committed and what was not."""
+
+    def test_with_nothing_to_commit_it_is_answered_at_once(self, core: Core) -> None:
+        """No request, no wait."""
+        core.put(at(5))
+        handle = core.spawn()
+        future = core.stop(handle, 10.0)
+        core.system.run_until_idle()
+        assert future.get(timeout=0) == {handle.key: StopResult(at(5))}
+        assert core.commits() == []
+
+    def test_without_a_coordinator_and_with_nothing_to_commit_too(self, core: Core) -> None:
+        """What was never known is not waited for."""
+        core.coordinator.pause()
+        handle = core.spawn()
+        future = core.stop(handle, 10.0)
+        core.system.run_until_idle()
+        assert future.get(timeout=0) == {handle.key: StopResult(None)}
+
+    def test_the_newest_offset_goes_first_without_waiting_for_the_interval(self) -> None:
+        """The last submit before a stop is the one that matters."""
+        core = Core(commit_interval_s=3600.0)
+        handle = core.spawn()
+        for offset in range(100):
+            handle.submit(offset)
+        future = core.stop(handle, 10.0)
+        core.advance(0.1)
+        assert future.get(timeout=0) == {handle.key: StopResult(at(99))}
+        assert core.commits() == [{0: 99}]
+
+    def test_before_the_initial_offset_is_known(self) -> None:
+        """It is fetched, compared and committed within the deadline."""
+        core = Core(commit_interval_s=3600.0)
+        core.put(at(5))
+        handle = core.factory.spawn("g", "t", 0)
+        handle.submit(7)
+        future = core.stop(handle, 10.0)
+        core.advance(0.1)
+        assert future.get(timeout=0) == {handle.key: StopResult(at(7))}
+
+    @pytest.mark.parametrize("flush", [True, False])
+    def test_before_the_initial_offset_is_known_a_lower_one_is_not_committed(
+        self, core: Core, *, flush: bool
+    ) -> None:
+        """Hurry is no reason to go back: it is told as a regression."""
+        core.put(at(10))
+        handle = core.factory.spawn("g", "t", 0)
+        handle.submit(5)
+        ask = core.factory.flush if flush else core.factory.stop_managers
+        future = ask([handle.key], 10.0)
+        core.advance(5.0)
+        result = future.get(timeout=0)[handle.key]
+        assert (result.committed, result.uncommitted) == (at(10), at(5))
+        assert isinstance(result.error, OffsetRegressionError)
+        assert core.commits() == []
+
+    def test_with_a_stalled_coordinator_it_returns_by_its_deadline(self, core: Core) -> None:
+        """And says what was not committed; the mailboxes are closed, the name is free."""
+        core.put(at(5))
+        handle = core.spawn()
+        core.coordinator.pause()
+        handle.submit(7)
+        future = core.stop(handle, 3.0)
+        core.advance(2.999)
+        assert not future.done()
+        core.advance(0.001)
+        assert future.get(timeout=0) == {handle.key: StopResult(at(5), at(7))}
+        assert handle.committed_offsets().closed
+        assert handle.errors().closed
+        assert core.factory.get(handle.key) is None
+
+    def test_a_permanent_refusal_ends_it_early(self, core: Core) -> None:
+        """There is nothing left to wait for; the error says why."""
+        handle = core.spawn()
+        core.coordinator.inject("commit", Refuse(TOPIC_DENIED))
+        handle.submit(7)
+        future = core.stop(handle, 60.0)
+        core.advance(0.1)
+        result = future.get(timeout=0)[handle.key]
+        assert result.uncommitted == at(7)
+        assert result.error is not None
+        assert result.error.code == "TOPIC_AUTHORIZATION_FAILED"
+
+    @pytest.mark.parametrize("lands_after_s", [0.0, None, 6.0])
+    def test_an_unknown_outcome_is_found_out_first(
+        self, core: Core, lands_after_s: float | None
+    ) -> None:
+        """Landed, never landed, or landing after it was given up: the offset is there at last."""
+        handle = core.spawn()
+        core.coordinator.inject("commit", Unknown(TIMED_OUT, lands_after_s))
+        handle.submit(7)
+        future = core.stop(handle, 20.0)
+        core.advance(20.0)
+        assert future.get(timeout=0) == {handle.key: StopResult(at(7))}
+        core.advance(20.0)
+        assert core.holds() == at(7)
+
+    def test_a_retriable_error_is_tried_again_before_the_deadline(self) -> None:
+        """Not an interval later."""
+        core = Core(commit_interval_s=3600.0)
+        handle = core.spawn()
+        core.coordinator.inject("commit", Refuse(14), Refuse(14), Unknown(-195, None))
+        handle.submit(7)
+        future = core.stop(handle, 10.0)
+        core.advance(10.0)
+        assert future.get(timeout=0) == {handle.key: StopResult(at(7))}
+
+    def test_twice_is_harmless(self, core: Core) -> None:
+        """At the same time, and long after; through any handle."""
+        handle = core.spawn()
+        handle.submit(7)
+        futures = [core.stop(handle, 5.0) for _ in range(3)]
+        core.advance(1.0)
+        futures.append(core.stop(handle, 5.0))
+        core.system.run_until_idle()
+        assert [future.get(timeout=0) for future in futures] == [
+            {handle.key: StopResult(at(7))}
+        ] * 4
+
+    @pytest.mark.parametrize("steps", range(12))
+    def test_a_second_stop_is_answered_wherever_the_first_one_is(self, steps: int) -> None:
+        """Between any two steps of the end there is none in which a message is lost."""
+        core = Core(commit_interval_s=3600.0)
+        handle = core.spawn()
+        core.stop(handle, 5.0)
+        for _ in range(steps):
+            runnable = core.system._sim_dispatcher.pick()
+            if runnable is not None:
+                core.system._step(runnable)
+        future = core.stop(handle, 5.0)
+        core.system.run_until_idle()
+        assert future.get(timeout=0) == {handle.key: StopResult(None)}
+
+    def test_an_acknowledgement_on_its_way_is_in_the_answer(self) -> None:
+        """Whatever the order of messages, a stop never answers an older offset than it should."""
+        for seed in range(40):
+            core = Core(seed=seed)
+            handle = core.spawn()
+            handle.submit(7)
+            core.advance(1.005)
+            future = core.stop(handle, 5.0)
+            core.advance(0.1)
+            assert future.get(timeout=0) == {handle.key: StopResult(at(7))}
+            assert list(handle.committed_offsets()) == [at(7)]
+
+    @pytest.mark.parametrize("steps", range(6))
+    def test_the_committed_mailbox_ends_with_what_was_committed_last(self, steps: int) -> None:
+        """Also where the stop overtakes the acknowledgement."""
+        core = Core(latency_s=0.5)
+        handle = core.spawn()
+        core.advance(0.9)
+        handle.submit(7)
+        core.advance(1.49)
+        assert core.coordinator.in_flight("g") == 1
+        core.system._manual_clock.advance(0.01)
+        core.system.timers.fire_due()
+        for _ in range(steps):
+            runnable = core.system._sim_dispatcher.pick()
+            if runnable is not None:
+                core.system._step(runnable)
+        future = core.stop(handle, 5.0)
+        core.advance(5.0)
+        assert future.get(timeout=0) == {handle.key: StopResult(at(7))}
+        assert list(handle.committed_offsets()) == [at(7)]
+
+    def test_others_of_the_group_are_not_disturbed(self, core: Core) -> None:
+        """A stop hurries its peers' offsets along, and that is all."""
+        gone, stays = core.spawn(0), core.spawn(1)
+        stays.submit(3)
+        gone.stop()
+        stays.submit(4)
+        core.advance(2.0)
+        assert core.holds(1) == at(4)
+        assert stays.status().phase == "ready"
+
+
+class TestFactoryStop:
+    """The end of everything."""
+
+    def test_stops_all_within_the_deadline(self, core: Core) -> None:
+        """What is committed and what is not, of every manager."""
+        first, second = core.spawn(0, "g"), core.spawn(0, "h")
+        core.coordinator.pause("h")
+        first.submit(1)
+        second.submit(2)
+        began = core.system.clock.now()
+        results = core.factory.stop(2.0)
+        assert results == {first.key: StopResult(at(1)), second.key: StopResult(None, at(2))}
+        assert core.system.clock.now() - began <= 2.0 + 1.0
+
+    def test_twice_is_harmless(self, core: Core) -> None:
+        """The second answer is empty."""
+        core.spawn()
+        assert len(core.factory.stop(2.0)) == 1
+        core.system.run_until_idle()
+        assert core.factory.stop(2.0) == {}
+
+    def test_nothing_starts_after_it(self, core: Core) -> None:
+        """It says so."""
+        core.factory.stop(2.0)
+        with pytest.raises(ManagerStoppedError, match="the factory is stopped"):
+            core.factory.spawn("g", "t", 0)
+
+    def test_nothing_starts_after_its_system_was_stopped(self, core: Core) -> None:
+        """It says so, and does not keep the name."""
+        core.system.stop()
+        for _ in range(2):
+            with pytest.raises(ManagerStoppedError, match="the actor system of the factory"):
+                core.factory.spawn("g", "t", 0)
+        assert core.factory.managers() == []
+
+    def test_a_stop_of_a_manager_after_it_is_answered(self, core: Core) -> None:
+        """A handle that outlives the factory does not hang."""
+        handle = core.spawn()
+        handle.submit(3)
+        core.factory.stop(5.0)
+        core.system.run_until_idle()
+        assert handle.stop(1.0) == StopResult(at(3))
+
+    def test_it_leaves_the_system_it_was_given(self) -> None:
+        """Only a system of its own ends with it."""
+        system = SimSystem(1)
+        coordinator = MemoryCoordinator(call_after=system.timers.call_after, clock=system.clock)
+        Factory(coordinator, system=system).stop(1.0)
+        system.run_until_idle()
+        again = Factory(coordinator, system=system)
+        handle = again.spawn("g", "t", 0)
+        system.advance(1.0)
+        assert handle.initial_offset(timeout=0) is None

@@ -1,0 +1,144 @@
+"""Flushing, and submitting for a whole group at once."""
+
+from __future__ import annotations
+
+from offsetmgr.coordinator.memory import Refuse
+from offsetmgr.errors import ManagerStoppedError, OffsetRegressionError
+from offsetmgr.manager import Submission
+from offsetmgr.types import ManagerKey, StopResult
+from tests.unit.core.core import GROUP_DENIED, Core, at, tp
+
+
+class TestFlush:
+    """Commit now, and say what was committed."""
+
+    def test_of_a_thousand_is_one_commit(self) -> None:
+        """However many messages that takes inside."""
+        core = Core(commit_interval_s=3600.0)
+        core.factory.spawn_many("g", [tp(p) for p in range(1000)])
+        core.advance(1.0)
+        for handle in core.factory.managers():
+            handle.submit(5)
+        results = core.flush(core.factory.managers(), 10.0)
+        assert results == [StopResult(at(5))] * 1000
+        assert [len(commit) for commit in core.commits()] == [1000]
+
+    def test_of_what_is_clean_is_answered_at_once(self, core: Core) -> None:
+        """No request is made."""
+        handle = core.spawn()
+        handle.submit(5)
+        core.advance(2.0)
+        assert core.flush([handle], 10.0) == [StopResult(at(5))]
+        assert core.commits() == [{0: 5}]
+
+    def test_waits_for_what_was_newest_when_it_was_asked_for(self) -> None:
+        """What is submitted later does not delay it."""
+        core = Core(commit_interval_s=3600.0)
+        handle = core.spawn()
+        handle.submit(5)
+        future = core.factory.flush([handle.key], 10.0)
+        core.advance(0.005)
+        handle.submit(6)
+        core.advance(0.01)
+        assert future.get(timeout=0) == {handle.key: StopResult(at(5))}
+
+    def test_while_an_older_commit_is_under_way_waits_for_the_newer_one(self) -> None:
+        """An acknowledgement of the older one is not its answer."""
+        core = Core(commit_interval_s=3600.0, latency_s=1.0)
+        handle = core.spawn()
+        core.advance(2.0)
+        handle.submit(5)
+        core.factory.flush([handle.key], 10.0)
+        core.advance(0.5)
+        handle.submit(6)
+        future = core.factory.flush([handle.key], 10.0)
+        core.advance(1.0)
+        assert not future.done()
+        core.advance(1.0)
+        assert future.get(timeout=0) == {handle.key: StopResult(at(6))}
+
+    def test_at_the_deadline_says_what_is_left_and_the_manager_goes_on(self, core: Core) -> None:
+        """Nothing is given up."""
+        handle = core.spawn()
+        core.coordinator.pause()
+        handle.submit(5)
+        assert core.flush([handle], 2.0) == [StopResult(None, at(5))]
+        core.coordinator.resume()
+        core.advance(30.0)
+        assert core.holds() == at(5)
+
+    def test_tries_what_was_refused_for_good_once_more(self, core: Core) -> None:
+        """Whoever flushes may have repaired it; if not, the answer comes at once."""
+        handle = core.spawn()
+        core.coordinator.inject("commit", Refuse(GROUP_DENIED), Refuse(GROUP_DENIED))
+        handle.submit(5)
+        core.advance(2.0)
+        (result,) = core.flush([handle], 10.0)
+        assert result.uncommitted == at(5)
+        assert core.flush([handle], 10.0) == [StopResult(at(5))]
+        assert len(core.listener.failures) == 2
+
+    def test_of_many_groups_is_one_commit_each(self) -> None:
+        """Groups do not wait for each other."""
+        core = Core(commit_interval_s=3600.0)
+        handles = [core.spawn(p, group) for group in ("g", "h") for p in range(3)]
+        for handle in handles:
+            handle.submit(5)
+        core.coordinator.pause("h")
+        future = core.factory.flush([handle.key for handle in handles], 1.0)
+        core.advance(1.0)
+        left = {key.group for key, result in future.get(timeout=0).items() if result.uncommitted}
+        assert left == {"h"}
+        assert core.commits("g") == [{0: 5, 1: 5, 2: 5}]
+
+    def test_leaves_out_who_is_not_there(self, core: Core) -> None:
+        """An unknown key is nobody's; and without any key it is answered at once."""
+        key = ManagerKey("g", "t", 9)
+        assert core.factory.flush([key], 5.0).get(timeout=0) == {}
+        assert core.factory.stop_managers([key], 5.0).get(timeout=0) == {}
+
+    def test_again_and_again_while_the_coordinator_is_away_leaves_nothing_behind(
+        self, core: Core
+    ) -> None:
+        """An hour of synchronous submits is not an hour of memory."""
+        handle = core.spawn()
+        core.coordinator.pause()
+        handle.submit(5)
+        for _ in range(500):
+            core.factory.flush([handle.key], 0.5)
+            core.advance(1.0)
+        assert len(handle._desk.waiters) <= 1
+        assert len(core.system.timers) < 200
+
+
+class TestGroupwiseSubmit:
+    """Many offsets of one group at once, as a service gets them."""
+
+    def test_each_goes_to_its_manager(self, core: Core) -> None:
+        """With metadata, leader epoch and rewind."""
+        core.put(at(10), 1)
+        core.spawn(0)
+        core.spawn(1)
+        refused = core.factory.submit(
+            "g", {tp(0): Submission(3, "m", 4), tp(1): Submission(5, rewind=True)}
+        )
+        core.advance(2.0)
+        assert refused == {}
+        assert core.holds(0) == (3, "m", 4)
+        assert core.holds(1) == at(5)
+
+    def test_the_refused_do_not_hold_back_the_others(self, core: Core) -> None:
+        """Each refusal is an error of its own."""
+        core.put(at(10), 1)
+        core.spawn(0)
+        core.spawn(1)
+        core.advance(1.0)
+        offsets = {tp(0): Submission(3), tp(1): Submission(5), tp(2): Submission(1)}
+        refused = core.factory.submit("g", offsets)
+        assert {where: type(error) for where, error in refused.items()} == {
+            tp(1): OffsetRegressionError,
+            tp(2): ManagerStoppedError,
+        }
+        assert "spawn it first" in str(refused[tp(2)])
+        core.advance(2.0)
+        assert core.holds(0) == at(3)

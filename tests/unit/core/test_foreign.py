@@ -1,0 +1,270 @@
+"""What becomes of a committed offset that somebody else has changed, by policy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from offsetmgr.coordinator.memory import Refuse, Unknown
+from offsetmgr.errors import (
+    Fault,
+    OffsetCommitError,
+    OffsetNoticeError,
+    OffsetRegressionError,
+    Scope,
+)
+from tests.unit.core.core import LOADING, Core, at, tp
+
+if TYPE_CHECKING:
+    from offsetmgr.manager import ManagerHandle
+
+VERIFY_S = 60.0
+POLICIES = ["follow", "overwrite", "pause"]
+
+
+def begun(policy: str = "follow", **settings: Any) -> tuple[Core, ManagerHandle]:
+    """A manager that has committed 13."""
+    core = Core(
+        on_external_change=policy, verify_interval_s=VERIFY_S, recommit_interval_s=0, **settings
+    )
+    handle = core.spawn()
+    handle.submit(13)
+    core.advance(2.0)
+    return core, handle
+
+
+def notices(core: Core) -> list[OffsetNoticeError]:
+    """What was told so far."""
+    return [e for _, e in core.listener.failures if isinstance(e, OffsetNoticeError)]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_it_is_told_once_with_what_was_and_what_is_and_what_to_do(policy: str) -> None:
+    """To the manager's user and to the observer (metrics, events, log), as data and in words."""
+    core, handle = begun(policy)
+    core.put(at(40))
+    core.advance(VERIFY_S + 2.0)
+    error = handle.errors().get(timeout=0)
+    assert isinstance(error, OffsetNoticeError)
+    assert notices(core) == [error]
+    assert (error.code, error.offset, error.retriable) == ("OFFSET_CHANGED_EXTERNALLY", 13, False)
+    assert (error.info.scope, error.info.fault) == (Scope.PARTITION, Fault.OPERATOR)
+    assert "committed offset of g/t/0 at offset 13: somebody else changed it: it is 40 now" in str(
+        error
+    )
+    core.advance(10 * VERIFY_S)
+    assert len(notices(core)) == 1
+
+
+@pytest.mark.parametrize("theirs", [7, 40])
+def test_follow_takes_theirs_over(theirs: int) -> None:
+    """It counts as committed and is left alone, however long nothing is submitted."""
+    core, handle = begun()
+    core.put(at(theirs))
+    core.advance(10 * VERIFY_S)
+    assert core.holds() == at(theirs)
+    assert handle.status().committed == at(theirs)
+    assert not handle.status().dirty
+
+
+def test_follow_makes_theirs_the_floor() -> None:
+    """The committed offset does not fall without a rewind, whoever committed it."""
+    core, handle = begun()
+    core.put(at(40))
+    core.advance(VERIFY_S)
+    with pytest.raises(OffsetRegressionError, match="lower than 40"):
+        handle.submit(14)
+    handle.rewind(14)
+    core.advance(2.0)
+    assert core.holds() == at(14)
+    handle.submit(15)
+    core.advance(2.0)
+    assert core.holds() == at(15)
+
+
+def test_follow_goes_on_from_a_lower_one() -> None:
+    """Also to what was submitted here before: it is not committed any more."""
+    core, handle = begun()
+    core.put(at(7))
+    core.advance(VERIFY_S)
+    handle.submit(9)
+    core.advance(2.0)
+    assert core.holds() == at(9)
+    core.put(at(7))
+    core.advance(VERIFY_S + 2.0)
+    handle.submit(9)
+    core.advance(2.0)
+    assert core.holds() == at(9)
+
+
+def test_follow_refuses_what_waits_and_is_lower() -> None:
+    """It stays dirty and visible, its waiters learn why at once, and a higher one goes."""
+    core, handle = begun(retry_backoff_max_s=5.0)
+    core.coordinator.inject("commit", *[Refuse(LOADING)] * 30)
+    handle.submit(14)
+    core.put(at(40))
+    core.advance(3 * VERIFY_S)
+    assert core.holds() == at(40)
+    assert handle.status().dirty
+    (result,) = core.flush([handle], 10.0)
+    assert result.uncommitted == at(14)
+    assert isinstance(result.error, OffsetCommitError)
+    assert result.error.code == "OFFSET_CHANGED_EXTERNALLY"
+    assert "somebody else committed 40, which is higher; rewind() to go back" in str(result.error)
+    handle.submit(41)
+    core.advance(120.0)
+    assert core.holds() == at(41)
+    assert not handle.status().dirty
+
+
+def test_follow_does_not_bring_back_what_was_deleted() -> None:
+    """An operator may have meant it; what is submitted next is committed."""
+    core, handle = begun()
+    core.broker.forget("g")
+    core.advance(10 * VERIFY_S)
+    assert "nothing is committed any more" in str(notices(core)[0])
+    assert core.holds() is None
+    assert handle.status().committed is None
+    handle.submit(14)
+    core.advance(2.0)
+    assert core.holds() == at(14)
+
+
+@pytest.mark.parametrize("theirs", [7, 40, None])
+def test_overwrite_commits_ours_again(theirs: int | None) -> None:
+    """At the first look, whatever theirs was."""
+    core, handle = begun("overwrite")
+    if theirs is None:
+        core.broker.forget("g")
+    else:
+        core.put(at(theirs))
+    core.advance(VERIFY_S + 2.0)
+    assert core.holds() == at(13)
+    assert handle.status().committed == at(13)
+    assert len(notices(core)) == 1
+
+
+def test_pause_commits_nothing_until_a_rewind() -> None:
+    """Each submit is taken, kept dirty and answered with what to do; a rewind ends it."""
+    core, handle = begun("pause")
+    core.put(at(7))
+    core.advance(VERIFY_S)
+    handle.submit(14)
+    core.advance(5.0)
+    assert core.holds() == at(7)
+    assert handle.status().dirty
+    (result,) = core.flush([handle], 10.0)
+    assert result.uncommitted == at(14)
+    assert result.error is not None
+    assert result.error.code == "COMMITS_PAUSED"
+    assert "rewind()" in str(result.error)
+    core.advance(10 * VERIFY_S)
+    assert core.holds() == at(7)
+    handle.rewind(9)
+    core.advance(2.0)
+    assert core.holds() == at(9)
+    handle.submit(10)
+    core.advance(2.0)
+    assert core.holds() == at(10)
+
+
+def test_pause_outlives_a_restart_and_ends_with_the_manager() -> None:
+    """A crash is no decision of anybody's; a new manager begins with theirs."""
+    core, handle = begun("pause")
+    core.put(at(7))
+    core.advance(VERIFY_S)
+    core.committer().tell(None)
+    core.advance(2.0)
+    handle.submit(14)
+    core.advance(5.0)
+    assert core.holds() == at(7)
+    stopped = core.stop(handle, 5.0)
+    core.advance(6.0)
+    assert stopped.get(timeout=0)[handle.key].uncommitted == at(14)
+    again = core.spawn()
+    assert again.initial_offset(timeout=0) == at(7)
+    again.submit(8)
+    core.advance(2.0)
+    assert core.holds() == at(8)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_its_peers_go_on(policy: str) -> None:
+    """Whatever is decided of one partition, the others of its group are committed on time."""
+    core, handle = begun(policy)
+    peer = core.spawn(1)
+    core.put(at(40))
+    core.advance(VERIFY_S)
+    for offset in (5, 6, 7):
+        peer.submit(offset)
+        if offset == 6 and policy == "pause":
+            handle.submit(50)
+        core.advance(1.1)
+        assert core.holds(1) == at(offset)
+
+
+def test_a_busy_job_does_not_cover_what_somebody_else_commits_again_and_again() -> None:
+    """The look comes right before a commit, so a second writer is found in one round."""
+    core, handle = begun()
+    for offset in range(14, 14 + int(VERIFY_S) + 5):
+        handle.submit(offset)
+        core.advance(0.9)
+        core.put(at(offset - 5, "theirs"))
+        core.advance(0.1)
+    assert notices(core)
+    assert notices(core)[0].detail.startswith("somebody else changed it")
+
+
+def test_a_round_is_one_request_for_the_group() -> None:
+    """However many managers it has; and none where it is switched off."""
+    core, _ = begun()
+    for partition in range(1, 50):
+        core.spawn(partition).submit(1)
+    core.advance(2.0)
+    before = len(core.requests("fetch"))
+    core.advance(10 * VERIFY_S)
+    assert 9 <= len(core.requests("fetch")) - before <= 11
+    assert set(core.requests("fetch")[-1].partitions or ()) == {tp(p) for p in range(50)}
+    off = Core(verify_interval_s=0, recommit_interval_s=0)
+    off.spawn().submit(5)
+    off.advance(3600.0)
+    assert len(off.requests("fetch")) == 1
+
+
+def test_a_group_that_cannot_be_read_goes_on_committing() -> None:
+    """A look that fails is taken again with the next round."""
+    core, handle = begun()
+    core.coordinator.inject("fetch", *[Unknown(7, None)] * 3)
+    for offset in range(14, 14 + int(VERIFY_S)):
+        handle.submit(offset)
+        core.advance(2.0)
+        assert core.holds() == at(offset)
+    assert notices(core) == []
+
+
+def test_what_waits_above_theirs_is_still_the_floor() -> None:
+    """It goes over theirs, so that nothing lower may come after it."""
+    core, handle = begun(retry_backoff_max_s=5.0)
+    core.coordinator.inject("commit", *[Refuse(LOADING)] * 30)
+    handle.submit(14)
+    core.put(at(7))
+    core.advance(VERIFY_S + 2.0)
+    assert notices(core)
+    with pytest.raises(OffsetRegressionError, match="lower than 14"):
+        handle.submit(9)
+    core.advance(180.0)
+    assert core.holds() == at(14)
+
+
+def test_overwrite_looks_no_more_often_while_it_cannot_commit() -> None:
+    """A keep-alive that found theirs is not taken again and again until ours is committed."""
+    core = Core(on_external_change="overwrite", recommit_interval_s=60.0, verify_interval_s=0)
+    core.spawn().submit(13)
+    core.advance(2.0)
+    core.put(at(7))
+    core.coordinator.inject("commit", *[Refuse(LOADING)] * 10)
+    core.advance(62.0)
+    assert len(notices(core)) == 1
+    core.advance(300.0)
+    assert core.holds() == at(13)

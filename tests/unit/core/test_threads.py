@@ -1,0 +1,232 @@
+"""The real thing: many threads, a pool of actors, no order but what the core keeps itself."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors import ActorSystem
+from offsetmgr.config import CommitSettings
+from offsetmgr.coordinator.memory import MemoryCoordinator
+from offsetmgr.errors import ManagerExistsError, ManagerStoppedError, OffsetRegressionError
+from offsetmgr.manager import Factory, ManagerHandle
+from offsetmgr.types import StopResult
+from tests.unit.core.core import at, tp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+THREADS = 8
+SUBMITS = 2_000
+LIMIT_S = 60.0
+
+
+class Live:
+    """A factory with threads of its own, and a coordinator that takes a moment."""
+
+    def __init__(self) -> None:
+        self.system = ActorSystem(threads=4, name="live")
+        self.coordinator = MemoryCoordinator(
+            call_after=self.system.timers.call_after, clock=self.system.clock, latency_s=0.001
+        )
+        settings = CommitSettings(commit_interval_s=0.005)
+        self.factory = Factory(self.coordinator, settings, system=self.system)
+
+
+@pytest.fixture
+def live() -> Iterator[Live]:
+    """It leaves no thread behind."""
+    made = Live()
+    yield made
+    made.factory.stop(LIMIT_S)
+    assert made.system.stop(LIMIT_S)
+
+
+def together(work: Callable[[int], None]) -> None:
+    """Run ``work`` in all threads at once, and raise what any of them raises."""
+    failures: list[BaseException] = []
+    start = threading.Barrier(THREADS)
+
+    def run(index: int) -> None:
+        start.wait(LIMIT_S)
+        try:
+            work(index)
+        except BaseException as error:  # noqa: BLE001 -- raised below, in the test's own thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert not any(thread.is_alive() for thread in threads)
+    for failure in failures:
+        raise failure
+
+
+def test_eight_threads_on_one_manager(live: Live) -> None:
+    """The highest offset is committed at last, whoever submitted it, and nothing ever falls."""
+    handle = live.factory.spawn("g", "t", 0)
+    seen: list[int] = []
+    commit = live.coordinator.broker.commit
+
+    def watch(group: str, offsets: object) -> object:
+        seen.append(offsets[tp()].offset)  # type: ignore[index]
+        return commit(group, offsets)  # type: ignore[arg-type]
+
+    live.coordinator.broker.commit = watch  # type: ignore[method-assign,assignment]
+
+    def hammer(index: int) -> None:
+        for step in range(SUBMITS):
+            try:
+                handle.submit(step * THREADS + index)
+            except OffsetRegressionError:
+                continue  # another thread was faster
+
+    together(hammer)
+    assert handle.stop(LIMIT_S) == StopResult(at(SUBMITS * THREADS - 1))
+    assert live.coordinator.broker.committed("g") == {tp(): at(SUBMITS * THREADS - 1)}
+    assert seen == sorted(seen)
+    assert live.coordinator.most_in_flight("g") == 1
+
+
+def test_eight_threads_on_many_managers(live: Live) -> None:
+    """Each manager ends with its own highest offset; groups never have two requests in flight."""
+    groups = ("a", "b", "c")
+    made = {
+        (group, p): live.factory.spawn(group, "t", p) for group in groups for p in range(THREADS)
+    }
+
+    def hammer(index: int) -> None:
+        for step in range(SUBMITS // 10):
+            for group in groups:
+                made[group, index].submit(step, str(index))
+                if step % 50 == 0:
+                    live.factory.flush([made[group, index].key], LIMIT_S)
+
+    together(hammer)
+    results = live.factory.stop(LIMIT_S)
+    assert all(result.uncommitted is None for result in results.values())
+    last = SUBMITS // 10 - 1
+    for group in groups:
+        assert live.coordinator.broker.committed(group) == {
+            tp(p): at(last, str(p)) for p in range(THREADS)
+        }
+        assert live.coordinator.most_in_flight(group) == 1
+
+
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Threads take turns in the middle of everything."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
+
+@pytest.mark.usefixtures("restless")
+def test_eight_threads_submit_rounds_and_single_offsets(live: Live) -> None:
+    """Whichever way it came in: the highest offset that was accepted is what is committed."""
+    keys = [tp(p) for p in range(3)]
+    rising = itertools.count()
+    made = live.factory.spawn_many("g", keys)
+    handles = [handle for handle in made.values() if isinstance(handle, ManagerHandle)]
+
+    def work(index: int) -> None:
+        for _ in range(SUBMITS):
+            offset = next(rising)
+            if index < THREADS // 2:
+                taken = tp(0) not in live.factory.submit("g", dict.fromkeys(keys, offset))
+            else:
+                taken = _taken(handles[0], offset)
+            submitted = handles[0].status().submitted
+            assert not taken or (submitted is not None and submitted.offset >= offset)
+
+    together(work)
+    highest = at(next(rising) - 1)
+    results = live.factory.stop(LIMIT_S)
+    assert results[handles[0].key] == StopResult(highest)
+    assert live.coordinator.most_in_flight("g") == 1
+
+
+def _taken(handle: ManagerHandle, offset: int) -> bool:
+    try:
+        handle.submit(offset)
+    except OffsetRegressionError:
+        return False
+    return True
+
+
+def test_of_eight_spawns_one_wins(live: Live) -> None:
+    """The others learn who has it."""
+    won: list[ManagerHandle] = []
+
+    def race(index: int) -> None:
+        for partition in range(50):
+            try:
+                won.append(live.factory.spawn("g", "t", partition, owner=str(index)))
+            except ManagerExistsError:
+                continue
+
+    together(race)
+    assert sorted(handle.key.partition for handle in won) == list(range(50))
+
+
+def test_spawning_and_stopping_the_same_key_over_and_over(live: Live) -> None:
+    """After each stop the name is free, and what was submitted last is committed."""
+
+    def churn(index: int) -> None:
+        for step in range(1, 40):
+            handle = live.factory.spawn("g", "t", index)
+            handle.submit(step)
+            assert handle.stop(LIMIT_S) == StopResult(at(step))
+
+    together(churn)
+    assert live.coordinator.broker.committed("g") == {tp(p): at(39) for p in range(THREADS)}
+    assert live.factory.managers() == []
+
+
+def test_eight_stops_of_one_manager_all_answer(live: Live) -> None:
+    """While others still submit: what was accepted is committed."""
+    handle = live.factory.spawn("g", "t", 0)
+    accepted = [0] * THREADS
+    answers: list[StopResult] = []
+
+    def work(index: int) -> None:
+        for step in range(1, SUBMITS):
+            try:
+                handle.submit(step)
+            except OffsetRegressionError:
+                continue
+            except ManagerStoppedError:
+                break
+            accepted[index] = step
+            if index == 0 and step == SUBMITS // 4:
+                break
+        answers.append(handle.stop(LIMIT_S))
+
+    together(work)
+    assert answers == [StopResult(at(max(accepted)))] * THREADS
+
+
+def test_the_initial_offset_can_be_awaited_by_many(live: Live) -> None:
+    """Each thread gets it."""
+    live.coordinator.broker.commit_externally("g", {tp(): at(7)})
+    handle = live.factory.spawn("g", "t", 0)
+    found: list[object] = []
+    together(lambda _: found.append(handle.initial_offset(LIMIT_S)))
+    assert found == [at(7)] * THREADS
+
+
+def test_a_factory_of_its_own_leaves_no_thread_behind() -> None:
+    """Without a system it makes one, and ends it."""
+    before = threading.active_count()
+    factory = Factory(MemoryCoordinator(), CommitSettings(commit_interval_s=0.01))
+    handle = factory.spawn("g", "t", 0)
+    handle.submit(3)
+    assert factory.stop(LIMIT_S) == {handle.key: StopResult(at(3))}
+    assert threading.active_count() == before

@@ -1,0 +1,203 @@
+"""The in-tray of a group: rounds of plain offsets, handed out when somebody looks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetRegressionError
+from offsetmgr.manager.slot import SubmitSlot
+from offsetmgr.manager.tray import Tray
+from offsetmgr.types import MAX_OFFSET, StopResult, TopicPartition
+from tests.unit.core.core import Core, at, tp
+
+SIZE = 100
+
+
+def offsets(value: int, size: int = SIZE) -> dict[TopicPartition, int]:
+    """The same offset for each partition."""
+    return {tp(p): value for p in range(size)}
+
+
+@pytest.fixture
+def group() -> Core:
+    """A group of managers that commit when told, and have taken one round."""
+    core = Core(commit_interval_s=3600.0)
+    core.factory.spawn_many("g", list(offsets(0)))
+    core.advance(1.0)
+    assert core.factory.submit("g", offsets(5)) == {}
+    return core
+
+
+def tray(core: Core) -> Tray:
+    """The tray of the group."""
+    return core.factory.managers("g")[0]._desk.slot.tray
+
+
+def rounds(core: Core) -> bool:
+    """Whether the last submit was taken as a whole."""
+    last = tray(core).last
+    return last is not None and last.waits
+
+
+class TestRounds:
+    """The same partitions again, with higher offsets."""
+
+    def test_a_round_is_taken_whole_and_reaches_every_manager(self, group: Core) -> None:
+        """Whoever looks first finds it in every slot, and one commit carries it."""
+        assert group.factory.submit("g", offsets(6)) == {}
+        assert rounds(group)
+        assert [h.status().submitted for h in group.factory.managers("g")] == [at(6)] * SIZE
+        results = group.flush(group.factory.managers("g"), 5.0)
+        assert results == [StopResult(at(6))] * SIZE
+        assert [len(commit) for commit in group.commits()] == [SIZE]
+
+    def test_of_many_rounds_only_the_last_is_committed(self, group: Core) -> None:
+        """They replace each other as single submits do."""
+        for value in range(6, 50):
+            assert group.factory.submit("g", offsets(value)) == {}
+        assert rounds(group)
+        group.advance(3601.0)
+        assert group.commits() == [dict.fromkeys(range(SIZE), 49)]
+
+    def test_it_is_committed_within_the_interval(self, group: Core) -> None:
+        """Its committer is rung for by a round as by a single submit."""
+        group.flush(group.factory.managers("g"), 5.0)
+        group.factory.submit("g", offsets(6))
+        assert rounds(group)
+        group.advance(3601.0)
+        assert group.holds(SIZE - 1) == at(6)
+
+    def test_a_hot_loop_of_rounds_rings_once(self, group: Core) -> None:
+        """The committer's inbox does not grow with the submits."""
+        for value in range(6, 500):
+            group.factory.submit("g", offsets(value))
+        assert len(group.committer().cell._inbox) <= 1
+
+    def test_what_was_committed_already_makes_no_request(self, group: Core) -> None:
+        """The same round again."""
+        group.flush(group.factory.managers("g"), 5.0)
+        assert group.factory.submit("g", offsets(5)) == {}
+        assert rounds(group)
+        group.advance(7200.0)
+        assert len(group.commits()) == 1
+
+    def test_a_round_while_the_one_before_is_being_committed_is_committed_too(self) -> None:
+        """An acknowledgement of the older one does not pass for the newer one."""
+        core = Core(commit_interval_s=1.0, latency_s=0.5)
+        core.factory.spawn_many("g", list(offsets(0)))
+        core.advance(1.0)
+        core.factory.submit("g", offsets(5))
+        core.advance(1.2)
+        assert core.coordinator.in_flight("g") == 1
+        core.factory.submit("g", offsets(6))
+        core.advance(3.0)
+        assert core.holds(0) == at(6)
+
+
+class TestRefusals:
+    """Nothing is taken whole that does not only rise."""
+
+    def test_a_lower_offset_is_refused_in_the_answer_and_the_others_are_taken(
+        self, group: Core
+    ) -> None:
+        """Compared with what waits, whether it was handed out or not."""
+        group.factory.submit("g", offsets(8))
+        refused = group.factory.submit("g", {**offsets(9), tp(3): 7})
+        assert {where: type(error) for where, error in refused.items()} == {
+            tp(3): OffsetRegressionError
+        }
+        group.flush(group.factory.managers("g"), 5.0)
+        assert (group.holds(3), group.holds(4)) == (at(8), at(9))
+
+    def test_a_round_after_a_single_submit_is_compared_with_that(self, group: Core) -> None:
+        """Its floor is no longer that of the round before."""
+        group.factory.submit("g", offsets(6))
+        group.factory.managers("g")[3].submit(20)
+        assert list(group.factory.submit("g", offsets(10))) == [tp(3)]
+        group.flush(group.factory.managers("g"), 5.0)
+        assert (group.holds(3), group.holds(4)) == (at(20), at(10))
+
+    def test_a_single_submit_after_a_round_is_compared_with_that(self, group: Core) -> None:
+        """Though nobody has handed it out."""
+        group.factory.submit("g", offsets(20))
+        handle = group.factory.managers("g")[3]
+        with pytest.raises(OffsetRegressionError, match="lower than 20"):
+            handle.submit(19)
+        handle.rewind(19)
+        assert group.factory.submit("g", offsets(20)) == {}
+
+    def test_a_round_after_a_stop_is_refused_there(self, group: Core) -> None:
+        """And what came before the stop is committed by it."""
+        handle = group.factory.managers("g")[3]
+        group.factory.submit("g", offsets(20))
+        assert handle.stop(5.0) == StopResult(at(20))
+        refused = group.factory.submit("g", offsets(21))
+        assert {where: type(error) for where, error in refused.items()} == {
+            tp(3): ManagerStoppedError
+        }
+
+    def test_a_round_before_the_initial_offset_is_known_is_compared_with_it(self) -> None:
+        """A lower one is dropped and told, the others are committed."""
+        core = Core()
+        core.put(at(10), 1)
+        core.factory.spawn_many("g", [tp(0), tp(1)])
+        for value in (4, 5):
+            assert core.factory.submit("g", offsets(value, 2)) == {}
+        core.advance(3.0)
+        assert (core.holds(0), core.holds(1)) == (at(5), at(10))
+        assert list(core.factory.submit("g", offsets(6, 2))) == [tp(1)]
+
+    def test_without_a_manager_all_are_refused(self, core: Core) -> None:
+        """A group that is not there has none."""
+        refused = core.factory.submit("nobody", offsets(1, 2))
+        assert [type(error) for error in refused.values()] == [ManagerStoppedError] * 2
+        assert "nobody/t/0 has no manager" in str(refused[tp(0)])
+
+    def test_nothing_is_nothing(self, group: Core) -> None:
+        """An empty submit is no round."""
+        assert group.factory.submit("g", {}) == {}
+        assert group.factory.submit("g", offsets(6)) == {}
+
+    @pytest.mark.parametrize("bad", [-1, MAX_OFFSET + 1, True, 1.0, "1", None], ids=repr)
+    @pytest.mark.parametrize("settled", [True, False])
+    def test_a_bad_value_is_refused_with_its_place_and_nothing_is_taken(
+        self, group: Core, *, bad: Any, settled: bool
+    ) -> None:
+        """At the first round and at any later one."""
+        if settled:
+            group.factory.managers("g")[0].submit(6)
+        with pytest.raises(InvalidValueError) as caught:
+            group.factory.submit("g", {**offsets(9), tp(7): bad})
+        assert caught.value.field == "offsets[t-7]"
+        assert group.factory.managers("g")[1].status().submitted == at(5)
+
+    def test_what_stands_for_a_whole_number_is_one(self, group: Core) -> None:
+        """As numerical libraries have them."""
+
+        class Whole:
+            def __index__(self) -> int:
+                return 9
+
+        whole: Any = Whole()
+        assert group.factory.submit("g", {**offsets(9), tp(7): whole}) == {}
+        assert group.factory.managers("g")[7].status().submitted == at(9)
+
+
+def test_a_committer_that_comes_later_finds_what_was_put_in() -> None:
+    """Whoever rang before it was there need not ring again."""
+    tray = Tray("g")
+    slot = SubmitSlot(tray, tp(0))
+    slot.put(5, "", None)
+    heard: list[object] = []
+
+    class Committer:
+        def try_tell(self, message: object) -> bool:
+            heard.append(message)
+            return True
+
+    committer: Any = Committer()
+    tray.attend(committer)
+    assert len(heard) == 1
+    assert tray.collect() == [slot]

@@ -1,0 +1,280 @@
+"""The checks at the door: what passes is safe, what does not names field, value and fix."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.types import (
+    MAX_GROUP_CHARS,
+    MAX_INT32,
+    MAX_METADATA_CHARS,
+    MAX_OFFSET,
+    MAX_TOPIC_CHARS,
+    ManagerKey,
+    OffsetAndMetadata,
+    TopicPartition,
+    check_group,
+    check_leader_epoch,
+    check_metadata,
+    check_offset,
+    check_partition,
+    check_topic,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Level(IntEnum):
+    """An integer that is not plainly an int, as numerical libraries have them."""
+
+    FIVE = 5
+
+
+class Duck:
+    """Not an integer, though it could be turned into one."""
+
+    def __int__(self) -> int:
+        return 5
+
+    def __repr__(self) -> str:
+        return "Duck()"
+
+
+NOT_INTEGERS = [True, False, 1.0, float("nan"), "1", None, b"1", [1], Duck()]
+
+
+def refused(check: Callable[[object], object], value: object) -> InvalidValueError:
+    """The error with which ``check`` refuses ``value``, which must be complete."""
+    with pytest.raises(InvalidValueError) as caught:
+        check(value)
+    error = caught.value
+    assert error.field
+    assert error.value is value
+    assert error.problem
+    assert error.fix
+    assert str(error).startswith(error.field)
+    assert error.problem in str(error)
+    assert str(error).endswith(error.fix)
+    assert "\n" not in str(error)
+    assert len(str(error)) < 400
+    return error
+
+
+@pytest.mark.parametrize("value", [0, 1, MAX_OFFSET - 1, MAX_OFFSET])
+@pytest.mark.fault(28)
+def test_every_offset_kafka_can_hold_passes(value: int) -> None:
+    """Offsets go from 0 to 2^63-1, both included."""
+    assert check_offset(value) == value
+    assert MAX_OFFSET == 2**63 - 1
+
+
+@pytest.mark.parametrize("value", [-1, -(2**63), MAX_OFFSET + 1, 2**64, *NOT_INTEGERS], ids=repr)
+@pytest.mark.fault(28)
+def test_no_other_offset_passes(value: object) -> None:
+    """Negative, too large, bool, float and text are refused by name."""
+    error = refused(check_offset, value)
+    assert error.field == "offset"
+
+
+def test_minus_one_is_told_what_to_do_instead() -> None:
+    """Kafka's own -1 for "nothing" is met often enough to have a hint of its own."""
+    assert "'nothing committed' is not an offset" in refused(check_offset, -1).fix
+
+
+def test_an_integer_of_400_digits_is_refused_in_one_line() -> None:
+    """A number that Python itself hardly prints makes a short message."""
+    refused(check_offset, 10**400)
+    assert "bits" in str(refused(check_offset, 10**5000))
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.int32])
+def test_an_integer_of_numpy_becomes_a_plain_int(kind: Callable[[int], object]) -> None:
+    """Offsets out of a data frame are taken, and do not reach librdkafka or JSON as they are."""
+    found = check_offset(kind(7))
+    assert (found, type(found)) == (7, int)
+
+
+@pytest.mark.parametrize("value", [np.float64(7), np.bool_(True)])  # noqa: FBT003
+def test_other_values_of_numpy_are_refused(value: object) -> None:
+    """What is no integer there is none here."""
+    with pytest.raises(InvalidValueError, match="not an integer"):
+        check_offset(value)
+
+
+def test_a_subclass_of_int_becomes_a_plain_int() -> None:
+    """What numerical libraries hand over as integers is taken, and does not travel further."""
+    found = check_offset(Level.FIVE)
+    assert found == 5
+    assert type(found) is int
+
+
+@pytest.mark.parametrize("value", [0, MAX_INT32])
+def test_partitions_and_epochs_have_32_bits(value: int) -> None:
+    """Both go from 0 to 2^31-1; an unknown epoch is None."""
+    assert check_partition(value) == value
+    assert check_leader_epoch(value) == value
+    assert check_leader_epoch(None) is None
+
+
+@pytest.mark.parametrize(
+    "value", [-1, MAX_INT32 + 1, *[v for v in NOT_INTEGERS if v is not None]], ids=repr
+)
+def test_no_other_partition_or_epoch_passes(value: object) -> None:
+    """Librdkafka would take them and do something else."""
+    assert refused(check_partition, value).field == "partition"
+    assert refused(check_leader_epoch, value).field == "leader_epoch"
+
+
+@pytest.mark.parametrize("value", ["g", "x" * MAX_GROUP_CHARS, "grüße", "a b", "日本", "a/b:c"])
+def test_group_names_that_every_tool_shows_pass(value: str) -> None:
+    """Kafka allows nearly anything; so do we, as long as people can read it."""
+    assert check_group(value) == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "x" * (MAX_GROUP_CHARS + 1),
+        "x" * 300,
+        "a\nb",
+        "a\tb",
+        "a\0b",
+        "\x7f",
+        " a",
+        "a ",
+        5,
+        None,
+        "a\u200bb",
+        "a\u202eb",
+        "\ud800",
+        b"g",
+    ],
+    ids=ascii,
+)
+@pytest.mark.fault(27)
+def test_group_names_that_break_something_are_refused(value: object) -> None:
+    """Librdkafka aborts the process on an empty one; the others deceive whoever reads them."""
+    assert refused(check_group, value).field == "group"
+
+
+@pytest.mark.parametrize(
+    "value", ["t", "x" * MAX_TOPIC_CHARS, "a.b_c-D9", "..a", "__consumer_offsets"]
+)
+def test_legal_topic_names_pass(value: str) -> None:
+    """Kafka's own rule."""
+    assert check_topic(value) == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        ".",
+        "..",
+        "x" * (MAX_TOPIC_CHARS + 1),
+        "a b",
+        "a/b",
+        "ä",
+        "a\n",
+        "a\0",
+        "\u0661",
+        7,
+        None,
+    ],
+)
+def test_illegal_topic_names_are_refused(value: object) -> None:
+    """Kafka's own rule, before any request is made."""
+    assert refused(check_topic, value).field == "topic"
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "x" * MAX_METADATA_CHARS, "ä" * MAX_METADATA_CHARS, "😀" * 2047, "\n\t", "<script>"],
+)
+def test_metadata_the_broker_takes_passes(value: str) -> None:
+    """The broker counts UTF-16 units: an emoji is two."""
+    assert check_metadata(value) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("x" * 4096, "4096 characters"),
+        ("ä" * 4096, "4096 characters"),
+        ("😀" * 2048, "4096 characters"),
+        ("a\0b", "NUL"),
+        ("\ud800", "cannot be encoded"),
+        (5, "not text"),
+        (None, "not text"),
+        (b"x", "not text"),
+    ],
+)
+@pytest.mark.fault(25)
+def test_metadata_the_broker_would_refuse_is_refused(value: object, problem: str) -> None:
+    """One partition's bad metadata must never reach the request that carries its peers."""
+    error = refused(check_metadata, value)
+    assert error.field == "metadata"
+    assert problem in error.problem
+
+
+def test_the_field_is_named_as_the_caller_calls_it() -> None:
+    """A service names the place in its request; the message repeats it."""
+    with pytest.raises(InvalidValueError, match=r"^offsets\[3\]\.offset -1 is negative; give"):
+        check_offset(-1, "offsets[3].offset")
+
+
+@given(st.text(max_size=300))
+@pytest.mark.fault(27)
+def test_a_group_that_passes_stays_as_it_is_and_shows_as_it_is(value: str) -> None:
+    """No check repairs a name in silence, and none lets an invisible one through."""
+    try:
+        passed = check_group(value)
+    except InvalidValueError:
+        return
+    assert passed == value == value.strip()
+    assert value.isprintable()
+    assert 0 < len(value) <= MAX_GROUP_CHARS
+
+
+@given(st.text(alphabet=st.characters(), max_size=50) | st.text(min_size=2040, max_size=2060))
+@pytest.mark.fault(25)
+def test_metadata_that_passes_fits_the_broker(value: str) -> None:
+    """What passes has at most 4,095 UTF-16 units, encodes, and holds no NUL."""
+    try:
+        check_metadata(value)
+    except InvalidValueError:
+        return
+    assert len(value.encode("utf-16-le")) // 2 <= MAX_METADATA_CHARS
+    assert "\0" not in value
+
+
+@given(st.integers())
+@pytest.mark.fault(28)
+def test_an_offset_passes_exactly_where_kafka_can_hold_it(value: int) -> None:
+    """No integer is treated differently from its value."""
+    if 0 <= value <= MAX_OFFSET:
+        assert check_offset(value) == value
+    else:
+        refused(check_offset, value)
+
+
+def test_words_read_as_people_write_them() -> None:
+    """A key is group/topic/partition, a partition topic-partition."""
+    key = ManagerKey("orders-etl", "orders", 3)
+    assert str(key) == "orders-etl/orders/3"
+    assert str(key.topic_partition) == "orders-3"
+    assert key.topic_partition == TopicPartition("orders", 3)
+
+
+def test_an_offset_without_more_has_no_metadata_and_no_epoch() -> None:
+    """The defaults are what Kafka calls "none"."""
+    assert OffsetAndMetadata(7) == (7, "", None)

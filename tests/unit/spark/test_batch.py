@@ -1,0 +1,330 @@
+"""A batch's range and its commit, against the real service around a Kafka in memory."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetmgr.client import OffsetClient
+from offsetmgr.coordinator.memory import Refuse
+from offsetmgr.errors import (
+    InvalidValueError,
+    ManagerExistsError,
+    ManagerStoppedError,
+    OffsetCommitError,
+    OffsetConflictError,
+    ServiceError,
+)
+from offsetmgr.spark import OffsetRange, kafka_batch
+from offsetmgr.spark.batch import bounded
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.service.support import Running, running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from offsetmgr.coordinator.memory import Request
+
+GROUP = "orders-daily"
+ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+@pytest.fixture(scope="module")
+def serving() -> Iterator[Running]:
+    """One service for all of them."""
+    with running() as here:
+        yield here
+
+
+@pytest.fixture
+def service(serving: Running) -> Running:
+    """Partition 0 holds 10 to 30, partition 1 holds 0 to 5, with a record each second."""
+    broker = serving.coordinator.broker
+    broker.forget(GROUP)
+    broker.create_topic("orders", 2)
+    broker.set_log(ZERO, 10, 30, {offset: offset * 1_000 for offset in range(10, 30)})
+    broker.set_log(ONE, 0, 5, {offset: offset * 1_000 for offset in range(5)})
+    return serving
+
+
+@pytest.fixture
+def client(service: Running) -> Iterator[OffsetClient]:
+    """A client of that service."""
+    with OffsetClient(service.address, "daily") as made:
+        yield made
+
+
+def committed(service: Running) -> dict[TopicPartition, int]:
+    """What Kafka has of the group."""
+    found = service.coordinator.broker.committed(GROUP)
+    return {where: entry.offset for where, entry in found.items()}
+
+
+def commit(service: Running, offsets: dict[TopicPartition, int]) -> None:
+    """Commit as somebody else does."""
+    entries = {where: OffsetAndMetadata(offset) for where, offset in offsets.items()}
+    service.coordinator.broker.commit_externally(GROUP, entries)
+
+
+def commits(service: Running) -> list[Request]:
+    """The commits that Kafka was asked for."""
+    return [each for each in service.coordinator.requests if each.operation == "commit"]
+
+
+def managers(service: Running) -> int:
+    """How many managers the service has."""
+    with service.http() as http:
+        return len(http.get("/v1/managers").json()["managers"])
+
+
+def test_the_range_is_committed_by_a_clean_end(service: Running, client: OffsetClient) -> None:
+    """From where the group stands to the pinned end, whatever comes meanwhile; then all is free."""
+    commit(service, {ZERO: 12})
+    with kafka_batch(client, GROUP, ["orders"]) as batch:
+        assert batch.ranges == {ZERO: (12, 30), ONE: (0, 5)}
+        assert batch.records == 23
+        assert not batch.is_empty
+        assert {name: json.loads(text) for name, text in batch.options.items()} == {
+            "assign": {"orders": [0, 1]},
+            "startingOffsets": {"orders": {"0": 12, "1": 0}},
+            "endingOffsets": {"orders": {"0": 30, "1": 5}},
+        }
+        service.coordinator.broker.set_log(ZERO, 10, 99)
+        assert committed(service) == {ZERO: 12}
+    assert committed(service) == {ZERO: 30, ONE: 5}
+    assert managers(service) == 0
+
+
+@pytest.mark.parametrize("failure", [ValueError, KeyboardInterrupt, SystemExit])
+def test_a_failed_block_commits_nothing(
+    service: Running, client: OffsetClient, failure: type[BaseException]
+) -> None:
+    """However it fails, its exception is the caller's, and the next batch reads the same."""
+    commit(service, {ZERO: 12})
+    with pytest.raises(failure), kafka_batch(client, GROUP, ["orders"]) as batch:
+        raise failure
+    assert committed(service) == {ZERO: 12}
+    assert managers(service) == 0
+    with kafka_batch(client, GROUP, ["orders"]) as again:
+        assert again.ranges == batch.ranges
+
+
+def test_nothing_new_is_an_empty_range(service: Running, client: OffsetClient) -> None:
+    """It may be read and committed like any other, and its commit costs Kafka no request."""
+    commit(service, {ZERO: 30, ONE: 5})
+    before = len(commits(service))
+    with kafka_batch(client, GROUP, ["orders"]) as batch:
+        assert batch.is_empty
+        assert json.loads(batch.options["startingOffsets"]) == {"orders": {"0": 30, "1": 5}}
+    assert committed(service) == {ZERO: 30, ONE: 5}
+    assert len(commits(service)) == before
+
+
+def test_until_a_time(service: Running, client: OffsetClient) -> None:
+    """It ends before the first record of that time; a log that is older is read to its end."""
+    noon = datetime.fromtimestamp(20, timezone.utc)
+    with kafka_batch(client, GROUP, ["orders"], until=noon) as batch:
+        assert batch.ranges == {ZERO: (10, 20), ONE: (0, 5)}
+    assert committed(service) == {ZERO: 20, ONE: 5}
+
+
+def test_until_offsets(service: Running, client: OffsetClient) -> None:
+    """Partitions that are not named are read to their end, one that is past it already is not."""
+    commit(service, {ZERO: 25})
+    until = {("orders", 0): 20}
+    with kafka_batch(client, GROUP, ["orders"], until=until) as batch:
+        assert batch.ranges == {ZERO: (25, 25), ONE: (0, 5)}
+    assert committed(service) == {ZERO: 25, ONE: 5}
+
+
+@pytest.mark.parametrize("until", [{("orders", 0): 31}, {("orders", 2): 1}, {("bills", 0): 1}])
+def test_until_what_is_not_there(
+    service: Running, client: OffsetClient, until: dict[tuple[str, int], int]
+) -> None:
+    """It is refused at entry with its name, and the group is free again."""
+    for _ in range(2):
+        with (
+            pytest.raises(InvalidValueError, match="until"),
+            kafka_batch(client, GROUP, ["orders"], until=until),
+        ):
+            pytest.fail("the block was entered")
+    assert managers(service) == 0
+
+
+def test_a_bounded_batch_goes_on_where_it_ended(service: Running, client: OffsetClient) -> None:
+    """Batch by batch each record is read once."""
+    read: list[tuple[TopicPartition, int]] = []
+    sizes = []
+    while True:
+        with kafka_batch(client, GROUP, ["orders"], max_records=10) as batch:
+            for where, (start, end) in batch.ranges.items():
+                read += [(where, offset) for offset in range(start, end)]
+        if batch.is_empty:
+            break
+        sizes.append(batch.records)
+    assert sizes == [10, 10, 5]
+    everything = [(ZERO, n) for n in range(10, 30)] + [(ONE, n) for n in range(5)]
+    assert sorted(read) == everything
+
+
+RANGES = st.dictionaries(
+    st.builds(TopicPartition, st.just("t"), st.integers(0, 20)),
+    st.builds(
+        lambda start, size: OffsetRange(start, start + size),
+        st.integers(0, 2**60),
+        st.integers(0, 10) | st.integers(0, 2**60),
+    ),
+)
+
+
+@given(ranges=RANGES, most=st.integers(1, 1_000))
+def test_a_bound_is_kept(ranges: dict[TopicPartition, OffsetRange], most: int) -> None:
+    """Exactly as much as is allowed is read, of every partition's beginning, and of all if any."""
+    cut = bounded(ranges, most)
+    assert cut.keys() == ranges.keys()
+    assert sum(each.size for each in cut.values()) == min(
+        most, sum(each.size for each in ranges.values())
+    )
+    for where, each in cut.items():
+        assert each.start == ranges[where].start
+        assert each.start <= each.end <= ranges[where].end
+    waiting = [where for where, each in ranges.items() if each.size]
+    if most >= len(waiting):
+        assert all(cut[where].size for where in waiting)
+
+
+@pytest.mark.parametrize(
+    ("missing", "start"),
+    [("earliest", 10), ("latest", 30), (datetime.fromtimestamp(15, timezone.utc), 15)],
+)
+def test_where_nothing_is_committed(
+    service: Running, client: OffsetClient, missing: Any, start: int
+) -> None:
+    """A partition starts where ``missing`` says; the others where they are."""
+    commit(service, {ONE: 2})
+    with kafka_batch(client, GROUP, ["orders"], missing=missing) as batch:
+        assert batch.ranges == {ZERO: (start, 30), ONE: (2, 5)}
+
+
+def test_missing_may_be_an_error(service: Running, client: OffsetClient) -> None:
+    """It names the partitions, and the group is free again."""
+    commit(service, {ONE: 2})
+    with (
+        pytest.raises(InvalidValueError, match="nothing committed for orders-0;"),
+        kafka_batch(client, GROUP, ["orders"], missing="error"),
+    ):
+        pytest.fail("the block was entered")
+    assert managers(service) == 0
+
+
+def test_a_topic_made_anew_is_read_from_its_end(
+    service: Running, client: OffsetClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A committed offset beyond the end is taken back to it, which is told."""
+    commit(service, {ZERO: 500, ONE: 5})
+    with kafka_batch(client, GROUP, ["orders"]) as batch:
+        assert batch.is_empty
+    assert committed(service) == {ZERO: 30, ONE: 5}
+    assert "offset 500 committed for topic orders partition 0, beyond its end" in caplog.text
+
+
+def test_nested_batches_of_a_group_are_refused(service: Running, client: OffsetClient) -> None:
+    """Even on another topic; the outer one goes on, and afterwards the group is free."""
+    service.coordinator.broker.create_topic("bills")
+    with kafka_batch(client, GROUP, ["orders"]):
+        for topic in ("orders", "bills"):
+            with (
+                pytest.raises(ManagerExistsError, match=f"group {GROUP} is held by"),
+                kafka_batch(client, GROUP, [topic]),
+            ):
+                pytest.fail("the block was entered")
+    assert committed(service) == {ZERO: 30, ONE: 5}
+    with kafka_batch(client, GROUP, ["bills"]) as batch:
+        assert batch.is_empty
+
+
+def test_a_batch_elsewhere_is_refused(service: Running, client: OffsetClient) -> None:
+    """While another process is at the group, whoever comes is told its name and changes nothing."""
+    with OffsetClient(service.address, "elsewhere") as other:
+        other.spawn(GROUP, "orders", 1).initial_offset(timeout=60)
+        with (
+            pytest.raises(ManagerExistsError, match="elsewhere"),
+            kafka_batch(client, GROUP, ["orders"], timeout=60),
+        ):
+            pytest.fail("the block was entered")
+        assert managers(service) == 1
+
+
+def test_a_stream_of_the_same_client_is_in_the_way(service: Running, client: OffsetClient) -> None:
+    """What the client itself commits elsewhere in the program is not taken from it."""
+    client.submit(GROUP, {("orders", 1): 3}, sync=True)
+    with pytest.raises(ManagerExistsError, match="daily"), kafka_batch(client, GROUP, ["orders"]):
+        pytest.fail("the block was entered")
+    assert committed(service) == {ONE: 3}
+
+
+def test_a_reset_meanwhile_stays(service: Running, client: OffsetClient) -> None:
+    """What an operator commits while the batch runs is told, and not undone."""
+    batch = kafka_batch(client, GROUP, ["orders"])
+    with pytest.raises(OffsetConflictError, match="orders-1"), batch:
+        commit(service, {ONE: 0})
+    assert committed(service) == {ONE: 0}
+    assert managers(service) == 0
+
+
+def test_a_refused_commit_is_raised(service: Running, client: OffsetClient) -> None:
+    """The block's end says that its work is not committed, and why."""
+    service.coordinator.broker.create_topic("secret")
+    service.coordinator.inject("commit", *[Refuse(30)] * 20, group="secret")
+    with pytest.raises(OffsetCommitError, match="READ"), kafka_batch(client, "secret", ["secret"]):
+        pass
+    assert service.coordinator.broker.committed("secret") == {}
+
+
+def test_a_missing_topic_is_named(service: Running, client: OffsetClient) -> None:
+    """Before anything is taken."""
+    with (
+        pytest.raises(ServiceError, match="absent"),
+        kafka_batch(client, GROUP, ["orders", "absent"]),
+    ):
+        pytest.fail("the block was entered")
+    assert managers(service) == 0
+
+
+def test_before_its_block_a_batch_has_no_range(client: OffsetClient) -> None:
+    """Options read too early would be those of no batch."""
+    with pytest.raises(ManagerStoppedError, match="with statement"):
+        kafka_batch(client, GROUP, ["orders"]).options  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("field", "arguments"),
+    [
+        ("client", {"client": "http://127.0.0.1:8741"}),
+        ("group", {"group": ""}),
+        ("topics", {"topics": "orders"}),
+        ("topics", {"topics": []}),
+        ("topics[1]", {"topics": ["orders", "a b"]}),
+        ("until", {"until": datetime(2024, 1, 1)}),  # noqa: DTZ001 -- what is to be refused
+        ("until", {"until": 1_700_000_000}),
+        ("until", {"until": {"orders-0": 1}}),
+        ("until of orders-0", {"until": {("orders", 0): -1}}),
+        ("max_records", {"max_records": 0}),
+        ("max_records", {"max_records": True}),
+        ("missing", {"missing": "newest"}),
+        ("missing", {"missing": datetime(1969, 1, 1, tzinfo=timezone.utc)}),
+    ],
+)
+def test_wrong_arguments_are_named(
+    client: OffsetClient, field: str, arguments: dict[str, Any]
+) -> None:
+    """A wrong argument is refused by its name, before anybody is asked."""
+    given: dict[str, Any] = {"client": client, "group": GROUP, "topics": ["orders"]}
+    with pytest.raises(InvalidValueError) as caught:
+        kafka_batch(**given | arguments)
+    assert caught.value.field == field

@@ -1,0 +1,121 @@
+"""Reconciling a group with a checkpoint, by the command and the real service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from offsetmgr.cli.app import app
+from offsetmgr.client import OffsetClient
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.service.support import Running, running
+from tests.unit.spark.checkpoints import Checkpoint, orders
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from typer.testing import Result
+
+GROUP = "orders-etl"
+
+
+@pytest.fixture(scope="module")
+def serving() -> Iterator[Running]:
+    """One service for all of them."""
+    with running() as here:
+        yield here
+
+
+@pytest.fixture
+def service(serving: Running) -> Running:
+    """The group is ahead of the checkpoint, behind it, where it is, and nowhere."""
+    serving.coordinator.broker.forget(GROUP)
+    committed = {
+        TopicPartition("orders", number): OffsetAndMetadata(offset)
+        for number, offset in enumerate((12, 5, 30))
+    }
+    serving.coordinator.broker.commit_externally(GROUP, committed)
+    return serving
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    """A query that has finished its third batch."""
+    made = Checkpoint(tmp_path)
+    made.batch(2, orders(10, 20, 30, 40))
+    return made
+
+
+def reconcile(service: Running, checkpoint: Checkpoint, *options: str) -> Result:
+    """Run the command."""
+    place = ["--checkpoint", str(checkpoint.root), "--service", service.address]
+    return CliRunner().invoke(app, ["spark", "reconcile", "--group", GROUP, *place, *options])
+
+
+def committed(service: Running) -> list[int]:
+    """What Kafka has of the group."""
+    found = service.coordinator.broker.committed(GROUP)
+    return [entry.offset for _, entry in sorted(found.items())]
+
+
+def test_the_difference_is_shown_and_left_alone(service: Running, checkpoint: Checkpoint) -> None:
+    """Each partition with both offsets; the exit status says that they differ."""
+    shown = reconcile(service, checkpoint)
+    assert shown.exit_code == 3, shown.output
+    rows = [line.split() for line in shown.stdout.splitlines() if " orders " in line]
+    assert [row[1:4] for row in rows] == [
+        ["0", "10", "12"],
+        ["1", "20", "5"],
+        ["2", "30", "30"],
+        ["3", "40", "-"],
+    ]
+    assert "group is 2 ahead" in shown.stdout
+    assert "group is 15 behind" in shown.stdout
+    assert "3 of 4 partitions differ" in shown.stdout
+    assert committed(service) == [12, 5, 30]
+
+
+def test_executed_the_group_is_where_the_checkpoint_is(
+    service: Running, checkpoint: Checkpoint
+) -> None:
+    """Forward and back; the second time there is nothing left, and nothing is held."""
+    done = reconcile(service, checkpoint, "--execute")
+    assert done.exit_code == 0, done.output
+    assert "Committed 3 of 4 partitions" in done.stdout
+    assert committed(service) == [10, 20, 30, 40]
+    again = reconcile(service, checkpoint)
+    assert again.exit_code == 0
+    assert "is at the end of batch 2" in again.stdout
+    with service.http() as http:
+        assert http.get("/v1/managers").json()["managers"] == []
+
+
+def test_a_running_job_is_left_alone(service: Running, checkpoint: Checkpoint) -> None:
+    """Its own offsets are newer than what was read of its checkpoint: it is named instead."""
+    with OffsetClient(service.address, "the-driver") as client:
+        client.claim(GROUP, [("orders", 0)])
+        refused = reconcile(service, checkpoint, "--execute")
+        assert refused.exit_code == 1
+        assert "the-driver" in refused.stderr
+        assert committed(service) == [12, 5, 30]
+
+
+def test_no_finished_batch_commits_nothing(service: Running, tmp_path: Path) -> None:
+    """A job that has finished nothing says nothing about its group."""
+    done = reconcile(service, Checkpoint(tmp_path), "--execute")
+    assert done.exit_code == 0
+    assert "no finished batch" in done.stdout
+    assert committed(service) == [12, 5, 30]
+
+
+def test_what_is_no_checkpoint_is_told_in_a_line(service: Running, tmp_path: Path) -> None:
+    """And the group stays as it is."""
+    folder = Checkpoint(tmp_path)
+    (tmp_path / "metadata").unlink()
+    failed = reconcile(service, folder, "--execute")
+    assert failed.exit_code == 1
+    assert "no file named metadata" in failed.stderr
+    assert committed(service) == [12, 5, 30]

@@ -1,0 +1,129 @@
+"""The rooms and the direction of their imports, as DESIGN.md draws them."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+WORDS = {"types", "errors", "codes", "config"}
+ARROWS: dict[str, set[str]] = {
+    "types": {"errors"},
+    "errors": {"codes"},
+    "codes": set(),
+    "config": {"errors"},
+    "coordinator": WORDS | {"actors"},
+    "manager": WORDS | {"coordinator", "actors"},
+    "service": WORDS | {"coordinator", "manager", "actors"},
+    "client": {"types", "errors"},
+    "spark": {"types", "errors", "client"},
+    "devkafka": {"errors"},
+    "demo": {"types", "errors", "client", "spark", "devkafka"},
+    "cli": WORDS | {"service", "client", "spark", "devkafka", "demo"},
+}
+"""Which rooms a room may import; a room that is not here does not exist yet."""
+
+STANDARD_LIBRARY_ONLY = ("types", "errors", "codes", "client", "config")
+
+
+def _room(path: Path) -> str:
+    parts = path.relative_to(ROOT / "offsetmgr").parts
+    return parts[0].removesuffix(".py")
+
+
+def _imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+def _sources(room: str) -> list[Path]:
+    base = ROOT / "offsetmgr" / room
+    return sorted(base.rglob("*.py")) if base.is_dir() else [base.with_suffix(".py")]
+
+
+def _rooms_of(path: Path) -> set[str]:
+    rooms = set()
+    for name in _imports(path):
+        parts = name.split(".")
+        if parts[0] == "actors":
+            rooms.add("actors")
+        elif parts[0] == "offsetmgr" and len(parts) > 1 and parts[1] in ARROWS:
+            rooms.add(parts[1])
+    return rooms - {_room(path)}
+
+
+def test_every_room_has_its_arrows() -> None:
+    """A new room cannot appear without saying what it may import."""
+    here = {
+        p.name.removesuffix(".py")
+        for p in (ROOT / "offsetmgr").iterdir()
+        if (p.is_dir() and any(p.glob("*.py"))) or p.suffix == ".py"
+    }
+    assert here - {"__init__", "__main__"} == set(ARROWS)
+
+
+@pytest.mark.parametrize("room", sorted(ARROWS))
+def test_imports_point_one_way(room: str) -> None:
+    """No room imports one that its arrows do not name."""
+    wrong = {
+        f"{path.relative_to(ROOT)} imports {target}"
+        for path in _sources(room)
+        for target in _rooms_of(path) - ARROWS[room]
+    }
+    assert not wrong
+
+
+def test_actors_know_nothing_of_the_product() -> None:
+    """The actor runtime could serve any other program."""
+    sources = sorted((ROOT / "actors").rglob("*.py"))
+    assert sources
+    wrong = [p.name for p in sources for name in _imports(p) if name.startswith("offsetmgr")]
+    assert not wrong
+
+
+@pytest.mark.parametrize("room", STANDARD_LIBRARY_ONLY)
+def test_what_a_driver_imports_is_the_standard_library(room: str) -> None:
+    """The thin client enters any Spark driver without a dependency."""
+    allowed = sys.stdlib_module_names | {"offsetmgr", "__future__", "typing_extensions"}
+    foreign = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in _sources(room)
+        for name in _imports(path)
+        if name.split(".")[0] not in allowed
+    }
+    assert not foreign
+
+
+@pytest.mark.parametrize("folder", ["actors", "offsetmgr/manager", "offsetmgr/coordinator"])
+@pytest.mark.fault(19)
+def test_the_core_reads_no_wall_clock_and_never_sleeps(folder: str) -> None:
+    """Time is injected, so that a seed replays any run; ``MonotonicClock`` alone reads it."""
+    calls = {
+        f"{path.relative_to(ROOT)}: {ast.unparse(node)}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in {"time.time", "time.sleep", "time.time_ns", "datetime.now"}
+    }
+    assert not calls
+
+
+def test_files_stay_readable() -> None:
+    """No source file grows past 450 lines: by then it is two rooms."""
+    long = {
+        f"{path.relative_to(ROOT)}: {lines}"
+        for folder in ("actors", "offsetmgr", "tests", "benchmarks")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if (lines := len(path.read_text().splitlines())) > 450
+    }
+    assert not long

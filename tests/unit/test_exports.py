@@ -1,0 +1,57 @@
+"""The public names of the package."""
+
+from __future__ import annotations
+
+import pytest
+
+import offsetmgr
+from offsetmgr import errors
+
+NAMES = {
+    "ClientFencedError",
+    "CoordinatorError",
+    "FlushResult",
+    "InvalidValueError",
+    "ManagerExistsError",
+    "ManagerKey",
+    "ManagerStoppedError",
+    "OffsetAndMetadata",
+    "OffsetClient",
+    "OffsetCommitError",
+    "OffsetConflictError",
+    "OffsetFetchError",
+    "OffsetManagerError",
+    "OffsetManagerHandle",
+    "OffsetNoticeError",
+    "OffsetRegressionError",
+    "OffsetTimeoutError",
+    "OverloadedError",
+    "PartitionRange",
+    "ServiceError",
+    "ServiceUnavailableError",
+    "StopResult",
+    "TopicPartition",
+    "Uncommitted",
+}
+
+
+def test_names() -> None:
+    """What users may import changes on purpose alone, and all of it is there."""
+    assert set(offsetmgr.__all__) == NAMES
+    assert all(getattr(offsetmgr, name) for name in NAMES)
+
+
+def test_every_error_is_exported() -> None:
+    """Whatever a user may have to catch can be imported from the top."""
+    tree = {
+        name
+        for name, each in vars(errors).items()
+        if isinstance(each, type) and issubclass(each, errors.OffsetManagerError)
+    }
+    assert tree <= NAMES
+
+
+def test_other_names() -> None:
+    """A name that does not exist is an ordinary AttributeError."""
+    with pytest.raises(AttributeError, match="nonsense"):
+        offsetmgr.nonsense  # noqa: B018
