@@ -1,0 +1,271 @@
+"""Judges a chaos run from what the clients saw and what stands in Kafka's log; pure.
+
+The promises, each a rule here:
+
+- Kafka holds only what was submitted: nothing that was refused, nothing that nobody submitted.
+- The committed position never goes back without a rewind, neither to an older submit nor to a
+  lower offset.  One thing is counted instead: the service keeps no state, so one that has just
+  been started takes a replaced client at its word until it hears of the successor.
+- What was acknowledged (a sync submit, a close) or told (the committed offsets) was in Kafka by
+  then, and is never undone by anything older.
+- At the end each partition stands at the newest that its client submitted.
+- Of a client that dies together with the service, at most one commit interval is lost.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from math import inf
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tests.chaos.history import TELLING, Event, Key, Tag, parse_tag
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from tests.chaos.offsets_topic import Committed
+
+_CLOCK_S: Final = 0.002
+"""A commit's time is cut to milliseconds."""
+
+
+class Violation(NamedTuple):
+    """A promise that was broken."""
+
+    rule: str
+    key: Key
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.key}: {self.what}"
+
+
+class Death(NamedTuple):
+    """A client and the service were killed together while all was well."""
+
+    client: str
+    life: int
+    at_s: float
+
+
+class Evidence(NamedTuple):
+    """All that a run left behind."""
+
+    events: Iterable[Event]
+    """Those of one client's life in their order."""
+    commits: Iterable[Committed]
+    """Those of one partition in the order of Kafka's log."""
+    standing: Mapping[Key, int]
+    """What the groups' coordinators answer at the end."""
+    service_starts: Collection[float] = ()
+    """When each life of the service began, by the wall clock."""
+    deaths: Iterable[Death] = ()
+    loss_bound_s: float = 0.0
+    """How old a submit may be and still be lost with its client and the service."""
+
+
+@dataclass
+class Verdict:
+    """What the checker found."""
+
+    violations: list[Violation] = field(default_factory=list)
+    actions: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
+    """Events by action and outcome."""
+    commits: int = 0
+    acknowledged: int = 0
+    """Submits that somebody was told to be committed."""
+    revenants: int = 0
+    """Submits of a replaced client, taken by a service that was just started and had not yet
+    heard of its successor: committed, or in the successor's way until it has passed them."""
+    worst_loss_s: float = 0.0
+    """Age of the oldest submit that was lost with its client and the service."""
+
+
+@dataclass
+class _Trail:
+    """One key: what was submitted to it, and what Kafka took."""
+
+    submitted: dict[Tag, Event] = field(default_factory=dict)
+    refused: dict[Tag, Event] = field(default_factory=dict)
+    rewinds: list[Tag] = field(default_factory=list)
+    accepted: list[Event] = field(default_factory=list)
+    """The submits that the client has taken, as of then."""
+    promises: list[Event] = field(default_factory=list)
+    """Where somebody was told that a submit is committed."""
+    commits: dict[Tag, float] = field(default_factory=dict)
+    """When each submit was committed first."""
+    last: tuple[Tag, Committed] | None = None
+    newest: tuple[Tag, Committed] | None = None
+    """The newest submit committed so far."""
+
+    def reached_s(self, promised: Tag) -> float:
+        """When Kafka first had ``promised``, or a newer submit of that life; inf: never."""
+        times = (at_s for tag, at_s in self.commits.items() if _covers(tag, promised))
+        return min(times, default=inf)
+
+
+def _covers(tag: Tag, promised: Tag) -> bool:
+    return tag[:2] == promised[:2] and tag >= promised
+
+
+def check(evidence: Evidence) -> Verdict:
+    """Hold the evidence against every promise."""
+    verdict = Verdict()
+    trails: dict[Key, _Trail] = defaultdict(_Trail)
+    for event in evidence.events:
+        verdict.actions[event.action, event.outcome] += 1
+        _follow(verdict, trails[event.key], event)
+    for commit in evidence.commits:
+        verdict.commits += 1
+        key = Key(commit.position.group, commit.position.partition)
+        _judge_commit(verdict, trails[key], key, commit, evidence.service_starts)
+    for key, trail in trails.items():
+        verdict.acknowledged += len(trail.promises)
+        for event in trail.promises:
+            _judge_promise(verdict, trail, event)
+        for event in trail.refused.values():
+            _judge_refusal(verdict, trail, event, evidence.service_starts)
+        _judge_end(verdict, trail, key, evidence.standing.get(key))
+        for death in evidence.deaths:
+            _judge_loss(verdict, trail, death, evidence.loss_bound_s)
+    return verdict
+
+
+def _follow(verdict: Verdict, trail: _Trail, event: Event) -> None:
+    if event.action in TELLING:
+        if event.outcome == "ok":
+            trail.promises.append(event)
+    elif event.outcome == "invoke":
+        trail.submitted[event.tag] = event
+        if event.action == "rewind":
+            trail.rewinds.append(event.tag)
+    elif event.outcome == "fail":
+        trail.refused[event.tag] = event
+    else:
+        # A sync submit that ran out of time is held all the same.
+        trail.accepted.append(event)
+        if event.action == "sync" and event.outcome == "ok":
+            trail.promises.append(event)
+        if event.action == "lower":
+            what = f"{event} was taken, though it is lower and no rewind"
+            verdict.violations.append(Violation("lower", event.key, what))
+
+
+def _judge_commit(
+    verdict: Verdict, trail: _Trail, key: Key, commit: Committed, starts: Collection[float]
+) -> None:
+    def blame(rule: str, what: str) -> None:
+        verdict.violations.append(Violation(rule, key, what))
+
+    if commit.offset is None:
+        blame("forgotten", f"{commit}: it expired, or somebody deleted it")
+        return
+    try:
+        tag = parse_tag(commit.metadata)
+    except ValueError:
+        blame("unknown", f"{commit} was committed, which no client submitted")
+        return
+    submit = trail.submitted.get(tag)
+    if submit is None or submit.offset != commit.offset:
+        blame("unknown", f"{commit} was committed; submitted was {submit}")
+    elif tag in trail.refused:
+        blame("refused", f"{commit} was committed, though its submit {submit} was refused")
+    what = _backwards(trail, tag, commit)
+    if what and _is_revenant(trail, tag, commit, starts):
+        verdict.revenants += 1
+    elif what:
+        blame("backwards", what)
+    trail.last = (tag, commit)
+    trail.commits.setdefault(tag, commit.at_s)
+    if trail.newest is None or tag >= trail.newest[0]:
+        # What follows a fall is not held against it again.
+        trail.newest = trail.last
+
+
+def _backwards(trail: _Trail, tag: Tag, commit: Committed) -> str:
+    """How a commit goes back behind what stood before; empty where it does not."""
+    if trail.newest is None:
+        return ""
+    newest, before = trail.newest
+    if tag < newest:
+        return f"{commit} came behind the newer {before}"
+    if _fell(before, commit) and not any(newest < each <= tag for each in trail.rewinds):
+        return f"it fell from {before} to {commit} without a rewind"
+    return ""
+
+
+def _is_revenant(trail: _Trail, tag: Tag, commit: Committed, starts: Collection[float]) -> bool:
+    """Whether a replaced client speaks to a service that started since its successor's commit."""
+    if trail.newest is None or tag.life >= trail.newest[0].life:
+        return False
+    return any(trail.newest[1].at_s < each < commit.at_s for each in starts)
+
+
+def _fell(before: Committed, after: Committed) -> bool:
+    return before.offset is not None and after.offset is not None and after.offset < before.offset
+
+
+def _judge_refusal(
+    verdict: Verdict, trail: _Trail, event: Event, starts: Collection[float]
+) -> None:
+    """Only what is lower may be refused; what a replaced client sent may be higher."""
+    if event.action == "lower":
+        return
+    life = event.tag.life
+    began_s = min(each.at_s for tag, each in trail.submitted.items() if tag.life == life)
+    revenant = any(
+        tag.life < life and each.offset > event.offset and began_s < each.at_s < event.at_s
+        for tag, each in trail.submitted.items()
+    )
+    if revenant and any(began_s < each < event.at_s for each in starts):
+        verdict.revenants += 1
+        return
+    what = f"{event} was refused, and all its client submitted before is lower"
+    verdict.violations.append(Violation("rising", event.key, what))
+
+
+def _judge_promise(verdict: Verdict, trail: _Trail, event: Event) -> None:
+    """What somebody was told is committed has to stand in the log, and since before that."""
+    tag = event.tag
+    # A sync submit is also kept by a newer one that took its place; the others name what stands.
+    since_s = trail.commits.get(tag, inf) if event.action in TELLING else trail.reached_s(tag)
+    if since_s > event.at_s + _CLOCK_S:
+        what = f"{event} says that {tag} is committed; Kafka had it at {since_s}"
+        verdict.violations.append(Violation("lost", event.key, what))
+    elif trail.last is not None and trail.last[0] < tag:
+        what = f"{event} says that {tag} is committed; at the end {trail.last[1]} stands"
+        verdict.violations.append(Violation("undone", event.key, what))
+
+
+def _judge_end(verdict: Verdict, trail: _Trail, key: Key, standing: int | None) -> None:
+    last = trail.last
+    logged = None if last is None else last[1].offset
+    if standing != logged:
+        what = f"the coordinator answers {standing}, and the log ends with {logged}"
+        verdict.violations.append(Violation("forgotten", key, what))
+    newest = max(trail.accepted, key=lambda event: event.tag, default=None)
+    if newest is not None and (last is None or last[0] < newest.tag):
+        what = f"{newest} was submitted last; at the end {logged} stands"
+        verdict.violations.append(Violation("unfinished", key, what))
+
+
+def _judge_loss(verdict: Verdict, trail: _Trail, death: Death, bound_s: float) -> None:
+    """How far the commits of a life reach, that ended with the service, behind its submits."""
+    life = (death.client, death.life)
+    reached = max((tag for tag in trail.commits if tag[:2] == life), default=None)
+    lost = [
+        event
+        for event in trail.accepted
+        if event.tag[:2] == life
+        and event.at_s < death.at_s
+        and (reached is None or event.tag > reached)
+    ]
+    if not lost:
+        return
+    oldest = min(lost, key=lambda event: event.tag)
+    age_s = death.at_s - oldest.at_s
+    verdict.worst_loss_s = max(verdict.worst_loss_s, age_s)
+    if age_s > bound_s:
+        what = f"{oldest} was submitted {age_s:.3f} s before {death}, and never committed"
+        verdict.violations.append(Violation("interval", oldest.key, what))

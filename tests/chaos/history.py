@@ -1,0 +1,116 @@
+"""What happened in a chaos run, as the clients saw it: an append-only log for each of their lives.
+
+An event is ``invoke`` (about to be done), ``ok`` (done), ``fail`` (certainly not done) or ``info``
+(nobody knows).  A line reaches the kernel in one write before anything else happens, so that a
+``kill -9`` of the client loses none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+Outcome = Literal["invoke", "ok", "fail", "info"]
+Action = Literal["submit", "rewind", "sync", "lower", "told", "close"]
+
+TELLING: Final = frozenset({"told", "close"})
+"""Actions that submit nothing, and say what is committed."""
+
+SUFFIX: Final = ".events"
+
+
+class Key(NamedTuple):
+    """One manager of a chaos run; all of them are of one topic."""
+
+    group: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.group}/{self.partition}"
+
+
+class Tag(NamedTuple):
+    """Names one submit for ever: it travels to Kafka as the metadata of its offset.
+
+    Tags of one key compare as the submits happened, since a partition belongs to one client.
+    """
+
+    client: str
+    life: int
+    """Incarnation of the client, from 1."""
+    number: int
+    """Rises with each submit of a life."""
+
+    def __str__(self) -> str:
+        return f"{self.client}:{self.life}:{self.number}"
+
+
+class Event(NamedTuple):
+    """One line of a log."""
+
+    outcome: Outcome
+    action: Action
+    tag: Tag
+    """Of the submit that is spoken of; ``told`` may speak of another life's."""
+    key: Key
+    offset: int
+    at_s: float
+    """Wall clock, which the brokers of the same machine share."""
+
+
+def parse_tag(metadata: str) -> Tag:
+    """The submit that the metadata of a committed offset names; ValueError where it names none."""
+    # librdkafka sends a NUL behind the metadata.
+    client, life, number = metadata.rstrip("\0").split(":")
+    return Tag(client, int(life), int(number))
+
+
+class EventLog:
+    """Where one life of a client writes its events; safe between threads."""
+
+    def __init__(self, folder: Path, client: str, life: int) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+        self._file = os.open(path_of(folder, client, life), flags, 0o644)
+
+    def write(self, outcome: Outcome, action: Action, tag: Tag, key: Key, offset: int) -> None:
+        """Note an event, as of now."""
+        event = Event(outcome, action, tag, key, offset, time.time())
+        os.write(self._file, f"{json.dumps(event)}\n".encode())
+
+
+def path_of(folder: Path, client: str, life: int) -> Path:
+    """The log of a client's life."""
+    return folder / f"{client}.{life}{SUFFIX}"
+
+
+def events_of(path: Path) -> Iterator[Event]:
+    """The events of one log, in order."""
+    for line in path.read_bytes().splitlines(keepends=True):
+        if line.endswith(b"\n"):  # else the client was killed at it: nothing was done yet
+            outcome, action, tag, key, offset, at_s = json.loads(line)
+            yield Event(outcome, action, Tag(*tag), Key(*key), offset, at_s)
+
+
+def lives_of(folder: Path, client: str) -> list[Path]:
+    """The logs of a client, oldest life first."""
+    return sorted(folder.glob(f"{client}.*{SUFFIX}"), key=lambda path: int(path.suffixes[-2][1:]))
+
+
+def newest_submits(path: Path) -> dict[Key, int]:
+    """The offset that a life's client holds now, of each key that it has submitted to."""
+    return {
+        event.key: event.offset
+        for event in events_of(path)
+        if event.action not in TELLING and event.outcome in {"ok", "info"}
+    }
+
+
+def read_history(folder: Path) -> list[Event]:
+    """The events of all logs; those of one log stay in their order."""
+    return [event for path in sorted(folder.glob(f"*{SUFFIX}")) for event in events_of(path)]

@@ -1,0 +1,108 @@
+"""Which faults strike when: a pure function of the seed, so that a run's weather can be had again.
+
+A run is a row of rounds.  In each a storm blows on three tracks at once (the service, the clients,
+the brokers).  When all is healed and commits flow again, the service is killed once more while the
+clients fall silent, so that only what they hold can be sent again; then it dies together with one
+of them.
+"""
+
+from __future__ import annotations
+
+import random
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Fault(str, Enum):
+    """What can be done to a process."""
+
+    SERVICE_KILL = "service kill -9"
+    SERVICE_TERM = "service terminated"
+    SERVICE_PAUSE = "service paused"
+    SERVICE_CUT = "service's connections reset"
+    CLIENT_KILL = "client kill -9"
+    CLIENT_TERM = "client terminated"
+    CLIENT_PAUSE = "client paused"
+    CLIENT_ZOMBIE = "client paused, replaced, resumed"
+    CLIENT_CUT = "client's connections reset"
+    BROKER_KILL = "broker kill -9"
+    BROKER_TERM = "broker terminated"
+    BROKER_PAUSE = "broker paused"
+    BROKER_CUT = "broker's connections reset"
+    IN_SILENCE = "service kill -9, and no client submits again"
+    TOGETHER = "client and service kill -9 together"
+
+
+class Track(NamedTuple):
+    """Faults of which one at a time is at work."""
+
+    faults: Sequence[Fault]
+    pause_s: float
+    """Mean time between the end of one and the begin of the next."""
+    lasting_s: tuple[float, float]
+    """Shortest and longest time until it is healed."""
+    targets: int
+
+
+class Strike(NamedTuple):
+    """One fault, in seconds since the begin of its storm."""
+
+    at_s: float
+    until_s: float
+    fault: Fault
+    target: int
+    """Which of the processes of that kind, from 0."""
+
+
+SERVICE_TRACK: Final = Track(
+    (
+        Fault.SERVICE_KILL,
+        Fault.SERVICE_KILL,
+        Fault.SERVICE_TERM,
+        Fault.SERVICE_PAUSE,
+        Fault.SERVICE_CUT,
+    ),
+    pause_s=3.0,
+    lasting_s=(0.1, 6.0),
+    targets=1,
+)
+
+
+def client_track(clients: int) -> Track:
+    """What happens to the clients."""
+    faults = (
+        Fault.CLIENT_KILL,
+        Fault.CLIENT_TERM,
+        Fault.CLIENT_PAUSE,
+        Fault.CLIENT_ZOMBIE,
+        Fault.CLIENT_CUT,
+    )
+    return Track(faults, pause_s=3.0, lasting_s=(0.1, 6.0), targets=clients)
+
+
+def broker_track(brokers: int) -> Track:
+    """What happens to the brokers; the next one is struck when the one before is back."""
+    faults = (
+        Fault.BROKER_KILL,
+        Fault.BROKER_TERM,
+        Fault.BROKER_PAUSE,
+        Fault.BROKER_CUT,
+    )
+    return Track(faults, pause_s=3.0, lasting_s=(0.2, 8.0), targets=brokers)
+
+
+def storm(seed: int, number: int, length_s: float, tracks: Sequence[Track]) -> list[Strike]:
+    """The strikes of one storm of a run, in the order of their begin; all are healed by its end."""
+    chance = random.Random(f"{seed} {number}")  # noqa: S311 -- weather, no secret
+    strikes = []
+    for track in tracks:
+        at_s = chance.expovariate(1 / track.pause_s)
+        while at_s < length_s:
+            until_s = min(at_s + chance.uniform(*track.lasting_s), length_s)
+            fault, target = chance.choice(track.faults), chance.randrange(track.targets)
+            strikes.append(Strike(at_s, until_s, fault, target))
+            at_s = until_s + chance.expovariate(1 / track.pause_s)
+    return sorted(strikes)

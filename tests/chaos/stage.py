@@ -1,0 +1,259 @@
+"""All that takes part in a chaos run, and what the nemesis can do to it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from confluent_kafka import KafkaException
+
+from offsetmgr.devkafka.broker import quiet_admin
+from tests.chaos.history import newest_submits, path_of
+from tests.chaos.offsets_topic import TOPIC, read_committed
+from tests.chaos.plan import Fault
+from tests.chaos.processes import cut_connections
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from offsetmgr.devkafka import DevKafka
+    from tests.chaos.plan import Strike
+    from tests.chaos.processes import Supervised, Zombie
+    from tests.chaos.workload import Life
+
+TICK_S: Final = 0.02
+CALM_S: Final = 90.0
+"""How long after the last fault all brokers, and then commits, may take to come back."""
+
+_ANSWER_S: Final = 0.5
+_STOP_S: Final = 5.0
+_MOVES: Final = 2
+"""A commit may have been under way; the second was begun in good times."""
+
+
+class Cast(NamedTuple):
+    """Who takes part."""
+
+    kafka: DevKafka
+    service: Supervised
+    clients: Sequence[Supervised]
+    lives: Sequence[Life]
+    """The clients' first ones, in the same order."""
+
+
+class Stage:
+    """Strikes the processes with faults, heals them, and knows when all is well."""
+
+    def __init__(self, cast: Cast) -> None:
+        self.cast = cast
+        self.struck: Counter[str] = Counter()
+        self.missed = 0
+        """Strikes against what was down already, or a broker while another was not yet back."""
+        self.slowest_recovery_s = 0.0
+        self.moves = 0
+        """Coordinators seen to have moved to another broker."""
+        self._leaders: dict[int, int] = {}
+        self._incidents: list[str] = []
+        self._zombies: list[Zombie] = []
+        self._supervised = (cast.service, *cast.clients)
+        self._admin = quiet_admin(cast.kafka.bootstrap_servers)
+
+    @property
+    def logs(self) -> list[Path]:
+        """What the processes have printed."""
+        brokers = [broker.log_path for broker in self.cast.kafka.brokers]
+        return [*(each.log_path for each in self._supervised), *brokers]
+
+    @property
+    def incidents(self) -> list[str]:
+        """What nobody ordered: ends of processes, and commits that did not come back."""
+        return self._incidents + [what for each in self._supervised for what in each.incidents]
+
+    def start(self) -> None:
+        """Begin the first life of everybody; Kafka runs already."""
+        for each in self._supervised:
+            each.start()
+
+    def tick(self) -> None:
+        """Do what a supervisor does."""
+        for each in self._supervised:
+            each.tick()
+
+    def wait(self, until: float) -> None:
+        """Supervise until that time of ``time.monotonic``."""
+        while (left_s := until - time.monotonic()) > 0:
+            self.tick()
+            time.sleep(min(TICK_S, left_s))
+
+    # Faults
+
+    def strike(self, strike: Strike) -> Callable[[], None] | None:
+        """Do harm; what heals it, where anything does."""
+        fault = strike.fault
+        if fault.name.startswith("BROKER") and not self._brokers_are_well():
+            self.missed += 1
+            return None
+        if fault.name.startswith("BROKER"):
+            self.struck[fault.value] += 1
+            return self._strike_broker(fault, strike.target)
+        service = fault.name.startswith("SERVICE")
+        victim = self.cast.service if service else self.cast.clients[strike.target]
+        return self._strike_process(fault, victim)
+
+    def _strike_process(self, fault: Fault, victim: Supervised) -> Callable[[], None] | None:
+        heal: Callable[[], None] | None = None
+        if not victim.process.running():
+            self.missed += 1
+            return heal
+        self.struck[fault.value] += 1
+        if fault in {Fault.SERVICE_KILL, Fault.CLIENT_KILL}:
+            victim.kill()
+        elif fault in {Fault.SERVICE_TERM, Fault.CLIENT_TERM}:
+            victim.terminate()
+        elif fault in {Fault.SERVICE_CUT, Fault.CLIENT_CUT}:
+            cut_connections(victim.process.pid)
+        elif fault is Fault.CLIENT_ZOMBIE:
+            zombie = victim.part()
+            self._zombies.append(zombie)
+            heal = zombie.resume
+        else:
+            victim.pause()
+            heal = victim.resume
+        return heal
+
+    def _strike_broker(self, fault: Fault, number: int) -> Callable[[], None] | None:
+        broker = self.cast.kafka.brokers[number]
+        if fault is Fault.BROKER_KILL:
+            broker.kill()
+        elif fault is Fault.BROKER_TERM:
+            broker.process.signal(signal.SIGTERM)
+        elif fault is Fault.BROKER_PAUSE:
+            broker.pause()
+            return broker.resume
+        else:
+            cut_connections(broker.pid)
+            return None
+
+        def heal() -> None:
+            broker.stop(_STOP_S)
+            broker.launch()
+
+        return heal
+
+    def _brokers_are_well(self) -> bool:
+        """Whether all run, and all copies of the offsets topic are in step."""
+        brokers = self.cast.kafka.brokers
+        try:
+            found = self._admin.list_topics(TOPIC, timeout=_ANSWER_S)
+        except KafkaException:
+            return False
+        partitions = found.topics[TOPIC].partitions
+        for number, each in partitions.items():
+            self.moves += self._leaders.get(number, each.leader) != each.leader
+            self._leaders[number] = each.leader
+        return len(found.brokers) == len(brokers) and all(
+            len(each.isrs) == len(brokers) for each in partitions.values()
+        )
+
+    def kill_together(self, number: int) -> float:
+        """Kill a client and the service at once; the wall clock just before."""
+        self.struck[Fault.TOGETHER.value] += 1
+        at_s = time.time()
+        self.cast.clients[number].kill()
+        self.cast.service.kill()
+        return at_s
+
+    def kill_in_silence(self) -> None:
+        """Kill the service when nobody submits any more; all that was submitted must arrive."""
+        self.struck[Fault.IN_SILENCE.value] += 1
+        for each in self.cast.clients:
+            each.silence()
+        self.cast.service.kill()
+        self._await("submits of silent clients were not committed", self._all_arrived)
+        for each in self.cast.clients:
+            each.speak()
+
+    def _all_arrived(self) -> bool:
+        """Whether Kafka holds the newest submit of each key, of the lives as they are now."""
+        for life, process in zip(self.cast.lives, self.cast.clients, strict=True):
+            newest = newest_submits(path_of(life.folder, life.name, process.life))
+            for group in life.groups:
+                servers = self.cast.kafka.bootstrap_servers
+                found = read_committed(servers, group, life.topic, life.partitions)
+                if any(
+                    found.get(key.partition) != offset
+                    for key, offset in newest.items()
+                    if key.group == group
+                ):
+                    return False
+        return True
+
+    # Good times
+
+    def calm(self) -> None:
+        """Wait until all brokers are back and each client's commits flow in each group."""
+        for zombie in self._zombies:
+            zombie.close()
+        self._zombies.clear()
+        self._await("the brokers were not back", self._brokers_are_well)
+        started_at = time.monotonic()
+        moves = {
+            (life.name, group): _Moves(self.cast.kafka.bootstrap_servers, life, group)
+            for life in self.cast.lives
+            for group in life.groups
+        }
+
+        def flowing() -> bool:
+            for who, watched in list(moves.items()):
+                if watched.seen():
+                    del moves[who]
+            return not moves
+
+        self._await(f"no commits of {moves}", flowing)
+        took_s = time.monotonic() - started_at
+        self.slowest_recovery_s = max(self.slowest_recovery_s, took_s)
+
+    def _await(self, trouble: str, well: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + CALM_S
+        while not well():
+            if time.monotonic() > deadline:
+                self._incidents.append(f"{trouble} {CALM_S:.0f} s after the last fault")
+                return
+            self.tick()
+            time.sleep(TICK_S)
+
+    def end(self) -> None:
+        """End everybody in order; whoever left something uncommitted is an incident."""
+        for each in reversed(self._supervised):
+            status = each.end()
+            if status != 0:
+                self._incidents.append(f"{each.name} was told to end, and did with {status}")
+
+    def close(self) -> None:
+        """Kill whatever is left; Kafka is not ours."""
+        for zombie in self._zombies:
+            zombie.close()
+        for each in self._supervised:
+            each.close()
+
+
+class _Moves:
+    """Sees the commits of one client in one group move on."""
+
+    def __init__(self, bootstrap_servers: str, life: Life, group: str) -> None:
+        self._arguments = (bootstrap_servers, group, life.topic, life.partitions)
+        self._before: dict[int, int] | None = None
+        self._left = _MOVES
+
+    def __repr__(self) -> str:
+        return f"{self._left} more moves after {self._before}"
+
+    def seen(self) -> bool:
+        """Look; whether enough was seen."""
+        now = read_committed(*self._arguments)
+        self._left -= self._before is not None and now != self._before
+        self._before = now
+        return self._left <= 0

@@ -1,0 +1,258 @@
+"""The checker of the chaos run has teeth: each broken promise, planted by hand, is found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.chaos.checker import Death, Evidence, Verdict, check
+from tests.chaos.history import Event, Key, Tag
+from tests.chaos.offsets_topic import Committed, Position
+
+if TYPE_CHECKING:
+    from tests.chaos.history import Action, Outcome
+
+KEY = Key("etl", 0)
+
+
+class Story:
+    """A history of one key, told event by event; a second passes with each."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.commits: list[Committed] = []
+        self.standing: dict[Key, int] = {}
+        self.service_starts: list[float] = []
+        self.deaths: list[Death] = []
+        self.now_s = 1_000.0
+
+    def note(self, outcome: Outcome, action: Action, number: int, offset: int, life: int) -> None:
+        """One line of a client's log."""
+        self.now_s += 1
+        tag = Tag("driver", life, number)
+        self.events.append(Event(outcome, action, tag, KEY, offset, self.now_s))
+
+    def submit(
+        self,
+        number: int,
+        offset: int,
+        action: Action = "submit",
+        outcome: Outcome = "ok",
+        life: int = 1,
+    ) -> None:
+        """A submit and what became of it."""
+        self.note("invoke", action, number, offset, life)
+        self.note(outcome, action, number, offset, life)
+
+    def commit(self, number: int, offset: int | None, life: int = 1) -> None:
+        """Kafka takes a submit; it stands from then on."""
+        self.now_s += 1
+        metadata = "" if offset is None else str(Tag("driver", life, number))
+        position = Position(KEY.group, "orders", KEY.partition)
+        self.commits.append(Committed(position, offset, metadata, self.now_s))
+        self.standing.pop(KEY, None)
+        if offset is not None:
+            self.standing[KEY] = offset
+
+    def broken(self, loss_bound_s: float = 10.0) -> list[str]:
+        """The rules that the checker finds broken."""
+        return [violation.rule for violation in self.verdict(loss_bound_s).violations]
+
+    def verdict(self, loss_bound_s: float = 10.0) -> Verdict:
+        """What the checker makes of it."""
+        starts, deaths = self.service_starts, self.deaths
+        return check(
+            Evidence(self.events, self.commits, self.standing, starts, deaths, loss_bound_s)
+        )
+
+
+def good_story() -> Story:
+    """A history in which all went well, with most of what can happen."""
+    story = Story()
+    story.submit(1, 10)
+    story.submit(2, 20)
+    story.commit(2, 20)
+    story.note("ok", "told", 2, 20, life=1)
+    story.submit(3, 19, "lower", "fail")
+    story.submit(4, 5, "rewind")
+    story.commit(4, 5)
+    story.note("invoke", "sync", 5, 30, life=1)
+    story.commit(5, 30)
+    story.note("ok", "sync", 5, 30, life=1)
+    story.submit(1, 40, life=2)
+    story.commit(5, 30)  # as keep-alive does
+    story.commit(1, 40, life=2)
+    story.note("ok", "close", 1, 40, life=2)
+    return story
+
+
+def test_a_good_history_passes() -> None:
+    """Conflated submits, rewinds, refused ones, new lives and repeated commits are no offence."""
+    assert good_story().broken() == []
+
+
+def test_a_commit_that_nobody_submitted_is_found() -> None:
+    """Neither another tag nor another offset than was submitted may be committed."""
+    story = good_story()
+    story.commit(2, 41, life=2)
+    assert story.broken() == ["unknown"]
+    story = good_story()
+    story.submit(2, 50, life=2)
+    story.commit(2, 51, life=2)
+    assert story.broken() == ["unknown"]
+
+
+def test_a_commit_without_a_tag_is_found() -> None:
+    """Somebody else's commit is no submit of ours."""
+    story = good_story()
+    position = Position(KEY.group, "orders", KEY.partition)
+    story.commits.insert(0, Committed(position, 7, "by hand", 0.0))
+    assert story.broken() == ["unknown"]
+
+
+def test_a_refused_submit_that_is_committed_is_found() -> None:
+    """What the client called a regression must not reach Kafka."""
+    story = Story()
+    story.submit(1, 10)
+    story.submit(2, 9, "lower", "fail")
+    story.commit(2, 9)
+    assert "refused" in story.broken()
+
+
+def test_an_older_submit_that_lands_behind_a_newer_one_is_found_once() -> None:
+    """Also where it is of an earlier life, and only the fall itself is blamed."""
+    story = good_story()
+    story.commit(5, 30)
+    story.commit(1, 40, life=2)
+    assert story.broken() == ["backwards"]
+
+
+def test_a_replaced_client_is_believed_by_a_new_service_until_its_successor_speaks() -> None:
+    """That is counted; without a start in between, or behind the successor, it is an offence."""
+    for starts, after, rules, counted in (
+        (True, False, [], 1),
+        (False, False, ["backwards"], 0),
+        (True, True, ["backwards"], 1),
+    ):
+        story = good_story()
+        if starts:
+            story.service_starts.append(story.now_s + 0.5)
+        story.commit(5, 30)
+        story.commit(1, 40, life=2)
+        if after:
+            story.commit(5, 30)
+            story.commit(1, 40, life=2)
+        assert (story.broken(), story.verdict().revenants) == (rules, counted)
+
+
+def test_an_offset_that_falls_without_a_rewind_is_found() -> None:
+    """A newer submit of a lower offset is no excuse; a rewind between the two is."""
+    story = Story()
+    story.submit(1, 10)
+    story.commit(1, 10)
+    story.submit(2, 9, "lower")
+    story.commit(2, 9)
+    assert story.broken() == ["lower", "backwards"]
+    story = Story()
+    story.submit(1, 10)
+    story.commit(1, 10)
+    story.submit(2, 3, "rewind")
+    story.submit(3, 9)
+    story.commit(3, 9)
+    assert story.broken() == []
+
+
+def test_a_sync_submit_acknowledged_before_kafka_had_it_is_found() -> None:
+    """The commit has to stand in the log by the time of the answer."""
+    story = Story()
+    story.submit(1, 10, "sync")
+    story.commit(1, 10)
+    assert story.broken() == ["lost"]
+
+
+def test_a_sync_submit_that_never_landed_is_found() -> None:
+    """A newer submit of its life stands for it; one of another life does not."""
+    story = Story()
+    story.submit(1, 10, "sync")
+    story.submit(1, 11, life=2)
+    story.commit(1, 11, life=2)
+    assert story.broken() == ["lost"]
+    story = Story()
+    story.note("invoke", "sync", 1, 10, life=1)
+    story.submit(2, 11)
+    story.commit(2, 11)
+    story.note("ok", "sync", 1, 10, life=1)
+    assert story.broken() == []
+
+
+def test_a_committed_offset_that_was_told_and_never_stood_is_found() -> None:
+    """The mailbox names one submit, and a newer one is no excuse."""
+    story = Story()
+    story.submit(1, 10)
+    story.submit(2, 11)
+    story.commit(2, 11)
+    story.note("ok", "told", 1, 10, life=1)
+    assert story.broken() == ["lost"]
+
+
+def test_an_acknowledged_submit_that_is_undone_is_found() -> None:
+    """What was acknowledged must still stand, or something newer, when all is over."""
+    story = Story()
+    story.submit(1, 10)
+    story.submit(2, 20)
+    story.commit(1, 10)
+    story.commit(2, 20)
+    story.note("ok", "close", 2, 20, life=1)
+    story.commit(1, 10)
+    assert story.broken() == ["backwards", "undone", "unfinished"]
+
+
+def test_a_newest_submit_that_never_lands_is_found() -> None:
+    """At the end everything that a client took is committed, sync or not, with commits or none."""
+    story = good_story()
+    story.submit(2, 50, life=2)
+    assert story.broken() == ["unfinished"]
+    story = Story()
+    story.submit(1, 10, "sync", "info")
+    assert story.broken() == ["unfinished"]
+
+
+def test_a_rising_submit_that_is_refused_is_found() -> None:
+    """Only what is lower may be called so."""
+    story = good_story()
+    story.submit(2, 50, outcome="fail", life=2)
+    assert story.broken() == ["rising"]
+
+
+def test_a_replaced_client_that_is_ahead_may_stand_in_the_way_behind_a_start_alone() -> None:
+    """Where the service was not started since the successor began, it would have been fenced."""
+    for starts, rules in ((True, []), (False, ["rising"])):
+        story = good_story()
+        if starts:
+            story.service_starts.append(story.now_s + 0.5)
+        story.submit(6, 60, life=1)
+        story.submit(2, 50, outcome="fail", life=2)
+        assert (story.broken(), story.verdict().revenants) == (rules, int(starts))
+
+
+def test_an_offset_that_kafka_forgot_is_found() -> None:
+    """A tombstone in the log, and an answer that is not what the log ends with."""
+    story = good_story()
+    story.standing[KEY] = 30
+    assert story.broken() == ["forgotten"]
+    story = good_story()
+    story.commit(0, None)
+    assert story.broken() == ["forgotten", "forgotten"]
+
+
+def test_more_than_an_interval_lost_with_client_and_service_is_found() -> None:
+    """The oldest submit that its life never got committed counts, not the newest."""
+    story = Story()
+    story.submit(1, 10)
+    story.commit(1, 10)
+    story.submit(2, 20)
+    story.submit(3, 30)
+    story.deaths.append(Death("driver", 1, story.now_s + 1))
+    story.submit(1, 40, life=2)
+    story.commit(1, 40, life=2)
+    assert story.broken(loss_bound_s=3.5) == []
+    assert story.broken(loss_bound_s=2.5) == ["interval"]

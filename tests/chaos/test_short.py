@@ -1,0 +1,48 @@
+"""A short chaos run: one broker, the service and clients killed; ``make chaos`` runs it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.chaos.game import Game, Setting
+from tests.chaos.plan import Fault, Track
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from offsetmgr.devkafka import DevKafka
+
+GUARD_S = 60.0
+"""How much may be lost with a client and the service is a measure, for quiet machines."""
+
+KILLS = Track(
+    (Fault.SERVICE_KILL, Fault.CLIENT_KILL, Fault.CLIENT_ZOMBIE),
+    pause_s=0.5,
+    lasting_s=(0.1, 0.5),
+    targets=2,
+)
+
+
+@pytest.mark.chaos
+def test_nothing_acknowledged_is_lost_and_nothing_goes_back_under_kills(
+    kafka: DevKafka, tmp_path: Path, group: str
+) -> None:
+    """Every promise of the checker holds, the ordered end included."""
+    setting = Setting(
+        kafka=kafka,
+        folder=tmp_path,
+        seed=5,
+        topic=f"topic-{group}",
+        groups=[f"{group}-a", f"{group}-b"],
+        clients=2,
+        loss_bound_s=GUARD_S,
+    )
+    with Game(setting) as game:
+        game.play(0, 4.0, [KILLS])
+        outcome = game.judge()
+    assert outcome.incidents == []
+    assert outcome.verdict.violations == []
+    assert outcome.service_lives > 1
+    assert outcome.verdict.acknowledged

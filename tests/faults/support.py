@@ -1,0 +1,87 @@
+"""Managers of this process over a Kafka that goes wrong, and what Kafka has in the end."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from offsetmgr.config import CommitSettings
+from offsetmgr.coordinator.kafka import KafkaCoordinator
+from offsetmgr.manager import Factory
+from offsetmgr.types import TopicPartition
+from tests.unit.core.core import Listener
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from offsetmgr.manager import ManagerHandle
+
+WAIT_S: Final = 60.0
+"""A guard against what never comes, not a measure."""
+
+TOPIC: Final = "t"
+
+QUICK: Final = CommitSettings(
+    commit_interval_s=0.01,
+    request_timeout_s=5.0,
+    retry_backoff_s=0.01,
+    retry_backoff_max_s=0.05,
+)
+"""No test waits for an interval or a pause."""
+
+HASTY: Final = CommitSettings(
+    commit_interval_s=0.01,
+    request_timeout_s=0.5,
+    retry_backoff_s=0.01,
+    retry_backoff_max_s=0.05,
+)
+"""Where the answer to a request never comes."""
+
+
+class Committing(NamedTuple):
+    """Managers at work."""
+
+    factory: Factory
+    kafka: KafkaCoordinator
+    told: Listener
+    """What the managers have told their observer."""
+
+    def spawn(self, group: str, partition: int = 0, topic: str = TOPIC) -> ManagerHandle:
+        """Start a manager, and wait for its initial offset."""
+        handle = self.factory.spawn(group, topic, partition)
+        handle.initial_offset(timeout=WAIT_S)
+        return handle
+
+    def flush(self, handle: ManagerHandle, timeout_s: float = WAIT_S) -> int | None:
+        """Commit what is newest; return the offset that is left, which None says is none."""
+        waiting = self.factory.flush([handle.key], timeout_s)
+        result = self.factory.wait(waiting, WAIT_S)[handle.key]
+        return None if result.uncommitted is None else result.uncommitted.offset
+
+    def in_kafka(self, group: str, partition: int = 0, topic: str = TOPIC) -> int | None:
+        """Ask Kafka what is committed."""
+        where = TopicPartition(topic, partition)
+        found = self.kafka.fetch(group, [where], WAIT_S).get(timeout=WAIT_S)
+        assert not found.failures
+        committed = found.offsets[where]
+        return None if committed is None else committed.offset
+
+    def codes(self) -> list[str]:
+        """Every failure that was told, by Kafka's name of it."""
+        return [error.code for _, error in self.told.failures]
+
+
+@contextmanager
+def committing(
+    kafka_at: str | Mapping[str, object], settings: CommitSettings = QUICK
+) -> Iterator[Committing]:
+    """Managers over a Kafka, by its address or all settings; they end without waiting for it."""
+    config = {"bootstrap.servers": kafka_at} if isinstance(kafka_at, str) else kafka_at
+    kafka = KafkaCoordinator(config, clients=1)
+    told = Listener()
+    factory = Factory(kafka, settings, observer=told)
+    try:
+        yield Committing(factory, kafka, told)
+    finally:
+        factory.stop(0.0)
+        kafka.close(0.0)

@@ -1,0 +1,68 @@
+"""Connections that break in the middle, and connections that only look alive."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsetmgr.coordinator import kafka_client
+from tests.faults.proxy import Proxy
+from tests.faults.support import HASTY, TOPIC, committing
+from tests.kafka.mock_cluster import OFFSET_COMMIT, OFFSET_FETCH, MockCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def behind_a_proxy() -> Iterator[tuple[MockCluster, Proxy]]:
+    """A mock broker that clients reach through a proxy alone."""
+    with MockCluster() as mock, Proxy(mock.bootstrap_servers) as proxy:
+        mock.create_topic(TOPIC)
+        mock.advertise("127.0.0.1", proxy.port)
+        yield mock, proxy
+
+
+@pytest.mark.fault(15)
+def test_a_reset_in_the_middle_of_a_response_is_unknown_and_then_verified(group: str) -> None:
+    """The commit that landed is read back and acknowledged, and not sent a second time."""
+    with (
+        behind_a_proxy() as (mock, proxy),
+        committing(f"127.0.0.1:{proxy.port}") as managers,
+    ):
+        handle = managers.spawn(group)
+        handle.submit(1)
+        assert managers.flush(handle) is None
+        commits, fetches = mock.count(OFFSET_COMMIT), mock.count(OFFSET_FETCH)
+        proxy.cut_response(OFFSET_COMMIT)
+        handle.submit(2, leader_epoch=0)  # which is what the mock gives back in any case
+        assert managers.flush(handle) is None
+        assert proxy.was_cut.is_set()
+        assert [error.code for _, error in managers.told.failures] == ["_TRANSPORT"]
+        assert mock.count(OFFSET_COMMIT) == commits + 1
+        assert mock.count(OFFSET_FETCH) == fetches + 1
+        assert managers.in_kafka(group) == 2
+
+
+@pytest.mark.fault(14)
+def test_a_half_open_connection_is_found_within_the_socket_timeout(
+    group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing comes back and nobody says so: it is given up, and a new one takes over."""
+    monkeypatch.setattr(kafka_client, "FORCED", {**kafka_client.FORCED, "socket.timeout.ms": 1_000})
+    with (
+        behind_a_proxy() as (_, proxy),
+        committing(f"127.0.0.1:{proxy.port}", HASTY) as managers,
+    ):
+        handle = managers.spawn(group)
+        handle.submit(1)
+        assert managers.flush(handle) is None
+        before = proxy.connections
+        proxy.swallow()
+        handle.submit(2)
+        assert managers.flush(handle) is None
+        assert proxy.connections > before
+        assert managers.in_kafka(group) == 2
+        assert "_TIMED_OUT" in managers.codes()

@@ -1,0 +1,410 @@
+"""The coordinator on a real Kafka, and on librdkafka's mock, where things go wrong."""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, ElectionType, KafkaException, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
+
+from offsetmgr.coordinator.base import CommitResult, PartitionLog
+from offsetmgr.coordinator.kafka import KafkaCoordinator
+from offsetmgr.coordinator.kafka_lane import WINDOW
+from offsetmgr.errors import Verdict
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.kafka.mock_cluster import OFFSET_COMMIT, MockCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from actors import Future
+    from offsetmgr.coordinator.base import Failure
+    from offsetmgr.devkafka import DevKafka
+    from tests.conftest import TopicFactory
+
+WAIT_S = 30.0
+"""Far beyond what anything here takes: a guard, not a measure."""
+
+REQUEST_S = 5.0
+"""What a request is given in the service."""
+
+DEADLINE_S = 1.0
+"""Of requests that are not to be answered."""
+
+
+@contextmanager
+def coordinator(
+    bootstrap_servers: str, config: Mapping[str, object] | None = None, *, clients: int = 2
+) -> Iterator[KafkaCoordinator]:
+    """A coordinator, closed at the end."""
+    settings = {"bootstrap.servers": bootstrap_servers, **(config or {})}
+    opened = KafkaCoordinator(settings, clients=clients)
+    try:
+        yield opened
+    finally:
+        opened.close(WAIT_S)
+
+
+def only(answer: Future[CommitResult]) -> Failure | None:
+    """The failure of a commit's one partition."""
+    failures = answer.get(timeout=WAIT_S).failures
+    return next(iter(failures.values()), None)
+
+
+def name_of(failure: Failure | None) -> str:
+    """The code's name; empty for a success."""
+    return "" if failure is None else failure.info.name
+
+
+def one(topic: str, offset: int) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Offsets of a topic's first partition."""
+    return {TopicPartition(topic, 0): OffsetAndMetadata(offset)}
+
+
+@pytest.mark.fault(2)
+def test_paused_broker(breakable_kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
+    """A stopped broker: the deadline is kept, the outcome unknown; what lands late is read back."""
+    topic = new_topic(2, on=breakable_kafka)
+    with coordinator(breakable_kafka.bootstrap_servers) as kafka:
+        assert only(kafka.commit(group, one(topic, 1), WAIT_S)) is None
+        breakable_kafka.broker(1).pause()
+        try:
+            lost = only(kafka.commit(group, one(topic, 2), DEADLINE_S))
+            checked = kafka.check(DEADLINE_S).get(timeout=WAIT_S)
+        finally:
+            breakable_kafka.broker(1).resume()
+        assert lost is not None
+        assert lost.info.verdict is Verdict.UNKNOWN
+        assert lost.info.retriable
+        assert checked is not None
+        # What comes next over the group's connection waits for the commit that was lost.
+        beside = {TopicPartition(topic, 1): OffsetAndMetadata(7)}
+        assert only(kafka.commit(group, beside, WAIT_S)) is None
+        fetched = kafka.fetch(group, None, WAIT_S).get(timeout=WAIT_S)
+        assert fetched.offsets == {**one(topic, 2), **beside}
+        assert kafka.check(WAIT_S).get(timeout=WAIT_S) is None
+
+
+def test_paused_broker_tells_sent_from_unsent(
+    breakable_kafka: DevKafka, new_topic: TopicFactory, group: str
+) -> None:
+    """What was still queued at its deadline is refused, not unknown, and never lands."""
+    topic = new_topic(on=breakable_kafka)
+    with coordinator(breakable_kafka.bootstrap_servers, clients=1) as kafka:
+        groups = [f"{group}-{n}" for n in range(WINDOW + 2)]
+        for name in groups:
+            assert only(kafka.commit(name, one(topic, 1), WAIT_S)) is None
+        breakable_kafka.broker(1).pause()
+        try:
+            answers = [kafka.commit(name, one(topic, 2), DEADLINE_S) for name in groups]
+            failures = [only(answer) for answer in answers]
+        finally:
+            breakable_kafka.broker(1).resume()
+        verdicts = [None if f is None else f.info.verdict for f in failures]
+        assert verdicts == [Verdict.UNKNOWN] * WINDOW + [Verdict.REFUSED] * 2
+        assert {name_of(f) for f in failures[WINDOW:]} == {"NOT_SENT"}
+        for name in groups[WINDOW:]:
+            fetched = kafka.fetch(name, [TopicPartition(topic, 0)], WAIT_S).get(timeout=WAIT_S)
+            assert fetched.offsets == one(topic, 1)
+
+
+def test_close_with_a_paused_broker(
+    breakable_kafka: DevKafka, new_topic: TopicFactory, group: str
+) -> None:
+    """Close returns although the broker is silent, and answers what is left."""
+    topic = new_topic(on=breakable_kafka)
+    kafka = KafkaCoordinator({"bootstrap.servers": breakable_kafka.bootstrap_servers}, clients=1)
+    assert only(kafka.commit(group, one(topic, 1), WAIT_S)) is None
+    breakable_kafka.broker(1).pause()
+    try:
+        answers = [kafka.commit(f"{group}-{n}", one(topic, 2), WAIT_S) for n in range(WINDOW + 1)]
+        kafka.close(timeout_s=0.5)
+        assert all(answer.done() for answer in answers)
+    finally:
+        breakable_kafka.broker(1).resume()
+    assert [name_of(only(answer)) for answer in answers] == ["_DESTROY"] * WINDOW + ["CLOSED"]
+
+
+@pytest.mark.fault(12)
+def test_all_brokers_down_at_start(group: str) -> None:
+    """With nobody there it starts, keeps deadlines and says why nothing is answered."""
+    with socket.socket() as taken:  # bound, so that nobody else listens there
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with coordinator(address) as kafka:
+            committed = kafka.commit(group, one("t", 1), DEADLINE_S)
+            fetched = kafka.fetch(group, None, DEADLINE_S)
+            logs = kafka.topic_logs(["t"], DEADLINE_S)
+            failure = only(committed)
+            assert failure is not None
+            assert failure.info.verdict is Verdict.UNKNOWN
+            assert address in failure.detail
+            assert fetched.get(timeout=WAIT_S).group_failure is not None
+            assert logs.get(timeout=WAIT_S)["t"].failure is not None
+            assert kafka.check(DEADLINE_S).get(timeout=WAIT_S) is not None
+
+
+@pytest.mark.parametrize(
+    ("config", "code"),
+    [
+        pytest.param(
+            {
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": "offsetmgr",
+                "sasl.password": "s3cret",
+            },
+            "_AUTHENTICATION",
+            id="SASL",
+        ),
+        pytest.param({"security.protocol": "SSL"}, "_SSL", id="TLS"),
+    ],
+)
+@pytest.mark.fault(21)
+def test_refused_credentials(
+    kafka: DevKafka, group: str, config: dict[str, object], code: str
+) -> None:
+    """What Kafka does not accept is told as that, not as a bare time-out, and shows no secret."""
+    with coordinator(kafka.bootstrap_servers, config) as refused:
+        failure = only(refused.commit(group, one("t", 1), DEADLINE_S))
+        assert failure is not None
+        assert failure.info.name == code
+        assert failure.detail.startswith("Kafka did not accept the service's credentials: ")
+        assert "s3cret" not in failure.detail
+
+
+def test_open_transaction(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
+    """Offsets of a transaction that is not over are no answer, only its partition's."""
+    topic = new_topic(2)
+    config = {"bootstrap.servers": kafka.bootstrap_servers}
+    producer = Producer({**config, "transactional.id": group})
+    producer.init_transactions(WAIT_S)
+    producer.begin_transaction()
+    member = Consumer({**config, "group.id": group}).consumer_group_metadata()
+    producer.send_offsets_to_transaction([KafkaPartition(topic, 0, 7)], member, WAIT_S)
+    asked = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    with coordinator(kafka.bootstrap_servers) as reader:
+        during = reader.fetch(group, asked, WAIT_S).get(timeout=WAIT_S)
+        producer.commit_transaction(WAIT_S)
+        after = reader.fetch(group, asked[1:], WAIT_S).get(timeout=WAIT_S)
+    assert {p: name_of(f) for p, f in during.failures.items()} == {
+        asked[0]: "UNSTABLE_OFFSET_COMMIT"
+    }
+    assert during.offsets == {asked[1]: None}
+    assert after.failures == {}
+
+
+def test_ends_of_the_log(kafka: DevKafka, new_topic: TopicFactory) -> None:
+    """The log start offset and the high watermark are those of each partition."""
+    topic = new_topic(2)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for _ in range(3):
+        producer.produce(topic, b"x", partition=1)
+    assert producer.flush(WAIT_S) == 0
+    with coordinator(kafka.bootstrap_servers) as reader:
+        logs = reader.topic_logs([topic], WAIT_S).get(timeout=WAIT_S)
+    assert logs[topic].partitions == {0: PartitionLog(0, 0), 1: PartitionLog(0, 3)}
+
+
+def test_offsets_at_a_time(kafka: DevKafka, new_topic: TopicFactory) -> None:
+    """The first record of that time or later; none where all are older, or none was asked for."""
+    topic = new_topic(2)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for second in (10, 20, 30):
+        producer.produce(topic, b"x", partition=1, timestamp=second * 1_000)
+    assert producer.flush(WAIT_S) == 0
+    with coordinator(kafka.bootstrap_servers) as reader:
+        for at_ms, offset in ((20_000, 1), (20_001, 2), (30_001, None), (None, None)):
+            logs = reader.topic_logs([topic], WAIT_S, at_ms).get(timeout=WAIT_S)
+            assert logs[topic].partitions == {
+                0: PartitionLog(0, 0),
+                1: PartitionLog(0, 3, offset_at=offset),
+            }
+
+
+def test_no_names_without_a_kafka() -> None:
+    """Where no broker answers the list of topics is a failure, by the deadline."""
+    with coordinator("127.0.0.1:9") as reader:
+        found = reader.topic_names(1).get(timeout=WAIT_S)
+    assert found.names == []
+    assert found.failure is not None
+    assert found.failure.info.retriable
+
+
+def test_the_callers_mapping_is_copied(
+    kafka: DevKafka, new_topic: TopicFactory, group: str
+) -> None:
+    """What the caller does to its mapping after the call has no effect on the request."""
+    topic = new_topic()
+    with coordinator(kafka.bootstrap_servers, clients=1) as writer:
+        busy = [writer.commit(f"{group}-{n}", one(topic, 1), WAIT_S) for n in range(WINDOW * 2)]
+        offsets = one(topic, 1)
+        answer = writer.commit(group, offsets, WAIT_S)
+        offsets.clear()
+        assert only(answer) is None
+        assert [only(other) for other in busy] == [None] * len(busy)
+        fetched = writer.fetch(group, None, WAIT_S).get(timeout=WAIT_S)
+    assert fetched.offsets == one(topic, 1)
+
+
+def test_threads(kafka: DevKafka, group: str) -> None:
+    """With one broker a client costs four threads, the fetches three; all of them end with it."""
+
+    def librdkafka_threads() -> int:
+        names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+        return sum(name.startswith("rdk:") for name in names)
+
+    before = librdkafka_threads()
+    clients = 3
+    with coordinator(kafka.bootstrap_servers, clients=clients) as opened:
+        answers = [opened.fetch(f"{group}-{n}", None, WAIT_S) for n in range(50)]
+        assert all(answer.get(timeout=WAIT_S).group_failure is None for answer in answers)
+        assert librdkafka_threads() - before <= 4 * clients + 3
+    assert librdkafka_threads() == before
+
+
+class TestMock:
+    """Faults only librdkafka's mock cluster offers."""
+
+    @pytest.mark.parametrize(
+        ("code", "name", "verdict"),
+        [
+            (14, "COORDINATOR_LOAD_IN_PROGRESS", Verdict.REFUSED),
+            (15, "COORDINATOR_NOT_AVAILABLE", Verdict.UNKNOWN),
+            (29, "TOPIC_AUTHORIZATION_FAILED", Verdict.REFUSED),
+            (30, "GROUP_AUTHORIZATION_FAILED", Verdict.REFUSED),
+            (7, "REQUEST_TIMED_OUT", Verdict.UNKNOWN),
+        ],
+    )
+    @pytest.mark.fault(10, 22)
+    def test_codes(self, group: str, code: int, name: str, verdict: Verdict) -> None:
+        """A code of the broker reaches the partition as the table has it; the next try is clean."""
+        with MockCluster() as mock, coordinator(mock.bootstrap_servers) as kafka:
+            mock.create_topic("t")
+            mock.push_errors(OFFSET_COMMIT, code)
+            failure = only(kafka.commit(group, one("t", 1), WAIT_S))
+            assert failure is not None
+            assert (failure.info.name, failure.info.verdict) == (name, verdict)
+            assert only(kafka.commit(group, one("t", 1), WAIT_S)) is None
+
+    def test_unknown_code(self, group: str) -> None:
+        """A code the table lacks is retriable, of unknown outcome, and told in Kafka's words."""
+        with MockCluster() as mock, coordinator(mock.bootstrap_servers) as kafka:
+            mock.create_topic("t")
+            mock.push_errors(OFFSET_COMMIT, 87)
+            failure = only(kafka.commit(group, one("t", 1), WAIT_S))
+            assert failure is not None
+            assert failure.info.code == 87
+            assert failure.info.retriable
+            assert failure.detail
+
+    @pytest.mark.fault(11)
+    def test_slow_coordinator(self, group: str) -> None:
+        """A coordinator slower than the deadline: the caller is freed by then."""
+        with MockCluster() as mock, coordinator(mock.bootstrap_servers) as kafka:
+            mock.create_topic("t")
+            assert only(kafka.commit(group, one("t", 1), WAIT_S)) is None
+            mock.set_round_trip(rtt_ms=60_000)
+            assert name_of(only(kafka.commit(group, one("t", 2), DEADLINE_S))) == "_TIMED_OUT"
+            mock.set_round_trip(rtt_ms=0)
+
+    @pytest.mark.fault(11)
+    def test_a_slow_broker_holds_up_no_other(self, group: str) -> None:
+        """Groups of another broker behind the same client are committed meanwhile."""
+        with MockCluster(2) as mock, coordinator(mock.bootstrap_servers, clients=1) as kafka:
+            mock.create_topic("t")
+            slow, quick = f"{group}-slow", f"{group}-quick"
+            for number, name in enumerate((slow, quick), 1):
+                mock.set_coordinator(name, number)
+                assert only(kafka.commit(name, one("t", 1), WAIT_S)) is None
+            mock.set_round_trip(rtt_ms=60_000, broker=1)
+            held = kafka.commit(slow, one("t", 2), WAIT_S)
+            assert only(kafka.commit(quick, one("t", 2), WAIT_S)) is None
+            assert not held.done()
+            kafka.close(timeout_s=0.0)
+
+    @pytest.mark.fault(9)
+    def test_broker_down_and_up(self, group: str) -> None:
+        """A coordinator that goes and comes back is found again, and the process is there to see.
+
+        librdkafka aborts it where a request ran out of librdkafka's own time meanwhile.
+        """
+        with MockCluster() as mock, coordinator(mock.bootstrap_servers) as kafka:
+            mock.create_topic("t")
+            assert only(kafka.commit(group, one("t", 1), WAIT_S)) is None
+            mock.set_down(1)
+            fetched = kafka.fetch(group, None, DEADLINE_S)
+            assert only(kafka.commit(group, one("t", 2), DEADLINE_S)) is not None
+            assert fetched.get(timeout=WAIT_S).group_failure is not None
+            mock.set_up(1)
+            assert only(kafka.commit(group, one("t", 3), WAIT_S)) is None
+            assert kafka.fetch(group, None, WAIT_S).get(timeout=WAIT_S).group_failure is None
+
+
+@pytest.mark.chaos
+@pytest.mark.fault(9)
+def test_coordinator_moves_while_both_brokers_live(
+    kafka3: DevKafka, new_topic: TopicFactory, group: str
+) -> None:
+    """A coordinator that moves between live brokers is found again after one refusal at most.
+
+    librdkafka alone goes on asking the old one for as long as it is asked to.
+    """
+    topic = new_topic(on=kafka3)
+    with coordinator(kafka3.bootstrap_servers, clients=1) as kafka:
+        assert only(kafka.commit(group, one(topic, 1), WAIT_S)) is None
+        preferred = coordinator_of(kafka3, group)
+        kafka3.broker(preferred).stop()
+        commit_until_taken(kafka, group, one(topic, 2))
+        assert coordinator_of(kafka3, group) != preferred
+        kafka3.broker(preferred).start()
+        move_coordinator_back(kafka3, group, preferred)
+        refusals = commit_until_taken(kafka, group, one(topic, 3))
+        fetched = kafka.fetch(group, [TopicPartition(topic, 0)], WAIT_S).get(timeout=WAIT_S)
+    assert refusals.count("NOT_COORDINATOR") <= 1
+    assert fetched.offsets == one(topic, 3)
+
+
+NOBODY = -1
+
+
+def coordinator_of(cluster: DevKafka, group: str) -> int:
+    """Ask a client that remembers nothing which broker coordinates ``group``."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    described = admin.describe_consumer_groups([group], request_timeout=WAIT_S)[group]
+    try:
+        number: int = described.result(WAIT_S).coordinator.id
+    except KafkaException:  # it is on the move
+        return NOBODY
+    return number
+
+
+def move_coordinator_back(cluster: DevKafka, group: str, preferred: int) -> None:
+    """Let Kafka give every partition back to its preferred leader, as it does after a restart."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    deadline_s = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline_s:
+        admin.elect_leaders(ElectionType.PREFERRED, None).result(WAIT_S)
+        if coordinator_of(cluster, group) == preferred:
+            return
+    pytest.fail(f"broker {preferred} does not coordinate {group} again after {WAIT_S} s")
+
+
+def commit_until_taken(
+    kafka: KafkaCoordinator, group: str, offsets: dict[TopicPartition, OffsetAndMetadata]
+) -> list[str]:
+    """Commit until it succeeds; return the codes it was refused with until then."""
+    refusals: list[str] = []
+    deadline_s = time.monotonic() + 2 * WAIT_S
+    while time.monotonic() < deadline_s:
+        failure = only(kafka.commit(group, offsets, REQUEST_S))
+        if failure is None:
+            return refusals
+        refusals.append(failure.info.name)
+    pytest.fail(f"not committed after {2 * WAIT_S} s: {refusals[-5:]}")

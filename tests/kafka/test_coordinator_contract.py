@@ -1,0 +1,287 @@
+"""The coordinator port's contract, held to both sides: a real Kafka and the one in memory."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
+
+from offsetmgr.coordinator.base import CommitResult, FetchResult, PartitionLog
+from offsetmgr.coordinator.fence.coordinator import FencedCoordinator
+from offsetmgr.coordinator.kafka import KafkaCoordinator
+from offsetmgr.coordinator.memory import MemoryCoordinator
+from offsetmgr.errors import Verdict
+from offsetmgr.types import MAX_METADATA_CHARS, MAX_OFFSET, OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from offsetmgr.coordinator.base import Coordinator
+    from offsetmgr.devkafka import DevKafka
+    from tests.conftest import TopicFactory
+
+WAIT_S = 30.0
+"""Far beyond what anything here takes: a guard, not a measure."""
+
+
+class Side(Protocol):
+    """One side of the port, and somebody else who changes things behind its back."""
+
+    too_long: int
+    """Characters of metadata that the broker refuses."""
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """The side itself."""
+
+    def create_topic(self, partitions: int) -> str:
+        """Create a topic."""
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic."""
+
+    def member(self, group: str, topic: str, client_id: str) -> AbstractContextManager[None]:
+        """Be a live member of ``group`` meanwhile."""
+
+
+class MemorySide:
+    """The coordinator in memory."""
+
+    too_long = MAX_METADATA_CHARS + 1
+
+    def __init__(self) -> None:
+        self.coordinator = MemoryCoordinator()
+        self._topics = 0
+
+    def create_topic(self, partitions: int) -> str:
+        """Create a topic."""
+        self._topics += 1
+        topic = f"topic-{self._topics}"
+        self.coordinator.broker.create_topic(topic, partitions)
+        return topic
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic."""
+        self.coordinator.broker.delete_topic(topic)
+
+    @contextmanager
+    def member(self, group: str, topic: str, client_id: str) -> Iterator[None]:
+        """Be a live member of ``group`` meanwhile."""
+        del topic
+        self.coordinator.broker.join(group, client_id)
+        yield
+        self.coordinator.broker.leave(group, client_id)
+
+
+class KafkaSide:
+    """A real Kafka."""
+
+    too_long = MAX_METADATA_CHARS + 1
+
+    def __init__(self, kafka: DevKafka, new_topic: TopicFactory) -> None:
+        self._config: dict[str, str | int | float | bool] = {
+            "bootstrap.servers": kafka.bootstrap_servers
+        }
+        self.coordinator = self._connect()
+        self._admin = AdminClient(self._config)
+        self.create_topic = new_topic
+
+    def _connect(self) -> Coordinator:
+        return KafkaCoordinator(self._config, clients=2)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic."""
+        self._admin.delete_topics([topic])[topic].result(WAIT_S)
+
+    @contextmanager
+    def member(self, group: str, topic: str, client_id: str) -> Iterator[None]:
+        """Be a live member of ``group`` meanwhile."""
+        consumer = Consumer({**self._config, "group.id": group, "client.id": client_id})
+        consumer.subscribe([topic])
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        yield
+        consumer.close()
+
+
+class FencedSide(KafkaSide):
+    """A real Kafka, behind a fence."""
+
+    too_long = MAX_METADATA_CHARS + 2
+    """One more than with librdkafka, which adds a NUL."""
+
+    def _connect(self) -> Coordinator:
+        return FencedCoordinator(self._config, KafkaCoordinator(self._config, clients=2))
+
+
+@pytest.fixture(params=["memory", "kafka", "fenced"])
+def side(request: pytest.FixtureRequest) -> Iterator[Side]:
+    """Each side in turn."""
+    if request.param == "memory":
+        yield MemorySide()
+        return
+    kind = KafkaSide if request.param == "kafka" else FencedSide
+    kafka = kind(request.getfixturevalue("kafka"), request.getfixturevalue("new_topic"))
+    yield kafka
+    kafka.coordinator.close(WAIT_S)
+
+
+def commit(
+    side: Side, group: str, offsets: dict[TopicPartition, OffsetAndMetadata]
+) -> CommitResult:
+    """Commit and wait for the answer."""
+    return side.coordinator.commit(group, offsets, WAIT_S).get(timeout=WAIT_S)
+
+
+def fetch(side: Side, group: str, partitions: list[TopicPartition] | None) -> FetchResult:
+    """Fetch and wait for the answer."""
+    return side.coordinator.fetch(group, partitions, WAIT_S).get(timeout=WAIT_S)
+
+
+def test_round_trip(side: Side, group: str) -> None:
+    """What was committed is fetched: the offsets of both ends, metadata and leader epoch."""
+    topic = side.create_topic(4)
+    offsets = {
+        TopicPartition(topic, 0): OffsetAndMetadata(0),
+        TopicPartition(topic, 1): OffsetAndMetadata(MAX_OFFSET, "é 'x'\n"),
+        TopicPartition(topic, 2): OffsetAndMetadata(5, "", 0),
+        TopicPartition(topic, 3): OffsetAndMetadata(6, "m", 7),
+    }
+    assert commit(side, group, offsets) == CommitResult({})
+    assert fetch(side, group, list(offsets)) == FetchResult(offsets, {})
+    assert fetch(side, group, None) == FetchResult(offsets, {})
+
+
+@pytest.mark.fault(34)
+def test_nothing_committed(side: Side, group: str) -> None:
+    """Nothing committed is None, for a group that never was as for a partition left out."""
+    topic = side.create_topic(2)
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    assert fetch(side, group, [first]) == FetchResult({first: None}, {})
+    assert fetch(side, group, None) == FetchResult({}, {})
+    commit(side, group, {first: OffsetAndMetadata(1)})
+    offsets = {first: OffsetAndMetadata(1), second: None}
+    assert fetch(side, group, [first, second]) == FetchResult(offsets, {})
+
+
+def test_nothing_asked(side: Side, group: str) -> None:
+    """An empty request has an empty answer."""
+    assert commit(side, group, {}) == CommitResult({})
+    assert fetch(side, group, []) == FetchResult({}, {})
+    assert side.coordinator.topic_logs([], WAIT_S).get(timeout=WAIT_S) == {}
+
+
+def test_a_lower_offset_is_no_matter_of_the_port(side: Side, group: str) -> None:
+    """The last commit counts, also where it is lower: the rules about that are the manager's."""
+    partition = TopicPartition(side.create_topic(1), 0)
+    commit(side, group, {partition: OffsetAndMetadata(9)})
+    commit(side, group, {partition: OffsetAndMetadata(3)})
+    assert fetch(side, group, [partition]).offsets == {partition: OffsetAndMetadata(3)}
+
+
+@pytest.mark.parametrize("partitions", [1_000, 10_000])
+def test_many_partitions(side: Side, group: str, partitions: int) -> None:
+    """A thousand partitions of one group go in one request; ten thousand do too.
+
+    A thousand are committed; of ten thousand, all but a thousand are refused by name.
+    """
+    topic = side.create_topic(1_000)
+    offsets = {TopicPartition(topic, n): OffsetAndMetadata(n) for n in range(partitions)}
+    failures = commit(side, group, offsets).failures
+    refused = {p for p in offsets if p.partition >= 1_000}
+    assert failures.keys() == refused
+    assert {f.info.name for f in failures.values()} <= {"UNKNOWN_TOPIC_OR_PARTITION"}
+    fetched = fetch(side, group, list(offsets))
+    assert fetched.failures == {}
+    assert fetched.offsets == {p: None if p in refused else offsets[p] for p in offsets}
+
+
+@pytest.mark.fault(26)
+def test_live_members(side: Side, group: str) -> None:
+    """A group with live members takes no commit, and the refusal names who holds it."""
+    topic = side.create_topic(2)
+    offsets = {TopicPartition(topic, n): OffsetAndMetadata(1) for n in range(2)}
+    with side.member(group, topic, "spark-kafka-1"):
+        failures = commit(side, group, offsets).failures
+    assert failures.keys() == offsets.keys()
+    for failure in failures.values():
+        assert failure.info.name == "UNKNOWN_MEMBER_ID"
+        assert failure.info.verdict is Verdict.REFUSED
+        assert failure.detail == (
+            f"group {group} has live members (spark-kafka-1, host /127.0.0.1); "
+            "commit to another group or stop them"
+        )
+    assert commit(side, group, offsets) == CommitResult({})
+
+
+@pytest.mark.fault(23)
+def test_deleted_topic(side: Side, group: str) -> None:
+    """A deleted topic's partition is refused while its peers are committed."""
+    kept, deleted = side.create_topic(1), side.create_topic(1)
+    side.delete_topic(deleted)
+    gone, peer = TopicPartition(deleted, 0), TopicPartition(kept, 0)
+    failures = commit(
+        side, group, {gone: OffsetAndMetadata(1), peer: OffsetAndMetadata(1)}
+    ).failures
+    assert {p: f.info.name for p, f in failures.items()} == {gone: "UNKNOWN_TOPIC_OR_PARTITION"}
+    assert fetch(side, group, [peer]).offsets == {peer: OffsetAndMetadata(1)}
+
+
+@pytest.mark.parametrize("character", ["m", "é"])
+@pytest.mark.fault(25)
+def test_metadata_limit(side: Side, group: str, character: str) -> None:
+    """The longest metadata the door lets in is kept whole; more is refused, peers are not."""
+    topic = side.create_topic(2)
+    long, peer = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    most = OffsetAndMetadata(1, character * MAX_METADATA_CHARS)
+    assert commit(side, group, {long: most}) == CommitResult({})
+    assert fetch(side, group, [long]).offsets == {long: most}
+    more = OffsetAndMetadata(2, character * side.too_long)
+    failures = commit(side, group, {long: more, peer: OffsetAndMetadata(2)}).failures
+    assert {p: f.info.name for p, f in failures.items()} == {long: "OFFSET_METADATA_TOO_LARGE"}
+    assert fetch(side, group, [long, peer]).offsets == {long: most, peer: OffsetAndMetadata(2)}
+
+
+def test_topic_logs(side: Side) -> None:
+    """A topic's partitions have the ends of their logs; an unknown one says that it is."""
+    topic = side.create_topic(3)
+    deadline_s = time.monotonic() + WAIT_S
+    logs = side.coordinator.topic_logs([topic, "nowhere"], WAIT_S).get(timeout=WAIT_S)
+    # The leaders of a topic just created may have to learn first that they are.
+    while any(log.failure for log in logs[topic].partitions.values()):
+        assert time.monotonic() < deadline_s, logs
+        logs = side.coordinator.topic_logs([topic, "nowhere"], WAIT_S).get(timeout=WAIT_S)
+    assert logs[topic].partitions == dict.fromkeys(range(3), PartitionLog(0, 0))
+    failure = logs["nowhere"].failure
+    assert failure is not None
+    assert failure.info.name == "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+def test_topic_names(side: Side) -> None:
+    """All topics but Kafka's own, sorted."""
+    made = {side.create_topic(1), side.create_topic(2)}
+    found = side.coordinator.topic_names(WAIT_S).get(timeout=WAIT_S)
+    assert found.failure is None
+    assert made <= set(found.names)
+    assert list(found.names) == sorted(found.names)
+    assert not [name for name in found.names if name.startswith("__")]
+
+
+def test_check(side: Side) -> None:
+    """A Kafka that answers is well."""
+    assert side.coordinator.check(WAIT_S).get(timeout=WAIT_S) is None
+
+
+def test_closed(side: Side, group: str) -> None:
+    """A closed coordinator refuses, as without effect, and may be closed again."""
+    partition = TopicPartition(side.create_topic(1), 0)
+    side.coordinator.close(WAIT_S)
+    failures = commit(side, group, {partition: OffsetAndMetadata(1)}).failures
+    assert failures[partition].info.name == "CLOSED"
+    assert failures[partition].info.verdict is Verdict.REFUSED
+    side.coordinator.close(WAIT_S)

@@ -1,0 +1,378 @@
+"""DevKafka is a real Kafka, survives what it should and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from offsetmgr.devkafka import (
+    KAFKA_VERSION,
+    DevKafka,
+    DevKafkaError,
+    consumer_groups,
+)
+from offsetmgr.devkafka.settings import free_ports
+from offsetmgr.errors import InvalidValueError
+from tests.conftest import USER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.conftest import TopicFactory
+
+_WAIT_S = 30.0
+
+
+def _produce(kafka: DevKafka, topic: str, *values: bytes) -> None:
+    errors: list[object] = []
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "acks": "all"})
+    for value in values:
+        producer.produce(topic, value, on_delivery=lambda error, _: errors.append(error))
+    assert producer.flush(_WAIT_S) == 0
+    assert errors == [None] * len(values)
+
+
+def _consume(kafka: DevKafka, topic: str, group: str, count: int) -> list[bytes | None]:
+    """Read ``count`` records of partition 0 from its start, and commit."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": group,
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        messages = consumer.consume(count, _WAIT_S)
+        consumer.commit(offsets=[TopicPartition(topic, 0, count)], asynchronous=False)
+        return [message.value() for message in messages]
+    finally:
+        consumer.close()
+
+
+def _answers(kafka: DevKafka, timeout_s: float) -> bool:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+    try:
+        admin.list_topics(timeout=timeout_s)
+    except KafkaException:
+        return False
+    return True
+
+
+def test_round_trip(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
+    """What is produced is consumed, in order."""
+    topic = new_topic()
+    _produce(kafka, topic, b"a", b"b", b"c")
+    assert _consume(kafka, topic, group, 3) == [b"a", b"b", b"c"]
+
+
+def test_users_have_a_listener_of_their_own(kafka: DevKafka) -> None:
+    """By password and over TLS; who is not known is told who is."""
+    admin = AdminClient({**kafka.login(USER), "log_level": 0})
+    assert admin.list_topics(timeout=_WAIT_S).brokers.keys() == {1}
+    with pytest.raises(DevKafkaError, match=f"no user 'nobody': this Kafka knows {USER}"):
+        kafka.login("nobody")
+    with pytest.raises(DevKafkaError, match="no listener for users"):
+        DevKafka().login(USER)
+
+
+@pytest.mark.parametrize("users", [{'a"b': "secret"}, {"a": 'sec"ret'}, {"": "secret"}, {"a": ""}])
+def test_users_that_kafka_could_not_read_are_refused(users: dict[str, str]) -> None:
+    """Before anything is started, and without showing a password."""
+    with pytest.raises(InvalidValueError, match="give letters, digits") as refused:
+        DevKafka(users=users)
+    assert "sec" not in str(refused.value)
+
+
+def test_consumer_groups(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
+    """Kafka's own tool tells of a group what was committed to it, and how far it lags."""
+    topic = new_topic()
+    _produce(kafka, topic, b"a", b"b", b"c")
+    _consume(kafka, topic, group, 2)
+    lines = kafka.consumer_groups("--describe", "--group", group).splitlines()
+    row = next(line.split() for line in lines if line.startswith(group))
+    assert row[:6] == [group, topic, "0", "2", "3", "1"]
+    assert group in consumer_groups(kafka.bootstrap_servers, "--list").split()
+
+
+def test_consumer_groups_failure(kafka: DevKafka, group: str) -> None:
+    """A tool that failed is an error that shows what it said, not an empty answer."""
+    with pytest.raises(DevKafkaError, match=f"(?s)failed:.*{group}"):
+        kafka.consumer_groups("--describe", "--group", group)
+
+
+def test_fresh_kafka_serves_groups() -> None:
+    """A Kafka that has just started has a coordinator for every group, whichever it falls to."""
+    with DevKafka() as kafka:
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        answers = admin.describe_consumer_groups([f"group-{number}" for number in range(50)])
+        errors = [answer.exception(_WAIT_S) for answer in answers.values()]
+    assert errors == [None] * 50
+
+
+def test_killed_broker_keeps_its_data(
+    breakable_kafka: DevKafka, new_topic: TopicFactory, group: str
+) -> None:
+    """A broker that was killed comes back on its port with every record and commit."""
+    topic = new_topic(on=breakable_kafka)
+    _produce(breakable_kafka, topic, b"kept")
+    _consume(breakable_kafka, topic, group, 1)
+    broker = breakable_kafka.broker(1)
+    address, pid = breakable_kafka.bootstrap_servers, broker.pid
+
+    broker.kill()
+    assert not psutil.pid_exists(pid)
+    assert not broker.running
+    assert not _answers(breakable_kafka, 1.0)
+    with pytest.raises(DevKafkaError, match="broker 1 is not running"):
+        _ = broker.pid
+    broker.start()
+
+    assert breakable_kafka.bootstrap_servers == address
+    assert broker.pid != pid
+    assert _consume(breakable_kafka, topic, f"{group}-2", 1) == [b"kept"]
+    assert group in breakable_kafka.consumer_groups("--list").split()
+
+
+def test_stopped_broker_starts_again(breakable_kafka: DevKafka) -> None:
+    """A broker shut down in order is down, harmlessly so twice, and answers after its start."""
+    broker = breakable_kafka.broker(1)
+    broker.stop()
+    broker.stop()
+    assert not _answers(breakable_kafka, 1.0)
+    broker.start()
+    assert _answers(breakable_kafka, _WAIT_S)
+    with pytest.raises(DevKafkaError, match="runs already"):
+        broker.start()
+
+
+def test_paused_broker(breakable_kafka: DevKafka) -> None:
+    """A paused broker answers nothing and keeps its process; resumed, it answers again."""
+    broker = breakable_kafka.broker(1)
+    broker.pause()
+    assert psutil.Process(broker.pid).status() == psutil.STATUS_STOPPED
+    assert broker.running
+    assert not _answers(breakable_kafka, 1.0)
+    broker.resume()
+    assert _answers(breakable_kafka, _WAIT_S)
+
+
+def _stopped_in_order(folder: Path, node_id: int) -> bool:
+    return (folder / f"broker-{node_id}" / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_paused_broker_can_be_stopped(tmp_path: Path) -> None:
+    """Stopping a paused broker wakes it for an orderly end, rather than wait and kill."""
+    with DevKafka(data_dir=tmp_path) as kafka:
+        kafka.broker(1).pause()
+        kafka.broker(1).stop()
+        assert _stopped_in_order(tmp_path, 1)
+
+
+@pytest.mark.chaos
+def test_three_brokers_stop_and_go_on(tmp_path: Path, new_topic: TopicFactory, group: str) -> None:
+    """Three brokers, one of them paused, end in order as far as they can, and keep their data."""
+    with DevKafka(brokers=3, data_dir=tmp_path) as first:
+        topic = new_topic(on=first)
+        _produce(first, topic, b"kept")
+        first.broker(3).pause()
+    # The third one is left without a quorum to take its leave from.
+    assert [_stopped_in_order(tmp_path, node_id) for node_id in (1, 2, 3)] == [True, True, False]
+    with DevKafka(brokers=3, data_dir=tmp_path) as second:
+        assert _consume(second, topic, group, 1) == [b"kept"]
+
+
+def test_three_brokers_survive_one(kafka3: DevKafka, new_topic: TopicFactory, group: str) -> None:
+    """With one broker of three killed, records are still acknowledged and offsets committed."""
+    topic = new_topic(on=kafka3)
+    broker = kafka3.broker(1)
+    broker.kill()
+    try:
+        _produce(kafka3, topic, b"a")
+        assert _consume(kafka3, topic, group, 1) == [b"a"]
+    finally:
+        broker.start()
+    admin = AdminClient({"bootstrap.servers": kafka3.bootstrap_servers})
+    offsets = admin.list_topics("__consumer_offsets", timeout=_WAIT_S).topics["__consumer_offsets"]
+    assert {len(partition.replicas) for partition in offsets.partitions.values()} == {3}
+
+
+def test_data_dir_is_kept(tmp_path: Path, new_topic: TopicFactory, group: str) -> None:
+    """A Kafka on a folder of the user's goes on from what an earlier one left there."""
+    with DevKafka(data_dir=tmp_path) as first:
+        topic = new_topic(on=first)
+        _produce(first, topic, b"kept")
+    with DevKafka(data_dir=tmp_path) as second:
+        assert _consume(second, topic, group, 1) == [b"kept"]
+    with pytest.raises(InvalidValueError, match="holds the data of 1 broker"):
+        DevKafka(data_dir=tmp_path, brokers=3).start()
+
+
+def test_temporary_data_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a data folder nothing stays on disk, whether Kafka came up or not."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with DevKafka():
+        assert list(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(DevKafkaError):
+        DevKafka(properties={"num.io.threads": "none"}).start()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def no_process_left() -> Iterator[None]:
+    """Hold a test to end with the child processes that it began with."""
+    before = set(psutil.Process().children(recursive=True))
+    yield
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+@pytest.mark.parametrize(
+    ("properties", "reason"),
+    [
+        ({"group.max.size": "0"}, r"could not prepare its storage.*group\.max\.size"),
+        ({"metric.reporters": "NoSuchClass"}, r"ended by itself.*NoSuchClass"),
+    ],
+)
+@pytest.mark.usefixtures("no_process_left")
+def test_failed_start_shows_the_log(properties: dict[str, str], reason: str) -> None:
+    """A Kafka that does not come up says why in its own words, and no broker is left."""
+    kafka = DevKafka(properties=properties)
+    with pytest.raises(DevKafkaError, match=f"(?s){reason}"):
+        kafka.start()
+    with pytest.raises(DevKafkaError, match="not started"):
+        _ = kafka.bootstrap_servers
+
+
+@pytest.mark.usefixtures("no_process_left")
+def test_late_start_is_an_error() -> None:
+    """A Kafka that does not answer by the deadline is an error, and no broker is left."""
+    with pytest.raises(DevKafkaError, match="in time"):
+        DevKafka().start(timeout_s=0.1)
+
+
+def test_data_dir_that_is_no_folder(tmp_path: Path) -> None:
+    """A data folder that cannot be one is named, before anything is started."""
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(InvalidValueError, match=r"data_dir .*cannot hold Kafka's data"):
+        DevKafka(data_dir=file).start()
+
+
+def test_data_dir_in_use(tmp_path: Path) -> None:
+    """Two Kafkas never write to the same folder: the second one is refused, the first lives."""
+    with DevKafka(data_dir=tmp_path) as first:
+        with pytest.raises(InvalidValueError, match=r"data_dir .* is in use by another Kafka"):
+            DevKafka(data_dir=tmp_path).start()
+        assert _answers(first, _WAIT_S)
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    """A port that another program listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_port_in_use(taken_port: int) -> None:
+    """A port that is taken is named, with what to do about it."""
+    with pytest.raises(InvalidValueError, match=f"ports {taken_port} is in use"):
+        DevKafka(ports=[taken_port]).start()
+
+
+@pytest.mark.parametrize(
+    ("ports", "problem"),
+    [([], "are not 1 different ports"), ([0], "is no port"), ([70_000], "is no port")],
+)
+def test_impossible_ports(ports: list[int], problem: str) -> None:
+    """Ports that cannot be are refused before anything is started."""
+    with pytest.raises(InvalidValueError, match=problem):
+        DevKafka(ports=ports).start()
+
+
+def test_impossible_size() -> None:
+    """Two brokers make no quorum that survives one: only one and three are offered."""
+    with pytest.raises(InvalidValueError, match="brokers 2"):
+        DevKafka(brokers=2)
+
+
+_OWNER = """
+import signal
+from offsetmgr.devkafka import DevKafka
+kafka = DevKafka()
+kafka.start()
+print(kafka.broker(1).pid, flush=True)
+signal.pause()
+"""
+
+
+def test_no_broker_outlives_its_owner() -> None:
+    """A broker whose owner was killed (SIGKILL) ends too."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _OWNER], stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        broker = psutil.Process(int(owner.stdout.readline()))
+        owner.kill()
+    _, alive = psutil.wait_procs([broker], _WAIT_S)
+    assert not alive
+
+
+_COMMAND = """
+import sys
+from offsetmgr.devkafka import run_dev_kafka
+sys.exit(run_dev_kafka(port=int(sys.argv[1])))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_command_stops_in_order(number: signal.Signals) -> None:
+    """The command says where Kafka is, and ends on Ctrl-C or SIGTERM with status 0 and no rest."""
+    (port,) = free_ports(1)
+    # As a shell's background job, which is told to ignore Ctrl-C.
+    ignoring = ["/bin/sh", "-c", "trap '' INT; exec \"$@\"", "sh"]
+    with subprocess.Popen(
+        [*ignoring, sys.executable, "-c", _COMMAND, str(port)],
+        stdout=subprocess.PIPE,
+        text=True,
+        # A group of its own, to be signalled whole, as a terminal does.
+        start_new_session=True,
+    ) as command:
+        assert command.stdout is not None
+        assert command.stdout.readline() == f"Kafka {KAFKA_VERSION} is ready: 127.0.0.1:{port}\n"
+        brokers = psutil.Process(command.pid).children(recursive=True)
+        assert brokers
+        os.killpg(command.pid, number)
+        assert "Kafka has stopped." in command.communicate(timeout=_WAIT_S)[0]
+    assert command.returncode == 0
+    assert not [broker for broker in brokers if broker.is_running()]
+
+
+def test_command_ends_with_its_broker() -> None:
+    """The command does not sit beside a dead broker: it fails, with the reason."""
+    (port,) = free_ports(1)
+    with subprocess.Popen(
+        [sys.executable, "-c", _COMMAND, str(port)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as command:
+        assert command.stdout is not None
+        command.stdout.readline()
+        watchdog, broker = psutil.Process(command.pid).children(recursive=True)
+        assert broker.ppid() == watchdog.pid
+        broker.kill()
+        errors = command.communicate(timeout=_WAIT_S)[1]
+    assert "broker 1 ended by itself" in errors
+    assert command.returncode == 1

@@ -1,0 +1,120 @@
+"""Two real services with a fence on one group of a real Kafka."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.service.support import serve_process
+
+if TYPE_CHECKING:
+    import httpx
+
+    from offsetmgr.devkafka import DevKafka
+    from tests.conftest import TopicFactory
+    from tests.service.support import ServeProcess
+
+WAIT_S = 60.0
+"""A guard against what never comes, not a measure."""
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def fenced_service(kafka: DevKafka) -> ServeProcess:
+    """A service that commits when it is told to: what it was given stays in it until then."""
+    env = {
+        "OFFSETMGR_FENCE": "true",
+        "OFFSETMGR_LEASE_S": "3600",
+        "OFFSETMGR_COMMIT__COMMIT_INTERVAL_S": "3600",
+    }
+    options = ("--listen", "127.0.0.1:0", "--bootstrap-servers", kafka.bootstrap_servers)
+    return serve_process(*options, env=env)
+
+
+def submit(http: httpx.Client, group: str, topic: str, offset: int, *, wait: bool) -> Any:
+    """Submit an offset of partition 0; the answer."""
+    offsets = [{"topic": topic, "partition": 0, "offset": offset}]
+    body = {"group": group, "offsets": offsets, "wait": wait, "timeout_s": WAIT_S}
+    return http.post("/v1/offsets", json=body).json()
+
+
+def flush(http: httpx.Client, group: str) -> Any:
+    """Commit what is held; the one offset that could not be."""
+    answer = http.post("/v1/flush", json={"group": group, "timeout_s": WAIT_S}).json()
+    (left,) = answer["uncommitted"]
+    return left
+
+
+def in_kafka(kafka: DevKafka, group: str, topic: str) -> int:
+    """What Kafka has committed, asked past all of our own code."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    request = [ConsumerGroupTopicPartitions(group, [KafkaPartition(topic, 0)])]
+    answer = admin.list_consumer_group_offsets(request)[group].result(WAIT_S)
+    offset: int = answer.topic_partitions[0].offset
+    return offset
+
+
+@pytest.mark.fault(7)
+def test_a_second_service_fences_the_first_which_is_unready_and_says_why(
+    kafka: DevKafka, new_topic: TopicFactory, group: str
+) -> None:
+    """The newer one commits; the older one commits nothing more and names its successor."""
+    topic = new_topic()
+    with (
+        fenced_service(kafka) as first,
+        fenced_service(kafka) as second,
+        first.http() as old,
+        second.http() as new,
+    ):
+        assert submit(old, group, topic, 10, wait=True)["uncommitted"] == []
+        assert submit(new, group, topic, 20, wait=True)["uncommitted"] == []
+        (left,) = submit(old, group, topic, 30, wait=True)["uncommitted"]
+        error = left["error"]
+        assert (error["code"], error["retriable"]) == ("FENCED_INSTANCE_ID", False)
+        assert error["fault"] == "operator"
+        assert f"process {second.process.pid}" in error["hint"]
+        assert first.wait_for("group_fenced")["group"] == group
+        ready = old.get("/readyz")
+        assert ready.status_code == 503
+        assert ready.json()["fenced_groups"] == 1
+        assert group not in ready.text
+        assert "offsetmgr_fenced_groups 1.0" in old.get("/metrics").text
+        # Reading what is committed goes on, and takes nothing back.
+        shown = old.get("/v1/offsets", params={"group": group}).json()
+        assert [each["offset"] for each in shown["offsets"]] == [20]
+        assert submit(new, group, topic, 40, wait=True)["uncommitted"] == []
+        assert new.get("/readyz").json()["fenced_groups"] == 0
+        assert "offsetmgr_held_groups 1.0" in new.get("/metrics").text
+        assert in_kafka(kafka, group, topic) == 40
+        assert second.stop() == 0
+
+
+@pytest.mark.fault(8)
+@pytest.mark.parametrize("successor", ["lives", "is gone"])
+def test_what_a_zombie_still_held_does_not_win(
+    kafka: DevKafka, new_topic: TopicFactory, group: str, successor: str
+) -> None:
+    """A service is frozen with an offset in hand, replaced, and thawed: its offset is refused."""
+    topic = new_topic()
+    with fenced_service(kafka) as zombie, zombie.http() as old:
+        assert submit(old, group, topic, 10, wait=True)["uncommitted"] == []
+        assert submit(old, group, topic, 99, wait=False)["accepted"] == 1
+        zombie.process.send_signal(signal.SIGSTOP)
+        with fenced_service(kafka) as second, second.http() as new:
+            assert submit(new, group, topic, 20, wait=True)["uncommitted"] == []
+            if successor == "is gone":
+                assert second.stop() == 0
+            zombie.process.send_signal(signal.SIGCONT)
+            left = flush(old, group)
+            # Of what it lost while nobody was there to take it, it asks Kafka first.
+            while left["error"]["code"] == "NOT_SEATED":
+                left = flush(old, group)
+            assert (left["offset"], left["error"]["code"]) == (99, "FENCED_INSTANCE_ID")
+            assert in_kafka(kafka, group, topic) == 20
+        assert zombie.stop() == 3
+    assert in_kafka(kafka, group, topic) == 20

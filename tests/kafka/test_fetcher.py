@@ -1,0 +1,91 @@
+"""Fetches of committed offsets through librdkafka's C interface."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors import Future
+from offsetmgr.coordinator.librdkafka import Fetched, OffsetFetcher
+
+if TYPE_CHECKING:
+    from offsetmgr.devkafka import DevKafka
+
+ROOT = Path(__file__).parents[2]
+WAIT_S = 30.0
+
+ASK_A_COORDINATOR_THAT_ANSWERS = """
+import sys, threading
+from offsetmgr.coordinator.librdkafka import OffsetFetcher
+from tests.kafka.mock_cluster import MockCluster
+
+OFFSET_FETCH = 9
+with MockCluster() as cluster:
+    fetcher = OffsetFetcher({"bootstrap.servers": cluster.bootstrap_servers})
+    cluster.push_errors(OFFSET_FETCH, int(sys.argv[1]))
+    answers, done = [], threading.Event()
+    fetcher.fetch("g", [("t", 0)], 10, lambda answer: (answers.append(answer), done.set()))
+    assert done.wait(30)
+    print(answers[0].error)
+    fetcher.close(10)
+"""
+
+
+@pytest.mark.parametrize("code", [14, 15, 16, 27])
+def test_a_coordinator_that_moved_does_not_end_the_process(code: int) -> None:
+    """On an admin client's handle, librdkafka ends the process with SIGSEGV at 15 and 16."""
+    done = subprocess.run(
+        [sys.executable, "-c", ASK_A_COORDINATOR_THAT_ANSWERS, str(code)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(code)]
+
+
+def ask(fetcher: OffsetFetcher, group: str, timeout_s: float) -> Fetched:
+    """Ask for one partition and wait."""
+    answer: Future[Fetched] = Future()
+    fetcher.fetch(group, [("no-such-topic", 0)], timeout_s, answer.set)
+    return answer.get(timeout=WAIT_S)
+
+
+def test_nothing_committed_is_below_zero(kafka: DevKafka, group: str) -> None:
+    """A group that nobody knows is no error."""
+    fetcher = OffsetFetcher({"bootstrap.servers": kafka.bootstrap_servers})
+    answer = ask(fetcher, group, WAIT_S)
+    fetcher.close(WAIT_S)
+    assert answer.error == 0
+    assert [found.offset for found in answer.partitions] == [-1]
+
+
+def test_without_a_broker_it_answers_by_its_time_out() -> None:
+    """Nobody waits for ever for a Kafka that is not there."""
+    fetcher = OffsetFetcher({"bootstrap.servers": "127.0.0.1:1"})
+    answer = ask(fetcher, "g", 0.5)
+    fetcher.close(WAIT_S)
+    assert answer.error == -185
+
+
+def test_what_is_open_at_the_close_is_answered() -> None:
+    """A close leaves nobody waiting."""
+    fetcher = OffsetFetcher({"bootstrap.servers": "127.0.0.1:1"})
+    answer: Future[Fetched] = Future()
+    fetcher.fetch("g", None, 300, answer.set)
+    fetcher.close(WAIT_S)
+    assert answer.get(timeout=WAIT_S).error != 0
+    with pytest.raises(RuntimeError):
+        fetcher.fetch("g", None, 300, answer.set)
+
+
+def test_a_wrong_setting_is_named() -> None:
+    """What librdkafka does not take is an error at the start, in its own words."""
+    with pytest.raises(ValueError, match=r"no\.such\.setting"):
+        OffsetFetcher({"no.such.setting": "1"})

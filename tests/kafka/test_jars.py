@@ -1,0 +1,99 @@
+"""Kafka's jars come once, whole or not at all, and what is missing is named."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from offsetmgr.devkafka import DevKafka, DevKafkaError, kafka_jars, spark_kafka_jars
+from offsetmgr.devkafka.java import find_java
+
+# Nothing listens on port 1: whatever the machine's network is like, no repository is reached.
+_NO_NETWORK = " ".join(
+    f"-D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort=1" for scheme in ("http", "https")
+)
+
+
+def _old_java(folder: Path) -> Path:
+    """Write a Java that says that it is version 11."""
+    java = folder / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    java.chmod(0o755)
+    return java
+
+
+def test_jars_of_spark() -> None:
+    """Spark gets its connector and what that needs, and nothing that Spark brings itself."""
+    names = {jar.name.rsplit("-", 1)[0] for jar in spark_kafka_jars()}
+    assert names == {
+        "commons-pool2",
+        "kafka-clients",
+        "spark-sql-kafka-0-10_2.13",
+        "spark-token-provider-kafka-0-10_2.13",
+    }
+
+
+def test_jars_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jars that were fetched once are there without a network, and nobody is told of a fetch."""
+    before = kafka_jars()
+    told: list[str] = []
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", _NO_NETWORK)
+    assert kafka_jars(told.append) == before
+    assert told == []
+
+
+def test_failed_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fetch that fails says so twice, and never leaves half of the jars as if they were all."""
+    monkeypatch.setenv("OFFSETMGR_CACHE", str(tmp_path))
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", _NO_NETWORK)
+    for _ in range(2):
+        with pytest.raises(DevKafkaError, match=r"(?s)check that this machine.*kafka_2\.13"):
+            kafka_jars()
+    assert not list(tmp_path.rglob("*.jar"))
+
+
+def test_cache_that_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache that cannot be written is named, with the setting that moves it."""
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("OFFSETMGR_CACHE", str(file))
+    with pytest.raises(DevKafkaError, match="set OFFSETMGR_CACHE"):
+        kafka_jars()
+
+
+def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Java the start fails at once, and says what to install."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DevKafkaError, match="none on the PATH: install Java 17"):
+        DevKafka().start()
+
+
+def test_empty_java_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JAVA_HOME that holds no Java is named, rather than passed over."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(DevKafkaError, match="none in JAVA_HOME"):
+        find_java()
+
+
+def test_old_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Java too old for Kafka is told from its version, not from a crash."""
+    java = _old_java(tmp_path)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(DevKafkaError, match=f"{java} is Java 11"):
+        find_java()
+
+
+def test_java_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAVA_HOME wins over the PATH, as it does for Spark."""
+    found = shutil.which("java")
+    assert found is not None
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").symlink_to(Path(found).resolve())
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", os.pathsep.join(("/nowhere", os.environ["PATH"])))
+    assert find_java() == str(tmp_path / "bin" / "java")

@@ -1,0 +1,174 @@
+"""What a real Kafka makes of the managers' promises: foreign offsets, logs' ends, lost topics."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
+
+from offsetmgr.config import CommitSettings
+from offsetmgr.coordinator.kafka import KafkaCoordinator
+from offsetmgr.manager import Factory
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.conftest import create_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from offsetmgr.devkafka import DevKafka
+    from offsetmgr.manager import ManagerHandle
+    from offsetmgr.types import StopResult
+    from tests.conftest import TopicFactory
+
+WAIT_S = 60.0
+"""Far beyond what anything here takes: a guard, not a measure."""
+
+
+class Node:
+    """One factory on a real Kafka, and somebody else beside it."""
+
+    def __init__(self, kafka: DevKafka, group: str, **settings: Any) -> None:
+        config: dict[str, str | int | float | bool] = {"bootstrap.servers": kafka.bootstrap_servers}
+        self.kafka = kafka
+        self.group = group
+        self.admin = AdminClient(config)
+        self.producer = Producer(config)
+        self.coordinator = KafkaCoordinator(config, clients=1)
+        self.factory = Factory(
+            self.coordinator,
+            CommitSettings(commit_interval_s=0.05, verify_interval_s=0.5, **settings),
+        )
+
+    def holds(self, topic: str) -> OffsetAndMetadata | None:
+        """What Kafka has committed."""
+        where = TopicPartition(topic, 0)
+        return (
+            self.coordinator.fetch(self.group, [where], WAIT_S).get(timeout=WAIT_S).offsets[where]
+        )
+
+    def reset(self, topic: str, offset: int) -> None:
+        """Commit as ``kafka-consumer-groups --reset-offsets`` does."""
+        wanted = ConsumerGroupTopicPartitions(self.group, [KafkaPartition(topic, 0, offset)])
+        self.admin.alter_consumer_group_offsets([wanted])[self.group].result(WAIT_S)
+
+    def produce(self, topic: str, count: int) -> None:
+        """Make the log hold ``count`` records more."""
+        for _ in range(count):
+            self.producer.produce(topic, b"x", partition=0)
+        assert self.producer.flush(WAIT_S) == 0
+
+    def flush(self, handle: ManagerHandle) -> StopResult:
+        """Commit now."""
+        return self.factory.flush([handle.key], WAIT_S).get(timeout=WAIT_S)[handle.key]
+
+    def told(self, handle: ManagerHandle, code: str) -> str:
+        """Wait until an error of that code is told; its text."""
+        while True:
+            error = handle.errors().get(timeout=WAIT_S)
+            if error.code == code:
+                return str(error)
+
+
+@contextmanager
+def node(kafka: DevKafka, group: str, **settings: Any) -> Iterator[Node]:
+    """Start one, and end it."""
+    made = Node(kafka, group, **settings)
+    try:
+        yield made
+    finally:
+        made.factory.stop(0.0)
+        made.coordinator.close(WAIT_S)
+
+
+@pytest.mark.fault(7)
+@pytest.mark.parametrize("policy", ["follow", "overwrite", "pause"])
+def test_a_reset_by_a_tool_is_noticed(
+    kafka: DevKafka, group: str, new_topic: TopicFactory, policy: str
+) -> None:
+    """And followed, overwritten or left alone until a rewind, as the settings say."""
+    topic = new_topic()
+    with node(kafka, group, on_external_change=policy) as here:
+        here.produce(topic, 20)
+        handle = here.factory.spawn(group, topic, 0)
+        handle.submit(13)
+        assert here.flush(handle).uncommitted is None
+        here.reset(topic, 7)
+        assert "it is 7 now" in here.told(handle, "OFFSET_CHANGED_EXTERNALLY")
+        if policy == "pause":
+            handle.submit(14)
+            assert "COMMITS_PAUSED" in str(here.flush(handle).error)
+            assert here.holds(topic) == OffsetAndMetadata(7)
+            handle.rewind(9)
+        elif policy == "follow":
+            assert handle.status().committed == OffsetAndMetadata(7)
+            handle.submit(9)
+        else:
+            handle.submit(14)
+        assert here.flush(handle).uncommitted is None
+        assert here.holds(topic) == OffsetAndMetadata(14 if policy == "overwrite" else 9)
+
+
+@pytest.mark.fault(24)
+@pytest.mark.parametrize("policy", ["warn", "refuse", "clamp"])
+def test_an_offset_outside_the_log_meets_the_policy(
+    kafka: DevKafka, group: str, new_topic: TopicFactory, policy: str
+) -> None:
+    """A log of three records: Kafka itself would take any offset."""
+    topic = new_topic()
+    with node(kafka, group, on_out_of_range=policy) as here:
+        here.produce(topic, 3)
+        handle = here.factory.spawn(group, topic, 0)
+        handle.submit(3)
+        assert here.flush(handle).uncommitted is None
+        handle.submit(1000)
+        result = here.flush(handle)
+        code = "OFFSET_OUT_OF_RANGE" if policy == "refuse" else "OFFSET_OUTSIDE_LOG"
+        assert "which holds 0 to 3" in here.told(handle, code)
+        assert (result.uncommitted is not None) is (policy == "refuse")
+        assert here.holds(topic) == OffsetAndMetadata(1000 if policy == "warn" else 3)
+
+
+@pytest.mark.fault(23)
+def test_a_topic_that_is_deleted_and_made_anew_while_it_is_held(
+    kafka: DevKafka, group: str, new_topic: TopicFactory
+) -> None:
+    """Told to its manager alone; the other offset of the commit lands; old offsets are noticed."""
+    topic, other = new_topic(), new_topic()
+    with node(kafka, group) as here:
+        here.produce(topic, 20)
+        here.produce(other, 20)
+        handle = here.factory.spawn(group, topic, 0)
+        peer = here.factory.spawn(group, other, 0)
+        handle.submit(10)
+        peer.submit(10)
+        assert here.flush(handle).uncommitted is None
+        here.admin.delete_topics([topic])[topic].result(WAIT_S)
+        here.told(handle, "OFFSET_CHANGED_EXTERNALLY")
+        handle.submit(11)
+        peer.submit(11)
+        here.told(handle, "UNKNOWN_TOPIC_OR_PARTITION")
+        assert here.flush(peer).uncommitted is None
+        assert here.holds(other) == OffsetAndMetadata(11)
+        assert peer.status().last_error is None
+        create_topic(kafka, topic, 1)
+        assert here.flush(handle).uncommitted is None
+        assert "holds 0 to 0; was the topic recreated" in here.told(handle, "OFFSET_OUTSIDE_LOG")
+
+
+def test_the_leader_epoch_travels_and_comes_back(
+    kafka: DevKafka, group: str, new_topic: TopicFactory
+) -> None:
+    """It is committed with the offset, and a look finds what was sent: nothing is told."""
+    topic = new_topic()
+    with node(kafka, group) as here:
+        here.produce(topic, 3)
+        handle = here.factory.spawn(group, topic, 0)
+        handle.submit(2, metadata="m", leader_epoch=0)
+        assert here.flush(handle).committed == OffsetAndMetadata(2, "m", 0)
+        assert here.holds(topic) == OffsetAndMetadata(2, "m", 0)
+        here.reset(topic, 1)
+        assert "offset 2: somebody" in here.told(handle, "OFFSET_CHANGED_EXTERNALLY")

@@ -1,0 +1,182 @@
+"""The real service process between the real client and a real Kafka, and what may happen to it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
+
+from offsetmgr import OffsetClient
+from offsetmgr.errors import OffsetCommitError
+from tests.service.support import serve_process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from offsetmgr.devkafka import DevKafka
+    from tests.conftest import TopicFactory
+    from tests.service.support import ServeProcess
+
+WAIT_S = 60.0
+"""A guard against what never comes, not a measure."""
+
+
+def sidecar_of(kafka: DevKafka, listen: str = "127.0.0.1:0") -> ServeProcess:
+    """A service beside ``kafka``, with quick commits."""
+    return serve_process(
+        "--listen",
+        listen,
+        "--bootstrap-servers",
+        kafka.bootstrap_servers,
+        env={"OFFSETMGR_COMMIT__COMMIT_INTERVAL_S": "0.1"},
+    )
+
+
+@pytest.fixture
+def sidecar(kafka: DevKafka) -> Iterator[ServeProcess]:
+    """A service of the test's own."""
+    with sidecar_of(kafka) as process:
+        yield process
+
+
+def in_kafka(kafka: DevKafka, group: str, topic: str, partitions: int) -> list[int]:
+    """What Kafka has committed, asked past all of our own code."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    wanted = [KafkaPartition(topic, number) for number in range(partitions)]
+    request = [ConsumerGroupTopicPartitions(group, wanted)]
+    answer = admin.list_consumer_group_offsets(request)[group].result(WAIT_S)
+    return [found.offset for found in answer.topic_partitions]
+
+
+def free_address() -> str:
+    """An address that a service can be started on twice, one after the other."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_an_offset_goes_all_the_way(
+    kafka: DevKafka, sidecar: ServeProcess, new_topic: TopicFactory, group: str
+) -> None:
+    """Initial offset, submit, committed offset, stop: each mailbox says what Kafka holds."""
+    topic = new_topic(2)
+    with OffsetClient(sidecar.address, name=group) as client:
+        manager = client.spawn(group, topic, 0)
+        assert manager.initial_offset(timeout=WAIT_S) is None
+        manager.submit(41, metadata="häppy")
+        committed = manager.committed_offsets().get(timeout=WAIT_S)
+        assert (committed.offset, committed.metadata) == (41, "häppy")
+        manager.submit(42)
+        result = manager.stop(timeout=WAIT_S)
+        assert result.committed is not None
+        assert (result.committed.offset, result.uncommitted) == (42, None)
+        assert in_kafka(kafka, group, topic, 2) == [42, -1001]
+        again = client.spawn(group, topic, 0)
+        initial = again.initial_offset(timeout=WAIT_S)
+        assert initial is not None
+        assert initial.offset == 42
+
+
+@pytest.mark.fault(5)
+def test_kill_9_of_the_sidecar_in_mid_stream_loses_nothing(
+    kafka: DevKafka, new_topic: TopicFactory, group: str
+) -> None:
+    """Submits go on while it is dead; started again, it is sent what it had not committed."""
+    topic, address = new_topic(8), free_address()
+    with OffsetClient(f"http://{address}", name=group) as client:
+        reached = 0
+        for life in range(3):
+            with sidecar_of(kafka, address) as process:
+                assert process.address
+                while reached < (life + 1) * 20_000:
+                    reached += 1
+                    client.submit(group, {(topic, reached % 8): reached})
+                process.process.kill()
+            # Nobody is there: what is submitted now must neither fail nor be lost.
+            for _ in range(1_000):
+                reached += 1
+                client.submit(group, {(topic, reached % 8): reached})
+        with sidecar_of(kafka, address):
+            assert client.flush(timeout=WAIT_S).uncommitted == {}
+            newest = sorted(in_kafka(kafka, group, topic, 8))
+            assert newest == list(range(reached - 7, reached + 1))
+
+
+@pytest.mark.fault(8)
+def test_a_newer_driver_takes_over_and_the_older_one_is_fenced(
+    kafka: DevKafka, sidecar: ServeProcess, new_topic: TopicFactory, group: str
+) -> None:
+    """A restarted driver needs no lease to lapse; its zombie's submits do not win."""
+    topic = new_topic(1)
+    zombie = OffsetClient(sidecar.address, name=group)
+    zombie.submit(group, {(topic, 0): 10}, sync=True, timeout=WAIT_S)
+    with OffsetClient(sidecar.address, name=group) as driver:
+        driver.submit(group, {(topic, 0): 20}, sync=True, timeout=WAIT_S)
+        zombie.submit(group, {(topic, 0): 30})
+        left = zombie.flush(timeout=WAIT_S).uncommitted
+        assert [each.offset.offset for each in left.values()] == [30]
+        assert in_kafka(kafka, group, topic, 1) == [20]
+    zombie.close(timeout=1)
+
+
+@pytest.mark.fault(26)
+def test_a_group_with_a_live_member_is_named_and_committed_once_it_left(
+    kafka: DevKafka, sidecar: ServeProcess, new_topic: TopicFactory, group: str
+) -> None:
+    """The error says who holds the group; nobody has to submit again."""
+    topic = new_topic(1)
+    member = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": group,
+            "client.id": "the-holder",
+        }
+    )
+    joined = threading.Event()
+    member.subscribe([topic], on_assign=lambda *_: joined.set())
+    while not joined.is_set():
+        member.poll(0.1)
+    with OffsetClient(sidecar.address, name=group) as client:
+        manager = client.spawn(group, topic, 0)
+        errors = manager.errors()
+        manager.submit(5)
+        error = errors.get(timeout=WAIT_S)
+        assert isinstance(error, OffsetCommitError)
+        assert error.code == "UNKNOWN_MEMBER_ID"
+        assert f"group {group} has live members (the-holder" in str(error)
+        member.close()
+        assert client.flush(timeout=WAIT_S).uncommitted == {}
+    assert in_kafka(kafka, group, topic, 1) == [5]
+
+
+@pytest.mark.fault(29)
+def test_ten_thousand_managers_live_on_few_threads(
+    kafka: DevKafka, sidecar: ServeProcess, new_topic: TopicFactory, group: str
+) -> None:
+    """10,000 managers of 10 groups, all with their initial offset, in at most 64 threads."""
+    topic = new_topic(1_000)
+    with sidecar.http(group) as http:
+        for number in range(10):
+            wanted = [{"topic": topic, "partition": each} for each in range(1_000)]
+            body = {"group": f"{group}-{number}", "partitions": wanted}
+            made = http.post("/v1/managers", json=body).json()["managers"]
+            assert [each for each in made if each["error"]] == []
+        for number in range(10):
+            query = {"group": f"{group}-{number}", "wait_s": str(WAIT_S)}
+            known = http.get("/v1/initial-offsets", params=query).json()["initial_offsets"]
+            assert len(known) == 1_000
+            assert all(each["known"] and each["committed"] is None for each in known)
+        offsets = [{"topic": topic, "partition": each, "offset": 7} for each in range(1_000)]
+        submit = {"group": f"{group}-3", "offsets": offsets, "wait": True, "timeout_s": WAIT_S}
+        answer = http.post("/v1/offsets", json=submit).json()
+        assert (len(answer["committed"]), answer["uncommitted"]) == (1_000, [])
+        threads = psutil.Process(sidecar.process.pid).num_threads()
+        assert threads <= 64
+    assert in_kafka(kafka, f"{group}-3", topic, 1_000) == [7] * 1_000
+    assert sidecar.stop() == 0

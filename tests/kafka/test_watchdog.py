@@ -1,0 +1,132 @@
+"""A watched process ends with its owner, and with nothing less."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from offsetmgr.devkafka import DevKafkaError
+from offsetmgr.devkafka.process import WatchedProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_WAIT_S = 30.0
+_SLEEP = ["sleep", "600"]
+
+
+@pytest.fixture
+def sleeper(tmp_path: Path) -> Iterator[WatchedProcess]:
+    """A watched process that would run for minutes."""
+    process = WatchedProcess(_SLEEP, cwd=tmp_path, log_path=tmp_path / "log")
+    yield process
+    process.close()
+
+
+def _start(command: list[str], folder: Path) -> WatchedProcess:
+    return WatchedProcess(command, cwd=folder, log_path=folder / "log")
+
+
+def test_signals_arrive(sleeper: WatchedProcess) -> None:
+    """A signal has been delivered when ``signal`` returns."""
+    process = psutil.Process(sleeper.pid)
+    sleeper.signal(signal.SIGSTOP)
+    assert process.status() == psutil.STATUS_STOPPED
+    sleeper.signal(signal.SIGCONT)
+    assert process.status() != psutil.STATUS_STOPPED
+    sleeper.signal(signal.SIGTERM)
+    assert sleeper.wait(_WAIT_S)
+    assert not sleeper.running()
+
+
+def test_signal_after_the_end(sleeper: WatchedProcess) -> None:
+    """A signal to a process that has ended goes nowhere, and is no error."""
+    sleeper.signal(signal.SIGKILL)
+    assert sleeper.wait(_WAIT_S)
+    sleeper.signal(signal.SIGTERM)
+    assert not sleeper.running()
+
+
+def test_close_ends_it(sleeper: WatchedProcess) -> None:
+    """After ``close`` the process is gone, and a second ``close`` is harmless."""
+    process = psutil.Process(sleeper.pid)
+    sleeper.close()
+    assert not process.is_running()
+    sleeper.close()
+
+
+def test_wait_returns_by_its_timeout(sleeper: WatchedProcess) -> None:
+    """Waiting for a process that goes on tells so when the time is over."""
+    assert not sleeper.wait(0.01)
+    assert sleeper.running()
+
+
+def test_terminal_signals_spare_it(sleeper: WatchedProcess) -> None:
+    """Neither the process nor its watchdog is in the session that a Ctrl-C goes to."""
+    watchdog = psutil.Process(sleeper.pid).ppid()
+    assert os.getsid(sleeper.pid) == os.getsid(watchdog) == watchdog
+    assert os.getsid(0) != watchdog
+
+
+def test_a_thread_may_start_it(tmp_path: Path) -> None:
+    """The process lives on when the thread that started it has ended."""
+    started: list[WatchedProcess] = []
+    thread = threading.Thread(target=lambda: started.append(_start(_SLEEP, tmp_path)))
+    thread.start()
+    thread.join(_WAIT_S)
+    try:
+        assert not started[0].wait(0.5)
+    finally:
+        started[0].close()
+
+
+def test_output_is_logged(tmp_path: Path) -> None:
+    """What the process prints, on either stream, is in its log, after what was there before."""
+    (tmp_path / "log").write_text("before\n")
+    process = _start(["sh", "-c", "echo out; echo err >&2"], tmp_path)
+    assert process.wait(_WAIT_S)
+    process.close()
+    assert (tmp_path / "log").read_text() == "before\nout\nerr\n"
+
+
+def test_unknown_command(tmp_path: Path) -> None:
+    """A command that cannot be started is an error that names it."""
+    with pytest.raises(DevKafkaError, match="no-such-command"):
+        _start(["no-such-command"], tmp_path)
+
+
+_OWNER = """
+import os, signal, sys
+from pathlib import Path
+from offsetmgr.devkafka.process import WatchedProcess
+here = Path(sys.argv[1])
+process = WatchedProcess(["sleep", "600"], cwd=here, log_path=here / "log")
+child = os.fork() if sys.argv[2] == "forked" else -1
+if child != 0:
+    print(process.pid, child, flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("family", ["alone", "forked"])
+def test_it_dies_with_a_killed_owner(tmp_path: Path, family: str) -> None:
+    """The process ends when its owner is killed, even if a child the owner forked lives on."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _OWNER, str(tmp_path), family], stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        pid, child = (int(word) for word in owner.stdout.readline().split())
+        process = psutil.Process(pid)
+        owner.kill()
+        _, alive = psutil.wait_procs([process], _WAIT_S)
+        if child > 0:
+            os.kill(child, signal.SIGKILL)
+    assert not alive

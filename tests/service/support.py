@@ -1,0 +1,187 @@
+"""The real service for tests: in this process around a coordinator in memory, or as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from actors import ActorSystem
+from offsetmgr.coordinator.memory import MemoryCoordinator
+from offsetmgr.service.listen import listening
+from offsetmgr.service.logs import Logs, _CountingHandler
+from offsetmgr.service.run import Service
+from offsetmgr.service.settings import Settings, load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from typing_extensions import Self
+
+ROOT = Path(__file__).parents[2]
+MEMORY_SERVICE = ROOT / "tests" / "service" / "memory_service.py"
+WAIT_S = 60.0
+"""A guard against what never comes, not a measure."""
+
+
+def settings_of(**values: object) -> Settings:
+    """Settings by dotted names written with two underscores, quick where nothing is said."""
+    given = {"listen": "127.0.0.1:0", "commit__commit_interval_s": 0.05} | values
+    found = {name.replace("__", "."): (value, "test") for name, value in given.items()}
+    return load(None, {}, found | {"kafka.bootstrap.servers": ("memory:1", "test")})
+
+
+class Running:
+    """A service in this process."""
+
+    def __init__(self, service: Service, coordinator: MemoryCoordinator, address: str) -> None:
+        self.service = service
+        self.coordinator = coordinator
+        self.address = address
+        self.status: int | None = None
+        """Exit status, once stopped."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._up = threading.Event()
+
+    def run(self, sock: Any) -> None:
+        """Serve until stopped; in a thread of its own."""
+
+        async def main() -> int:
+            self._loop = asyncio.get_running_loop()
+            self._up.set()
+            return await self.service.serve(sock, self.address)
+
+        self.status = asyncio.run(main())
+
+    def stop(self) -> None:
+        """Ask for a drain."""
+        assert self._up.wait(WAIT_S)
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self.service.stop)
+
+    def http(self, client: str | None = None, incarnation: int = 0) -> httpx.Client:
+        """A connection, with the headers of ``client``."""
+        headers = {} if client is None else identity(client, incarnation)
+        return httpx.Client(base_url=self.address, headers=headers, timeout=WAIT_S)
+
+
+def identity(client: str, incarnation: int = 0, sequence: int | None = None) -> dict[str, str]:
+    """Headers that say who sends."""
+    headers = {"Offsetmgr-Client": client, "Offsetmgr-Incarnation": str(incarnation)}
+    return headers | ({} if sequence is None else {"Offsetmgr-Sequence": str(sequence)})
+
+
+@contextmanager
+def running(**values: object) -> Iterator[Running]:
+    """The service over loopback, stopped afterwards."""
+    settings = settings_of(**values)
+    with listening(settings.listen) as (sock, address), ActorSystem(name="test") as system:
+        coordinator = MemoryCoordinator(call_after=system.timers.call_after, clock=system.clock)
+        logs = Logs(_CountingHandler(io.StringIO()))
+        service = Service(settings, coordinator, system, logs, lambda: settings)
+        here = Running(service, coordinator, address)
+        thread = threading.Thread(target=here.run, args=(sock,), name="test-service", daemon=True)
+        thread.start()
+        try:
+            yield here
+        finally:
+            here.stop()
+            thread.join(WAIT_S)
+        assert not thread.is_alive(), "the service did not stop"
+
+
+class ServeProcess:
+    """The service as a process; its log is read as it comes."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *command],
+            cwd=ROOT,
+            env={**os.environ, **(env or {})},
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self.records: list[dict[str, Any]] = []
+        self._arrived = threading.Condition()
+        self._ended = False
+        self._reader = threading.Thread(target=self._read, name="test-log", daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._arrived:
+                self.lines.append(line)
+                if line.startswith("{"):
+                    self.records.append(json.loads(line))
+                self._arrived.notify_all()
+        with self._arrived:
+            self._ended = True
+            self._arrived.notify_all()
+
+    def wait_for(self, event: str) -> dict[str, Any]:
+        """The first record of that event; fails with the log where it ends without one."""
+
+        def found() -> list[dict[str, Any]]:
+            return [record for record in self.records if record["event"] == event]
+
+        with self._arrived:
+            self._arrived.wait_for(lambda: found() or self._ended, WAIT_S)
+            assert found(), f"no {event!r} in the log:\n" + "".join(self.lines)
+            return found()[0]
+
+    @property
+    def address(self) -> str:
+        """Where it serves, once it does."""
+        return str(self.wait_for("serving")["address"])
+
+    def http(self, client: str = "test", incarnation: int = 0) -> httpx.Client:
+        """A connection with the headers of ``client``."""
+        transport, base = None, self.address
+        if base.startswith("unix://"):
+            transport = httpx.HTTPTransport(uds=base.removeprefix("unix://"))
+            base = "http://localhost"
+        headers = identity(client, incarnation)
+        return httpx.Client(base_url=base, headers=headers, transport=transport, timeout=WAIT_S)
+
+    def stop(self, signals: Sequence[signal.Signals] = (signal.SIGTERM,)) -> int:
+        """Send the signals and return the exit status."""
+        for each in signals:
+            self.process.send_signal(each)
+        return self.wait()
+
+    def wait(self) -> int:
+        """The exit status, with the whole log read."""
+        status = self.process.wait(WAIT_S)
+        self._reader.join(WAIT_S)
+        return status
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.wait()
+
+
+def serve_process(*options: str, env: Mapping[str, str] | None = None) -> ServeProcess:
+    """``python -m offsetmgr serve`` with these options; use it as a context manager."""
+    return ServeProcess(["-m", "offsetmgr", "serve", *options], env)
+
+
+def memory_process(*options: str, env: Mapping[str, str] | None = None) -> ServeProcess:
+    """The same service around a coordinator in memory; options are ``name=value`` settings."""
+    return ServeProcess([str(MEMORY_SERVICE), *options], env)

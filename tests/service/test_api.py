@@ -1,0 +1,324 @@
+"""What clients may ask of the service, over real HTTP."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from offsetmgr.coordinator.base import FenceCounts
+from offsetmgr.coordinator.memory import Refuse
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.service.support import Running, identity, running
+
+if TYPE_CHECKING:
+    import httpx
+
+GROUP = "orders-etl"
+
+
+def entry(partition: int, offset: int, **more: Any) -> dict[str, Any]:
+    """One offset of topic ``orders``."""
+    return {"topic": "orders", "partition": partition, "offset": offset, **more}
+
+
+def submit(client: httpx.Client, *entries: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Submit to the group; the answer has to be a success."""
+    headers = more.pop("headers", {})
+    body = {"group": GROUP, "offsets": list(entries), **more}
+    answer = client.post("/v1/offsets", json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def committed(service: Running, partition: int, group: str = GROUP) -> OffsetAndMetadata | None:
+    """What the coordinator holds."""
+    return service.coordinator.broker.committed(group).get(TopicPartition("orders", partition))
+
+
+def test_a_submit_spawns_and_a_wait_sees_the_commit(service: Running, etl: httpx.Client) -> None:
+    """One request is all that a script needs."""
+    answer = submit(etl, entry(0, 42, metadata="run 7", leader_epoch=3), wait=True)
+    expected = entry(0, 42, metadata="run 7", leader_epoch=3)
+    assert answer == {"accepted": 1, "refused": [], "committed": [expected], "uncommitted": []}
+    assert committed(service, 0) == OffsetAndMetadata(42, "run 7", 3)
+
+
+def test_a_lower_offset_is_refused_alone(service: Running, etl: httpx.Client) -> None:
+    """Its peers are taken; a rewind is what goes back."""
+    submit(etl, entry(0, 10), entry(1, 10), wait=True)
+    answer = submit(etl, entry(0, 5), entry(1, 11), wait=True)
+    (refused,) = answer["refused"]
+    assert (refused["partition"], refused["error"]["code"]) == (0, "offset_regression")
+    assert (refused["error"]["offset"], refused["error"]["floor"]) == (5, 10)
+    assert committed(service, 1) == OffsetAndMetadata(11)
+    submit(etl, entry(0, 5, rewind=True), wait=True)
+    assert committed(service, 0) == OffsetAndMetadata(5)
+
+
+def test_a_wait_does_not_praise_what_was_dropped(service: Running, etl: httpx.Client) -> None:
+    """An offset below what Kafka has is refused, although the manager learns of it late."""
+    service.coordinator.broker.commit_externally(
+        GROUP, {TopicPartition("orders", 0): OffsetAndMetadata(100)}
+    )
+    answer = submit(etl, entry(0, 7), wait=True)
+    assert (answer["accepted"], answer["committed"]) == (0, [])
+    assert answer["refused"][0]["error"]["floor"] == 100
+
+
+def test_what_is_not_committed_in_time_says_why(service: Running, etl: httpx.Client) -> None:
+    """With Kafka's code, whose fault it is and a hint."""
+    service.coordinator.inject("commit", *[Refuse(30)] * 50)
+    answer = submit(etl, entry(0, 7), wait=True, timeout_s=5)
+    (left,) = answer["uncommitted"]
+    assert (left["offset"], left["error"]["code"]) == (7, "GROUP_AUTHORIZATION_FAILED")
+    assert (left["error"]["kafka_code"], left["error"]["fault"]) == (30, "operator")
+
+
+def test_a_manager_belongs_to_one_client(service: Running, etl: httpx.Client) -> None:
+    """The other is told who holds it, and its other partitions are taken."""
+    submit(etl, entry(0, 10), wait=True)
+    with service.http("other") as other:
+        answer = submit(other, entry(0, 99), entry(1, 5), wait=True)
+        assert answer["refused"][0]["error"]["owner"] == "etl"
+        assert answer["accepted"] == 1
+        opened = other.post(
+            "/v1/managers",
+            json={"group": GROUP, "partitions": [{"topic": "orders", "partition": 0}]},
+        ).json()
+        assert opened["managers"][0]["error"]["code"] == "manager_exists"
+    assert committed(service, 0) == OffsetAndMetadata(10)
+
+
+def test_a_newer_incarnation_takes_over(service: Running, etl: httpx.Client) -> None:
+    """A restarted driver goes on at once, and the one before it is fenced from then on."""
+    submit(etl, entry(0, 10), wait=True)
+    with service.http("etl", incarnation=5) as restarted:
+        assert submit(restarted, entry(0, 11), wait=True)["accepted"] == 1
+    answer = etl.post("/v1/heartbeat", json={})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "client_fenced")
+    assert etl.get("/v1/offsets", params={"group": GROUP}).status_code == 409
+
+
+@pytest.mark.fault(16)
+def test_a_repeated_request_has_one_effect(service: Running, etl: httpx.Client) -> None:
+    """The same bytes come back, whatever has happened since."""
+    body = {"group": GROUP, "offsets": [entry(0, 10)], "wait": True}
+    first = etl.post("/v1/offsets", json=body, headers=identity("etl", 0, 1))
+    submit(etl, entry(0, 20), wait=True, headers=identity("etl", 0, 2))
+    commits = len(service.coordinator.requests)
+    again = etl.post("/v1/offsets", json=body, headers=identity("etl", 0, 1))
+    assert again.content == first.content
+    assert len(service.coordinator.requests) == commits
+    assert committed(service, 0) == OffsetAndMetadata(20)
+
+
+@pytest.mark.fault(17)
+def test_a_late_request_does_not_undo_a_newer_one(service: Running, etl: httpx.Client) -> None:
+    """Not even a rewind, nor one for a manager that was stopped since."""
+    submit(etl, entry(0, 20), entry(1, 20), wait=True, headers=identity("etl", 0, 5))
+    late = submit(etl, entry(0, 3, rewind=True), wait=True, headers=identity("etl", 0, 4))
+    assert late["accepted"] == 1
+    assert committed(service, 0) == OffsetAndMetadata(20)
+    stop = {"group": GROUP, "partitions": [{"topic": "orders", "partition": 1}]}
+    etl.post("/v1/stop", json=stop, headers=identity("etl", 0, 7)).raise_for_status()
+    submit(etl, entry(1, 4, rewind=True), headers=identity("etl", 0, 6))
+    etl.post("/v1/flush", json={}).raise_for_status()
+    assert committed(service, 1) == OffsetAndMetadata(20)
+
+
+def test_initial_offsets_are_told_when_kafka_has_told_them(
+    service: Running, etl: httpx.Client
+) -> None:
+    """Nothing committed is null, and not yet known is not the same."""
+    service.coordinator.broker.commit_externally(
+        GROUP, {TopicPartition("orders", 1): OffsetAndMetadata(9)}
+    )
+    service.coordinator.pause()
+    partitions = [{"topic": "orders", "partition": number} for number in (0, 1)]
+    etl.post("/v1/managers", json={"group": GROUP, "partitions": partitions}).raise_for_status()
+
+    def initial(wait_s: float) -> list[dict[str, Any]]:
+        query: dict[str, str | float] = {"group": GROUP, "wait_s": wait_s}
+        return list(etl.get("/v1/initial-offsets", params=query).json()["initial_offsets"])
+
+    assert [each["known"] for each in initial(0)] == [False, False]
+    service.coordinator.resume()
+    known = initial(60)
+    assert [each["known"] for each in known] == [True, True]
+    assert known[0]["committed"] is None
+    assert known[1]["committed"]["offset"] == 9
+
+
+def test_the_committed_offsets_of_any_group_can_be_read(
+    service: Running, etl: httpx.Client
+) -> None:
+    """Straight from Kafka, without a client's header and without a manager."""
+    where = TopicPartition("orders", 1)
+    service.coordinator.broker.commit_externally("elsewhere", {where: OffsetAndMetadata(9, "m", 2)})
+    with service.http() as anybody:
+        answer = anybody.get("/v1/offsets", params={"group": "elsewhere"}).json()
+        assert answer["offsets"] == [entry(1, 9, metadata="m", leader_epoch=2)]
+        query = {"group": "elsewhere", "topic": "payments"}
+        assert anybody.get("/v1/offsets", params=query).json()["offsets"] == []
+
+
+def test_a_kafka_that_fails_is_a_bad_gateway(service: Running, etl: httpx.Client) -> None:
+    """502 where it refuses, 504 where it does not answer, with what it said."""
+    service.coordinator.inject("fetch", Refuse(30))
+    answer = etl.get("/v1/offsets", params={"group": GROUP})
+    assert answer.status_code == 502
+    assert answer.json()["error"]["code"] == "GROUP_AUTHORIZATION_FAILED"
+    service.coordinator.inject("fetch", Refuse(-185))
+    assert etl.get("/v1/offsets", params={"group": GROUP}).status_code == 504
+
+
+def test_stop_commits_and_gives_back(service: Running, etl: httpx.Client) -> None:
+    """Afterwards another client may have the partition at once."""
+    submit(etl, entry(0, 10))
+    answer = etl.post("/v1/stop", json={}).json()
+    assert [(e["group"], e["offset"]) for e in answer["committed"]] == [(GROUP, 10)]
+    assert answer["uncommitted"] == []
+    with service.http("other") as other:
+        assert submit(other, entry(0, 11), wait=True)["refused"] == []
+
+
+def test_a_successor_waits_for_the_stop_before_it(service: Running, etl: httpx.Client) -> None:
+    """A partition on its way out is not refused: it is taken when it is free."""
+    submit(etl, entry(0, 10), wait=True)
+    service.coordinator.pause()
+    submit(etl, entry(0, 11))
+    with service.http("heir") as heir, ThreadPoolExecutor(2) as threads:
+        stopping = threads.submit(etl.post, "/v1/stop", json={"timeout_s": 60})
+        with service.http() as anybody:
+            while anybody.get("/v1/managers").json()["managers"][0]["phase"] != "stopping":
+                pass  # until the stop has arrived, or the guard of the test run ends it
+            taking = threads.submit(submit, heir, entry(0, 12), wait=True)
+            anybody.get("/livez")
+            service.coordinator.resume()
+        assert stopping.result().json()["committed"][0]["offset"] == 11
+        assert taking.result()["refused"] == []
+    assert committed(service, 0) == OffsetAndMetadata(12)
+
+
+def test_flush_is_of_the_clients_own(service: Running, etl: httpx.Client) -> None:
+    """Another client's managers are none of its business."""
+    with service.http("other") as other:
+        submit(other, entry(1, 5))
+        submit(etl, entry(0, 10))
+        answer = etl.post("/v1/flush", json={"group": GROUP}).json()
+        assert [each["partition"] for each in answer["committed"]] == [0]
+
+
+@pytest.mark.fault(18)
+def test_a_silent_client_loses_its_managers_after_committing() -> None:
+    """What it held is committed, and the partition is free."""
+    with running(lease_s=0.5, commit__commit_interval_s=60) as service:
+        with service.http("dead") as dead:
+            submit(dead, entry(0, 10))
+        with service.http("heir") as heir:
+            while submit(heir, entry(0, 10))["refused"]:
+                pass  # ends with the lease, or by the guard of the test run
+            page = heir.get("/v1/managers").json()
+            assert [each["client"] for each in page["managers"]] == ["heir"]
+            assert committed(service, 0) == OffsetAndMetadata(10)
+
+
+def test_managers_are_listed_page_by_page(service: Running, etl: httpx.Client) -> None:
+    """In order, each once, filtered as asked."""
+    submit(etl, *[entry(number, 1) for number in range(25)], wait=True)
+    with service.http("other") as other:
+        submit(other, entry(99, 1))
+    seen, after = [], None
+    while True:
+        query: dict[str, str | int] = {"limit": 10, "client": "etl"}
+        if after is not None:
+            query["after"] = after
+        page = etl.get("/v1/managers", params=query).json()
+        seen += [each["partition"] for each in page["managers"]]
+        after = page["next"]
+        if after is None:
+            break
+    assert seen == list(range(25))
+    first = etl.get("/v1/managers", params={"limit": 1}).json()["managers"][0]
+    value = {"offset": 1, "metadata": "", "leader_epoch": None}
+    assert first == {
+        "group": GROUP, "topic": "orders", "partition": 0, "client": "etl", "phase": "ready",
+        "submitted": value, "committed": value, "dirty": False, "last_error": None,
+        "regressions": 0,
+    }  # fmt: skip
+
+
+def test_metrics_show_managers_and_forget_the_stopped(service: Running, etl: httpx.Client) -> None:
+    """Series of a stopped manager are gone, so nothing alerts on the dead."""
+    submit(etl, entry(0, 42), wait=True)
+    submit(etl, entry(0, 41))
+    labels = '{cluster_name="default",group="orders-etl",partition="0",topic="orders"}'
+    page = etl.get("/metrics").text
+    assert f"offsetmgr_committed_offset{labels} 42.0" in page
+    assert f"offsetmgr_regressions_total{labels} 1.0" in page
+    assert 'offsetmgr_commits_total{cluster_name="default",result="committed"} 1.0' in page
+    assert "offsetmgr_clients 1.0" in page
+    service.coordinator.inject("commit", Refuse(25))
+    submit(etl, entry(0, 43), wait=True)
+    page = etl.get("/metrics").text
+    code = 'code="UNKNOWN_MEMBER_ID"'
+    assert f'offsetmgr_commit_errors_total{{cluster_name="default",{code}}} 1.0' in page
+    etl.post("/v1/stop", json={}).raise_for_status()
+    page = etl.get("/metrics").text
+    assert "orders-etl" not in page
+    assert "offsetmgr_managers 0.0" in page
+
+
+def test_health_names_no_groups(service: Running, etl: httpx.Client) -> None:
+    """Alive and ready with a failing group: its peers are fine."""
+    service.coordinator.inject("commit", *[Refuse(30)] * 50, group=GROUP)
+    submit(etl, entry(0, 1), wait=True, timeout_s=1)
+    assert etl.get("/livez").json() == {"live": True}
+    ready = etl.get("/readyz")
+    assert (ready.status_code, ready.json()["kafka"]) == (200, "ok")
+    assert GROUP not in ready.text
+
+
+def test_a_group_lost_to_another_service_makes_this_one_unready(
+    service: Running, etl: httpx.Client
+) -> None:
+    """Two services run where one should; how many groups that concerns is told, not which."""
+    service.coordinator.fence = FenceCounts(held=3, fenced=2)
+    ready = etl.get("/readyz")
+    assert ready.status_code == 503
+    assert ready.json() == {"ready": False, "draining": False, "kafka": "ok", "fenced_groups": 2}
+    page = etl.get("/metrics").text
+    assert "offsetmgr_held_groups 3.0" in page
+    assert "offsetmgr_fenced_groups 2.0" in page
+
+
+def test_the_document_is_served(etl: httpx.Client) -> None:
+    """As JSON, with every path."""
+    document = etl.get("/openapi.json").json()
+    assert "/v1/offsets" in document["paths"]
+
+
+def test_the_topics_of_the_cluster_can_be_read(service: Running, etl: httpx.Client) -> None:
+    """One that is not there has its error, beside those that are."""
+    service.coordinator.broker.create_topic("orders", 2)
+    answer = etl.get("/v1/topics", params={"topic": ["orders", "absent"]}).json()["topics"]
+    assert [len(each["partitions"]) for each in answer] == [2, 0]
+    assert answer[1]["error"]["code"] == "UNKNOWN_TOPIC_OR_PARTITION"
+    assert "orders" in etl.get("/v1/topic-names").json()["names"]
+
+
+def test_names_that_kafka_does_not_give_are_an_error(service: Running, etl: httpx.Client) -> None:
+    """No list of none: Kafka's own refusal is told."""
+    service.coordinator.inject("topic_names", Refuse(31))
+    answer = etl.get("/v1/topic-names")
+    assert (answer.status_code, answer.json()["error"]["kafka_code"]) == (502, 31)
+
+
+def test_offsets_at_a_time_can_be_read(service: Running, etl: httpx.Client) -> None:
+    """Null where no record is so young."""
+    service.coordinator.broker.create_topic("orders", 2)
+    service.coordinator.broker.set_log(TopicPartition("orders", 1), 0, 3, {0: 5, 1: 10, 2: 15})
+    answer = etl.get("/v1/topics", params={"topic": "orders", "at_ms": 10}).json()["topics"][0]
+    assert [each["offset_at"] for each in answer["partitions"]] == [None, 1]

@@ -1,0 +1,316 @@
+"""The service as a process: start, signals, exit status, and what it says."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import httpx
+import psutil
+import pytest
+
+from tests.service.support import (
+    MEMORY_SERVICE,
+    ROOT,
+    ServeProcess,
+    memory_process,
+    serve_process,
+)
+
+GOOD = {"group": "g", "offsets": [{"topic": "t", "partition": 0, "offset": 7}]}
+
+
+def test_sigterm_commits_what_is_held_and_exits_0() -> None:
+    """An offset submitted a moment before is in Kafka when the process is gone."""
+    with memory_process("commit.commit_interval_s=60") as service:
+        with service.http() as client:
+            client.post("/v1/offsets", json=GOOD).raise_for_status()
+        assert service.stop() == 0
+        assert service.wait_for("drained")["uncommitted"] == 0
+
+
+@pytest.mark.fault(31)
+def test_sigterm_without_kafka_exits_3_and_names_what_is_left() -> None:
+    """By the deadline, with the partition, the offset and the reason in the log."""
+    with memory_process("stalled", "stop_timeout_s=2") as service:
+        with service.http() as client:
+            client.post("/v1/offsets", json=GOOD).raise_for_status()
+        assert service.stop() == 3
+        left = service.wait_for("uncommitted")
+        assert (left["group"], left["partition"], left["offset"]) == ("g", 0, 7)
+        assert left["error"]
+
+
+def test_what_is_left_is_logged_within_bounds() -> None:
+    """A hundred partitions by name, the rest as a count."""
+    with memory_process("stalled", "stop_timeout_s=2") as service:
+        offsets = [{"topic": "t", "partition": number, "offset": 1} for number in range(130)]
+        with service.http() as client:
+            client.post("/v1/offsets", json={"group": "g", "offsets": offsets}).raise_for_status()
+        assert service.stop() == 3
+        assert service.wait_for("uncommitted_more")["partitions"] == 30
+        named = [each for each in service.records if each["event"] == "uncommitted"]
+        assert len(named) == 100
+
+
+@pytest.mark.parametrize(("second", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.fault(32)
+def test_a_second_signal_exits_at_once(second: signal.Signals, status: int) -> None:
+    """Whoever asks twice does not want to wait for Kafka."""
+    with memory_process("stalled", "stop_timeout_s=600") as service:
+        with service.http() as client:
+            client.post("/v1/offsets", json=GOOD).raise_for_status()
+        service.process.send_signal(signal.SIGTERM)
+        service.wait_for("draining")
+        assert service.stop([second]) == status
+
+
+def test_ctrl_c_drains_as_well() -> None:
+    """SIGINT is the SIGTERM of a terminal."""
+    with memory_process() as service:
+        assert service.address
+        assert service.stop([signal.SIGINT]) == 0
+
+
+def test_sigusr1_shows_all_stacks_and_harms_nothing() -> None:
+    """For the operator of a service that hangs."""
+    with memory_process() as service:
+        assert service.address
+        service.process.send_signal(signal.SIGUSR1)
+        with service.http() as client:
+            assert client.get("/livez").status_code == 200
+        assert service.stop() == 0
+        log = "".join(service.lines)
+        assert "Thread 0x" in log
+        assert "Current thread 0x" in log
+
+
+def test_sighup_reads_the_log_level_again() -> None:
+    """Without a restart; a configuration that broke meanwhile changes nothing."""
+    with TemporaryDirectory() as folder:
+        config = Path(folder) / "o.toml"
+        config.write_text('log_level = "info"\n')
+        env = {"OFFSETMGR_CONFIG": str(config)}
+        with memory_process(env=env) as service:
+            assert service.address
+            config.write_text("log_level = 7\n")
+            service.process.send_signal(signal.SIGHUP)
+            assert str(config) in service.wait_for("reload_failed")["error"]
+            config.write_text('log_level = "debug"\n')
+            service.process.send_signal(signal.SIGHUP)
+            assert service.wait_for("reloaded")["log_level"] == "debug"
+
+
+def test_a_unix_socket_serves_its_owner() -> None:
+    """0600, any Host, gone afterwards; the one of a killed process is replaced."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "o.sock"
+        with memory_process(f"listen=unix://{path}") as first:
+            assert first.address == f"unix://{path}"
+            first.process.kill()
+            first.wait()
+        assert path.exists()
+        with memory_process(f"listen=unix://{path}") as second:
+            with second.http() as client:
+                answer = client.post("/v1/offsets", json=GOOD, headers={"Host": "anything"})
+                assert answer.status_code == 200
+            assert path.stat().st_mode & 0o777 == 0o600
+            assert second.stop() == 0
+        assert not path.exists()
+
+
+def test_a_port_in_use_is_one_line_and_exit_1() -> None:
+    """Before Kafka is asked for anything."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        options = ["--listen", f"127.0.0.1:{port}", "--bootstrap-servers", "127.0.0.1:1"]
+        with serve_process(*options) as service:
+            assert service.wait() == 1
+            (line,) = service.lines
+            assert f"127.0.0.1:{port} is in use" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--bootstrap-servers", "b:1", "--listen", "0.0.0.0:8741"], "no TLS and no auth"),
+        ([], "kafka.bootstrap.servers is missing; give --bootstrap-servers"),
+        (["--config", "/absent.toml"], "cannot be read (No such file or directory)"),
+        (["--bootstrap-servers", "b:1", "--set", "lease_s=x"], "lease_s (--set lease_s) 'x'"),
+    ],
+)
+def test_what_keeps_it_from_starting_is_one_line(options: list[str], text: str) -> None:
+    """On stderr, with exit status 1 and no traceback."""
+    with serve_process(*options) as service:
+        assert service.wait() == 1
+        (line,) = service.lines
+        assert line.startswith("offsetmgr: ")
+        assert text in line
+
+
+def test_systemd_is_told(tmp_path: Path) -> None:
+    """READY when it serves, STOPPING when it drains."""
+    with (
+        TemporaryDirectory() as folder,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd,
+    ):
+        address = str(Path(folder) / "notify.sock")
+        systemd.bind(address)
+        systemd.settimeout(60)
+        with memory_process(env={"NOTIFY_SOCKET": address}) as service:
+            assert systemd.recv(100) == b"READY=1"
+            assert service.stop() == 0
+            assert systemd.recv(100) == b"STOPPING=1"
+
+
+@pytest.mark.fault(12)
+def test_systemd_hears_that_it_lives() -> None:
+    """As often as its watchdog wants, also while it drains."""
+    with (
+        TemporaryDirectory() as folder,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd,
+    ):
+        address = str(Path(folder) / "notify.sock")
+        systemd.bind(address)
+        systemd.settimeout(60)
+        env = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "150000"}
+        with memory_process("stalled", "stop_timeout_s=600", env=env) as service:
+            with service.http() as client:
+                client.post("/v1/offsets", json=GOOD).raise_for_status()
+            service.process.send_signal(signal.SIGTERM)
+            while systemd.recv(100) != b"STOPPING=1":
+                pass  # until the signal has arrived, or the guard of the test run ends it
+            assert [systemd.recv(100) for _ in range(3)] == [b"WATCHDOG=1"] * 3
+
+
+def test_a_log_that_nobody_reads_holds_nothing_up() -> None:
+    """With a full pipe for a log, offsets are committed; what is not shown is counted."""
+    reading, writing = os.pipe()
+    with (
+        os.fdopen(reading, "rb", buffering=0) as log,
+        subprocess.Popen(
+            [sys.executable, str(MEMORY_SERVICE)], stderr=writing, cwd=ROOT
+        ) as service,
+    ):
+        try:
+            address = json.loads(log.readline())["address"]
+            os.set_blocking(writing, False)  # of the service's end too: both are one pipe's end
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    os.write(writing, b"x" * select.PIPE_BUF)
+            os.set_blocking(writing, True)
+            service.send_signal(signal.SIGHUP)  # says that it has read its settings again
+            headers = {"Offsetmgr-Client": "test"}
+            with httpx.Client(base_url=address, headers=headers, timeout=60) as client:
+                committed = client.post("/v1/offsets", json=GOOD | {"wait": True}).json()
+                assert [each["offset"] for each in committed["committed"]] == [7]
+                while "offsetmgr_dropped_log_records_total 0.0" in client.get("/metrics").text:
+                    pass  # until the signal has arrived, or the guard of the test run ends it
+        finally:
+            os.close(writing)
+            service.kill()
+
+
+def test_it_starts_without_kafka_and_is_not_ready() -> None:
+    """Alive, with the reason in /readyz; clients are served, their offsets wait."""
+    with serve_process(
+        "--listen", "127.0.0.1:0", "--bootstrap-servers", "127.0.0.1:1",
+        "--set", "stop_timeout_s=4",
+    ) as service:  # fmt: skip
+        with service.http() as client:
+            ready = client.get("/readyz")
+            assert (ready.status_code, ready.json()["ready"]) == (503, False)
+            assert client.get("/livez").status_code == 200
+            assert client.post("/v1/offsets", json=GOOD).json()["accepted"] == 1
+        assert psutil.Process(service.process.pid).num_threads() <= 64
+        assert service.stop() == 3
+
+
+def run_command(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """``python -m offsetmgr`` with these arguments."""
+    return subprocess.run(
+        [sys.executable, "-m", "offsetmgr", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_help_tells_the_exit_statuses() -> None:
+    """What a supervisor's author has to know."""
+    text = run_command("serve", "--help").stdout
+    assert "3    stopped with offsets that Kafka did not acknowledge" in text
+
+
+def test_help_imports_no_kafka_and_no_server() -> None:
+    """It is asked for often, and by hand."""
+    script = (
+        "import sys; sys.argv = ['offsetmgr', '--help']\n"
+        "from offsetmgr.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'confluent_kafka', 'uvicorn', 'starlette', 'pyspark', 'msgspec'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_missing_extra_is_one_line() -> None:
+    """With what to run."""
+    script = "import sys; sys.modules['typer'] = None\nfrom offsetmgr.cli import main\nmain()\n"
+    ran = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 1
+    assert ran.stderr == "offsetmgr: typer is not installed; run: pip install 'offsetmgr[server]'\n"
+
+
+def test_config_check_shows_everything_but_secrets(tmp_path: Path) -> None:
+    """What would be used, from wherever it comes."""
+    secret = tmp_path / "password"
+    secret.write_text("geheim")
+    ran = run_command(
+        "config", "check", "--bootstrap-servers", "broker:9092",
+        OFFSETMGR_KAFKA__SASL_PASSWORD_FILE=str(secret), OFFSETMGR_LEASE_S="12",
+    )  # fmt: skip
+    assert ran.returncode == 0
+    lines = {tuple(line.split()) for line in ran.stdout.splitlines()}
+    assert ("kafka.sasl.password", "***") in lines
+    assert ("lease_s", "12.0") in lines
+    assert "geheim" not in ran.stdout + ran.stderr
+
+
+def test_the_version_is_told() -> None:
+    """By one line."""
+    assert run_command("--version").stdout.startswith("offsetmgr ")
+
+
+def test_a_log_never_holds_a_secret(tmp_path: Path) -> None:
+    """Whatever librdkafka says of a broker that it cannot log in to."""
+    secret = tmp_path / "password"
+    secret.write_text("geheim-4711")
+    with ServeProcess(
+        ["-m", "offsetmgr", "serve", "--listen", "127.0.0.1:0",
+         "--bootstrap-servers", "127.0.0.1:1", "--log-level", "debug",
+         "--set", f"kafka.sasl.password_file={secret}", "--set", "kafka.sasl.username=me",
+         "--set", "kafka.security.protocol=SASL_PLAINTEXT", "--set", "kafka.sasl.mechanism=PLAIN",
+         "--set", "kafka.debug=all", "--set", "stop_timeout_s=4"]
+    ) as service:  # fmt: skip
+        with service.http() as client:
+            client.post("/v1/offsets", json=GOOD).raise_for_status()
+        service.stop()
+        assert "geheim-4711" not in "".join(service.lines)

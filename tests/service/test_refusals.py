@@ -1,0 +1,303 @@
+"""What the service refuses, how it says so, and that refusing leaves everything else alone."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsetmgr.service import connections
+from offsetmgr.types import TopicPartition
+from tests.service.support import Running, identity, running
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    import httpx
+
+GOOD = {"group": "g", "offsets": [{"topic": "t", "partition": 0, "offset": 7}], "wait": True}
+
+
+def code_of(answer: httpx.Response) -> tuple[int, str]:
+    """Status and code of a refusal, which carries text for people and the instance's id."""
+    error = answer.json()["error"]
+    assert error["message"]
+    assert answer.headers["offsetmgr-instance"]
+    return answer.status_code, error["code"]
+
+
+def test_nothing_of_a_refused_request_is_applied(service: Running, etl: httpx.Client) -> None:
+    """Nine hundred and ninety-nine good offsets do not excuse a bad one."""
+    offsets = [{"topic": "t", "partition": number, "offset": 1} for number in range(1000)]
+    offsets[999]["offset"] = -1
+    answer = etl.post("/v1/offsets", json={"group": "g", "offsets": offsets})
+    assert code_of(answer) == (400, "invalid_value")
+    assert answer.json()["error"]["field"] == "offsets[999].offset"
+    assert etl.get("/v1/managers").json()["managers"] == []
+    assert etl.post("/v1/flush", json={}).json() == {"committed": [], "uncommitted": []}
+
+
+@pytest.mark.parametrize("size", [8 * 1024 * 1024 + 1, 10_000_000])
+def test_a_large_body_is_refused_and_others_go_on(
+    service: Running, etl: httpx.Client, size: int
+) -> None:
+    """With its length said beforehand or not; the connections of others know nothing of it."""
+    json = {"content-type": "application/json"}
+    with service.http("greedy") as greedy:
+        answer = greedy.post("/v1/offsets", content=b" " * size, headers=json)
+        assert code_of(answer) == (413, "body_too_large")
+        chunks = iter([b" " * 65_536] * (size // 65_536 + 1))
+        answer = greedy.post("/v1/offsets", content=chunks, headers=json)
+        assert code_of(answer) == (413, "body_too_large")
+    assert etl.post("/v1/offsets", json=GOOD).json()["accepted"] == 1
+
+
+def test_a_large_body_is_refused_before_it_is_read(service: Running) -> None:
+    """The answer comes although nothing of ten gigabytes was sent."""
+    host, _, port = service.address.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as raw:
+        raw.sendall(
+            b"POST /v1/offsets HTTP/1.1\r\nHost: localhost\r\nOffsetmgr-Client: x\r\n"
+            b"Content-Type: application/json\r\nContent-Length: 10000000000\r\n\r\n"
+        )
+        assert b" 413 " in raw.recv(100)
+
+
+def test_a_body_without_end_is_refused_at_the_limit(service: Running) -> None:
+    """The answer comes although the sender has more to say."""
+    host, _, port = service.address.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as raw:
+        raw.sendall(
+            b"POST /v1/offsets HTTP/1.1\r\nHost: localhost\r\nOffsetmgr-Client: x\r\n"
+            b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        for _ in range(9):
+            raw.sendall(b"100000\r\n" + b" " * 0x100000 + b"\r\n")
+        assert b" 413 " in raw.recv(100)
+
+
+def test_a_body_that_does_not_come_is_not_waited_for() -> None:
+    """A stalled sender gets 408 and holds nothing."""
+    with running(limits__body_timeout_s=0.2) as service:
+        host, _, port = service.address.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=30) as raw:
+            raw.sendall(
+                b"POST /v1/offsets HTTP/1.1\r\nHost: localhost\r\nOffsetmgr-Client: x\r\n"
+                b"Content-Type: application/json\r\nContent-Length: 10\r\n\r\n{"
+            )
+            assert b" 408 " in raw.recv(100)
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8741", "10.0.0.1", "localhost.evil.example", ""]
+)
+def test_a_foreign_host_is_refused(service: Running, host: str) -> None:
+    """A web page that resolves its own name to this machine gets nothing, not even health."""
+    with service.http() as client:
+        for path in ("/livez", "/v1/managers", "/metrics"):
+            answer = client.get(path, headers={"Host": host})
+            assert code_of(answer) == (421, "foreign_host")
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:1", "[::1]:80", "LOCALHOST:8741"])
+def test_the_names_of_loopback_are_taken(service: Running, host: str) -> None:
+    """With any port, as a forwarded one differs."""
+    with service.http() as client:
+        assert client.get("/livez", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/managers", "/v1/offsets", "/v1/flush", "/v1/stop"])
+def test_a_request_that_changes_something_names_its_client(service: Running, path: str) -> None:
+    """A header that no web page can send: the guard against forged requests."""
+    with service.http() as client:
+        answer = client.post(path, json={})
+        assert code_of(answer) == (400, "invalid_value")
+        assert answer.json()["error"]["field"] == "Offsetmgr-Client"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Offsetmgr-Client": ""},
+        {"Offsetmgr-Client": "a%0Ab"},
+        {"Offsetmgr-Client": "%ff"},
+        {"Offsetmgr-Client": "x" * 256},
+        {"Offsetmgr-Client": "a%20"},
+        {"Offsetmgr-Client": "a", "Offsetmgr-Incarnation": "-1"},
+        {"Offsetmgr-Client": "a", "Offsetmgr-Incarnation": "1.5"},
+        {"Offsetmgr-Client": "a", "Offsetmgr-Sequence": "9" * 30},
+        {"Offsetmgr-Client": "a", "Offsetmgr-Sequence": "²"},
+    ],
+)
+def test_bad_identities_are_refused(service: Running, headers: dict[str, str]) -> None:
+    """By the name of the header."""
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    with service.http() as client:
+        answer = client.post("/v1/heartbeat", json={}, headers=raw)
+        assert code_of(answer) == (400, "invalid_value")
+        assert answer.json()["error"]["field"] in headers
+
+
+def test_a_name_may_be_in_any_language(service: Running) -> None:
+    """Percent-encoded; it is shown as it is meant."""
+    with service.http() as client:
+        headers = {"Offsetmgr-Client": "gr%C3%BC%C3%9Fe"}
+        client.post("/v1/offsets", json=GOOD, headers=headers).raise_for_status()
+        assert client.get("/v1/managers").json()["managers"][0]["client"] == "grüße"
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_only_json_is_taken(etl: httpx.Client, kind: str) -> None:
+    """What a web form can send is refused by its type."""
+    answer = etl.post("/v1/heartbeat", content=b"{}", headers={"content-type": kind})
+    assert code_of(answer) == (415, "unsupported_media_type")
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "field"),
+    [
+        ("/v1/offsets", {}, "query.group"),
+        ("/v1/offsets", {"group": ""}, "query.group"),
+        ("/v1/offsets", {"group": "g", "topics": "t"}, "query.topics"),
+        ("/v1/topics", {}, "query.topic"),
+        ("/v1/topics", {"topic": "a/b"}, "query.topic"),
+        ("/v1/topics", {"topic": "t", "at_ms": "noon"}, "query.at_ms"),
+        ("/v1/topic-names", {"pattern": "t.*"}, "query.pattern"),
+        ("/v1/initial-offsets", {"group": "g", "wait_s": "61"}, "query.wait_s"),
+        ("/v1/initial-offsets", {"group": "g", "wait_s": "nan"}, "query.wait_s"),
+        ("/v1/initial-offsets", {"group": "g", "partition": "-1"}, "query.partition"),
+        ("/v1/managers", {"limit": "0"}, "query.limit"),
+        ("/v1/managers", {"limit": "10001"}, "query.limit"),
+        ("/v1/managers", {"after": "%%%"}, "after"),
+        ("/v1/managers", {"after": "W10"}, "after"),
+        ("/v1/managers", {"group": ["a", "b"]}, "query.group"),
+        ("/v1/events", {"client": "x"}, "query.client"),
+    ],
+)
+def test_bad_queries_are_refused(
+    etl: httpx.Client, path: str, query: dict[str, Any], field: str
+) -> None:
+    """By the name of the parameter."""
+    answer = etl.get(path, params=query)
+    assert code_of(answer) == (400, "invalid_value")
+    assert answer.json()["error"]["field"] == field
+
+
+def test_what_is_not_there_is_not_found(etl: httpx.Client) -> None:
+    """404 and 405 are JSON too, and point at the document."""
+    assert code_of(etl.get("/v2/offsets")) == (404, "not_found")
+    assert code_of(etl.get("/v1/offsets/")) == (404, "not_found")
+    answer = etl.delete("/v1/offsets")
+    assert code_of(answer) == (405, "method_not_allowed")
+    assert {"GET", "POST"} <= {each.strip() for each in answer.headers["allow"].split(",")}
+
+
+@pytest.mark.fault(30)
+def test_too_many_managers_are_refused_whole() -> None:
+    """429 with a hint when to try again; the limit is named, nothing is taken."""
+    with running(limits__managers=2) as service, service.http("etl") as etl:
+        offsets = [{"topic": "t", "partition": number, "offset": 1} for number in range(3)]
+        answer = etl.post("/v1/offsets", json={"group": "g", "offsets": offsets})
+        assert code_of(answer) == (429, "overloaded")
+        assert answer.headers["retry-after"] == "1"
+        assert "limits.managers" in answer.text
+        assert etl.get("/v1/managers").json()["managers"] == []
+        again = etl.post("/v1/offsets", json=GOOD)
+        assert again.json()["accepted"] == 1
+
+
+def test_a_refused_sequence_may_be_tried_again() -> None:
+    """A request that was refused for a limit had no effect, so its repetition may have one."""
+    with running(limits__managers=1) as service, service.http("other") as other:
+        taken = GOOD | {"group": "taken"}
+        other.post("/v1/offsets", json=taken).raise_for_status()
+        with service.http() as etl:
+            first = etl.post("/v1/offsets", json=GOOD, headers=identity("etl", 0, 1))
+            assert code_of(first) == (429, "overloaded")
+            other.post("/v1/stop", json={}).raise_for_status()
+            again = etl.post("/v1/offsets", json=GOOD, headers=identity("etl", 0, 1))
+            assert again.json()["accepted"] == 1
+
+
+@pytest.mark.fault(30)
+def test_too_many_requests_at_once_are_refused() -> None:
+    """Health is still answered, and the one under way goes on."""
+    with running(limits__requests_in_flight=1) as service, service.http("etl") as etl:
+        service.coordinator.pause()
+        open_body = {"group": "g", "partitions": [{"topic": "t", "partition": 0}]}
+        etl.post("/v1/managers", json=open_body).raise_for_status()
+        host, _, port = service.address.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=60) as waiting:
+            waiting.sendall(
+                b"GET /v1/initial-offsets?group=g&wait_s=60 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            )
+            while code_or_ok(etl) != (429, "overloaded"):
+                pass  # until the first one is under way, or the guard of the test run ends it
+            assert etl.get("/livez").status_code == 200
+            service.coordinator.resume()
+            assert b" 200 " in waiting.recv(100)
+
+
+def test_a_connection_too_many_is_told_so_and_the_others_go_on() -> None:
+    """In JSON, with the limit's name; health is answered on it, and its place is free at once."""
+    with running(limits__connections=1) as service, service.http("etl") as etl:
+        etl.post("/v1/offsets", json=GOOD).raise_for_status()
+        with service.http("late") as late:
+            answer = late.post("/v1/offsets", json=GOOD)
+            assert code_of(answer) == (429, "overloaded")
+            assert "limits.connections" in answer.text
+            assert (answer.headers["connection"], answer.headers["retry-after"]) == ("close", "1")
+            assert late.get("/livez").status_code == 200
+            etl.post("/v1/offsets", json=GOOD).raise_for_status()
+            etl.close()
+            while late.post("/v1/offsets", json=GOOD).status_code == 429:
+                pass  # until the server has seen the other go, or the test run's guard ends it
+
+
+def test_what_is_no_http_is_told_so_in_json(service: Running) -> None:
+    """A client that reads errors can read this one too."""
+    host, _, port = service.address.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as raw:
+        raw.sendall(b"\x16\x03\x01 hello\r\n\r\n")
+        head, _, body = raw.makefile("rb").read().partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert json.loads(body)["error"]["code"] == "bad_request"
+
+
+def test_a_head_that_does_not_come_is_not_waited_for(
+    service: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sender that stops in its first line holds no connection for ever."""
+    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 0.2)
+    host, _, port = service.address.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as raw:
+        raw.sendall(b"POST /v1/off")
+        assert raw.recv(100) == b""
+
+
+def code_or_ok(client: httpx.Client) -> tuple[int, str]:
+    """Status and code of a request that may be refused."""
+    answer = client.get("/openapi.json")
+    return (200, "ok") if answer.status_code == 200 else code_of(answer)
+
+
+def test_a_draining_service_takes_no_work_and_says_so() -> None:
+    """503 for work, unready, and still alive while what it holds is committed."""
+    with running(stop_timeout_s=30) as service, service.http("etl") as etl:
+        etl.post("/v1/offsets", json=GOOD).raise_for_status()
+        service.coordinator.pause()
+        etl.post("/v1/offsets", json=GOOD | {"wait": False, "offsets": [
+            {"topic": "t", "partition": 0, "offset": 8}]}).raise_for_status()  # fmt: skip
+        service.stop()
+        while etl.get("/readyz").json()["draining"] is False:
+            pass  # until the signal has arrived, or the guard of the test run ends it
+        assert etl.get("/readyz").status_code == 503
+        assert etl.get("/livez").status_code == 200
+        assert code_of(etl.post("/v1/offsets", json=GOOD)) == (503, "draining")
+        assert code_of(etl.get("/v1/events")) == (503, "draining")
+        service.coordinator.resume()
+    assert service.status == 0
+    held = service.coordinator.broker.committed("g")[TopicPartition("t", 0)]
+    assert held.offset == 8

@@ -1,0 +1,223 @@
+"""All drivers of a simulated run: who reads what, who lives, and what each of them does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from offsetmgr.types import ManagerKey
+from tests.sim.drivers import Driver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from offsetmgr.client.handle import ManagerHandle
+    from tests.sim.network import Network
+    from tests.sim.processes import Host
+    from tests.sim.referee import WatchedBroker
+    from tests.sim.service_judge import ServiceJudge
+
+_TIMEOUTS_S: Final = (0.0, 0.5, 3.0, 8.0)
+
+
+class Crowd:
+    """The drivers; without arguments, a method picks one of them."""
+
+    def __init__(
+        self,
+        host: Host,
+        judge: ServiceJudge,
+        broker: WatchedBroker,
+        network: Network,
+        rng: Random,
+        pass_time: Callable[[float], None],
+    ) -> None:
+        """``pass_time`` lets everybody work for so many seconds."""
+        self._host = host
+        self._judge = judge
+        self._broker = broker
+        self._network = network
+        self._rng = rng
+        self._pass_time = pass_time
+        self._lives = 0
+        self._handles: list[tuple[Driver, ManagerHandle]] = []
+        self.keys = self._share_keys()
+        self.drivers: dict[str, Driver] = {}
+        """The newest of each name."""
+        self.zombies: list[Driver] = []
+        """Older ones, that still run."""
+        self.calm = False
+        """Whether nothing goes wrong in this run."""
+
+    def _share_keys(self) -> dict[str, list[ManagerKey]]:
+        """Who reads what; rarely, two want the same."""
+        keys = [ManagerKey(f"g{g}", "t", p) for g in range(2) for p in range(2)]
+        names = ["a", "b"][: self._rng.randint(1, 2)]
+        self._judge.rivals = len(names) > 1 and self._rng.random() < 0.2
+        if self._judge.rivals:
+            return dict.fromkeys(names, keys)
+        return {name: keys[at :: len(names)] for at, name in enumerate(names)}
+
+    def living(self) -> list[Driver]:
+        """Those that run and were not closed, without the zombies."""
+        return [d for d in self.drivers.values() if not d.process.dead and not d.closed]
+
+    def _some(self) -> Driver | None:
+        drivers = [*self.living(), *(z for z in self.zombies if not z.process.dead)]
+        return self._rng.choice(drivers) if drivers else None
+
+    def begin(self, name: str) -> None:
+        """A new life of ``name``."""
+        self._lives += 1
+        driver = Driver(self._host, self._judge, name, self._lives, self.keys[name])
+        driver.calm = self.calm
+        self.drivers[name] = driver
+        for key in driver.keys:
+            # As the Spark bridge does: the first position of a run may go back.
+            if self._rng.random() < 0.5:
+                driver.submit(key, self._near(key), rewind=True)
+
+    def _near(self, key: ManagerKey) -> int:
+        held = self._broker.committed(key.group).get(key.topic_partition)
+        return self._rng.randint(0, 10) + (0 if held is None else held.offset)
+
+    def start_driver(self) -> None:
+        """One that ended starts again."""
+        for name, driver in self.drivers.items():
+            if driver.process.dead or (driver.closed and driver.idle):
+                driver.process.kill()
+                self.begin(name)
+                return
+
+    def crash_driver(self) -> None:
+        """A driver dies with all that it holds."""
+        driver = self._some()
+        if driver is not None:
+            driver.process.kill()
+
+    def replace_driver(self) -> None:
+        """A new driver of the same name starts while the old one still runs."""
+        driver = self._some()
+        if driver is not None and driver not in self.zombies:
+            self.zombies.append(driver)
+            self._host.advance(0.001)  # no two incarnations have the same number
+            self.begin(driver.name)
+
+    def cut(self) -> None:
+        """A driver's packets vanish, maybe until its lease has lapsed; then they do not."""
+        driver = self._some()
+        if driver is None:
+            return
+        name = driver.process.name
+        if name in self._network.cut:
+            self._network.cut.discard(name)
+        else:
+            self._network.cut.add(name)
+
+    def end_zombies(self) -> None:
+        """They are gone at last."""
+        for zombie in self.zombies:
+            zombie.process.kill()
+
+    # What drivers do.
+
+    def submit(self) -> None:
+        """Submit something higher."""
+        driver = self._some()
+        if driver is not None:
+            self._submit(driver, self._rng.choice(driver.keys))
+
+    def _submit(self, driver: Driver, key: ManagerKey) -> None:
+        newest = driver.newest.get(key)
+        base = self._near(key) if newest is None else newest.offset
+        driver.submit(key, base + self._rng.randint(0, 4))
+
+    def submit_everything(self) -> None:
+        """Give every partition a new value."""
+        for driver in self.living():
+            for key in driver.keys:
+                self._submit(driver, key)
+
+    def submit_often(self) -> None:
+        """Submit again and again, each in a request of its own."""
+        for _ in range(20):
+            self.submit()
+            self._pass_time(0.03)
+
+    def submit_lower(self) -> None:
+        """Submit something lower than before, without a rewind."""
+        driver = self._some()
+        if driver is not None and driver.newest:
+            key = self._rng.choice(sorted(driver.newest))
+            below = driver.newest[key].offset - self._rng.randint(1, 4)
+            driver.submit(key, max(0, below))
+
+    def submit_same(self) -> None:
+        """Submit the same offset with new metadata."""
+        driver = self._some()
+        if driver is not None and driver.newest:
+            key = self._rng.choice(sorted(driver.newest))
+            driver.submit(key, driver.newest[key].offset)
+
+    def rewind(self) -> None:
+        """Go back on purpose."""
+        driver = self._some()
+        if driver is not None and driver.newest:
+            key = self._rng.choice(sorted(driver.newest))
+            below = driver.newest[key].offset - self._rng.randint(0, 6)
+            driver.submit(key, max(0, below), rewind=True)
+
+    def sync(self) -> None:
+        """Submit and wait for the coordinator."""
+        driver = self._some()
+        if driver is not None and driver.newest:
+            key = self._rng.choice(sorted(driver.newest))
+            offset = driver.newest[key].offset + self._rng.randint(1, 4)
+            driver.submit_sync(key, offset, self._rng.choice(_TIMEOUTS_S))
+
+    def overtake(self) -> None:
+        """Submit and wait for it, and change one's mind meanwhile."""
+        driver = self._some()
+        if driver is not None and driver.newest:
+            key = self._rng.choice(sorted(driver.newest))
+            newest = driver.newest[key].offset
+            driver.submit_sync(key, newest + self._rng.randint(1, 4), self._rng.choice(_TIMEOUTS_S))
+            self._pass_time(self._rng.choice((0.0, 0.0, 0.01)))
+            if not driver.process.dead:
+                driver.submit(key, max(0, newest + self._rng.randint(-3, 4)), rewind=True)
+
+    def flush(self) -> None:
+        """Flush everything."""
+        driver = self._some()
+        if driver is not None:
+            driver.flush(self._rng.choice(_TIMEOUTS_S))
+
+    def stop(self) -> None:
+        """Stop some managers of one group."""
+        driver = self._some()
+        if driver is not None:
+            group = self._rng.choice(driver.keys).group
+            keys = [k for k in driver.keys if k.group == group and self._rng.random() < 0.7]
+            if keys:
+                driver.stop(keys, self._rng.choice(_TIMEOUTS_S))
+
+    def close(self) -> None:
+        """End a driver properly."""
+        driver = self._some()
+        if driver is not None and driver not in self.zombies and self._rng.random() < 0.3:
+            driver.close(self._rng.choice(_TIMEOUTS_S))
+
+    def spawn(self) -> None:
+        """Ask for a handle, and for its initial offset."""
+        driver = self._some()
+        if driver is not None:
+            handle = driver.spawn(self._rng.choice(driver.keys))
+            if handle is not None:
+                self._handles.append((driver, handle))
+                driver.initial_offset(handle, self._rng.choice(_TIMEOUTS_S))
+
+    def listen(self) -> None:
+        """Read what is told of commits."""
+        for driver, handle in self._handles:
+            if not driver.process.dead:
+                driver.listen(handle)

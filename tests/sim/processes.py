@@ -1,0 +1,125 @@
+"""Several processes in one simulation: one clock, one seeded schedule, and each can be killed.
+
+A process has actors, timers, threads and an event loop of its own (``threads``, ``loop``).  A
+killed one does nothing any more, as after ``kill -9``: what others hold of it (the answer that
+Kafka sends) reaches nobody.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from actors.registry import Registry
+from actors.system import ActorSystem
+from actors.testing import SimSystem
+from actors.timers import Timers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.dispatcher import Runnable
+    from actors.future import Future
+
+_T = TypeVar("_T")
+
+
+class Host(SimSystem):
+    """The machine: its clock and schedule are those of all its processes."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.processes: list[Process] = []
+
+    def advance(self, seconds: float, max_steps: int = 100_000) -> int:
+        """As `SimSystem.advance`, with the timers of all processes."""
+        until_s = self.clock.now() + seconds
+        steps = self.run_until_idle(max_steps)
+        while (due_s := self._next_due_s()) is not None and due_s <= until_s:
+            if steps >= max_steps:
+                raise self._not_idle(max_steps)
+            self._manual_clock.advance_to(max(due_s, self.clock.now()))
+            for timers in self._heaps():
+                steps += timers.fire_due()
+            steps += self.run_until_idle(max(0, max_steps - steps))
+        self._manual_clock.advance_to(until_s)
+        return steps
+
+    def few_steps(self, count: int) -> None:
+        """Let what is ready do ``count`` steps, so that what comes next meets half-done work."""
+        for _ in range(count):
+            runnable = self._sim_dispatcher.pick()
+            if runnable is None:
+                return
+            self._step(runnable)
+
+    def timer_count(self) -> int:
+        """Timers that wait, in all processes."""
+        return sum(len(timers) for timers in self._heaps())
+
+    def _heaps(self) -> list[Timers]:
+        return [self.timers, *(process.timers for process in self.processes)]
+
+    def _next_due_s(self) -> float | None:
+        return min(
+            (due for timers in self._heaps() if (due := timers.next_due_s()) is not None),
+            default=None,
+        )
+
+
+class _Guest:
+    """Work of a process; none once that is dead."""
+
+    def __init__(self, process: Process, runnable: Runnable) -> None:
+        self._process = process
+        self._runnable = runnable
+
+    @property
+    def lineage(self) -> str:
+        return f"{self._process.name}:{self._runnable.lineage}"
+
+    def run(self, budget: int) -> str | None:
+        return None if self._process.dead else self._runnable.run(budget)
+
+
+class _Ports:
+    """The dispatcher that a process sees."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def schedule(self, runnable: Runnable) -> None:
+        if not self._process.dead:
+            self._process.host.dispatcher.schedule(_Guest(self._process, runnable))
+
+
+class Process(ActorSystem):
+    """A process of the host, as the actor system inside of it."""
+
+    def __init__(self, host: Host, name: str) -> None:
+        # Not the constructor of ActorSystem: it would start threads.
+        self.host = host
+        self.name = name
+        self.dead = False
+        self.on_kill: list[Callable[[], None]] = []
+        """What has to be cleared away at the end, dead as it is."""
+        self.clock = host.clock
+        self.timers = Timers(host.clock)
+        self.registry = Registry(name)
+        self.dispatcher = _Ports(self)
+        host.processes.append(self)
+
+    def kill(self) -> None:
+        """End at once; twice is harmless."""
+        if self.dead:
+            return
+        self.dead = True
+        self.timers.close()
+        self.host.processes.remove(self)
+        for clear in self.on_kill:
+            clear()
+
+    def wait(self, future: Future[_T], timeout_s: float | None) -> _T:
+        """Wait as a thread of this process; see `tests.sim.threads`."""
+        from tests.sim.threads import wait_for_future  # noqa: PLC0415 -- threads live in processes
+
+        return wait_for_future(future, timeout_s)

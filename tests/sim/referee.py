@@ -1,0 +1,149 @@
+"""What every judge of a simulation does: watch the coordinator, remember the first violation."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from offsetmgr.coordinator.base import CommitResult, FetchResult
+from offsetmgr.coordinator.memory import BrokerState
+from offsetmgr.errors import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from actors.testing import SimSystem
+    from offsetmgr.coordinator.base import Failure
+    from offsetmgr.coordinator.memory import MemoryCoordinator, Request
+    from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+_LOOK_BACK: Final = 50
+"""How many requests back the previous one of the same group is looked for."""
+
+
+class ViolationError(AssertionError):
+    """An invariant does not hold."""
+
+
+LEVEL: Final = 1_000_000
+"""Offsets are multiples of it; what is left tells the order of those without metadata."""
+
+
+def order_of(value: OffsetAndMetadata | None) -> int:
+    """The place of ``value`` in the order of submits; 0 where nothing is committed."""
+    if value is None:
+        return 0
+    return int(value.metadata) if value.metadata else value.offset % LEVEL
+
+
+class WatchedBroker(BrokerState):
+    """A broker that shows a judge all that is read and all that takes effect."""
+
+    def __init__(self, judge: Referee) -> None:
+        super().__init__()
+        self._judge = judge
+
+    def fetch(
+        self, group: str, partitions: Collection[TopicPartition] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Answer, and tell that it was read."""
+        found = super().fetch(group, partitions)
+        self._judge.read(group, found)
+        return found
+
+    def commit(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, Failure]:
+        """Take effect, and tell what did."""
+        failures = super().commit(group, offsets)
+        self._judge.took_effect(group, {p: o for p, o in offsets.items() if p not in failures})
+        return failures
+
+
+class Referee:
+    """Watches one coordinator at a time."""
+
+    def __init__(self) -> None:
+        self.met: Counter[str] = Counter()
+        """How often something happened that a simulation is there to try."""
+        self._orders = 0
+        self._sent: dict[str, Request] = {}
+        self._unread: dict[str, set[TopicPartition]] = defaultdict(set)
+        self._violation: str | None = None
+
+    def begin(self, system: SimSystem) -> None:
+        """The run that is judged."""
+        self._system = system
+
+    def follow(self, coordinator: MemoryCoordinator) -> None:
+        """Watch the requests of this coordinator from now on."""
+        self._coordinator = coordinator
+        self._sent.clear()
+        self._unread.clear()
+
+    def blame(self, what: str) -> None:
+        """Remember the first violation: inside of an actor, raising it would only crash that."""
+        if self._violation is None:
+            self._violation = f"{what} (at {self._system.clock.now():.3f} s)"
+
+    def check(self) -> None:
+        """Raise the first violation."""
+        if self._violation is not None:
+            raise ViolationError(self._violation)
+
+    def next_order(self) -> int:
+        """The next place in the order of submits."""
+        self._orders += 1
+        return self._orders
+
+    def sent(self, request: Request) -> None:
+        """A request is on its way."""
+        group = request.group
+        self._sent[group] = request
+        if self._coordinator.most_in_flight(group) > 1:
+            self.blame(f"{group}: two requests in flight: {request}")
+        self.learn_answer(group)
+        unread = self._unread[group].intersection(request.offsets)
+        if unread:
+            self.blame(f"{group}: after an unknown outcome {unread} was written before it was read")
+
+    def learn_answer(self, group: str, newer: int = 1) -> None:
+        """Look at the answer to the request before: what is unknown has to be read."""
+        calls = reversed(self._coordinator._calls)
+        earlier = [c.request for c in islice(calls, newer, _LOOK_BACK) if c.request.group == group]
+        answer = earlier[0].answer if earlier else None
+        unread = self._unread[group]
+        if isinstance(answer, CommitResult):
+            unknown = [p for p, f in answer.failures.items() if f.info.verdict is Verdict.UNKNOWN]
+            unread.update(unknown)
+            self.answered_commit(group, answer)
+        elif isinstance(answer, FetchResult):
+            unread.difference_update(answer.offsets)
+            # What may not be read would be waited for for ever.
+            unread.difference_update(p for p, f in answer.failures.items() if not f.info.retriable)
+
+    def answered_commit(self, group: str, answer: CommitResult) -> None:
+        """The committer has had an answer to a commit."""
+
+    def saw_effect(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
+        """Count what takes effect now, and how; whether its request had been given up before."""
+        late = self.is_late(group, offsets)
+        whole = late or self._sent[group].offsets.keys() == offsets.keys()
+        self.met["effect: " + ("late" if late else "whole" if whole else "half")] += 1
+        return late
+
+    def is_late(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
+        """Whether a commit that takes effect now was given up before."""
+        last = self._sent.get(group)
+        if last is None or not self._coordinator.in_flight(group):
+            return True
+        return any(last.offsets.get(partition) != value for partition, value in offsets.items())
+
+    def read(self, group: str, found: Collection[TopicPartition]) -> None:
+        """A fetch is answered by the broker."""
+        raise NotImplementedError
+
+    def took_effect(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """The broker holds ``offsets`` now."""
+        raise NotImplementedError

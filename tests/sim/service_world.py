@@ -1,0 +1,280 @@
+"""One simulated run of the whole product: drivers with the real client, the real service, Kafka.
+
+The clients' threads, the service's event loop and its actors take turns on one seeded schedule.
+Between client and service requests are lost, delayed and doubled; services, clients and Kafka
+fail; new lives of a client meet its old ones.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Final
+from unittest import mock
+
+from offsetmgr.config import CommitSettings
+from offsetmgr.errors import OffsetRegressionError
+from offsetmgr.types import OffsetAndMetadata
+from tests.sim.bounds import largest
+from tests.sim.crowd import Crowd
+from tests.sim.network import Network, StreamWire, Wire
+from tests.sim.processes import Host
+from tests.sim.referee import WatchedBroker
+from tests.sim.server import DRAIN_S, ServiceProcess
+from tests.sim.service_judge import ServiceJudge
+from tests.sim.threads import jump_wall, simulated_time
+from tests.sim.weather import REQUEST_TIMEOUT_S, Weather
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.testing import Step
+    from offsetmgr.coordinator.memory import Incident, Request
+
+STEPS: Final = 40
+"""Things that happen in one run."""
+
+LEASE_S: Final = 6.0
+DAY_S: Final = 86_400.0
+
+MOST_TIMERS: Final = 300
+MOST_HELD: Final = 30
+"""More in any one container of the service or of a client would be a queue that grows."""
+
+_INTERVALS_S = (0.5, 10.0, 20.0)
+_RECOMMIT_S = (0.0, 7.0)
+_PAUSES_S = (0.0, 0.0, 0.01, 0.1, 0.6, REQUEST_TIMEOUT_S, 2 * LEASE_S)
+_TIMEOUTS_S = (0.0, 0.5, 3.0, 8.0)
+
+
+class ServiceWorld:
+    """A run: everything in it follows from its seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)  # noqa: S311 -- to be replayed
+        self.system = Host(rng.getrandbits(32))
+        self.judge = ServiceJudge()
+        self.weather = Weather(rng, self.judge.met)
+        if rng.random() < 0.4:
+            self.weather.be_calm()
+        self.judge.begin(self.system)
+        self.system.on_step = self._after_step
+        network_rng = random.Random(rng.getrandbits(32))  # noqa: S311 -- to be replayed
+        self.network = Network(self.system, network_rng, self.judge.met)
+        self.broker = WatchedBroker(self.judge)
+        self.settings = CommitSettings(
+            commit_interval_s=rng.choice(_INTERVALS_S),
+            request_timeout_s=REQUEST_TIMEOUT_S,
+            retry_backoff_s=0.1,
+            retry_backoff_max_s=2.0,
+            error_limit=8,
+            recommit_interval_s=rng.choice(_RECOMMIT_S),
+        )
+        self.service: ServiceProcess | None = None
+        self.services: list[ServiceProcess] = []
+        self.disturbed = False
+        """Whether the service or a client ever ended without having committed everything."""
+        calm = self.weather.calm and self.network.rate == 0 and rng.random() < 0.5
+        self.crowd = Crowd(self.system, self.judge, self.broker, self.network, rng, self.pass_time)
+        self.crowd.calm = calm
+        self.faults: list[Callable[[], None]] = []
+        self.actions = self._draw_actions()
+
+    def _draw_actions(self) -> list[Callable[[], None]]:
+        """Each seed has its own mix, so that rare mixes are met as often as common ones."""
+        crowd = self.crowd
+        usual: list[Callable[[], None]] = [
+            *[crowd.submit] * 5, crowd.submit_lower, crowd.submit_same, crowd.rewind,
+            crowd.flush,
+            crowd.sync, crowd.overtake, crowd.submit_often, crowd.stop, crowd.spawn,
+            crowd.listen, crowd.close,
+        ]  # fmt: skip
+        faults: list[Callable[[], None]] = [
+            self.crash_service, self.drain_service, crowd.crash_driver, crowd.replace_driver,
+            crowd.cut, self.jump_wall,
+        ]  # fmt: skip
+        mix = self.rng.sample(usual, self.rng.randint(4, len(usual)))
+        mix += [crowd.submit, crowd.submit, crowd.start_driver]
+        if not self.crowd.calm and self.rng.random() < 0.8:
+            self.faults = self.rng.sample(faults, self.rng.randint(1, len(faults)))
+            mix += self.faults
+        if self.rng.random() < 0.1:
+            mix.append(self.commit_externally)
+        return mix
+
+    # The run.
+
+    def run(self) -> None:
+        """Live, then let the faults end and see what is left."""
+        rng = random.Random(self.rng.getrandbits(32))  # noqa: S311 -- to be replayed
+        Wire.network = StreamWire.network = self.network
+        with (
+            simulated_time(self.system.clock, rng),
+            mock.patch("offsetmgr.client.session.Pool", Wire),
+            mock.patch("offsetmgr.client.session.Connection", StreamWire),
+        ):
+            try:
+                self._live()
+            finally:
+                for process in list(self.system.processes):
+                    process.kill()
+
+    def _live(self) -> None:
+        self.start_service()
+        for name in self.crowd.keys:
+            self.crowd.begin(name)
+        for _ in range(STEPS):
+            self._do(self.rng.choice(self.actions))
+            self.pass_time(self.rng.choice(_PAUSES_S))
+            if self.service is None and self.rng.random() < 0.3:
+                self.start_service()
+        self._end_badly()
+        self.recover()
+
+    def _end_badly(self) -> None:
+        """Something fails just after everything was given new values, and no more follow."""
+        if not self.faults or self.rng.random() < 0.3:
+            return
+        self.crowd.submit_everything()
+        self.pass_time(self.rng.choice((0.01, 0.1, 0.6)))
+        self._do(self.rng.choice(self.faults))
+
+    def _do(self, action: Callable[[], None]) -> None:
+        self.judge.met[f"service: {action.__name__}"] += 1
+        action()
+
+    def pass_time(self, pause_s: float) -> None:
+        """Let everybody work: sometimes only a few steps."""
+        if pause_s == 0.0:
+            self.system.few_steps(self.rng.randint(0, 20))
+        else:
+            self.system.advance(pause_s)
+        if self.service is not None and self.service.dead:
+            self._drained(self.service)
+        if self.system.timer_count() > MOST_TIMERS:
+            self.judge.blame(f"{self.system.timer_count()} timers")
+        self.judge.check()
+
+    def _after_step(self, step: Step) -> None:
+        del step
+        self.judge.check()
+
+    def recover(self) -> None:
+        """Faults end: without any help all that a live client holds is committed."""
+        self.weather.clear()
+        self.network.heal()
+        self.crowd.end_zombies()
+        if self.service is None:
+            self.start_service()
+        self.pass_time(15.0)
+        if self.service is None:  # it was being drained
+            self.start_service()
+            self.pass_time(15.0)
+        self._look_at_queues()
+        for driver in self.crowd.living():
+            driver.flush(8.0)
+        self.pass_time(8.5)
+        for driver in self.crowd.living():
+            self.judge.check_live(driver)
+        self.judge.check_end(kept=self.weather.calm and not self.disturbed)
+        for driver in self.crowd.living():
+            driver.close(8.0)
+        self.pass_time(8.5)
+        self._end()
+
+    def _end(self) -> None:
+        """Everybody ends properly; nothing is left."""
+        service = self.service
+        if service is None:
+            self.judge.blame("the service is gone")
+        else:
+            self.pass_time(2 * LEASE_S + 12.0)
+            owned = [key for keys in self.crowd.keys.values() for key in keys]
+            left = [key for key in owned if service.assembly.service.owner(key) is not None]
+            if left:
+                self.judge.blame(f"nobody holds {left} any more, and the service keeps them")
+            service.drain()
+            self.pass_time(DRAIN_S + 2.0)
+            self.judge.check_end(kept=self.weather.calm and not self.disturbed)
+            if not service.dead or service.process.actor_count():
+                self.judge.blame(f"{service.process.actor_count()} actors outlive their service")
+        waiting = [d.name for d in self.crowd.drivers.values() if not d.idle and not d.process.dead]
+        if waiting:
+            self.judge.blame(f"calls of {waiting} were never answered")
+        self.judge.check()
+
+    # Services.
+
+    def start_service(self) -> None:
+        """A new process, once the old one is gone."""
+        if self.service is not None:
+            return
+        self.service = ServiceProcess(
+            self.system,
+            len(self.services) + 1,
+            self.network,
+            self.settings,
+            LEASE_S,
+            self.rng,
+            latency_s=self.weather.latency_s,
+            plan=self._plan,
+            broker=self.broker,
+            judge=self.judge,
+        )
+        self.services.append(self.service)
+        self.judge.began(self.service)
+        self.network.server = self.service
+
+    def _plan(self, request: Request) -> Incident | None:
+        if request.operation not in {"commit", "fetch"}:
+            return None
+        self.judge.sent(request)
+        return self.weather.plan(request)
+
+    def crash_service(self) -> None:
+        """Kill it: all its state is lost, Kafka's is not."""
+        if self.service is not None:
+            self.disturbed = True
+            self.service.crash()
+            self.service = self.network.server = None
+            # What a forgotten fence kept out may come in again: zombies end here.
+            self.crowd.end_zombies()
+
+    def drain_service(self) -> None:
+        """Stop it properly."""
+        if self.service is not None and not self.service.draining:
+            self.service.drain()
+            self.crowd.end_zombies()
+
+    def _drained(self, service: ServiceProcess) -> None:
+        self.service = self.network.server = None
+        results = service.drained or {}
+        left = {key: result for key, result in results.items() if result.uncommitted is not None}
+        self.disturbed = self.disturbed or bool(left)
+        excused = all(isinstance(each.error, OffsetRegressionError) for each in left.values())
+        if self.weather.calm and not excused:
+            self.judge.blame(f"nothing went wrong, yet the drain left {left}")
+
+    # Kafka and the clock.
+
+    def jump_wall(self) -> None:
+        """Somebody sets the wall clock, to a later day."""
+        jump_wall(DAY_S)
+
+    def commit_externally(self) -> None:
+        """Somebody else commits."""
+        key = self.rng.choice(next(iter(self.crowd.keys.values())))
+        value = OffsetAndMetadata(self.rng.randint(0, 40), str(self.judge.next_order()))
+        self.judge.tampered(key, value)
+        self.broker.commit_externally(key.group, {key.topic_partition: value})
+
+    # What must not grow.
+
+    def _look_at_queues(self) -> None:
+        roots: dict[str, object] = {d.name: d.client._core for d in self.crowd.living()}
+        if self.service is not None:
+            roots["service"] = self.service.assembly.service
+            roots["events"] = self.service.assembly.hub
+        for name, root in roots.items():
+            size, path = largest(root)
+            if size > MOST_HELD:
+                self.judge.blame(f"{name}: {size} entries in {path}")

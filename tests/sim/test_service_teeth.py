@@ -1,0 +1,141 @@
+"""The simulation of the whole product finds bugs of service and client, each within a few seeds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors import Future
+from offsetmgr.client.core import Core
+from offsetmgr.client.outbox import Outbox
+from offsetmgr.manager import Factory
+from offsetmgr.service import sessions
+from offsetmgr.service.core import OffsetService
+from offsetmgr.service.sessions import Answers, Caller, Registry, Sorting
+from offsetmgr.types import StopResult
+from tests.sim.run import SERVICE_SEEDS, SeedError, run_seed, silence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from offsetmgr.client.outbox import Held
+    from offsetmgr.types import ManagerKey, OffsetAndMetadata
+
+MOST_SEEDS = 150
+
+
+def found() -> str:
+    """What the simulation says of the planted bug."""
+    with silence():
+        for number in range(MOST_SEEDS):
+            try:
+                run_seed(SERVICE_SEEDS[number])
+            except SeedError as error:
+                return str(error)
+    pytest.fail(f"{MOST_SEEDS} seeds did not find the bug")
+
+
+def test_late_requests_that_undo_newer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that does not look at the sequence of a request is found."""
+    sort = Registry.sort
+
+    def unsorted(
+        self: Registry[Any], client: Any, group: str, partitions: Any, sequence: int
+    ) -> Sorting:
+        del sequence
+        return sort(self, client, group, partitions, 1 << 62)
+
+    monkeypatch.setattr(Registry, "sort", unsorted)
+    assert "seed" in found()
+
+
+def test_requests_that_have_their_effect_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that does a repeated request again is found."""
+    monkeypatch.setattr(Answers, "get", lambda _self, _sequence: None)
+    assert "was answered" in found()
+
+
+def test_fenced_clients_that_are_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that does not look at the incarnation of a client is found."""
+    monkeypatch.setattr(Registry, "_check_fence", _let_in)
+    assert "fenced incarnation" in found()
+
+
+def _let_in(self: Registry[Any], caller: Caller) -> None:
+    del self, caller
+
+
+def test_lapsed_leases_that_drop_what_is_dirty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that stops the managers of a dead client without committing is found."""
+    sweep, stop_managers = OffsetService.sweep, Factory.stop_managers
+
+    def drop(
+        self: Factory, keys: Sequence[ManagerKey], timeout_s: float
+    ) -> Future[dict[ManagerKey, StopResult]]:
+        asked = list(keys)
+        for handle in filter(None, map(self.get, asked)):
+            slot = handle._desk.slot
+            slot.settle(0 if slot.newest is None else slot.newest.number)
+        return stop_managers(self, asked, timeout_s)
+
+    def hasty(self: OffsetService) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Factory, "stop_managers", drop)
+            sweep(self)
+
+    monkeypatch.setattr(OffsetService, "sweep", hasty)
+    assert "; at last" in found()
+
+
+def test_clients_that_trust_a_new_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that does not send again what a killed service had taken is found."""
+
+    def trusting(self: Outbox, key: ManagerKey, held: Held) -> None:
+        del self, key, held
+
+    monkeypatch.setattr(Outbox, "_forgotten", trusting)
+    assert "; at last" in found()
+
+
+def test_acknowledgements_before_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flush that is answered before Kafka has anything is found."""
+
+    def early(
+        self: Factory, keys: Iterable[ManagerKey], timeout_s: float
+    ) -> Future[dict[ManagerKey, StopResult]]:
+        del timeout_s
+        handles = {key: self.get(key) for key in keys}
+        done: Future[dict[ManagerKey, StopResult]] = Future()
+        done.set({k: StopResult(h.status().submitted) for k, h in handles.items() if h})
+        return done
+
+    monkeypatch.setattr(Factory, "flush", early)
+    assert "is committed, and" in found()
+
+
+def test_stopped_managers_that_stay_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that never gives a partition free again is found."""
+    monkeypatch.setattr(Registry, "release", lambda *_: None)
+    assert "seed" in found()
+
+
+def test_answers_that_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that keeps the answer to every request is found."""
+    monkeypatch.setattr(sessions, "ANSWERS_KEPT", 1_000_000)
+    assert "answers" in found()
+
+
+def test_a_submit_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client whose submit waits for its sender, and so for the service, is found."""
+    submit = Core.submit
+
+    def patient(
+        self: Core, values: Mapping[ManagerKey, OffsetAndMetadata], *, rewind: bool = False
+    ) -> None:
+        submit(self, values, rewind=rewind)
+        with self.lock:
+            self.changed.wait(0.1)
+
+    monkeypatch.setattr(Core, "submit", patient)
+    assert "would wait" in found()

@@ -1,0 +1,208 @@
+"""The simulation finds bugs: known ones are planted, and each is found within a few seeds."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors import Latest
+from offsetmgr.manager import factory as factory_module
+from offsetmgr.manager import state as machine
+from offsetmgr.manager.desk import Desk
+from offsetmgr.manager.group_committer import GroupCommitter
+from offsetmgr.manager.plan import CommitPlan
+from offsetmgr.manager.slot import Finding, Standing, SubmitSlot
+from offsetmgr.manager.ticket import Ticket
+from offsetmgr.manager.tray import Tray
+from tests.sim.run import SERVICE_SEEDS, SeedError, main, run_seed, silence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from offsetmgr.manager.ledger import Ledger
+    from offsetmgr.manager.observer import Observer
+    from offsetmgr.manager.requests import CommitRequest, Notes
+    from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+MOST_SEEDS = 500
+
+
+def found() -> str:
+    """What the simulation says of the planted bug."""
+    with silence():
+        for seed in (each for each in range(MOST_SEEDS) if each not in SERVICE_SEEDS):
+            try:
+                run_seed(seed)
+            except SeedError as error:
+                return str(error)
+    pytest.fail(f"{MOST_SEEDS} seeds did not find the bug")
+
+
+def test_pipelined_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second request before the first is answered is found."""
+    pump, answered = GroupCommitter._pump, GroupCommitter._answered
+
+    def impatient(self: GroupCommitter) -> None:
+        before, self._roster.flight = self._roster.flight, None
+        pump(self)
+        if self._roster.flight is None:
+            self._roster.flight = before
+
+    def forgiving(self: GroupCommitter, flight: Any, result: Any, now: float) -> None:
+        later, self._roster.flight = self._roster.flight, flight
+        answered(self, flight, result, now)
+        self._roster.flight = None if later is flight else later
+
+    monkeypatch.setattr(GroupCommitter, "_pump", impatient)
+    monkeypatch.setattr(GroupCommitter, "_answered", forgiving)
+    assert "two requests in flight" in found()
+
+
+def test_no_read_back_after_an_unknown_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that was given up and is simply sent again is found."""
+    committed = CommitPlan.committed
+
+    def hasty(self: CommitPlan, request: CommitRequest, result: Any, now: float) -> Notes:
+        notes = committed(self, request, result, now)
+        self._reads.unknown.clear()
+        return notes
+
+    monkeypatch.setattr(CommitPlan, "committed", hasty)
+    assert "was written before it was read" in found()
+
+
+def test_lost_commits_that_nobody_looks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A given-up commit that lands behind a newer one, and stays, is found."""
+    monkeypatch.setattr("offsetmgr.manager.ledger.Ledger.lose", _do_nothing)
+    lost = ("was acknowledged; at last", "was to be committed, and", "nobody else has committed")
+    told = found()
+    assert any(each in told for each in lost)
+
+
+def _do_nothing(self: Ledger, partition: TopicPartition, version: object) -> None:
+    del self, partition, version
+
+
+def test_clean_as_soon_as_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An offset that counts as committed before the coordinator said so is found."""
+    commit = CommitPlan._commit
+
+    def early(self: CommitPlan, now: float, notes: Notes) -> CommitRequest | None:
+        request = commit(self, now, notes)
+        for partition, version in () if request is None else request.versions.items():
+            self._members[partition].slot.settle(version.number)
+        return request
+
+    monkeypatch.setattr(CommitPlan, "_commit", early)
+    found()
+
+
+def test_a_stop_that_drops_the_last_submit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop that ends at once, whatever is still to be committed, is found."""
+
+    def drop(state: machine.State, _event: object) -> machine.Outcome:
+        return state._replace(phase=machine.Phase.STOPPED), (machine.Finish(),)
+
+    ready = {**machine.TABLE, (machine.Phase.READY, machine.StopAsked): drop}
+    monkeypatch.setattr(machine, "TABLE", ready)
+    assert "nothing went wrong, yet this was left" in found()
+
+
+def test_a_stop_that_waits_for_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop that outlives its deadline is found."""
+    monkeypatch.setattr("offsetmgr.manager.ticket.Ticket.expire", lambda _self: [])
+    assert "was not answered by its deadline" in found()
+
+
+def test_a_mailbox_that_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mailbox of committed offsets that makes its actor wait for the reader is found."""
+    put = Latest.put
+
+    def patient(self: Latest[object], value: object) -> object:
+        with self._lock:
+            if self._holds():
+                threading.Condition(self._lock).wait()
+        return put(self, value)
+
+    monkeypatch.setattr(Latest, "put", patient)
+    assert "an actor waits" in found()
+
+
+def test_a_queue_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors that pile up where nobody reads them are found."""
+
+    def unlimited(
+        tray: Tray, where: TopicPartition, owner: str, _limit: int, observer: Observer
+    ) -> Desk:
+        return Desk(tray, where, owner, 1_000_000, observer)
+
+    monkeypatch.setattr(factory_module, "Desk", unlimited)
+    assert "unread errors" in found()
+
+
+def test_callers_that_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flushes that were answered at their deadline, and are kept all the same, are found."""
+    init = Ticket.__init__
+
+    def endless(self: Ticket, desks: Iterable[Desk], deadline: float) -> None:
+        init(self, desks, deadline)
+        self.deadline = float("inf")
+
+    monkeypatch.setattr(Ticket, "__init__", endless)
+    assert "flushes wait in it" in found()
+
+
+def test_commits_before_the_initial_offset_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lower offset that is committed because nobody has looked yet is found."""
+
+    def blind(self: SubmitSlot, committed: OffsetAndMetadata | None) -> Finding:
+        self.established = True
+        del committed
+        return Finding(Standing.DIRTY if self.dirty else Standing.CLEAN, self.newest)
+
+    monkeypatch.setattr(SubmitSlot, "establish", blind)
+    assert "the committed offset went back" in found()
+
+
+def test_a_restart_that_forgets_the_request_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that waits for ever for an answer that went to a dead committer is found."""
+    monkeypatch.setattr(GroupCommitter, "on_start", lambda _self: None)
+    assert "a minute after all faults ended" in found()
+
+
+def test_a_round_that_is_lost_when_a_single_submit_follows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Offsets of a group-wise submit that nobody hands out are found."""
+
+    def forget(self: Tray) -> None:
+        self.last = None
+
+    monkeypatch.setattr(Tray, "part", forget)
+    found()
+
+
+def test_a_round_that_is_not_compared_with_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group-wise submit that goes back is found."""
+    monkeypatch.setattr("offsetmgr.manager.tray.lt", lambda _new, _old: False)
+    assert "took" in found()
+
+
+def test_a_bell_that_nobody_hears(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Submits of which the committer never learns are found."""
+    monkeypatch.setattr(Tray, "_ring", lambda _self: None)
+    assert "a minute after all faults ended" in found()
+
+
+def test_a_failing_seed_says_how_to_replay_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command ends with 1, names the seed and the command that replays it alone."""
+    monkeypatch.setattr("offsetmgr.manager.ticket.Ticket.expire", lambda _self: [])
+    assert main(range(MOST_SEEDS)) == 1
+    told = capsys.readouterr().out
+    seed = int(told.split()[1].rstrip(":"))
+    assert f"make sim SEEDS={seed}:{seed + 1}" in told
+    assert "the last steps:" in told

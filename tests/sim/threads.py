@@ -1,0 +1,379 @@
+"""Threads of a simulated process: one runs at a time, and the schedule says which and when.
+
+The client is written with threads, locks and a clock of the standard library; inside of
+``simulated_time()`` its modules find these in their place, so that the client runs as it is.
+A thread goes on until it would wait; that wait is a step of the simulation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from unittest import mock
+
+from actors.testing import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from actors import Clock
+    from actors.future import Future
+    from tests.sim.processes import Process
+
+_T = TypeVar("_T")
+
+WALL_S: Final = 1_700_000_000.0
+"""What the wall clock shows when a simulation begins."""
+
+
+class BlockedError(AssertionError):
+    """Something waits that must never wait: the simulation's own thread, which has no peer."""
+
+
+class _KilledError(BaseException):
+    """Unwinds a thread whose process was killed."""
+
+
+class _Scheduler:
+    """Whose turn it is; one for all simulations, as they run one after the other."""
+
+    def __init__(self) -> None:
+        self.process: Process | None = None
+        """The process that the simulation's own thread acts for."""
+        self.current: SimThread | None = None
+        self.back = _taken_lock()
+        self.rng = random.Random()  # noqa: S311 -- to be replayed
+        self.clock: Clock = ManualClock()
+        self.wall_skew_s = 0.0
+
+    def now(self) -> float:
+        """Seconds of the simulation."""
+        return self.clock.now()
+
+
+def _taken_lock() -> threading.Lock:
+    """Passes the turn from one thread to another: the one waits for it, the other gives it."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
+_turn = _Scheduler()
+
+
+class SimThread:
+    """In the place of ``threading.Thread``."""
+
+    def __init__(self, *, target: Callable[[], object], name: str, daemon: bool = True) -> None:
+        del daemon
+        self._process = _process()
+        self._target = target
+        self.lineage = name
+        self.done = False
+        self.error: BaseException | None = None
+        self._scheduled = False
+        self._go = _taken_lock()
+        self._ended = SimEvent()
+
+    def start(self) -> None:
+        """Have a turn soon."""
+        self._process.on_kill.append(self._unwind)
+        threading.Thread(target=self._main, name=self.lineage, daemon=True).start()
+        self.wake()
+
+    def wake(self) -> None:
+        """Have a turn soon, if it does not have one already."""
+        if not self._scheduled and not self.done:
+            self._scheduled = True
+            self._process.dispatcher.schedule(self)
+
+    def run(self, budget: int) -> str | None:
+        """Go on until it would wait, or ends."""
+        del budget
+        self._scheduled = False
+        if self.done:
+            return None
+        before, _turn.current = _turn.current, self
+        self._go.release()
+        _turn.back.acquire()
+        _turn.current = before
+        return "Turn"
+
+    def pause(self, timeout_s: float | None) -> None:
+        """Wait to be woken, at most ``timeout_s``; by the thread itself."""
+        timer = None
+        if timeout_s is not None:
+            timer = self._process.timers.call_after(max(0.0, timeout_s), self.wake)
+        _turn.back.release()
+        self._go.acquire()
+        if timer is not None:
+            timer.cancel()
+        if self._process.dead:
+            raise _KilledError
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end."""
+        self._ended.wait(timeout)
+
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return not self.done
+
+    @property
+    def process(self) -> Process:
+        """Where it runs."""
+        return self._process
+
+    def _main(self) -> None:
+        self._go.acquire()
+        try:
+            if not self._process.dead:
+                self._target()
+        except _KilledError:
+            pass
+        except BaseException as error:  # noqa: BLE001 -- told by the judge
+            self.error = error
+        finally:
+            self.done = True
+            if not self._process.dead:
+                self._process.on_kill.remove(self._unwind)
+                self._ended.set()
+            _turn.back.release()
+
+    def _unwind(self) -> None:
+        self.run(1)
+
+
+def _process() -> Process:
+    process = _turn.process if _turn.current is None else _turn.current.process
+    assert process is not None, "threads are started for a process"
+    return process
+
+
+class SimLock:
+    """In the place of ``threading.Lock`` and ``RLock``."""
+
+    def __init__(self) -> None:
+        self._owner: object = None
+        self._count = 0
+        self._waiting: deque[SimThread] = deque()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002
+        """Take it, or wait for it."""
+        me: object = _turn.current or _turn
+        if _turn.current is not None and _turn.current.process.dead:
+            return True  # it unwinds
+        deadline = None if timeout < 0 else _turn.now() + timeout
+        while self._owner is not None and self._owner is not me:
+            if not blocking or (deadline is not None and _turn.now() >= deadline):
+                return False
+            self._wait(None if deadline is None else deadline - _turn.now())
+        self._owner = me
+        self._count += 1
+        return True
+
+    def _wait(self, timeout_s: float | None) -> None:
+        thread = _turn.current
+        if thread is None:
+            raise BlockedError("a call that never waits would wait for a lock of the client")
+        self._waiting.append(thread)
+        try:
+            thread.pause(timeout_s)
+        finally:
+            if thread in self._waiting:
+                self._waiting.remove(thread)
+
+    def release(self) -> None:
+        """Give it back."""
+        self._count -= 1
+        if self._count <= 0:
+            self._owner = None
+            if self._waiting:
+                self._waiting.popleft().wake()
+
+    def release_all(self) -> int:
+        """Give it back however often it was taken; how often that was."""
+        count, self._count = self._count, 1
+        self.release()
+        return count
+
+    def restore(self, count: int) -> None:
+        """The way back."""
+        self.acquire()
+        self._count = count
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class SimCondition:
+    """In the place of ``threading.Condition``."""
+
+    def __init__(self, lock: SimLock | None = None) -> None:
+        self._lock = SimLock() if lock is None else lock
+        self._waiting: list[SimThread] = []
+
+    def __enter__(self) -> bool:
+        return self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until notified, or until the time is over."""
+        thread = _turn.current
+        if thread is None:
+            raise BlockedError("a call that never waits would wait for a thread of the client")
+        count = self._lock.release_all()
+        self._waiting.append(thread)
+        deadline = None if timeout is None else _turn.now() + timeout
+        try:
+            while thread in self._waiting and (deadline is None or _turn.now() < deadline):
+                thread.pause(None if deadline is None else deadline - _turn.now())
+            return thread not in self._waiting
+        finally:
+            if thread in self._waiting:
+                self._waiting.remove(thread)
+            if not thread.process.dead:
+                self._lock.restore(count)
+
+    def wait_for(self, predicate: Callable[[], _T], timeout: float | None = None) -> _T:
+        """Until ``predicate()`` holds."""
+        deadline = None if timeout is None else _turn.now() + timeout
+        while not (found := predicate()):
+            if deadline is not None and _turn.now() >= deadline:
+                break
+            self.wait(None if deadline is None else deadline - _turn.now())
+        return found
+
+    def notify(self, n: int = 1) -> None:
+        """Wake up to ``n`` of those who wait."""
+        woken, self._waiting = self._waiting[:n], self._waiting[n:]
+        for thread in woken:
+            thread.wake()
+
+    def notify_all(self) -> None:
+        """Wake all who wait."""
+        self.notify(len(self._waiting))
+
+
+class SimEvent:
+    """In the place of ``threading.Event``."""
+
+    def __init__(self) -> None:
+        self._condition = SimCondition()
+        self._set = False
+
+    def is_set(self) -> bool:
+        """Whether it has happened."""
+        return self._set
+
+    def set(self) -> None:
+        """It happens."""
+        self._set = True
+        self._condition.notify_all()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until it has happened."""
+        with self._condition:
+            return self._condition.wait_for(self.is_set, timeout)
+
+
+class _Threading:
+    """In the place of the module ``threading``."""
+
+    Lock = RLock = SimLock
+    Condition = SimCondition
+    Event = SimEvent
+    Thread = SimThread
+
+    @staticmethod
+    def current_thread() -> object:
+        """Who asks."""
+        return _turn.current
+
+
+class _Time:
+    """In the place of the module ``time``."""
+
+    @staticmethod
+    def monotonic() -> float:
+        """The simulation's clock."""
+        return _turn.now()
+
+    @staticmethod
+    def time_ns() -> int:
+        """The wall clock."""
+        return int(wall_s() * 1e9)
+
+
+class _Random:
+    """In the place of the module ``random``."""
+
+    @staticmethod
+    def Random() -> random.Random:  # noqa: N802 -- the name that the client calls
+        """A generator that is replayed with the seed."""
+        return random.Random(_turn.rng.getrandbits(32))  # noqa: S311
+
+
+def wall_s() -> float:
+    """What the wall clock shows."""
+    return WALL_S + _turn.now() + _turn.wall_skew_s
+
+
+def jump_wall(seconds: float) -> None:
+    """Somebody sets the wall clock."""
+    _turn.wall_skew_s += seconds
+
+
+@contextlib.contextmanager
+def simulated_time(clock: Clock, rng: random.Random) -> Iterator[None]:
+    """Let every module of the client find the simulation's threads, clock and randomness."""
+    _turn.clock, _turn.rng, _turn.wall_skew_s = clock, rng, 0.0
+    _turn.current = _turn.process = None
+    stand_ins: dict[str, Any] = {"threading": _Threading, "time": _Time, "random": _Random}
+    with contextlib.ExitStack() as stack:
+        for name in sorted(sys.modules):
+            if name.startswith("offsetmgr.client."):
+                module = sys.modules[name]
+                found = {n: each for n, each in stand_ins.items() if n in vars(module)}
+                if found:
+                    stack.enter_context(mock.patch.multiple(module, **found))
+        try:
+            yield
+        finally:
+            _turn.process = None
+
+
+@contextlib.contextmanager
+def acting_for(process: Process) -> Iterator[None]:
+    """What the simulation's own thread does inside happens in ``process``."""
+    before, _turn.process = _turn.process, process
+    try:
+        yield
+    finally:
+        _turn.process = before
+
+
+def current_thread() -> SimThread:
+    """The thread whose turn it is."""
+    if _turn.current is None:
+        raise BlockedError("a call that never waits would wait for the network")
+    return _turn.current
+
+
+def wait_for_future(future: Future[_T], timeout_s: float | None) -> _T:
+    """Wait in a thread of the simulation for what an actor answers."""
+    thread = current_thread()
+    future.add_done_callback(lambda _: thread.wake())
+    deadline = None if timeout_s is None else _turn.now() + timeout_s
+    while not future.done() and (deadline is None or _turn.now() < deadline):
+        thread.pause(None if deadline is None else deadline - _turn.now())
+    return future.get(timeout=0)

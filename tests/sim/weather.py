@@ -1,0 +1,105 @@
+"""What goes wrong in one simulated run: faults by chance, as a plan for the coordinator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from offsetmgr.coordinator.memory import Answer, Refuse, Unknown
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable
+    from random import Random
+
+    from offsetmgr.coordinator.memory import Incident, Request
+    from offsetmgr.types import TopicPartition
+
+REQUEST_TIMEOUT_S: Final = 2.0
+
+LATEST_LANDING_S: Final = 5.0 * REQUEST_TIMEOUT_S
+"""A lost commit lands at most this long after it was sent, also when it has been looked for."""
+
+_TIMED_OUT, _TRANSPORT, _NOT_COORDINATOR, _REQUEST_TIMED_OUT = -185, -195, 16, 7
+_GROUP_CODES = (14, 25, 27, 89)
+_PARTITION_CODES = (3, 88, 100)
+_DENIED_PARTITION_CODES = (12, 29)
+_DENIED_GROUP_CODES = (30,)
+
+
+class Weather:
+    """Faults by chance; each seed draws which kinds there are at all, and how often."""
+
+    def __init__(self, rng: Random, met: Counter[str]) -> None:
+        """``met`` counts what happened."""
+        self._rng = rng
+        self._met = met
+        kinds: list[Callable[[Request], Incident]] = [
+            self._slow,
+            self._beyond_the_deadline,
+            self._refuse_all,
+            self._refuse_some,
+            self._deny,
+            self._lose,
+            self._half_apply,
+            self._land_late,
+        ]
+        self._kinds = rng.sample(kinds, rng.randint(1, len(kinds)))
+        self.rate = rng.choice((0.0, 0.05, 0.2, 0.5, 0.9))
+        self.latency_s = rng.choice((0.0, 0.01, 0.3))
+        self.calm = self.rate == 0.0
+        """Whether nothing goes wrong, so that nothing may be left uncommitted."""
+
+    def be_calm(self) -> None:
+        """Let nothing go wrong from the start."""
+        self.rate = 0.0
+        self.calm = True
+
+    def clear(self) -> None:
+        """Let the faults end."""
+        self.rate = 0.0
+
+    def plan(self, request: Request) -> Incident | None:
+        """What happens to ``request``; None where it is answered properly."""
+        if self._rng.random() >= self.rate:
+            return None
+        kind = self._rng.choice(self._kinds)
+        self._met[f"{request.operation}: {kind.__name__[1:].replace('_', ' ')}"] += 1
+        return kind(request)
+
+    def _some(self, request: Request) -> list[TopicPartition]:
+        named = sorted(request.partitions or ())
+        return self._rng.sample(named, self._rng.randint(1, len(named)))
+
+    def _slow(self, request: Request) -> Incident:
+        del request
+        return Answer(self._rng.uniform(0.01, 0.95) * REQUEST_TIMEOUT_S)
+
+    def _beyond_the_deadline(self, request: Request) -> Incident:
+        del request
+        return Answer(self._rng.uniform(REQUEST_TIMEOUT_S + 0.001, LATEST_LANDING_S))
+
+    def _refuse_all(self, request: Request) -> Incident:
+        del request
+        return Refuse(self._rng.choice(_GROUP_CODES))
+
+    def _refuse_some(self, request: Request) -> Incident:
+        return Refuse(self._rng.choice(_PARTITION_CODES), self._some(request))
+
+    def _deny(self, request: Request) -> Incident:
+        if self._rng.random() < 0.3:
+            return Refuse(self._rng.choice(_DENIED_GROUP_CODES))
+        return Refuse(self._rng.choice(_DENIED_PARTITION_CODES), self._some(request))
+
+    def _unclear(self) -> int:
+        return self._rng.choice((_TIMED_OUT, _TRANSPORT, _NOT_COORDINATOR, _REQUEST_TIMED_OUT))
+
+    def _lose(self, request: Request) -> Incident:
+        del request
+        return Unknown(self._unclear(), self._rng.choice((None, 0.0)))
+
+    def _half_apply(self, request: Request) -> Incident:
+        return Unknown(self._unclear(), 0.0, self._some(request))
+
+    def _land_late(self, request: Request) -> Incident:
+        late_s = self._rng.uniform(0.0, LATEST_LANDING_S)
+        return Unknown(self._unclear(), late_s, self._some(request))

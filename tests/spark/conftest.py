@@ -1,0 +1,71 @@
+"""One Spark for the whole run, and the real service beside a real Kafka."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import SparkSession
+
+from offsetmgr.client import OffsetClient
+from offsetmgr.devkafka import spark_kafka_jars
+from tests.service.support import serve_process
+from tests.spark.support import Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from offsetmgr.devkafka import DevKafka
+    from tests.conftest import TopicFactory
+    from tests.service.support import ServeProcess
+
+PARTITIONS = 3
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local Spark with the Kafka connector."""
+    scratch = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("tests")
+        .config("spark.jars", ",".join(map(str, spark_kafka_jars())))
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.local.dir", str(scratch))
+        .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+        .config("spark.sql.shuffle.partitions", "1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def sidecar(kafka: DevKafka) -> Iterator[ServeProcess]:
+    """The service beside the shared Kafka: whoever kills one starts their own."""
+    options = ("--listen", "127.0.0.1:0", "--bootstrap-servers", kafka.bootstrap_servers)
+    with serve_process(*options) as process:
+        yield process
+
+
+@pytest.fixture
+def client(sidecar: ServeProcess, unique_name: str) -> Iterator[OffsetClient]:
+    """A client of the service."""
+    with OffsetClient(sidecar.address, name=unique_name) as made:
+        yield made
+
+
+@pytest.fixture
+def topic(kafka: DevKafka, new_topic: TopicFactory) -> Topic:
+    """An empty topic of three partitions."""
+    return Topic(kafka, new_topic(PARTITIONS), PARTITIONS)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    """Where a query keeps its checkpoint."""
+    return str(tmp_path / "checkpoint")

@@ -1,0 +1,56 @@
+"""A job on Spark Connect, whose server starts in this process's own Spark; writes what it saw.
+
+A process of its own, because a Spark is either one of Connect or one of the classic kind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from offsetmgr import OffsetClient
+from offsetmgr.spark import (
+    commit_offsets,
+    kafka_batch,
+    reconcile,
+    starting_offsets,
+)
+
+
+def main() -> None:
+    """Stream, reconcile, and read a batch."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("service", "brokers", "topic", "group", "jars", "folder"):
+        parser.add_argument(f"--{name}", required=True)
+    given = parser.parse_args()
+    source = {"kafka.bootstrap.servers": given.brokers}
+    checkpoint = f"{given.folder}/checkpoint"
+    spark = SparkSession.builder.remote("local[2]").config("spark.jars", given.jars).getOrCreate()
+    with OffsetClient(given.service, name=f"{given.group}-connect") as client:
+        start = starting_offsets(client, given.group, [given.topic])
+        stream = spark.readStream.format("kafka").options(**source).option("subscribe", given.topic)
+        frame = stream.option("startingOffsets", start).option("maxOffsetsPerTrigger", 30).load()
+        with commit_offsets(spark, client, group=given.group) as commits:
+            query = (
+                frame.writeStream.format("noop")
+                .option("checkpointLocation", checkpoint)
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+            left = commits.flush(query, timeout=60).uncommitted
+            counts = commits.counts
+        same = not reconcile(client, given.group, checkpoint, spark=spark).differences
+        with kafka_batch(client, f"{given.group}-batch", [given.topic]) as batch:
+            reader = spark.read.format("kafka").options(**source).options(**batch.options)
+            read = reader.load().count()
+    spark.stop()
+    seen = {"left": len(left), "unreadable": counts.unreadable, "same": same, "batch": read}
+    Path(given.folder, "seen.json").write_text(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main()

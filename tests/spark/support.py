@@ -1,0 +1,130 @@
+"""Topics that Spark reads, what it read of them, and who is watching."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from confluent_kafka import Producer
+
+from offsetmgr.spark.progress import read_snapshot
+from offsetmgr.types import ManagerKey, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from offsetmgr.devkafka import DevKafka
+    from offsetmgr.types import OffsetAndMetadata
+
+WAIT_S = 60.0
+"""A guard against what never comes, not a measure."""
+
+_POLL_S = 0.05
+
+
+class Topic(NamedTuple):
+    """A topic of a Kafka, as tests write it and Spark reads it."""
+
+    kafka: DevKafka
+    name: str
+    partitions: int
+
+    def produce(self, count: int, first: int = 0, at: datetime | None = None) -> None:
+        """Produce the numbers from ``first``, over the partitions in turn; at a time, or now."""
+        timestamp = 0 if at is None else int(at.timestamp() * 1_000)
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers})
+        for number in range(first, first + count):
+            partition = number % self.partitions
+            producer.produce(self.name, str(number), partition=partition, timestamp=timestamp)
+        assert producer.flush(WAIT_S) == 0
+
+    def read(self, spark: SparkSession, start: str, batch: int = 1_000) -> DataFrame:
+        """The topic as a stream of its numbers, from ``start``, ``batch`` records at a time."""
+        return (
+            spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", self.kafka.bootstrap_servers)
+            .option("subscribe", self.name)
+            .option("startingOffsets", start)
+            .option("maxOffsetsPerTrigger", batch)
+            .load()
+            .selectExpr("CAST(CAST(value AS STRING) AS INT) AS number")
+        )
+
+    def described(self, group: str) -> dict[int, int]:
+        """What Kafka's own tool says the group has committed: partition → offset."""
+        rows = self.kafka.consumer_groups("--describe", "--group", group).splitlines()
+        cells = [row.split() for row in rows if self.name in row.split()]
+        return {int(row[2]): int(row[3]) for row in cells}
+
+
+def ends(query: StreamingQuery) -> dict[TopicPartition, int]:
+    """Where the query's last finished batch ends."""
+    snapshot = read_snapshot(query.lastProgress)
+    return dict(snapshot.sources[0].offsets)
+
+
+def offsets_of(
+    committed: Mapping[ManagerKey, OffsetAndMetadata] | Mapping[TopicPartition, OffsetAndMetadata],
+) -> dict[TopicPartition, int]:
+    """Committed entries as bare offsets by partition."""
+    return {
+        key.topic_partition if isinstance(key, ManagerKey) else key: entry.offset
+        for key, entry in committed.items()
+    }
+
+
+class Collected:
+    """A sink that keeps what it is given, batch by batch."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def __call__(self, batch: DataFrame, _batch_id: int) -> None:
+        """Take a batch, as foreachBatch calls it."""
+        self.numbers += [row.number for row in batch.collect()]
+
+
+def start(
+    stream: DataFrame,
+    sink: Callable[[DataFrame, int], None],
+    checkpoint: str,
+    name: str | None = None,
+) -> StreamingQuery:
+    """Start a query that goes on until it is stopped."""
+    writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+    return (writer if name is None else writer.queryName(name)).start()
+
+
+def run(
+    stream: DataFrame,
+    sink: Callable[[DataFrame, int], None],
+    checkpoint: str,
+    name: str | None = None,
+) -> StreamingQuery:
+    """Run a query over what there is, to its end."""
+    writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+    named = writer if name is None else writer.queryName(name)
+    query = named.trigger(availableNow=True).start()
+    assert query.awaitTermination(int(WAIT_S))
+    return query
+
+
+def eventually(found: Callable[[], Any], expected: object) -> None:
+    """Wait until ``found()`` is what is expected; fails with what it is instead."""
+    deadline = time.monotonic() + WAIT_S
+    while (last := found()) != expected:
+        if time.monotonic() >= deadline:
+            pytest.fail(f"{last!r} never became {expected!r}")
+        threading.Event().wait(_POLL_S)
+
+
+def at(topic: str, offsets: Mapping[int, int]) -> str:
+    """The offsets as Spark takes them."""
+    return json.dumps({topic: {str(partition): each for partition, each in offsets.items()}})

@@ -1,0 +1,347 @@
+"""A real Spark's offsets reach their group, whatever happens to the service or to Kafka."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsetmgr.client import OffsetClient
+from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetCommitError
+from offsetmgr.spark import commit_offsets, starting_offsets
+from offsetmgr.spark.progress import read_snapshot
+from offsetmgr.types import TopicPartition
+from tests.service.support import serve_process
+from tests.spark.support import WAIT_S, Collected, Topic, ends, eventually, offsets_of, run, start
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.conftest import TopicFactory
+    from tests.service.support import ServeProcess
+
+
+def owned(sidecar: ServeProcess, client: OffsetClient) -> int:
+    """How many managers the service keeps for the client."""
+    with sidecar.http() as http:
+        return len(http.get("/v1/managers", params={"client": client.name}).json()["managers"])
+
+
+def test_a_groups_offsets_are_where_spark_has_finished(
+    spark: SparkSession, client: OffsetClient, topic: Topic, group: str, checkpoint: str
+) -> None:
+    """After flush, Kafka's own tool shows the end of the last finished batch, nothing added."""
+    topic.produce(100)
+    with commit_offsets(spark, client, group=group) as commits:
+        query = run(topic.read(spark, "earliest", 40), Collected(), checkpoint)
+        result = commits.flush(query)
+        assert result.uncommitted == {}
+        assert offsets_of(result.committed) == ends(query)
+        assert commits.counts.refused == commits.counts.unreadable == 0
+    assert topic.described(group) == {0: 34, 1: 33, 2: 33}
+
+
+def test_a_flush_after_the_release_still_answers(
+    spark: SparkSession,
+    sidecar: ServeProcess,
+    client: OffsetClient,
+    topic: Topic,
+    group: str,
+    checkpoint: str,
+) -> None:
+    """A flush that comes when the query's end has long released its managers tells all the same."""
+    topic.produce(30)
+    with commit_offsets(spark, client, group=group) as commits:
+        query = run(topic.read(spark, "earliest"), Collected(), checkpoint)
+        eventually(lambda: offsets_of(client.committed(group)), ends(query))
+        eventually(lambda: owned(sidecar, client), 0)
+        result = commits.flush(query)
+        assert result.uncommitted == {}
+        assert offsets_of(result.committed) == ends(query)
+        eventually(lambda: owned(sidecar, client), 0)
+
+
+def test_commits_come_without_a_flush(
+    spark: SparkSession, client: OffsetClient, topic: Topic, group: str, checkpoint: str
+) -> None:
+    """The group follows a query that runs on and on."""
+    with commit_offsets(spark, client, group=group):
+        query = start(topic.read(spark, "earliest"), Collected(), checkpoint)
+        try:
+            for total in (30, 60):
+                topic.produce(30, first=total - 30)
+                eventually(lambda: sum(offsets_of(client.committed(group)).values()), total)
+        finally:
+            query.stop()
+
+
+def test_a_fresh_checkpoint_resumes_from_the_group(
+    spark: SparkSession, client: OffsetClient, topic: Topic, group: str, tmp_path: Path
+) -> None:
+    """Stopped between batches and started anew from its group, a job reads each record once."""
+    topic.produce(60)
+    sink = Collected()
+    for attempt in ("first", "second"):
+        with commit_offsets(spark, client, group=group) as commits:
+            where = starting_offsets(client, group, [topic.name])
+            query = run(topic.read(spark, where, 25), sink, str(tmp_path / attempt))
+            assert commits.flush(query).uncommitted == {}
+        if attempt == "first":
+            assert sorted(sink.numbers) == list(range(60))
+            topic.produce(45, first=60)
+    assert sorted(sink.numbers) == list(range(105))
+
+
+def test_a_query_that_runs_already_is_taken_up(
+    spark: SparkSession, client: OffsetClient, topic: Topic, group: str, checkpoint: str
+) -> None:
+    """What a query had read before anybody listened is committed, though nothing new comes."""
+    topic.produce(30)
+    query = start(topic.read(spark, "earliest"), Collected(), checkpoint)
+    try:
+        query.processAllAvailable()
+        with commit_offsets(spark, client, group=group):
+            expected = ends(query)
+            eventually(lambda: offsets_of(client.committed(group)), expected)
+    finally:
+        query.stop()
+
+
+def test_an_ended_query_leaves_no_manager(
+    spark: SparkSession,
+    sidecar: ServeProcess,
+    client: OffsetClient,
+    topic: Topic,
+    group: str,
+    checkpoint: str,
+) -> None:
+    """Its last offsets are committed and its managers stopped, without a flush, by its end."""
+    topic.produce(30)
+    with commit_offsets(spark, client, group=group):
+        query = run(topic.read(spark, "earliest"), Collected(), checkpoint)
+        eventually(lambda: offsets_of(client.committed(group)), ends(query))
+        eventually(lambda: owned(sidecar, client), 0)
+
+
+def test_detaching_commits_and_releases(
+    spark: SparkSession,
+    sidecar: ServeProcess,
+    client: OffsetClient,
+    topic: Topic,
+    group: str,
+    checkpoint: str,
+) -> None:
+    """Detached from a query that goes on, all it has read is committed and nothing is held."""
+    topic.produce(30)
+    commits = commit_offsets(spark, client, group=group)
+    query = start(topic.read(spark, "earliest"), Collected(), checkpoint)
+    try:
+        query.processAllAvailable()
+        expected = ends(query)
+        eventually(lambda: commits.counts.submitted > 0, expected=True)
+        commits.detach()
+        commits.detach()
+        assert offsets_of(client.committed(group)) == expected
+        assert owned(sidecar, client) == 0
+        with pytest.raises(ManagerStoppedError, match="detached"):
+            commits.flush(query)
+    finally:
+        query.stop()
+
+
+def test_a_new_run_takes_its_group_back(
+    spark: SparkSession,
+    client: OffsetClient,
+    topic: Topic,
+    group: str,
+    checkpoint: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A query that starts behind its group takes it back, which is counted and told."""
+    topic.produce(30)
+    client.submit(group, {(topic.name, 0): 500, (topic.name, 1): 2}, sync=True, timeout=30)
+    with commit_offsets(spark, client, group=group) as commits:
+        query = run(topic.read(spark, "earliest"), Collected(), checkpoint)
+        assert commits.flush(query).uncommitted == {}
+        assert commits.counts.rewinds == 1
+    assert offsets_of(client.committed(group)) == {
+        TopicPartition(topic.name, partition): 10 for partition in range(3)
+    }
+    assert f"{group}/{topic.name}/0 from 500 to 10" in caplog.text
+
+
+def test_each_topic_has_its_group(
+    spark: SparkSession,
+    client: OffsetClient,
+    topic: Topic,
+    group: str,
+    checkpoint: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With a group for another topic alone, this one is left alone, and that is told."""
+    topic.produce(3)
+    with commit_offsets(spark, client, groups={"another": group}) as commits:
+        query = run(topic.read(spark, "earliest"), Collected(), checkpoint)
+        result = commits.flush(query)
+    assert result == ({}, {})
+    assert f"topic {topic.name} of query" in caplog.text
+
+
+def test_one_query_of_a_session_alone(
+    spark: SparkSession,
+    client: OffsetClient,
+    topic: Topic,
+    new_topic: TopicFactory,
+    group: str,
+    tmp_path: Path,
+) -> None:
+    """With query_name the other queries of the session are not committed."""
+    elsewhere = Topic(topic.kafka, new_topic(), 1)
+    for each in (topic, elsewhere):
+        each.produce(30)
+    with commit_offsets(spark, client, group=group, query_name="mine") as commits:
+        stream = elsewhere.read(spark, "earliest")
+        other = run(stream, Collected(), str(tmp_path / "other"), name="other")
+        with pytest.raises(InvalidValueError, match="query"):
+            commits.flush(other)
+        stream = topic.read(spark, "earliest")
+        mine = run(stream, Collected(), str(tmp_path / "mine"), name="mine")
+        # Spark tells of queries in order: this one's offsets come after the other's would.
+        eventually(lambda: offsets_of(client.committed(group)), ends(mine))
+
+
+def test_two_sources_of_one_topic_commit_the_lower(
+    spark: SparkSession,
+    client: OffsetClient,
+    topic: Topic,
+    group: str,
+    checkpoint: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Where two sources of a query read a topic, the group is at the one behind; told once."""
+    topic.produce(30)
+    seen: list[int] = []
+    with commit_offsets(spark, client, group=group):
+        both = topic.read(spark, "earliest", 3).union(topic.read(spark, "earliest", 30))
+        query = start(both, Collected(), checkpoint)
+        try:
+            query.processAllAvailable()
+            seen = [min(sum(ps) for ps in _ends_of_sources(each)) for each in query.recentProgress]
+            eventually(lambda: sum(offsets_of(client.committed(group)).values()), 30)
+        finally:
+            query.stop()
+    assert seen[0] == 3
+    warnings = [each for each in caplog.messages if "read by more than one source" in each]
+    assert len(warnings) == 1
+
+
+def _ends_of_sources(progress: object) -> list[list[int]]:
+    return [list(source.offsets.values()) for source in read_snapshot(progress).sources]
+
+
+def test_a_query_does_not_notice_that_there_is_no_service(
+    spark: SparkSession, topic: Topic, group: str, checkpoint: str
+) -> None:
+    """Without a service a query reads everything, and flush says what is not committed, and why."""
+    topic.produce(30)
+    sink = Collected()
+    client = OffsetClient("http://127.0.0.1:9", name=group)
+    commits = commit_offsets(spark, client, group=group)
+    query = run(topic.read(spark, "earliest", 10), sink, checkpoint)
+    assert query.exception() is None
+    assert sorted(sink.numbers) == list(range(30))
+    result = commits.flush(query, timeout=0.5)
+    assert result.committed == {}
+    assert {
+        key.topic_partition: left.offset.offset for key, left in result.uncommitted.items()
+    } == (ends(query))
+    assert all("service" in str(left.error) for left in result.uncommitted.values())
+    commits.detach(timeout=0)
+    client.close(timeout=0)
+
+
+def test_nothing_is_lost_with_a_killed_service(
+    spark: SparkSession, topic: Topic, group: str, checkpoint: str
+) -> None:
+    """The service is killed while a query runs, and started again: the group ends right."""
+    options = ("--bootstrap-servers", topic.kafka.bootstrap_servers)
+    with serve_process("--listen", "127.0.0.1:0", *options) as first:
+        address = first.address
+        client = OffsetClient(address, name=group)
+        commits = commit_offsets(spark, client, group=group)
+        query = start(topic.read(spark, "earliest"), Collected(), checkpoint)
+        topic.produce(30)
+        eventually(lambda: sum(offsets_of(client.committed(group)).values()), 30)
+        first.process.kill()
+    topic.produce(30, first=30)
+    query.processAllAvailable()
+    with serve_process("--listen", address.removeprefix("http://"), *options):
+        topic.produce(30, first=60)
+        query.processAllAvailable()
+        query.stop()
+        result = commits.flush(query, timeout=30)
+        assert result.uncommitted == {}
+        assert offsets_of(client.committed(group)) == ends(query)
+        assert sum(ends(query).values()) == 90
+        commits.detach()
+        client.close()
+
+
+def test_offsets_wait_for_a_kafka_that_stands_still(
+    spark: SparkSession,
+    sidecar: ServeProcess,
+    client: OffsetClient,
+    topic: Topic,
+    group: str,
+    checkpoint: str,
+) -> None:
+    """While Kafka stands still submits are taken and errors are told; then all is committed."""
+    broker = topic.kafka.broker(1)
+    handle = client.spawn(group, topic.name, 0)
+    with commit_offsets(spark, client, group=group) as commits:
+        query = start(topic.read(spark, "earliest"), Collected(), checkpoint)
+        topic.produce(30)
+        eventually(lambda: sum(offsets_of(client.committed(group)).values()), 30)
+        errors = handle.errors()
+        broker.pause()
+        try:
+            handle.submit(11)
+            # Over the whole of a commit's time-out and some attempts to read it back.
+            left = client.flush(20, group=group).uncommitted
+            assert [key.partition for key in left] == [0]
+            error = errors.get(WAIT_S)
+            assert isinstance(error, OffsetCommitError)
+            assert error.retriable
+            with sidecar.http() as http:
+                shown = http.get("/v1/managers", params={"group": group}).json()["managers"]
+            failing = {
+                each["partition"]: each["last_error"]["code"] for each in shown if each["dirty"]
+            }
+            assert failing == {0: error.code}
+        finally:
+            broker.resume()
+        topic.produce(30, first=30)
+        query.processAllAvailable()
+        query.stop()
+        assert query.exception() is None
+        assert commits.flush(query, timeout=60).uncommitted == {}
+    assert offsets_of(client.committed(group)) == ends(query)
+
+
+def test_logs_are_warnings_alone(
+    spark: SparkSession,
+    client: OffsetClient,
+    topic: Topic,
+    group: str,
+    checkpoint: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A query for which all goes well is committed without a word."""
+    caplog.set_level(logging.INFO, "offsetmgr")
+    topic.produce(30)
+    with commit_offsets(spark, client, group=group) as commits:
+        commits.flush(run(topic.read(spark, "earliest", 10), Collected(), checkpoint))
+    assert [each for each in caplog.records if each.name.startswith("offsetmgr")] == []

@@ -1,0 +1,94 @@
+"""The examples run as they stand, against the real service and a real Kafka."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.support import offsets_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from offsetmgr.client import OffsetClient
+    from tests.service.support import ServeProcess
+    from tests.spark.support import Topic
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ORDERS = 400
+
+GROUPS = {
+    "streaming_etl": ["orders-etl"],
+    "windowed_revenue": ["revenue-by-hour"],
+    "hourly_batch": ["orders-hourly"],
+    "new_checkpoint": ["orders-archive"],
+    "two_queries": ["orders-archive-2", "orders-alarms"],
+}
+SAID = {
+    "streaming_etl": ["batch 0: ", f"{ORDERS} orders in "],
+    "windowed_revenue": ["batch 0: ", f"{ORDERS} orders in "],
+    "hourly_batch": ["200 orders before ", f"{ORDERS} orders in "],
+    "new_checkpoint": ["old checkpoint: 200 ", f"{ORDERS} orders in the archive, 0 of them twice"],
+    "two_queries": [f"{ORDERS} orders in archive", "30 orders in alarms"],
+}
+
+
+@pytest.fixture
+def example(
+    spark: SparkSession,
+    sidecar: ServeProcess,
+    topic: Topic,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Callable[[str], None]]:
+    """Runs an example in this process, so that it finds the Spark that is there already."""
+    options = {
+        "--brokers": topic.kafka.bootstrap_servers,
+        "--service": sidecar.address,
+        "--topic": topic.name,
+        "--orders": str(ORDERS),
+        "--folder": str(tmp_path),
+    }
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    setting = "spark.sql.shuffle.partitions"
+    before = spark.conf.get(setting)
+
+    def run(name: str) -> None:
+        arguments = [text for option in options.items() for text in option]
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+
+    yield run
+    assert before is not None
+    spark.conf.set(setting, before)
+
+
+def test_none_is_left_out() -> None:
+    """Every file of the folder is run here, but for what they share."""
+    assert {path.stem for path in EXAMPLES.glob("*.py")} - {"shop"} == set(GROUPS)
+
+
+@pytest.mark.parametrize("name", list(GROUPS))
+def test_an_example_does_what_it_says(
+    example: Callable[[str], None],
+    client: OffsetClient,
+    topic: Topic,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+) -> None:
+    """Its result holds every order, and its groups are at the end of the topic."""
+    example(name)
+    output = capsys.readouterr().out
+    for text in SAID[name]:
+        assert text in output
+    for group in GROUPS[name]:
+        assert f"group {group} is 0 orders behind" in output
+        committed = offsets_of(client.committed(group))
+        here = {where: each for where, each in committed.items() if where.topic == topic.name}
+        assert sum(here.values()) == ORDERS

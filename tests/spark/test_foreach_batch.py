@@ -1,0 +1,94 @@
+"""The ranges of real batches, their commits, and the checkpoint held against the group."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from offsetmgr.spark import batch_ranges, commit_offsets, reconcile
+from tests.spark.support import WAIT_S, Topic, ends, eventually, offsets_of, run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from offsetmgr.client import OffsetClient
+    from offsetmgr.spark import OffsetRange
+    from offsetmgr.types import TopicPartition
+
+
+class FailingOnceAfterItsWrite:
+    """Writes a batch and its range in one transaction; the second batch fails after that."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.seen: list[tuple[int, Mapping[TopicPartition, OffsetRange]]] = []
+        with sqlite3.connect(path) as database:
+            database.execute("CREATE TABLE numbers (number INTEGER)")
+            database.execute("CREATE TABLE batches (batch INTEGER PRIMARY KEY)")
+
+    def write(
+        self, batch: DataFrame, batch_id: int, ranges: Mapping[TopicPartition, OffsetRange]
+    ) -> None:
+        """As the README's recipe."""
+        numbers = [(row.number,) for row in batch.collect()]
+        assert len(numbers) == sum(each.size for each in ranges.values())
+        self.seen.append((batch_id, ranges))
+        with sqlite3.connect(self.path) as database:
+            done = database.execute("SELECT 1 FROM batches WHERE batch = ?", (batch_id,)).fetchone()
+            if done is None:
+                database.executemany("INSERT INTO numbers VALUES (?)", numbers)
+                database.execute("INSERT INTO batches VALUES (?)", (batch_id,))
+        if [each for each, _ in self.seen] == [0, 1]:
+            raise RuntimeError("the sink broke")
+
+    def numbers(self) -> list[int]:
+        """What the sink holds."""
+        with sqlite3.connect(self.path) as database:
+            return [number for (number,) in database.execute("SELECT number FROM numbers")]
+
+
+def test_a_batch_that_fails_is_run_again_with_its_ranges(
+    spark: SparkSession,
+    client: OffsetClient,
+    topic: Topic,
+    group: str,
+    checkpoint: str,
+    tmp_path: Path,
+) -> None:
+    """It is not committed until it succeeds, and the sink holds each record once."""
+    topic.produce(90)
+    sink = FailingOnceAfterItsWrite(tmp_path / "sink.db")
+    write = batch_ranges(checkpoint)(sink.write)
+    stream = topic.read(spark, "earliest", 30)
+    with commit_offsets(spark, client, group=group) as commits:
+        with pytest.raises(StreamingQueryException, match="the sink broke"):
+            run(stream, write, checkpoint)
+        eventually(lambda: sum(offsets_of(client.committed(group)).values()), 30)
+        query = run(stream, write, checkpoint)
+        assert commits.flush(query, timeout=WAIT_S).uncommitted == {}
+        expected = ends(query)
+    assert [batch_id for batch_id, _ in sink.seen] == [0, 1, 1, 2]
+    assert sink.seen[1] == sink.seen[2]
+    assert [sum(each.size for each in ranges.values()) for _, ranges in sink.seen] == [30] * 4
+    assert sorted(sink.numbers()) == list(range(90))
+    assert offsets_of(client.committed(group)) == expected
+
+
+def test_a_job_without_the_listener_is_reconciled(
+    spark: SparkSession, client: OffsetClient, topic: Topic, group: str, checkpoint: str
+) -> None:
+    """Its checkpoint alone says where it is, read on this machine or through the session."""
+    topic.produce(30)
+    query = run(topic.read(spark, "earliest", 10), lambda _batch, _id: None, checkpoint)
+    found = reconcile(client, group, checkpoint)
+    assert {where: each.checkpoint for where, each in found.standings.items()} == ends(query)
+    assert reconcile(client, group, f"file:{checkpoint}", spark=spark) == found
+    found.execute(client, timeout=WAIT_S)
+    assert offsets_of(client.committed(group)) == ends(query)
+    assert reconcile(client, group, checkpoint).differences == {}

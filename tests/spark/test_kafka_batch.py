@@ -1,0 +1,60 @@
+"""Spark's batch reads of pinned ranges, against the real service and a real Kafka."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsetmgr.spark import kafka_batch
+from tests.spark.support import Topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from offsetmgr.client import OffsetClient
+    from offsetmgr.spark import KafkaBatch
+    from tests.conftest import TopicFactory
+
+
+def numbers(spark: SparkSession, topic: Topic, batch: KafkaBatch) -> list[int]:
+    """What Spark reads with the options of the batch."""
+    frame = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", topic.kafka.bootstrap_servers)
+        .options(**batch.options)
+        .load()
+    )
+    return sorted(int(bytes(row.value)) for row in frame.select("value").collect())
+
+
+def test_each_record_is_read_by_one_batch(
+    spark: SparkSession, client: OffsetClient, topic: Topic, group: str
+) -> None:
+    """Batch after batch, bounded or not, with records that come meanwhile and one that failed."""
+    topic.produce(30)
+    read = []
+    with kafka_batch(client, group, [topic.name]) as batch:
+        topic.produce(30, first=30)
+        read += numbers(spark, topic, batch)
+    assert read == list(range(30))
+    with pytest.raises(ZeroDivisionError), kafka_batch(client, group, [topic.name]) as batch:
+        1 / len(numbers(spark, topic, batch)[30:])
+    for size in (20, 10, 0):
+        with kafka_batch(client, group, [topic.name], max_records=20) as batch:
+            assert batch.records == size
+            read += numbers(spark, topic, batch)
+    assert sorted(read) == list(range(60))
+    assert topic.described(group) == {0: 20, 1: 20, 2: 20}
+
+
+def test_an_empty_topic_is_an_empty_frame(
+    spark: SparkSession, client: OffsetClient, topic: Topic, new_topic: TopicFactory, group: str
+) -> None:
+    """Spark takes the options of a range that holds nothing, also beside one that does."""
+    full = Topic(topic.kafka, new_topic(), 1)
+    with kafka_batch(client, group, [topic.name]) as batch:
+        assert numbers(spark, topic, batch) == []
+    full.produce(3)
+    with kafka_batch(client, group, [topic.name, full.name]) as batch:
+        assert numbers(spark, topic, batch) == [0, 1, 2]
