@@ -1,0 +1,1 @@
+"""Speed, measured: ratios in one run against a named baseline."""

@@ -1,0 +1,320 @@
+"""``python -m benchmarks.soak MINUTES``: a day's commits in a few minutes, and nothing may grow.
+
+A job that triggers every 5 s has its offsets committed 17,280 times a day.  Here the real service
+process does that on a real Kafka with the interval shortened to fit, for several clients, each
+with a group of its own.  Now and then the broker stands still (SIGSTOP), for longer than a request
+may take.  Once a minute a row says how it goes; at the end Kafka is asked, past all of our code,
+whether it holds the newest offset of every partition.
+
+It fails, with exit status 1 and the reason, when an offset is lost, when the service ends by
+itself or does not stop in order, and when memory, threads or file descriptors grow past a bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.request import urlopen
+
+import psutil
+from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
+
+from benchmarks.kafka_commits import create_topic
+from offsetmgr import OffsetClient
+from offsetmgr.devkafka import DevKafka
+from offsetmgr.errors import OffsetManagerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+DAY_TICKS: Final = 86_400 // 5
+"""Commits of one group in a day, with a trigger every 5 s."""
+
+CLIENTS: Final = 3
+PARTITIONS: Final = 20
+"""Of each client's group."""
+
+SLACK: Final = 0.5
+"""Part of the time that a day's ticks get at full pace: the rest is for pauses and round trips."""
+
+ROW_S: Final = 60.0
+SAMPLE_S: Final = 5.0
+PAUSE_EVERY_S: Final = 50.0
+PAUSE_S: Final = 8.0
+"""Longer than a request may take (5 s), so that outcomes become unknown."""
+
+WARM_UP: Final = 0.25
+"""Part of the run after which nothing may grow any more."""
+
+GROWTH_RATIO: Final = 1.1
+GROWTH_FREE_MB: Final = 8.0
+"""Resident memory at the end may be this many times what it was after the warm-up, plus that."""
+
+GROWTH_HANDLES: Final = 20
+"""Threads, and file descriptors, that there may be more at the end than after the warm-up."""
+
+WAIT_S: Final = 60.0
+
+
+class SoakError(Exception):
+    """Something that must not happen did."""
+
+
+class Sample(NamedTuple):
+    """The service at one moment."""
+
+    requests: int
+    """Commit requests that Kafka has answered."""
+    committed: int
+    """Offsets that Kafka has acknowledged."""
+    failed: int
+    """Offsets that Kafka has refused, or of which nothing is known."""
+    rss_mb: float
+    threads: int
+    descriptors: int
+
+
+class Sidecar:
+    """The service as a process, with its log in a file."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self._process = process
+        self._log = log
+        self._stats = psutil.Process(process.pid)
+        self.address = self._wait_for_address()
+
+    def _wait_for_address(self) -> str:
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            self.check()
+            for line in self._log.read_text().splitlines():
+                record = json.loads(line) if line.startswith("{") else {}
+                if record.get("event") == "serving":
+                    return str(record["address"])
+            time.sleep(0.1)
+        raise SoakError(f"the service did not start within {WAIT_S:g} s: {self._tail()}")
+
+    def _tail(self) -> str:
+        return "\n".join(self._log.read_text().splitlines()[-20:])
+
+    def check(self) -> None:
+        """Raise SoakError where it has ended."""
+        status = self._process.poll()
+        if status is not None:
+            raise SoakError(f"the service ended by itself (status {status}):\n{self._tail()}")
+
+    def sample(self) -> Sample:
+        """How it stands."""
+        self.check()
+        counts: dict[str, int] = {}
+        with urlopen(f"{self.address}/metrics", timeout=WAIT_S) as page:  # noqa: S310 -- http
+            for raw in page:
+                name, _, value = raw.decode().rpartition(" ")
+                if name.startswith("offsetmgr_commit"):
+                    counts[name.replace('cluster_name="default"', "")] = int(float(value))
+        return Sample(
+            counts["offsetmgr_commit_duration_seconds_count{}"],
+            counts['offsetmgr_commits_total{,result="committed"}'],
+            counts['offsetmgr_commits_total{,result="failed"}'],
+            self._stats.memory_info().rss / 2**20,
+            self._stats.num_threads(),
+            self._stats.num_fds(),
+        )
+
+    def stop(self) -> None:
+        """Ask it to drain.  Raises SoakError where it leaves something behind."""
+        self.check()
+        self._process.terminate()
+        status = self._process.wait(WAIT_S)
+        if status != 0:
+            raise SoakError(f"the service stopped with status {status}:\n{self._tail()}")
+
+
+@contextmanager
+def sidecar(bootstrap_servers: str, interval_s: float) -> Iterator[Sidecar]:
+    """``offsetmgr serve`` with that commit interval."""
+    command = [sys.executable, "-m", "offsetmgr", "serve", "--listen", "127.0.0.1:0"]
+    command += ["--bootstrap-servers", bootstrap_servers]
+    command += ["--set", f"commit.commit_interval_s={interval_s}"]
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        with log.open("wb") as stderr:
+            process = subprocess.Popen(command, stderr=stderr)
+        try:
+            yield Sidecar(process, log)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+class Job(threading.Thread):
+    """A client that submits a higher offset of each of its partitions at every tick."""
+
+    def __init__(self, address: str, number: int, interval_s: float) -> None:
+        super().__init__(name=f"job-{number}", daemon=True)
+        self.group = f"soak-{number}"
+        self.ticks = 0
+        self.late = 0
+        """Waiting submits that Kafka did not acknowledge in time: it stood still."""
+        self._client = OffsetClient(address, name=self.group)
+        self._interval_s = interval_s
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """Tick until ``finish``; one tick of a hundred waits for Kafka."""
+        told = self._client.spawn(self.group, "bench", 0).errors()
+        while not self._over.wait(self._interval_s):
+            self.ticks += 1
+            offsets = {("bench", number): self.ticks for number in range(PARTITIONS)}
+            try:
+                self._client.submit(self.group, offsets, sync=self.ticks % 100 == 0, timeout=3)
+            except OffsetManagerError:
+                self.late += 1
+        del told
+
+    def finish(self) -> None:
+        """End.  Raises SoakError where not everything is committed."""
+        self._over.set()
+        self.join(WAIT_S)
+        left = self._client.flush(WAIT_S).uncommitted
+        if left:
+            raise SoakError(f"{len(left)} offsets of {self.group} were not committed: {left}")
+
+    def close(self) -> None:
+        """Give the managers back."""
+        self._over.set()
+        self._client.close()
+
+
+class Pauses(threading.Thread):
+    """Lets the brokers stand still now and then."""
+
+    def __init__(self, kafka: DevKafka) -> None:
+        super().__init__(name="pauses", daemon=True)
+        self.count = 0
+        self._kafka = kafka
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """Until ``finish``."""
+        while not self._over.wait(PAUSE_EVERY_S):
+            self.count += 1
+            for broker in self._kafka.brokers:
+                broker.pause()
+            self._over.wait(PAUSE_S)
+            for broker in self._kafka.brokers:
+                broker.resume()
+
+    def finish(self) -> None:
+        """End, with the brokers running."""
+        self._over.set()
+        self.join(WAIT_S)
+
+
+def watch(service: Sidecar, jobs: Sequence[Job], pauses: Pauses, minutes: float) -> list[Sample]:
+    """Let it run, with a row each minute."""
+    heads = ("minute", "commits", "offsets", "failed", "RSS MB", "threads", "fds", "late", "pauses")
+    print(" ".join(f"{head:>10}" for head in heads), flush=True)
+    samples: list[Sample] = []
+    began = told_s = time.monotonic()
+    while (now := time.monotonic()) < began + minutes * 60:
+        samples.append(service.sample())
+        if now - told_s >= ROW_S or len(samples) == 1:
+            told_s = now
+            minute, late = (now - began) / 60, sum(job.late for job in jobs)
+            requests, committed, failed, rss_mb, threads, descriptors = samples[-1]
+            row = (f"{minute:.0f}", requests, committed, failed, f"{rss_mb:.1f}", threads)
+            print(
+                " ".join(f"{v!s:>10}" for v in (*row, descriptors, late, pauses.count)), flush=True
+            )
+        time.sleep(SAMPLE_S)
+    return samples
+
+
+def check_growth(samples: Sequence[Sample]) -> str:
+    """What was held at the end against what was held after the warm-up.
+
+    Raises SoakError where it is more than the bounds allow.
+    """
+    first = int(len(samples) * WARM_UP)
+    width = max(1, (len(samples) - first) // 4)
+    early, late = samples[first : first + width], samples[-width:]
+    before_mb, after_mb = median(s.rss_mb for s in early), median(s.rss_mb for s in late)
+    text = f"resident memory {before_mb:.1f} MB after the warm-up, {after_mb:.1f} MB at the end"
+    if after_mb > before_mb * GROWTH_RATIO + GROWTH_FREE_MB:
+        raise SoakError(f"memory grows: {text}")
+    for what in ("threads", "descriptors"):
+        before, after = (median(getattr(s, what) for s in part) for part in (early, late))
+        text += f"; {what} {before:.0f} and {after:.0f}"
+        if after > before + GROWTH_HANDLES:
+            raise SoakError(f"{what} grow: {text}")
+    return text
+
+
+def check_kafka(bootstrap_servers: str, jobs: Sequence[Job]) -> None:
+    """Ask Kafka itself.  Raises SoakError where it does not hold the newest offsets."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    for job in jobs:
+        wanted = [KafkaPartition("bench", number) for number in range(PARTITIONS)]
+        request = [ConsumerGroupTopicPartitions(job.group, wanted)]
+        answer = admin.list_consumer_group_offsets(request)[job.group].result(WAIT_S)
+        held = {found.offset for found in answer.topic_partitions}
+        if held != {job.ticks}:
+            raise SoakError(f"group {job.group} is at {sorted(held)} instead of {job.ticks}")
+
+
+def soak(minutes: float) -> None:
+    """All of it.  Raises SoakError."""
+    interval_s = minutes * 60 * SLACK / DAY_TICKS
+    print(f"{CLIENTS} groups x {PARTITIONS} partitions, a commit every {interval_s * 1000:.1f} ms")
+    with ExitStack() as stack:
+        kafka = stack.enter_context(DevKafka())
+        create_topic(kafka.bootstrap_servers, PARTITIONS)
+        service = stack.enter_context(sidecar(kafka.bootstrap_servers, interval_s))
+        jobs = [Job(service.address, number, interval_s) for number in range(CLIENTS)]
+        pauses = Pauses(kafka)
+        for job in jobs:
+            stack.callback(job.close)
+            job.start()
+        pauses.start()
+        stack.callback(pauses.finish)
+        samples = watch(service, jobs, pauses, minutes)
+        pauses.finish()
+        for job in jobs:
+            job.finish()
+        check_kafka(kafka.bootstrap_servers, jobs)
+        days = service.sample().requests / CLIENTS / DAY_TICKS
+        print(f"{days:.2f} days of commits for each group, {pauses.count} pauses, none lost")
+        print(check_growth(samples))
+        for job in jobs:
+            job.close()
+        service.stop()
+
+
+def main() -> None:
+    """Run it; the exit status says how it went."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
+    parser.add_argument("minutes", type=float, nargs="?", default=10.0, help="how long (10)")
+    # What a frozen broker makes of each partition stands in the table, as a count.
+    logging.getLogger("offsetmgr.client").setLevel(logging.ERROR)
+    try:
+        soak(parser.parse_args().minutes)
+    except SoakError as error:
+        sys.exit(f"soak failed: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""A web shop's orders, and what every example needs: arguments, a session, a topic, its lag."""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 -- its name in every Spark program
+
+from offsetmgr import TopicPartition
+from offsetmgr.devkafka import spark_kafka_jars
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from offsetmgr import OffsetClient
+
+SCHEMA = "order_id BIGINT, placed_at TIMESTAMP, country STRING, product STRING, amount DOUBLE"
+COUNTRIES = ("DE", "FR", "IT", "NL", "PL")
+PRODUCTS = ("bicycle", "helmet", "lamp", "lock", "pump", "saddle", "tyre")
+
+
+def arguments(description: str | None) -> argparse.Namespace:
+    """Where Kafka and the service are, and how much there is to do."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--brokers", default="localhost:9092")
+    parser.add_argument("--service", default="http://127.0.0.1:8741")
+    parser.add_argument("--topic", default="orders")
+    parser.add_argument("--orders", type=int, default=1_000, help="how many to produce")
+    parser.add_argument("--master", default="local[2]", help="Spark's master")
+    parser.add_argument("--folder", type=Path, help="for results and checkpoints; else a new one")
+    given = parser.parse_args()
+    given.folder = given.folder or Path(tempfile.mkdtemp(prefix="offsetmgr-example-"))
+    return given
+
+
+def session(master: str) -> SparkSession:
+    """A Spark with its Kafka connector; one that is there already is used."""
+    mine = SparkSession.getActiveSession() is None
+    spark = (
+        SparkSession.builder.master(master)
+        # A job of yours names it in spark.jars.packages; the local Kafka's tools have fetched it.
+        .config("spark.jars", ",".join(map(str, spark_kafka_jars())))
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    if mine:
+        atexit.register(spark.stop)
+    return spark
+
+
+def create_topic(brokers: str, topic: str) -> None:
+    """The topic, where it is not there yet."""
+    admin = AdminClient({"bootstrap.servers": brokers})
+    try:
+        admin.create_topics([NewTopic(topic, num_partitions=3)])[topic].result()
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+
+
+def place_orders(spark: SparkSession, brokers: str, topic: str, first: int, count: int) -> None:
+    """Produce ``count`` orders, numbered from ``first``, one every twenty seconds."""
+    create_topic(brokers, topic)
+
+    def one_of(names: tuple[str, ...], factor: int) -> Column:
+        return F.array(*map(F.lit, names))[(F.col("id") * factor % len(names)).cast("int")]
+
+    orders = spark.range(first, first + count).select(
+        F.col("id").alias("order_id"),
+        F.timestamp_seconds(F.lit(1_767_225_600) + F.col("id") * 20).alias("placed_at"),
+        one_of(COUNTRIES, 7).alias("country"),
+        one_of(PRODUCTS, 11).alias("product"),
+        (F.lit(5) + F.col("id") * 37 % 200).cast("double").alias("amount"),
+    )
+    message = F.to_json(F.struct("*")).alias("value")
+    key = F.col("order_id").cast("string").alias("key")
+    writer = orders.select(key, message).write.format("kafka")
+    writer.option("kafka.bootstrap.servers", brokers).option("topic", topic).save()
+    print(f"{count:,} orders were placed")
+
+
+def as_orders(messages: DataFrame) -> DataFrame:
+    """Kafka's messages as orders."""
+    order = F.from_json(F.col("value").cast("string"), SCHEMA).alias("order")
+    return messages.select(order).select("order.*")
+
+
+def report_lag(client: OffsetClient, group: str, topic: str) -> None:
+    """Print how far a group is behind its topic, as any lag tool sees it."""
+    committed = client.committed(group)
+    lag = 0
+    for number, held in client.topics([topic])[topic].items():
+        entry = committed.get(TopicPartition(topic, number))
+        lag += held.high_watermark - (held.log_start_offset if entry is None else entry.offset)
+    print(f"group {group} is {lag} orders behind")
