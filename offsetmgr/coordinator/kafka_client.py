@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from offsetmgr.coordinator.base import Failure
 from offsetmgr.coordinator.explain import one_line
 from offsetmgr.coordinator.librdkafka import OffsetFetcher
+from offsetmgr.coordinator.thread_room import check_thread_room
 from offsetmgr.errors import InvalidValueError, error_info
 
 if TYPE_CHECKING:
@@ -199,12 +200,14 @@ class ClientSlot(Generic[_C]):
     def acquire(self) -> PooledClient[_C]:
         """Hold the client, made now where there is none.
 
-        Raises what making one raises, and RuntimeError where the pool is closed.
+        Raises what making one raises, and RuntimeError where the pool is closed or the machine has
+        no room for another client's threads.
         """
         with self._lock:
             if self._closed:
                 raise RuntimeError("the pool is closed")
             if self._current is None:
+                check_thread_room()
                 self._current = PooledClient(self._make())
             self._current.holders += 1
             return self._current
