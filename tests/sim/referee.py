@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -61,7 +62,7 @@ class WatchedBroker(BrokerState):
         return failures
 
 
-class Referee:
+class Referee(ABC):
     """Watches one coordinator at a time."""
 
     def __init__(self) -> None:
@@ -123,7 +124,9 @@ class Referee:
             # What may not be read would be waited for for ever.
             unread.difference_update(p for p, f in answer.failures.items() if not f.info.retriable)
 
-    def answered_commit(self, group: str, answer: CommitResult) -> None:
+    def answered_commit(  # noqa: B027 -- not every judge asks
+        self, group: str, answer: CommitResult
+    ) -> None:
         """The committer has had an answer to a commit."""
 
     def saw_effect(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
@@ -140,10 +143,10 @@ class Referee:
             return True
         return any(last.offsets.get(partition) != value for partition, value in offsets.items())
 
+    @abstractmethod
     def read(self, group: str, found: Collection[TopicPartition]) -> None:
         """A fetch is answered by the broker."""
-        raise NotImplementedError
 
+    @abstractmethod
     def took_effect(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """The broker holds ``offsets`` now."""
-        raise NotImplementedError

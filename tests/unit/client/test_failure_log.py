@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsetmgr.client.failure_log import INTERVAL_S, KEPT, FailureLog
+from offsetmgr.client.failure_log import FailureLog
 from offsetmgr.errors import OffsetCommitError, error_info
+from offsetmgr.seldom import INTERVAL_S
 from offsetmgr.types import ManagerKey
 
 if TYPE_CHECKING:
@@ -40,11 +41,3 @@ def test_another_group_and_another_trouble_are_told(caplog: pytest.LogCaptureFix
     fail(told, 0, 0.0, group="h")
     fail(told, 0, 0.0, code=30)
     assert len(caplog.messages) == 3
-
-
-def test_what_is_remembered_is_bounded() -> None:
-    """However many groups fail."""
-    told = FailureLog()
-    for number in range(KEPT + 10):
-        fail(told, 0, 0.0, group=f"g{number}")
-    assert len(told._told) == KEPT

@@ -6,7 +6,8 @@ from structlog.testing import capture_logs
 
 from actors.testing import ManualClock
 from offsetmgr.errors import OffsetCommitError, OffsetFetchError, error_info
-from offsetmgr.service.failure_log import INTERVAL_S, KEPT, FailureLog
+from offsetmgr.seldom import INTERVAL_S
+from offsetmgr.service.failure_log import FailureLog
 from offsetmgr.types import ManagerKey
 
 
@@ -43,16 +44,3 @@ def test_another_group_or_another_code_is_told_at_once() -> None:
         failures.failed(one, refused(one, code=3))
         failures.failed(one, OffsetFetchError(*one, None, error_info(14), ""))
     assert [each["event"] for each in logs] == ["commit_failed"] * 3 + ["fetch_failed"]
-
-
-def test_what_is_remembered_is_bounded() -> None:
-    """Any number of groups may fail."""
-    failures = FailureLog(ManualClock())
-    with capture_logs() as logs:
-        for number in range(KEPT + 5):
-            key = ManagerKey(f"group-{number}", "t", 0)
-            failures.failed(key, refused(key))
-        first = ManagerKey("group-0", "t", 0)
-        failures.failed(first, refused(first))
-    assert len(logs) == KEPT + 6
-    assert len(failures._told) == KEPT
