@@ -8,7 +8,8 @@ It is told in any case, with what was committed here last and what is committed 
   visible.  Where theirs is lower, or they deleted it, what is submitted next goes over it.
 - ``overwrite``: ours is committed again, until somebody gives up.
 - ``pause``: nothing more is committed there until a rewind, or until the manager is stopped and
-  spawned anew, which then begins with theirs.  What is submitted stays dirty and visible.
+  spawned anew, which then begins with theirs.  What is submitted stays dirty and visible, and
+  where a lost commit of ours lands after all, theirs is put back.
 
 An operator who resets the group of a live job finds the reset kept by ``pause`` in any case, and by
 ``follow`` for as long as the job is behind it.
@@ -57,6 +58,10 @@ class Foreign:
         now = "nothing is committed any more" if theirs is None else f"it is {_text(theirs)} now"
         why = f"somebody else changed it: {now}; {_DONE[self.policy]}"
         return Failure(error_info(OFFSET_CHANGED), why)
+
+    def holds(self, partition: TopicPartition) -> bool:
+        """Whether what stands there is theirs."""
+        return partition in self._theirs
 
     def refusal(
         self, partition: TopicPartition, version: Version, slot: SubmitSlot

@@ -176,17 +176,21 @@ class Outcomes:
         if entry is not None and entry.refresh:
             self._dirty.remove(partition)
         self._ledger.drop(partition)
-        if foreign.policy == "follow" and found is not None:
-            slot.follow(found)
-            newest = slot.newest
-            number = 0 if newest is None else newest.number
-            self._ledger.keep(partition, Version(number, found), now)
+        if found is not None:
+            if foreign.policy == "follow":
+                slot.follow(found)
+            # Newer than what was committed here, not than what waits: that stays dirty.
+            self._ledger.keep(partition, Version(slot.settled, found), now)
         return Noticed(failure, kept.value, found)
 
     def _put_back(self, partition: TopicPartition, kept: Version) -> None:
         """A lost commit has landed behind ``kept``."""
-        entry = self._dirty.refresh(partition)
-        if self._members[partition].slot.reopen(kept.number):
+        entry, slot = self._dirty.refresh(partition), self._members[partition].slot
+        foreign = self._ledger.foreign
+        if foreign.holds(partition):
+            wanted = slot.wanted()
+            entry.refresh = wanted is None or bool(foreign.refusal(partition, wanted, slot))
+        elif slot.reopen(kept.number):
             self._ledger.drop(partition)
             entry.refresh = False
 
@@ -270,8 +274,9 @@ class Outcomes:
         return self._settled(partition, version, now)
 
     def _keep(self, partition: TopicPartition, version: Version, now: float) -> None:
+        if self._ledger.kept(partition) != version:  # else it may be theirs, committed again
+            self._ledger.foreign.forget(partition)
         self._ledger.keep(partition, version, now)
-        self._ledger.foreign.forget(partition)
 
     def _settled(self, partition: TopicPartition, version: Version, now: float) -> VersionCommitted:
         clean = self._members[partition].settle(version, now)

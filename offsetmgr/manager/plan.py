@@ -177,6 +177,8 @@ class CommitPlan:
         member = self._members[partition]
         wanted = member.slot.wanted()
         if wanted is not None and self._ledger.stands(partition, wanted.value):
+            if member.slot.rewinds:
+                self._ledger.foreign.forget(partition)
             clean = member.settle(wanted, now)
             notes.append((partition, VersionCommitted(wanted, clean)))
             return member.slot.wanted()

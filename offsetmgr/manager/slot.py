@@ -112,6 +112,11 @@ class SubmitSlot:
             return newest if newest is not None and newest.number > self._settled else None
 
     @property
+    def settled(self) -> int:
+        """Number of the newest version that is known to be committed."""
+        return self._settled
+
+    @property
     def rewinds(self) -> bool:
         """Whether what is not committed yet goes back on purpose."""
         return self._rewind

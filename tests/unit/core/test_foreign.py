@@ -268,3 +268,57 @@ def test_overwrite_looks_no_more_often_while_it_cannot_commit() -> None:
     assert len(notices(core)) == 1
     core.advance(300.0)
     assert core.holds() == at(13)
+
+
+@pytest.mark.parametrize("policy", ["follow", "pause"])
+def test_a_lost_commit_of_ours_does_not_undo_theirs(policy: str) -> None:
+    """It was sent before they committed and lands after that: theirs is put back."""
+    core, handle = begun(policy)
+    core.coordinator.inject("commit", Unknown(7, lands_after_s=VERIFY_S + 20.0))
+    handle.submit(14)
+    core.advance(5.0)
+    handle.submit(15)
+    core.advance(5.0)
+    core.put(at(40, "theirs"))
+    core.advance(VERIFY_S)
+    assert len(notices(core)) == 1
+    seen = set()
+    for _ in range(600):
+        core.advance(0.1)
+        seen.add(core.holds())
+    assert at(14) in seen
+    core.advance(600.0)
+    assert core.holds() == at(40, "theirs")
+    assert not handle.status().dirty
+    handle.rewind(16)
+    core.advance(2.0)
+    assert core.holds() == at(16)
+
+
+def test_a_rewind_to_theirs_ends_a_pause() -> None:
+    """Though there is nothing to commit."""
+    core, handle = begun("pause")
+    core.put(at(7))
+    core.advance(VERIFY_S)
+    handle.rewind(7)
+    core.advance(2.0)
+    handle.submit(8)
+    core.advance(2.0)
+    assert core.holds() == at(8)
+
+
+def test_theirs_kept_from_expiring_leaves_dirty_what_waits() -> None:
+    """What was refused as lower than theirs is not committed by committing theirs again."""
+    core = Core(verify_interval_s=VERIFY_S, recommit_interval_s=600.0, retry_backoff_max_s=5.0)
+    handle = core.spawn()
+    handle.submit(13)
+    core.advance(2.0)
+    core.coordinator.inject("commit", *[Refuse(LOADING)] * 14)
+    handle.submit(14)
+    core.put(at(40))
+    core.advance(3 * VERIFY_S)
+    core.advance(1_200.0)
+    assert core.commits()[-1] == {0: 40}
+    assert handle.status().dirty
+    (result,) = core.flush([handle], 10.0)
+    assert (result.committed, result.uncommitted) == (at(40), at(14))
