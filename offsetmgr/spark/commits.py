@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offsetmgr.spark.groups import Groups
+    from offsetmgr.spark.progress import Snapshot
 
 _log = logging.getLogger("offsetmgr.spark")
 
@@ -104,22 +105,49 @@ class OffsetCommits:
                 # It may have ended meanwhile, which is no reason to leave the others.
                 _log.exception("the offsets of a running query were not taken up")
 
+    def started(self, run: Run, name: str | None) -> None:
+        """A run has begun: what its checkpoint holds is committed, also where nothing new comes."""
+        if self._is_wanted(name):
+            # Looked up while Spark waits: a run with nothing to do may be over in a moment.
+            query = self._spark.streams.get(run.query_id)
+            if query is not None:
+                self._expect(run, query)
+
     def take(self, progress: object) -> None:
         """Hand a progress report over; one that cannot be read is told in the log."""
+        snapshot = self._read(progress)
+        if snapshot is not None:
+            self._committer.submit(snapshot)
+
+    def _read(self, progress: object) -> Snapshot | None:
+        """The report, where it can be read and is of a query that is committed here."""
         try:
             snapshot = read_snapshot(progress)
         except InvalidValueError as error:
             self._unreadable += 1
             self._notices.warn(("report",), f"a query's progress is not understood: {error}")
-            return
-        if self._query_name is not None and snapshot.name != self._query_name:
-            return
+            return None
+        if not self._is_wanted(snapshot.name):
+            return None
         for source, problem in snapshot.problems.items():
             self._unreadable += 1
             self._notices.warn(
                 (snapshot.query_id, source), f"{snapshot.label}, source {source}: {problem}"
             )
-        self._committer.submit(snapshot)
+        return snapshot
+
+    def _expect(self, run: Run, query: StreamingQuery) -> None:
+        def ask() -> Snapshot | None:
+            progress = query.lastProgress
+            if progress is None:
+                return None
+            self._committer.heard(run)
+            return self._read(progress)
+
+        self._committer.expect(run, ask)
+
+    def _is_wanted(self, name: str | None) -> bool:
+        return self._query_name is None or name == self._query_name
 
     def ended(self, run: Run) -> None:
         """A run has ended: commit its last offsets and release its managers, soon."""
@@ -137,7 +165,7 @@ class OffsetCommits:
         if self._detached:
             message = "these commits are detached: flush the query first, inside the with block"
             raise ManagerStoppedError(message)
-        if self._query_name is not None and query.name != self._query_name:
+        if not self._is_wanted(query.name):
             fix = f"flush the query named {self._query_name!r}"
             raise InvalidValueError("query", query.name, "is not committed here", fix)
         progress = query.lastProgress
@@ -228,10 +256,11 @@ class OffsetCommits:
         self.detach()
 
     def _seed(self, query: StreamingQuery) -> None:
-        progress = query.lastProgress
-        if progress is None:
-            return
-        self.take(progress)
+        run, progress = Run(str(query.id), str(query.runId)), query.lastProgress
+        if progress is not None:
+            self.take(progress)
+        elif self._is_wanted(query.name):
+            self._expect(run, query)
         if not query.isActive:
             # Its end may have been told before its progress was taken: nobody tells it again.
-            self.ended(Run(str(query.id), str(query.runId)))
+            self.ended(run)

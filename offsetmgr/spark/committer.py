@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.client import OffsetClient, Uncommitted
     from offsetmgr.spark.groups import Groups
-    from offsetmgr.spark.inbox import Run, Waiting
+    from offsetmgr.spark.inbox import Ask, Run, Waiting
     from offsetmgr.spark.ledger import Decision, Move
     from offsetmgr.spark.progress import Snapshot
     from offsetmgr.types import OffsetAndMetadata
@@ -96,6 +96,18 @@ class Committer:
         """What of a snapshot is committed, and where."""
         return dict(self._ledger.positions(snapshot))
 
+    def expect(self, run: Run, ask: Ask) -> None:
+        """Submit what ``ask`` tells of a run that has begun, unless a snapshot of it comes first.
+
+        It is asked on the committer's thread, again and again until the run is ``heard``, and when
+        the run ends.
+        """
+        self._inbox.expect(run, ask)
+
+    def heard(self, run: Run) -> None:
+        """Ask a run no more."""
+        self._inbox.heard(run)
+
     def submit(self, snapshot: Snapshot) -> int:
         """Submit a snapshot soon; return a ticket for ``wait``.  Never blocks."""
         return self._inbox.put(snapshot)
@@ -137,12 +149,24 @@ class Committer:
 
     def _guarded(self, waiting: Waiting) -> None:
         try:
-            if waiting.snapshot is not None:
-                self._observe(waiting.snapshot)
+            snapshot = waiting.snapshot
+            if snapshot is None and waiting.ask is not None:
+                snapshot = self._asked(waiting.run, waiting.ask)
+            if snapshot is not None:
+                self._observe(snapshot)
             if waiting.ended:
                 self._release(self._ledger.end(*waiting.run))
         except Exception:  # noqa: BLE001 -- the thread must outlive it: other queries need it
             _log.exception("offsets of query %s were not handed over", waiting.run.query_id)
+
+    def _asked(self, run: Run, ask: Ask) -> Snapshot | None:
+        try:
+            return ask()
+        except Exception:  # noqa: BLE001 -- of py4j or of Spark Connect
+            # Its own reports, and a flush, still tell; its session may be gone as well.
+            _log.debug("query %s could not be asked how far it is", run.query_id, exc_info=True)
+            self._inbox.heard(run)
+            return None
 
     def _observe(self, snapshot: Snapshot) -> None:
         committed = self._look_up(self._ledger.new_groups(snapshot))

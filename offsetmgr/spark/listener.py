@@ -26,7 +26,8 @@ class CommitListener(StreamingQueryListener):
     """Tells an ``OffsetCommits`` of the progress and the end of queries.
 
     The methods have Spark's names.  Nothing may be raised from them: Spark logs it as a fault of
-    the query's driver, and a bus that is stuck holds up every listener of the session.
+    the query's driver, and a bus that is stuck holds up every listener of the session.  For
+    ``onQueryStarted`` the start of a query itself waits.
     """
 
     def __init__(self, commits: OffsetCommits) -> None:
@@ -34,7 +35,11 @@ class CommitListener(StreamingQueryListener):
         self._commits = commits
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 -- Spark's name
-        """Nothing: a run begins with its first progress, which tells what it reads."""
+        """A run has begun: where nothing new comes, it is asked how far it is."""
+        try:
+            self._commits.started(Run(str(event.id), str(event.runId)), event.name)
+        except Exception:  # noqa: BLE001 -- nothing may reach Spark
+            _log.exception("the start of a query was not handed over")
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 -- Spark's name
         """A batch is finished: its end offsets are what is to be committed."""

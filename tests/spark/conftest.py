@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import SparkSession
 
 from offsetmgr.client import OffsetClient
-from offsetmgr.devkafka import spark_kafka_jars
 from tests.service.support import serve_process
-from tests.spark.support import Topic
+from tests.spark.support import Topic, new_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
     from offsetmgr.devkafka import DevKafka
     from tests.conftest import TopicFactory
@@ -27,19 +27,7 @@ PARTITIONS = 3
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local Spark with the Kafka connector."""
     scratch = tmp_path_factory.mktemp("spark")
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("tests")
-        .config("spark.jars", ",".join(map(str, spark_kafka_jars())))
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.local.dir", str(scratch))
-        .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
+    session = new_session("local[2]", scratch)
     yield session
     session.stop()
 

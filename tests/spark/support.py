@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 
+from offsetmgr.devkafka import spark_kafka_jars
 from offsetmgr.spark.progress import read_snapshot
 from offsetmgr.types import ManagerKey, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
+    from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming import StreamingQuery
 
     from offsetmgr.devkafka import DevKafka
@@ -27,6 +30,26 @@ WAIT_S = 60.0
 """A guard against what never comes, not a measure."""
 
 _POLL_S = 0.05
+
+
+def new_session(master: str, scratch: Path, settings: Mapping[str, str] = {}) -> SparkSession:
+    """A Spark with the Kafka connector, which keeps its own files in ``scratch``."""
+    builder = (
+        SparkSession.builder.master(master)
+        .appName("tests")
+        .config("spark.jars", ",".join(map(str, spark_kafka_jars())))
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.local.dir", str(scratch))
+        .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+        .config("spark.sql.shuffle.partitions", "1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+    )
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
 
 
 class Topic(NamedTuple):
@@ -59,9 +82,13 @@ class Topic(NamedTuple):
 
     def described(self, group: str) -> dict[int, int]:
         """What Kafka's own tool says the group has committed: partition → offset."""
+        return {partition: offset for partition, (offset, _) in self.lag(group).items()}
+
+    def lag(self, group: str) -> dict[int, tuple[int, int]]:
+        """The same with how far it is behind: partition → offset and lag."""
         rows = self.kafka.consumer_groups("--describe", "--group", group).splitlines()
         cells = [row.split() for row in rows if self.name in row.split()]
-        return {int(row[2]): int(row[3]) for row in cells}
+        return {int(row[2]): (int(row[3]), int(row[5])) for row in cells}
 
 
 def ends(query: StreamingQuery) -> dict[TopicPartition, int]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from offsetmgr.client import OffsetClient
+from offsetmgr.spark import inbox
 from offsetmgr.spark.committer import Committer, Notices
 from offsetmgr.spark.groups import OneGroup
 from offsetmgr.spark.inbox import Run
@@ -101,6 +103,47 @@ def test_the_end_of_a_run_releases_its_managers(
 ) -> None:
     """What was read last is committed, and nothing is kept alive for a query that is gone."""
     submit(committer, snapshot(9))
+    assert committer.wait(committer.end(Run("q", "r1")), time.monotonic() + WAIT_S)
+    assert at(client) == 9
+    with service.http() as http:
+        assert http.get("/v1/managers").json()["managers"] == []
+
+
+def test_a_silent_run_is_asked(
+    committer: Committer, client: OffsetClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it can say how far it is; one that cannot be asked any more holds up nobody."""
+    monkeypatch.setattr(inbox, "ASK_S", 0.01)
+    answers = [snapshot(9), None, None]
+    said = threading.Event()
+    failures = []
+
+    def gone() -> Snapshot:
+        failures.append("the session is stopped")
+        raise ConnectionError(failures[-1])
+
+    def ask() -> Snapshot | None:
+        answer = answers.pop()
+        if answer is not None:
+            committer.heard(Run("q", "r1"))
+            said.set()
+        return answer
+
+    committer.expect(Run("p", "r1"), gone)
+    committer.expect(Run("q", "r1"), ask)
+    assert said.wait(WAIT_S)
+    # What was said is handed over before what comes after it.
+    submit(committer, Snapshot("another", "r1", None, "", 0, (), {}))
+    assert client.flush(WAIT_S).uncommitted == {}
+    assert at(client) == 9
+    assert len(failures) == 1
+
+
+def test_a_run_that_ends_in_silence_is_asked(
+    service: Running, committer: Committer, client: OffsetClient
+) -> None:
+    """What it says is committed, and its managers are released after that."""
+    committer.expect(Run("q", "r1"), lambda: snapshot(9))
     assert committer.wait(committer.end(Run("q", "r1")), time.monotonic() + WAIT_S)
     assert at(client) == 9
     with service.http() as http:

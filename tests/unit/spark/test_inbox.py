@@ -6,12 +6,14 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from offsetmgr.spark import inbox as inbox_module
-from offsetmgr.spark.inbox import Inbox, Run
+from offsetmgr.spark.inbox import Inbox, Run, Waiting
 from offsetmgr.spark.progress import Snapshot
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Callable
 
 
 def snapshot(batch: int, query: str = "q") -> Snapshot:
@@ -50,6 +52,44 @@ def test_a_ticket_is_waited_for() -> None:
     inbox.done(first)
     assert inbox.wait(first, time.monotonic() + 60)
     assert not inbox.wait(second, time.monotonic())
+
+
+def taken(inbox: Inbox) -> list[Waiting]:
+    """What there is to do, once there is something."""
+    found = inbox.take()
+    assert found is not None
+    return found[0]
+
+
+def test_a_silent_run_is_asked_until_it_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Again and again, beside what others put; its own snapshot, or word of it, ends that."""
+    monkeypatch.setattr(inbox_module, "ASK_S", 0.0)
+    inbox = Inbox()
+    inbox.expect(Run("q", "r"), lambda: snapshot(1))
+    for _ in range(2):
+        (waiting,) = taken(inbox)
+        assert waiting.run == Run("q", "r")
+        assert waiting.ask is not None
+        assert waiting.ask() == snapshot(1)
+    inbox.put(snapshot(1, "p"))
+    assert [each.run.query_id for each in taken(inbox)] == ["p", "q"]
+    inbox.heard(Run("q", "r"))
+    inbox.put(snapshot(2, "p"))
+    assert taken(inbox) == [Waiting(Run("p", "r"), snapshot(2, "p"))]
+    inbox.expect(Run("q", "r"), lambda: snapshot(1))
+    inbox.put(snapshot(2))
+    assert taken(inbox) == [Waiting(Run("q", "r"), snapshot(2))]
+
+
+@pytest.mark.parametrize("over", [lambda inbox: inbox.end(Run("q", "r")), Inbox.close])
+def test_a_silent_run_is_asked_when_all_is_over(over: Callable[[Inbox], int]) -> None:
+    """Without waiting for its turn, whether it ends or the inbox is closed; once."""
+    inbox = Inbox()
+    inbox.expect(Run("q", "r"), lambda: snapshot(1))
+    over(inbox)
+    (waiting,) = taken(inbox)
+    assert waiting.ask is not None
+    assert not inbox._silent
 
 
 def test_a_waiting_reader_is_woken() -> None:
