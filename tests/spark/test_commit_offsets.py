@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql.streaming.listener import QueryProgressEvent
 
+from benchmarks.broken_service import answering_500
 from offsetmgr.client import OffsetClient
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetCommitError
 from offsetmgr.spark import commit_offsets, starting_offsets
@@ -242,6 +245,24 @@ def _ends_of_sources(progress: object) -> list[list[int]]:
     return [list(source.offsets.values()) for source in read_snapshot(progress).sources]
 
 
+def test_no_progress_is_turned_into_python_objects(
+    spark: SparkSession,
+    client: OffsetClient,
+    topic: Topic,
+    group: str,
+    checkpoint: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PySpark would ask the JVM hundreds of things for each batch, in the query's own time."""
+    made: list[object] = []
+    monkeypatch.setattr(QueryProgressEvent, "fromJObject", made.append)
+    topic.produce(30)
+    with commit_offsets(spark, client, group=group):
+        query = run(topic.read(spark, "earliest", 10), Collected(), checkpoint)
+        eventually(lambda: offsets_of(client.committed(group)), ends(query))
+    assert made == []
+
+
 def test_a_query_does_not_notice_that_there_is_no_service(
     spark: SparkSession, topic: Topic, group: str, checkpoint: str
 ) -> None:
@@ -261,6 +282,44 @@ def test_a_query_does_not_notice_that_there_is_no_service(
     assert all("service" in str(left.error) for left in result.uncommitted.values())
     commits.detach(timeout=0)
     client.close(timeout=0)
+
+
+def test_a_query_does_not_notice_that_its_service_stands_still(
+    spark: SparkSession, topic: Topic, group: str, checkpoint: str
+) -> None:
+    """A frozen service takes nothing and answers nothing; all is committed when it goes on."""
+    options = ("--listen", "127.0.0.1:0", "--bootstrap-servers", topic.kafka.bootstrap_servers)
+    topic.produce(30)
+    sink = Collected()
+    with serve_process(*options) as service, OffsetClient(service.address, name=group) as client:
+        service.process.send_signal(signal.SIGSTOP)
+        commits = commit_offsets(spark, client, group=group)
+        query = run(topic.read(spark, "earliest", 10), sink, checkpoint)
+        assert query.exception() is None
+        assert sorted(sink.numbers) == list(range(30))
+        assert commits.flush(query, timeout=0.5).committed == {}
+        service.process.send_signal(signal.SIGCONT)
+        eventually(lambda: offsets_of(client.committed(group)), ends(query))
+        commits.detach()
+
+
+def test_a_query_does_not_notice_that_its_service_answers_errors(
+    spark: SparkSession, topic: Topic, group: str, checkpoint: str
+) -> None:
+    """Whatever stands at the service's address and says 500, the query reads everything."""
+    topic.produce(30)
+    sink = Collected()
+    with answering_500() as address:
+        client = OffsetClient(address, name=group)
+        commits = commit_offsets(spark, client, group=group)
+        query = run(topic.read(spark, "earliest", 10), sink, checkpoint)
+        assert query.exception() is None
+        assert sorted(sink.numbers) == list(range(30))
+        result = commits.flush(query, timeout=0.5)
+        assert result.committed == {}
+        assert len(result.uncommitted) == len(ends(query))
+        commits.detach(timeout=0)
+        client.close(timeout=0)
 
 
 def test_nothing_is_lost_with_a_killed_service(
