@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import structlog
 
-from benchmarks import crowd, fence, kafka_commits, managers, service
+from benchmarks import crowd, fence, kafka_commits, managers, service, spark
 from offsetmgr.devkafka import DevKafka
 
 
@@ -33,6 +33,7 @@ def main() -> None:
         crowd.in_own_process(brokers, groups=1_000, size=100)
         fence.fence(brokers, groups=1_000, commits=100, rounds=options.rounds)
         service.many_managers(brokers, groups=10, size=1_000, batches=300)
+        spark.in_own_process(brokers)
 
 
 if __name__ == "__main__":

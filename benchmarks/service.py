@@ -26,6 +26,7 @@ class Sidecar:
 
     def __init__(self, pid: int, address: str) -> None:
         self.process = psutil.Process(pid)
+        self.address = address
         self._connection = HTTPConnection(address.removeprefix("http://"), timeout=TIMEOUT_S)
         self._sequence = 0
 
