@@ -8,16 +8,40 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
 from offsetmgr import OffsetClient
 from offsetmgr.spark import (
+    batch_ranges,
     commit_offsets,
     kafka_batch,
     reconcile,
     starting_offsets,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import DataFrame
+
+    from offsetmgr import TopicPartition
+    from offsetmgr.spark import OffsetRange
+
+
+def sink(checkpoint: str, folder: str) -> Callable[[DataFrame, int], None]:
+    """Writes of each batch how many records it has and what it reads; runs on the server."""
+
+    @batch_ranges(checkpoint)
+    def write(
+        batch: DataFrame, batch_id: int, ranges: Mapping[TopicPartition, OffsetRange]
+    ) -> None:
+        read = {where.partition: each for where, each in ranges.items()}
+        text = json.dumps({"records": batch.count(), "ranges": read})
+        Path(folder, f"batch-{batch_id}.json").write_text(text)
+
+    return write
 
 
 def main() -> None:
@@ -35,7 +59,7 @@ def main() -> None:
         frame = stream.option("startingOffsets", start).option("maxOffsetsPerTrigger", 30).load()
         with commit_offsets(spark, client, group=given.group) as commits:
             query = (
-                frame.writeStream.format("noop")
+                frame.writeStream.foreachBatch(sink(checkpoint, given.folder))
                 .option("checkpointLocation", checkpoint)
                 .trigger(availableNow=True)
                 .start()

@@ -1,0 +1,165 @@
+"""Whatever Spark may report, a snapshot holds each Kafka source or says what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.spark.progress import read_offsets, read_snapshot
+from offsetmgr.types import MAX_OFFSET, TopicPartition
+
+NAMES = st.from_regex(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,20}", fullmatch=True)
+POSITIONS = st.dictionaries(
+    NAMES,
+    st.dictionaries(st.integers(0, 2**31 - 1), st.integers(0, MAX_OFFSET), max_size=4),
+    max_size=3,
+)
+NOTHING: st.SearchStrategy[object] = st.sampled_from([None, "None", "null", "{}", {}])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=5) | NAMES, inner, max_size=3)
+        | st.dictionaries(st.integers(-2, 3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+KAFKA = st.builds(
+    "{}[{}[{}]]".format,
+    st.sampled_from(["KafkaV2", "KafkaSourceV1", "KafkaSource"]),
+    st.sampled_from(["Subscribe", "SubscribePattern", "Assign"]),
+    st.text(max_size=8),
+)
+OTHERS = st.sampled_from(["RateStreamV2[rowsPerSecond=1]", "MemoryStream[value#1]", "FileStream[]"])
+
+
+class Reported(NamedTuple):
+    """A source as Spark reports it, and what is to be read of it."""
+
+    description: str
+    end: object
+    expected: dict[TopicPartition, int] | None
+    """None where it is no Kafka source."""
+
+
+def named(position: dict[str, dict[int, int]]) -> dict[str, dict[str, int]]:
+    """The position with its partitions as JSON names them."""
+    return {topic: {str(p): o for p, o in ps.items()} for topic, ps in position.items()}
+
+
+@st.composite
+def kafka_sources(draw: st.DrawFn) -> Reported:
+    """A Kafka source with its position in one of the shapes, or without one."""
+    if draw(st.booleans()):
+        return Reported(draw(KAFKA), draw(NOTHING), {})
+    position = draw(POSITIONS)
+    flat = {TopicPartition(t, p): o for t, ps in position.items() for p, o in ps.items()}
+    shapes = [
+        position,
+        named(position),
+        str(position),
+        str(named(position)),
+        json.dumps(named(position)),
+        json.dumps(named(position), separators=(",", ":")),
+        f" {json.dumps(named(position), indent=1)}\n",
+    ]
+    return Reported(draw(KAFKA), draw(st.sampled_from(shapes)), flat)
+
+
+OTHER_SOURCES = st.builds(Reported, OTHERS, JSON, st.none())
+
+
+def report(sources: list[Reported], *, objects: bool) -> object:
+    """A progress with these sources, all of it objects as events have it, or all mappings.
+
+    It has fields that nobody here knows.
+    """
+
+    def made(fields: dict[str, Any]) -> object:
+        return SimpleNamespace(**fields) if objects else fields
+
+    fields = {
+        "id": "q",
+        "runId": "r",
+        "name": None,
+        "timestamp": "2026-01-01T00:00:00.000Z",
+        "batchId": 7,
+        "somethingNew": {"nested": [1]},
+        "sources": [
+            made({"description": each.description, "endOffset": each.end, "startOffset": "?"})
+            for each in sources
+        ],
+    }
+    return made(fields)
+
+
+@given(st.lists(kafka_sources() | OTHER_SOURCES, max_size=5), st.booleans())
+def test_every_source_is_read_in_its_place(sources: list[Reported], objects: bool) -> None:  # noqa: FBT001 -- drawn
+    """Kafka's in Spark's order, whatever stands between them; no other is one or a problem."""
+    snapshot = read_snapshot(report(sources, objects=objects))
+    expected = [(each.description, each.expected) for each in sources if each.expected is not None]
+    assert [(each.description, each.offsets) for each in snapshot.sources] == expected
+    assert snapshot.problems == {}
+
+
+@given(st.lists(st.tuples(KAFKA, JSON | JSON.map(json.dumps) | JSON.map(str)), max_size=4))
+def test_no_kafka_source_is_dropped_in_silence(sources: list[tuple[str, object]]) -> None:
+    """Whatever stands there instead of a position, the source is read or told by its name."""
+    reported = [Reported(description, end, None) for description, end in sources]
+    snapshot = read_snapshot(report(reported, objects=False))
+    known = {each.description for each in snapshot.sources} | snapshot.problems.keys()
+    assert known == {description for description, _ in sources}
+    assert all("endOffset" in problem for problem in snapshot.problems.values())
+
+
+@given(POSITIONS, st.booleans(), st.data())
+def test_a_damaged_position_is_refused_or_right(
+    position: dict[str, dict[int, int]],
+    printed: bool,  # noqa: FBT001 -- drawn
+    data: st.DataObject,
+) -> None:
+    """Cut, or with a piece replaced: what is read says what the text says, and nothing else."""
+    text = str(named(position)) if printed else json.dumps(named(position))
+    first = data.draw(st.integers(0, len(text)))
+    last = data.draw(st.integers(first, len(text)))
+    damaged = text[:first] + data.draw(st.text("{}[]:,'\"0129-e.Nn x", max_size=3)) + text[last:]
+    try:
+        offsets = read_offsets(damaged)
+    except InvalidValueError:
+        return
+    for (topic, partition), offset in offsets.items():
+        assert topic in damaged
+        assert str(partition) in damaged
+        assert str(offset) in damaged
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-" * 100_000 + "1",
+        "(" * 100_000,
+        "{'t':" * 5_000 + "1" + "}" * 5_000,
+        '{"t":' * 5_000 + "1" + "}" * 5_000,
+        '{"orders":{"0":' + "9" * 10_000 + "}}",
+        "{'orders': {'0': " + "9" * 10_000 + "}}",
+        '{"orders":{"0":NaN}}',
+        '{"orders":{"0":Infinity}}',
+        '{"orders":{"0":1}}\0',
+        '{"\\ud800":{"0":1}}',
+        "{'orders': {'0': 1 + 1j}}",
+        "{'orders': {b'0': 1}}",
+        "{{}: 1}",
+        "{'a': 1, **{}}",
+    ],
+    ids=lambda text: text[:20] if len(text) > 30 else text,
+)
+def test_what_would_break_a_parser_is_refused(text: str) -> None:
+    """Too deep, too long, no number, no text: an error in words, and no other one."""
+    with pytest.raises(InvalidValueError, match="endOffset"):
+        read_offsets(text)
