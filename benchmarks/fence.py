@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.harness import Contestant, in_turn, report
-from offsetmgr.coordinator.fence.coordinator import FencedCoordinator
+from offsetmgr.coordinator.fence.coordinator import with_fence
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
@@ -38,7 +38,7 @@ def fence(bootstrap_servers: str, *, groups: int, commits: int, rounds: int) -> 
     plain = KafkaCoordinator(config)
     _commit(plain, [f"fence-warm-{number}" for number in range(100)], 1)
     before = _threads()
-    fenced = FencedCoordinator(config, plain)
+    fenced = with_fence(config, plain)
     sides: tuple[tuple[str, Coordinator], ...] = (("plain", plain), ("fenced", fenced))
 
     def one(kind: str, over: Coordinator) -> Contestant:

@@ -197,13 +197,13 @@ def over_kafka(settings: Settings) -> Callable[[ActorSystem], Coordinator]:
 
     def connect(system: ActorSystem) -> Coordinator:
         # Not imported by those who bring a coordinator of their own.
-        from offsetmgr.coordinator.fence.coordinator import FencedCoordinator  # noqa: PLC0415
+        from offsetmgr.coordinator.fence.coordinator import with_fence  # noqa: PLC0415
         from offsetmgr.coordinator.kafka import KafkaCoordinator  # noqa: PLC0415
 
         del system
         config = settings.kafka.for_librdkafka()
         plain = KafkaCoordinator(config)
-        return FencedCoordinator(config, plain) if settings.fence else plain
+        return with_fence(config, plain) if settings.fence else plain
 
     return connect
 

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
 from offsetmgr.coordinator.base import CommitResult, FetchResult, PartitionLog
-from offsetmgr.coordinator.fence.coordinator import FencedCoordinator
+from offsetmgr.coordinator.fence.coordinator import with_fence
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import Verdict
@@ -116,7 +116,7 @@ class FencedSide(KafkaSide):
     """One more than with librdkafka, which adds a NUL."""
 
     def _connect(self) -> Coordinator:
-        return FencedCoordinator(self._config, KafkaCoordinator(self._config, clients=2))
+        return with_fence(self._config, KafkaCoordinator(self._config, clients=2))
 
 
 @pytest.fixture(params=["memory", "kafka", "fenced"])

@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 
 from offsetmgr.coordinator.base import CommitResult, FenceCounts
 from offsetmgr.coordinator.fence import wire
-from offsetmgr.coordinator.fence.coordinator import FencedCoordinator
+from offsetmgr.coordinator.fence.coordinator import FencedCoordinator, with_fence
 from offsetmgr.coordinator.fence.finder import Finder, brokers_of
 from offsetmgr.coordinator.fence.link import Links
 from offsetmgr.coordinator.fence.seat import COMMON_PROTOCOL, INSTANCE
@@ -59,7 +59,7 @@ def service(
     given = config or {"bootstrap.servers": kafka.bootstrap_servers}
     plain = KafkaCoordinator(given, clients=1)
     # The shortest that Kafka takes: what Kafka is told more often is told sooner.
-    opened = FencedCoordinator(given, plain, session_timeout_s=6.0)
+    opened = with_fence(given, plain, session_timeout_s=6.0)
     try:
         yield opened
     finally:

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import structlog
 
@@ -44,6 +44,57 @@ _R = TypeVar("_R")
 log = structlog.get_logger("offsetmgr.coordinator.fence")
 
 
+class Runner(Protocol):
+    """Runs the fence's event loop."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """What it runs, until that is stopped."""
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for that, so long at most."""
+
+
+class LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="kafka-fence", daemon=True)
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for its end."""
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        self.loop.close()
+
+
+def with_fence(
+    config: Mapping[str, object],
+    inner: KafkaCoordinator,
+    *,
+    session_timeout_s: float = SESSION_TIMEOUT_S,
+    wall: Callable[[], float] = time.time,
+) -> FencedCoordinator:
+    """A fence around ``inner``, which is closed with it; ``config`` as for that one.
+
+    Raises InvalidValueError where the fence's own connections lack what a setting asks for.
+    """
+    client_id, service = str(config.get("client.id", "offsetmgr")), uuid.uuid4().hex
+    name = f"{socket.gethostname()}, process {os.getpid()}"
+    keeper = Keeper(
+        Links(security_of(config), client_id),
+        brokers_of(str(config.get("bootstrap.servers", ""))),
+        Identity(service, name, f"{client_id}-{service[:8]}", session_timeout_s, wall),
+        lambda group: inner.members(group, MEMBERS_S),
+    )
+    return FencedCoordinator(keeper, inner, LoopThread())
+
+
 class FencedCoordinator:
     """Commits as the member of each group; everything else is Kafka's other side as it is.
 
@@ -52,33 +103,16 @@ class FencedCoordinator:
     the service that had the group before.
     """
 
-    def __init__(
-        self,
-        config: Mapping[str, object],
-        inner: KafkaCoordinator,
-        *,
-        session_timeout_s: float = SESSION_TIMEOUT_S,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        """``config`` as for ``inner``, which is closed with this one.
-
-        Raises InvalidValueError where the fence's own connections lack what a setting asks for.
-        """
+    def __init__(self, keeper: Keeper, inner: KafkaCoordinator, runner: Runner) -> None:
+        """``inner`` is closed with this one, and the loop of ``runner`` stopped."""
+        self._keeper = keeper
         self._inner = inner
-        client_id, service = str(config.get("client.id", "offsetmgr")), uuid.uuid4().hex
-        name = f"{socket.gethostname()}, process {os.getpid()}"
-        self._keeper = Keeper(
-            Links(security_of(config), client_id),
-            brokers_of(str(config.get("bootstrap.servers", ""))),
-            Identity(service, name, f"{client_id}-{service[:8]}", session_timeout_s, wall),
-            lambda group: inner.members(group, MEMBERS_S),
-        )
-        self._loop = asyncio.new_event_loop()
+        self._runner = runner
+        self._loop = runner.loop
         self._lock = threading.Lock()
-        self._open: set[asyncio.Task[Any]] = set()
+        self._open: dict[asyncio.Task[Any], None] = {}
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="kafka-fence", daemon=True)
-        self._thread.start()
+        self._loop.call_soon_threadsafe(self._begin)
 
     @property
     def reader(self) -> KafkaCoordinator:
@@ -147,8 +181,8 @@ class FencedCoordinator:
             first, self._closed = not self._closed, True
             if first:
                 left_s = timeout_s * _LEAVE_SHARE
-                self._loop.call_soon_threadsafe(self._end, left_s)
-        self._thread.join(timeout_s)
+                self._loop.call_soon_threadsafe(self._begin_end, left_s)
+        self._runner.join(timeout_s)
         self._inner.close(max(deadline_s - time.monotonic(), 0.0))
 
     # -- the event loop
@@ -160,8 +194,8 @@ class FencedCoordinator:
 
         def begin() -> None:
             task = self._loop.create_task(do())
-            self._open.add(task)
-            task.add_done_callback(self._open.discard)
+            self._open[task] = None
+            task.add_done_callback(self._open.pop)
             task.add_done_callback(lambda done: future.set(_result(done, spoil)))
 
         with self._lock:
@@ -172,22 +206,24 @@ class FencedCoordinator:
             future.set(spoil(Failure(CLOSED)))
         return future
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        keeping = self._loop.create_task(self._keeper.keep())
-        self._loop.run_forever()
-        keeping.cancel()
-        self._keeper.close()
-        for task in self._open:
-            task.cancel()
-        # One more turn each for what was cancelled just now and for what that ends.
-        self._loop.run_until_complete(asyncio.gather(keeping, *self._open, return_exceptions=True))
-        self._loop.close()
+    def _begin(self) -> None:
+        self._keeping = self._loop.create_task(self._keeper.keep())
 
-    def _end(self, timeout_s: float) -> None:
-        leaving = self._loop.create_task(self._keeper.release_all())
-        self._loop.call_later(timeout_s, leaving.cancel)
-        leaving.add_done_callback(lambda _: self._loop.stop())
+    def _begin_end(self, timeout_s: float) -> None:
+        self._ending = self._loop.create_task(self._end(timeout_s))
+
+    async def _end(self, timeout_s: float) -> None:
+        try:
+            await asyncio.wait_for(self._keeper.release_all(), timeout_s)
+        except asyncio.TimeoutError:
+            pass  # Kafka finds out by itself
+        finally:
+            self._keeper.close()
+            left = [self._keeping, *self._open]
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+            self._loop.stop()
 
 
 def _result(done: asyncio.Task[_R], spoil: Callable[[Failure], _R]) -> _R:

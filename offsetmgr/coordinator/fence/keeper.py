@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
@@ -32,6 +32,7 @@ from offsetmgr.coordinator.fence.seat import (
     holder_of,
     taken_by,
 )
+from offsetmgr.coordinator.fence.waits import by, now
 from offsetmgr.coordinator.fence.wire import Place
 from offsetmgr.errors import Verdict, error_info
 
@@ -62,8 +63,6 @@ NAMES_S: Final = 5.0
 
 FENCED_LOGGED: Final = 100
 """Lost groups that are logged one by one."""
-
-_T = TypeVar("_T")
 
 _TRANSPORT: Final = -195
 _TIMED_OUT: Final = -185
@@ -117,7 +116,7 @@ class Keeper:
         if seat.standing is Standing.FENCED:
             return seat.refusal()
         asking = self._ask(seat)
-        left_s = max(deadline_s - _now(), 0.0)
+        left_s = max(deadline_s - now(), 0.0)
         done, _ = await asyncio.wait({asking}, timeout=left_s)
         return asking.result() if done else Failure(JOINING)
 
@@ -130,7 +129,7 @@ class Keeper:
             return CommitResult(dict.fromkeys(offsets, failure))
         seat = self._seats[group]
         try:
-            link = await _by(deadline_s, self._link(group))
+            link = await by(deadline_s, self._link(group))
         except (LinkError, asyncio.TimeoutError) as error:
             return CommitResult(dict.fromkeys(offsets, _not_sent(error)))
         place = seat.place
@@ -138,7 +137,7 @@ class Keeper:
             return CommitResult(dict.fromkeys(offsets, Failure(NOT_SEATED)))
         try:
             answer = link.send(wire.offset_commit(place, offsets))
-            codes = wire.read_committed(await _by(deadline_s, answer))
+            codes = wire.read_committed(await by(deadline_s, answer))
         except asyncio.TimeoutError:
             return CommitResult(dict.fromkeys(offsets, Failure(error_info(_TIMED_OUT))))
         except (LinkError, wire.MalformedError) as error:
@@ -172,7 +171,7 @@ class Keeper:
         interval_s = self._identity.session_timeout_s / HEARTBEATS
         while True:
             await asyncio.sleep(LOOK_S)
-            due_s = _now() - interval_s
+            due_s = now() - interval_s
             for seat in list(self._seats.values()):
                 if seat.wanted and seat.heard_s <= due_s:
                     self._confirm(seat)
@@ -184,7 +183,7 @@ class Keeper:
             self._beats.add(beat)
             beat.add_done_callback(self._beats.discard)
         elif seat.standing is Standing.OUT and seat.place is not None:
-            seat.heard_s = _now()  # not more often than a heartbeat
+            seat.heard_s = now()  # not more often than a heartbeat
             self._ask(seat)
 
     # -- taking a seat
@@ -231,10 +230,12 @@ class Keeper:
         if regaining and not seat.regained(joined):
             await link.send(wire.leave_group(place))
             return self._fence(seat, had_by_another(seat.group))
+        if lost is not None:
+            seat.grant(place)
         code = wire.read_error(await link.send(wire.sync_group(place, wire.NOTHING_ASSIGNED)))
         if code:
             return await self._not_joined(seat, code)
-        seat.take(place, _now())
+        seat.take(place, now())
         log.debug("group_held", group=seat.group, generation=place.generation)
         return None
 
@@ -244,7 +245,7 @@ class Keeper:
             return joined
         # A coordinator that has read the group from its log knows of the holder only the protocol
         # that was in use, which is the holder's own.
-        members = wire.read_described(await link.send(wire.describe_group(place.group)))
+        members = await self._members(link, place.group)
         theirs = [_protocol_of(holder.service) for holder in map(holder_of, members) if holder]
         return await self._joined(link, place, COMMON_PROTOCOL, *theirs) if theirs else joined
 
@@ -297,7 +298,7 @@ class Keeper:
         elif seen & MOVED:
             self._finder.forget(seat.group)
         elif seen:
-            seat.heard_s = _now()  # Kafka takes a commit for a heartbeat
+            seat.heard_s = now()  # Kafka takes a commit for a heartbeat
         missing = Failure(error_info(-1), "Kafka's answer does not name this partition")
         failures = {
             p: refused.get(codes[p], missing) if p in codes else missing
@@ -321,7 +322,7 @@ class Keeper:
             elif code in MOVED:
                 self._finder.forget(seat.group)
             else:
-                seat.heard_s = _now()
+                seat.heard_s = now()
         except (LinkError, wire.MalformedError):
             self._finder.forget(seat.group)
         finally:
@@ -344,18 +345,25 @@ class Keeper:
 
     async def _fenced(self, seat: Seat, deadline_s: float | None = None) -> Failure:
         """Another service has the seat: find out which, and never commit again."""
-        until_s = _now() + NAMES_S if deadline_s is None else deadline_s
+        until_s = now() + NAMES_S if deadline_s is None else deadline_s
         holder, host = None, ""
         try:
-            for member in await _by(until_s, self._describe(seat.group)):
+            for member in await by(until_s, self._describe(seat.group)):
                 holder, host = holder_of(member), member.host
         except (LinkError, wire.MalformedError, asyncio.TimeoutError):
             pass  # that there is one is what matters
         return self._fence(seat, taken_by(seat.group, holder, host))
 
     async def _describe(self, group: str) -> list[Described]:
-        link = await self._link(group)
-        return wire.read_described(await link.send(wire.describe_group(group)))
+        return await self._members(await self._link(group), group)
+
+    async def _members(self, link: Link, group: str) -> list[Described]:
+        code, members = wire.read_described(await link.send(wire.describe_group(group)))
+        if code in MOVED:
+            self._finder.forget(group)
+        if code:  # of a group that cannot be read now nothing may be concluded
+            raise RefusedError(error_info(code))
+        return members
 
     def _fence(self, seat: Seat, why: str) -> Failure:
         if seat.standing is not Standing.FENCED:
@@ -393,12 +401,3 @@ def _not_sent(error: Exception) -> Failure:
 def _protocol_of(service: str) -> str:
     """The assignment protocol of a service's own."""
     return f"{COMMON_PROTOCOL}-{service}"
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-async def _by(deadline_s: float, wanted: Awaitable[_T]) -> _T:
-    """What ``wanted`` gives, by then; it goes on where it is late.  Raises TimeoutError."""
-    return await asyncio.wait_for(asyncio.shield(wanted), max(deadline_s - _now(), 0.0))

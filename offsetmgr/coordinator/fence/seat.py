@@ -98,10 +98,14 @@ class Seat:
         """Whether there is nothing to remember of the group."""
         return self.standing is Standing.OUT and self.place is None and not self.wanted
 
-    def take(self, place: Place, now_s: float) -> None:
-        """It is ours."""
+    def grant(self, place: Place) -> None:
+        """It was given back: whatever becomes of the next request, this place is asked for."""
         self.place = place
         self.unanswered = 0
+
+    def take(self, place: Place, now_s: float) -> None:
+        """It is ours."""
+        self.grant(place)
         self.heard_s = now_s
         self.standing = Standing.SEATED
 

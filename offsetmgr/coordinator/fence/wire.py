@@ -256,19 +256,19 @@ def read_left(raw: bytes) -> int:
     return error
 
 
-def read_described(raw: bytes) -> list[Described]:
-    """The members of the one group that was asked for; none where it failed."""
+def read_described(raw: bytes) -> tuple[int, list[Described]]:
+    """Code, and the members of the one group that was asked for."""
     reader = Reader(raw)
-    members = []
+    error, members = 0, []
     for _ in reader.count():
-        reader.int16()
+        error = reader.int16()
         for _field in ("group", "state", "protocol type", "protocol"):
             reader.string()
         for _ in reader.count():
             reader.string()  # the member's id
             members.append(Described(reader.string(), reader.string(), reader.blob()))
             reader.blob()  # what it reads
-    return members
+    return error, members
 
 
 def read_committed(raw: bytes) -> dict[tuple[str, int], int]:

@@ -55,6 +55,16 @@ def test_a_first_place_is_always_good() -> None:
     assert Seat("g").regained(joined(1_000))
 
 
+@pytest.mark.fault(8)
+def test_a_place_that_was_given_back_is_the_last_one() -> None:
+    """Though the answer to the request after it was lost: what comes later is held against it."""
+    seat = lost_seat(unanswered=1)
+    seat.grant(PLACE._replace(member="m-2", generation=9))
+    assert seat.standing is Standing.OUT
+    assert seat.regained(joined(11))
+    assert not seat.regained(joined(12))
+
+
 def test_a_late_answer_does_not_unseat() -> None:
     """What was said of an earlier place says nothing of the present one."""
     seat = lost_seat()

@@ -48,6 +48,12 @@ def test_a_member_s_leave_speaks_of_the_member() -> None:
     assert wire.read_left(throttle + struct.pack(">h", 15) + b"\0\0\0\0") == 15
 
 
+def test_a_group_that_cannot_be_described_is_not_empty() -> None:
+    """A coordinator that is just starting names no members, and says so."""
+    loading = b"\0\0\0\1" + struct.pack(">h", 14) + b"\0\1g" + b"\0\0" * 3 + b"\0\0\0\0"
+    assert wire.read_described(loading) == (14, [])
+
+
 @pytest.mark.parametrize("raw", [b"", b"\0\0\0\0\0", b"\0\0\0\0\0\0\0\0\0\1\0\x7f"])
 def test_an_answer_that_is_cut_short(raw: bytes) -> None:
     """It is malformed, and nothing is read beyond its end."""
