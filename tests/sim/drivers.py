@@ -135,12 +135,13 @@ class Driver:
 
     def submit_sync(self, key: ManagerKey, offset: int, timeout_s: float) -> None:
         """Submit, and wait until the coordinator has it."""
-        value = OffsetAndMetadata(offset, str(self._judge.next_order()))
 
         def do() -> None:
             before = self.newest.get(key)
             if key in self.stopping or self.closed or (before and offset < before.offset):
                 return
+            # Not before its turn: two threads that wait may get theirs in any order.
+            value = OffsetAndMetadata(offset, str(self._judge.next_order()))
             self._took(key, value, rewind=False)
             where = (key.topic, key.partition)
             self.client.submit(key.group, {where: value}, sync=True, timeout=timeout_s)

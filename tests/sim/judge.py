@@ -206,7 +206,10 @@ class Judge(Referee):
                 self.blame(f"{key}: {value} was committed, which nobody submitted")
             if not is_late:
                 self._judge_order(key, truth, value)
-            truth.tampered_at = order if order in truth.foreign else 0
+            # Where somebody has deleted what stood, nothing is there to be put back.
+            on_nothing = is_late and truth.tampered_at and truth.value is None
+            if not on_nothing:
+                truth.tampered_at = order if order in truth.foreign else 0
             truth.settled_before.discard(truth.tampered_at)
             truth.applied.add(order)
             truth.value, truth.is_late = value, is_late

@@ -22,7 +22,7 @@ class Loop:
     lineage = "loop"
 
     def __init__(self, process: Process) -> None:
-        self._process = process
+        self.process = process
         self._loop = cast("asyncio.AbstractEventLoop", self)
         self._ready: deque[asyncio.Handle] = deque()
         self._scheduled = False
@@ -30,6 +30,8 @@ class Loop:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.trouble: list[str] = []
         """What went wrong in a callback or in a task that nobody awaits."""
+        self.stopped = False
+        """Whether its owner has ended it."""
         process.on_kill.append(self._dispose)
 
     def run(self, budget: int) -> str | None:
@@ -49,7 +51,7 @@ class Loop:
     def _wake(self) -> None:
         if self._ready and not self._scheduled:
             self._scheduled = True
-            self._process.dispatcher.schedule(self)
+            self.process.dispatcher.schedule(self)
 
     def call_soon(
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
@@ -88,7 +90,7 @@ class Loop:
             self._wake()
 
         delay_s = max(0.0, when - self.time())
-        self._timers[handle] = self._process.timers.call_after(delay_s, due)
+        self._timers[handle] = self.process.timers.call_after(delay_s, due)
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -119,9 +121,13 @@ class Loop:
         done.set_result(func(*args))
         return done
 
+    def stop(self) -> None:
+        """All that it had to do is done."""
+        self.stopped = True
+
     def time(self) -> float:
         """Seconds of the simulation."""
-        return self._process.clock.now()
+        return self.process.clock.now()
 
     def get_task_factory(self) -> None:
         """Ask for one: there is none."""
@@ -132,15 +138,15 @@ class Loop:
 
     def is_closed(self) -> bool:
         """Whether the process is dead."""
-        return self._process.dead
+        return self.process.dead
 
     def is_running(self) -> bool:
         """Whether the process lives."""
-        return not self._process.dead
+        return not self.process.dead
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Remember what nobody else will hear of."""
-        if not self._process.dead:
+        if not self.process.dead:
             self.trouble.append(f"{context.get('message')}: {context.get('exception')!r}")
 
     def _dispose(self) -> None:

@@ -1,8 +1,8 @@
 """Several processes in one simulation: one clock, one seeded schedule, and each can be killed.
 
-A process has actors, timers, threads and an event loop of its own (``threads``, ``loop``).  A
-killed one does nothing any more, as after ``kill -9``: what others hold of it (the answer that
-Kafka sends) reaches nobody.
+A process has actors, timers, threads and an event loop of its own (``threads``, ``loop``).  One
+that is frozen goes on later, with what has come for it meanwhile.  A killed one does nothing any
+more, as after ``kill -9``: what others hold of it (the answer that Kafka sends) reaches nobody.
 """
 
 from __future__ import annotations
@@ -78,6 +78,9 @@ class _Guest:
         return f"{self._process.name}:{self._runnable.lineage}"
 
     def run(self, budget: int) -> str | None:
+        if self._process.frozen:
+            self._process.held.append(self)
+            return None
         return None if self._process.dead else self._runnable.run(budget)
 
 
@@ -100,6 +103,9 @@ class Process(ActorSystem):
         self.host = host
         self.name = name
         self.dead = False
+        self.frozen = False
+        self.held: list[Runnable] = []
+        """What is ready to run when a frozen process thaws."""
         self.on_kill: list[Callable[[], None]] = []
         """What has to be cleared away at the end, dead as it is."""
         self.clock = host.clock
@@ -112,11 +118,25 @@ class Process(ActorSystem):
         """End at once; twice is harmless."""
         if self.dead:
             return
-        self.dead = True
+        self.dead, self.frozen = True, False
         self.timers.close()
-        self.host.processes.remove(self)
+        if self in self.host.processes:
+            self.host.processes.remove(self)
         for clear in self.on_kill:
             clear()
+
+    def freeze(self) -> None:
+        """Stand still, timers and all, as after SIGSTOP."""
+        self.frozen = True
+        self.host.processes.remove(self)
+
+    def thaw(self) -> None:
+        """Go on, with what is overdue."""
+        self.frozen = False
+        self.host.processes.append(self)
+        held, self.held = self.held, []
+        for each in held:
+            self.host.dispatcher.schedule(each)
 
     def wait(self, future: Future[_T], timeout_s: float | None) -> _T:
         """Wait as a thread of this process; see `tests.sim.threads`."""

@@ -21,6 +21,7 @@ from unittest import mock
 import structlog
 
 from offsetmgr.manager import state as machine
+from tests.sim.fence_world import FenceWorld
 from tests.sim.service_world import ServiceWorld
 from tests.sim.world import World
 
@@ -38,6 +39,11 @@ SERVICE_EVERY: Final = 5
 """One seed of so many runs clients and service as well; such a run takes four times as long."""
 
 SERVICE_SEEDS: Final = range(SERVICE_EVERY - 1, 10_000_000, SERVICE_EVERY)
+
+FENCE_EVERY: Final = 10
+"""One seed of so many runs services with a fence, which take groups over from one another."""
+
+FENCE_SEEDS: Final = range(2, 10_000_000, FENCE_EVERY)
 
 
 class SeedError(AssertionError):
@@ -83,8 +89,10 @@ def silence() -> Iterator[None]:
         structlog.configure(**before)
 
 
-def world_of(seed: int) -> World | ServiceWorld:
+def world_of(seed: int) -> World | ServiceWorld | FenceWorld:
     """The run of ``seed``, before it begins."""
+    if seed in FENCE_SEEDS:
+        return FenceWorld(seed)
     return ServiceWorld(seed) if seed in SERVICE_SEEDS else World(seed)
 
 

@@ -74,6 +74,9 @@ def test_every_fault_and_every_transition_is_met(told: str) -> None:
     wanted |= {f"service: crash_{what}" for what in crashed} | {"service: drain_service"}
     wanted |= {"service: cut", "service: jump_wall", "service: replace_driver"}
     wanted |= {"client: sync submit acknowledged", "client: told of a commit"}
+    wanted |= {f"fence: {what}" for what in ("takeover", "freeze", "cut", "move_coordinator")}
+    fates = ("lost", "unanswered", "closed", "slow", "refused")
+    wanted |= {f"fence: {kind} {fate}" for kind in ("join", "heartbeat", "find") for fate in fates}
     wanted |= {transition(*pair) for pair in machine.TABLE.keys() - RARE}
     rare = {what: met.get(what, 0) for what in wanted if met.get(what, 0) < 10}
     assert not rare
