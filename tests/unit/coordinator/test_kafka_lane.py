@@ -172,6 +172,27 @@ def test_stuck(road: Road) -> None:
     assert first.holders == 0
 
 
+def test_hung_requests_hold_the_lane_no_longer_than_that(road: Road) -> None:
+    """However many there are: at the limit others wait until the first has been held STUCK_S."""
+    for _ in range(LATE_LIMIT // WINDOW):
+        for _ in range(WINDOW):
+            road.job("hung", timeout_s=1)
+        road.advance(1)
+    hung, passed_s = list(road.sent), road.clock.now()
+    clients = {id(job.client): job.client for job in hung}.values()
+    others = [road.job("other", timeout_s=60) for _ in range(WINDOW)]
+    road.advance(STUCK_S - passed_s - 0.01)
+    assert road.sent == hung
+    road.advance(0.01)
+    assert [job.client for job in hung[:WINDOW]] == [None] * WINDOW
+    assert road.sent == [*hung, *others]
+    road.advance(passed_s)
+    assert [job.client for job in hung] == [None] * LATE_LIMIT
+    for job in others:
+        job.finish("done")
+    assert [client.holders for client in clients if client] == [0]
+
+
 def test_deadline_while_a_detail_is_looked_up(road: Road) -> None:
     """Where the answer is known but for a detail, the deadline tells it, not "unknown"."""
     job = road.job()
