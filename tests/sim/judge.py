@@ -50,6 +50,9 @@ class Truth:
     """Newest that was acknowledged to the user."""
     tampered_at: int = 0
     """When somebody else last changed it; 0 when something was committed since."""
+    deleted: bool = False
+    """Whether somebody else has deleted it, and at most lost commits have landed since: nothing is
+    there to be put back."""
     foreign: set[int] = field(default_factory=set)
     """What somebody else committed; a manager may keep it from expiring."""
     tampering_read: bool = False
@@ -135,6 +138,7 @@ class Judge(Referee):
         truth.tampered_at = self.next_order() if value is None else order_of(value)
         truth.foreign.add(truth.tampered_at)
         truth.tampering_read = False
+        truth.deleted = value is None
         # Where a lost commit has just landed, what was acknowledged before is being put back.
         is_quiet = self._system.clock.now() - truth.late_s > 3 * LATEST_LANDING_S
         truth.settled_before = {n for n in truth.submitted if is_quiet and n <= truth.acked}
@@ -173,7 +177,7 @@ class Judge(Referee):
             excused = truth.foreign or isinstance(result.error, OffsetRegressionError)
             if promise.must_commit and not excused:
                 self.blame(f"{key}: nothing went wrong, yet this was left: {result}")
-        elif newest is not None and not truth.tampered_at:
+        elif newest is not None and not truth.tampered_at and not truth.deleted:
             standing = order_of(result.committed)
             if standing not in truth.applied:
                 self.blame(f"{key}: called committed and was not: {result}")
@@ -206,10 +210,8 @@ class Judge(Referee):
                 self.blame(f"{key}: {value} was committed, which nobody submitted")
             if not is_late:
                 self._judge_order(key, truth, value)
-            # Where somebody has deleted what stood, nothing is there to be put back.
-            on_nothing = is_late and truth.tampered_at and truth.value is None
-            if not on_nothing:
-                truth.tampered_at = order if order in truth.foreign else 0
+            truth.deleted = truth.deleted and is_late
+            truth.tampered_at = order if order in truth.foreign else 0
             truth.settled_before.discard(truth.tampered_at)
             truth.applied.add(order)
             truth.value, truth.is_late = value, is_late
@@ -295,7 +297,7 @@ class Judge(Referee):
         if self._promises:
             self.blame(f"never answered: {self._promises}")
         for key, truth in self.truths.items():
-            if truth.tampered_at:
+            if truth.tampered_at or truth.deleted:
                 continue
             if truth.current < truth.acked:
                 self.blame(f"{key}: {truth.acked} was acknowledged; at last {truth.current} stands")
