@@ -205,6 +205,7 @@ _ROWS: Final = (
 OFFSET_CHANGED: Final = 32_001
 COMMITS_PAUSED: Final = 32_002
 OFFSET_OUTSIDE_LOG: Final = 32_003
+TOPIC_RECREATED: Final = 32_004
 
 OWN_CODES: Final = 32_000
 """Codes from here on are this product's, beyond all that Kafka may come to use."""
@@ -221,6 +222,10 @@ _OWN_ROWS: Final = (
     ErrorInfo(
         OFFSET_OUTSIDE_LOG, "OFFSET_OUTSIDE_LOG", False, _P, _C, _REFUSED,
         "a committed offset lies outside its partition's log; commit.on_out_of_range decides",
+    ),
+    ErrorInfo(
+        TOPIC_RECREATED, "TOPIC_RECREATED", False, _P, _O, _REFUSED,
+        "offsets of before count records that are gone; rewind() to where the new ones begin",
     ),
 )  # fmt: skip
 

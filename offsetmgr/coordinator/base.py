@@ -60,6 +60,8 @@ class TopicLog(NamedTuple):
 
     partitions: Mapping[int, PartitionLog]
     failure: Failure | None = None
+    topic_id: str = ""
+    """Another one where a topic of the same name was made anew; empty where it is not known."""
 
 
 class FenceCounts(NamedTuple):

@@ -306,11 +306,14 @@ class KafkaCoordinator:
     ) -> None:
         """Ask for the ends of the logs of the topics that exist."""
         found: dict[str, list[int]] = {}
+        ids: dict[str, str] = {}
         unknown: dict[str, TopicLog] = {}
         for topic, pending in topics.items():
             error = pending.exception()
             if error is None:
-                found[topic] = [p.id for p in pending.result().partitions]
+                described = pending.result()
+                found[topic] = [p.id for p in described.partitions]
+                ids[topic] = str(described.topic_id)
             else:
                 unknown[topic] = TopicLog({}, self._explained(error))
         if not found:
@@ -321,10 +324,10 @@ class KafkaCoordinator:
             asked = [_offsets(client, found, spec, job.librdkafka_timeout_s()) for spec in specs]
 
         def put_together(_: object) -> None:
-            logs = {
-                topic: topic_log(numbers, {n: [each[topic, n] for each in asked] for n in numbers})
-                for topic, numbers in found.items()
-            }
+            logs = {}
+            for topic, numbers in found.items():
+                ends = {n: [each[topic, n] for each in asked] for n in numbers}
+                logs[topic] = topic_log(numbers, ends, ids[topic])
             job.finish({**logs, **unknown})
 
         _when_done([future for each in asked for future in each.values()], job, put_together)

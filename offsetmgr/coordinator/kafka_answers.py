@@ -89,9 +89,12 @@ def holders(group: str, described: Pending[Any]) -> str:
     return live_members(group, members) if members else ""
 
 
-def topic_log(partitions: Iterable[int], asked: Mapping[int, Sequence[Pending[Any]]]) -> TopicLog:
+def topic_log(
+    partitions: Iterable[int], asked: Mapping[int, Sequence[Pending[Any]]], topic_id: str
+) -> TopicLog:
     """Put together what was asked of each log: its first end, its last, and maybe a time."""
-    return TopicLog({number: _partition_log(asked[number]) for number in partitions})
+    logs = {number: _partition_log(asked[number]) for number in partitions}
+    return TopicLog(logs, topic_id=topic_id)
 
 
 def _partition_log(asked: Sequence[Pending[Any]]) -> PartitionLog:

@@ -38,6 +38,8 @@ class BrokerState:
         self._logs: dict[str, dict[int, PartitionLog]] = {}
         self._times_ms: dict[TopicPartition, dict[int, int]] = {}
         self._deleted: set[str] = set()
+        self._ids: dict[str, int] = {}
+        """How often each topic was created."""
 
     def join(self, group: str, client_id: str, host: str = "/127.0.0.1") -> None:
         """Make ``client_id`` a live member: commits of others are refused until it leaves."""
@@ -54,6 +56,7 @@ class BrokerState:
         """Create ``topic`` with empty logs."""
         with self._lock:
             self._deleted.discard(topic)
+            self._ids[topic] = self._ids.get(topic, 0) + 1
             self._logs[topic] = {p: PartitionLog(0, 0) for p in range(partitions)}
 
     def set_log(
@@ -148,7 +151,7 @@ class BrokerState:
                 times_ms = self._times_ms.get(TopicPartition(topic, number), {})
                 later = [offset for offset, each_ms in times_ms.items() if each_ms >= at_ms]
                 logs[number] = log._replace(offset_at=min(later, default=None))
-        return TopicLog(logs)
+        return TopicLog(logs, topic_id=str(self._ids[topic]))
 
     def _refusal(self, partition: TopicPartition, value: OffsetAndMetadata) -> ErrorInfo | None:
         log = self._logs.get(partition.topic)

@@ -7,6 +7,8 @@ As ``on_out_of_range`` says:
 - ``refuse``: what lies outside is not committed; it stays dirty and visible, as any refusal.
 - ``clamp``: the nearest end of the log is committed in its place, and that is told.
 
+Whichever it is: each such look also finds a topic that was deleted and made anew, and tells.
+
 For the last two the ends are read before a commit, but only where the offset is not between the
 ends that are known already; meanwhile that partition waits and the others go on.  Where the ends
 cannot be read, the offset is committed: the look must not be why nothing is committed.
@@ -17,7 +19,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from offsetmgr.codes import OFFSET_OUTSIDE_LOG, error_info
+from offsetmgr.codes import OFFSET_OUTSIDE_LOG, TOPIC_RECREATED, error_info
 from offsetmgr.coordinator.base import Failure
 
 if TYPE_CHECKING:
@@ -71,6 +73,8 @@ class Found(NamedTuple):
     partition: TopicPartition
     version: Version
     outside: Outside | None
+    recreated: Failure | None
+    """Set where the topic is another one than at the last look."""
 
 
 class Bounds:
@@ -85,6 +89,8 @@ class Bounds:
         self._reading: dict[TopicPartition, Version] = {}
         # What may be committed as it was found, at its next turn.
         self._cleared: dict[TopicPartition, Version] = {}
+        # Which topic of that name it was.
+        self._ids: dict[TopicPartition, str] = {}
         # What was told of already.
         self._told: dict[TopicPartition, int] = {}
         self._request = LogsRequest(0, ())
@@ -97,7 +103,8 @@ class Bounds:
 
     def forget(self, partition: TopicPartition) -> None:
         """Its manager is gone."""
-        for held in (self._ends, self._waiting, self._reading, self._cleared, self._told):
+        books = (self._ends, self._waiting, self._reading, self._cleared, self._ids, self._told)
+        for held in books:
             held.pop(partition, None)
 
     def admit(self, partition: TopicPartition, version: Version) -> Version | None:
@@ -154,8 +161,18 @@ class Bounds:
             if ends is not None and ends.failure is None:
                 self._ends[partition] = ends
                 outside = _outside(version, ends)
-            found.append(Found(partition, version, outside))
+            recreated = None if log is None else self._recreated(partition, log.topic_id)
+            found.append(Found(partition, version, outside, recreated))
         return found
+
+    def _recreated(self, partition: TopicPartition, topic_id: str) -> Failure | None:
+        if not topic_id:
+            return None
+        known, self._ids[partition] = self._ids.get(partition, topic_id), topic_id
+        if known == topic_id:
+            return None
+        info = error_info(TOPIC_RECREATED)
+        return Failure(info, f"the topic was made anew, as {topic_id}, not {known}; {info.hint}")
 
 
 def _outside(version: Version, ends: PartitionLog) -> Outside | None:

@@ -201,18 +201,21 @@ class Outcomes:
         notes: Notes = []
         bounds = self._books.bounds
         for found in bounds.read(request, logs):
-            partition, version, outside = found
+            partition, version, outside, recreated = found
+            kept = self._ledger.kept(partition)
+            committed = None if kept is None else kept.value
+            if recreated is not None:
+                notes.append((partition, Noticed(recreated, version.value, committed)))
             if bounds.before_commits and (outside is None or bounds.policy == "clamp"):
                 bounds.clear(partition, outside.nearest if outside else version)
                 self._dirty.expect(self._dirty.get(partition))
             if outside is None:
                 continue
-            failure, kept = outside.failure(bounds.policy), self._ledger.kept(partition)
+            failure = outside.failure(bounds.policy)
             if bounds.policy == "refuse":
                 notes.append((partition, self._refused(partition, version, failure, now)))
                 self._dirty.expect(self._dirty.get(partition))
             elif (bounds.before_commits or kept == version) and bounds.is_news(found):
-                committed = None if kept is None else kept.value
                 notes.append((partition, Noticed(failure, version.value, committed)))
         return notes
 

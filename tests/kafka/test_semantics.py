@@ -159,6 +159,29 @@ def test_a_topic_that_is_deleted_and_made_anew_while_it_is_held(
         assert "holds 0 to 0; was the topic recreated" in here.told(handle, "OFFSET_OUTSIDE_LOG")
 
 
+@pytest.mark.fault(23)
+def test_a_topic_made_anew_with_as_many_records_is_told_by_its_id(
+    kafka: DevKafka, group: str, new_topic: TopicFactory
+) -> None:
+    """What is committed lies within the new log, and counts records of the old one all the same."""
+    topic = new_topic()
+    with node(kafka, group) as here:
+        here.produce(topic, 20)
+        handle = here.factory.spawn(group, topic, 0)
+        handle.submit(10)
+        assert here.flush(handle).uncommitted is None
+        here.reset(topic, 30)
+        assert "holds 0 to 20" in here.told(handle, "OFFSET_OUTSIDE_LOG")
+        here.admin.delete_topics([topic])[topic].result(WAIT_S)
+        here.told(handle, "OFFSET_CHANGED_EXTERNALLY")
+        create_topic(kafka, topic, 1)
+        here.produce(topic, 20)
+        handle.rewind(11)
+        assert here.flush(handle).uncommitted is None
+        assert "the topic was made anew, as " in here.told(handle, "TOPIC_RECREATED")
+        assert here.holds(topic) == OffsetAndMetadata(11)
+
+
 def test_the_leader_epoch_travels_and_comes_back(
     kafka: DevKafka, group: str, new_topic: TopicFactory
 ) -> None:

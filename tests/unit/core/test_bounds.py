@@ -226,3 +226,26 @@ def test_a_flush_does_not_wait_for_the_interval_where_the_log_is_looked_at() -> 
     future = core.factory.flush([handle.key], 10.0)
     core.advance(5.0)
     assert future.get(timeout=0) == {handle.key: StopResult(at(30))}
+
+
+@pytest.mark.fault(23)
+@pytest.mark.parametrize("policy", ["warn", "clamp"])
+def test_a_topic_made_anew_is_told_though_the_offsets_lie_within_it(policy: str) -> None:
+    """Once, by the next look at its log, and never of one that is as it was."""
+    core, handle = begun(policy)
+    handle.submit(12)
+    core.advance(3 * ROUND_S)
+    assert told(core) == []
+    core.broker.delete_topic("t")
+    core.broker.create_topic("t", 3)
+    core.broker.set_log(tp(), 0, 100)
+    core.advance(3 * ROUND_S)
+    handle.submit(25)
+    core.advance(5 * ROUND_S)
+    assert [code for code, _ in told(core)] == ["OFFSET_CHANGED_EXTERNALLY", "TOPIC_RECREATED"]
+    error = core.listener.failures[-1][1]
+    assert isinstance(error, OffsetNoticeError)
+    assert error.info.fault is Fault.OPERATOR
+    assert "the topic was made anew, as 2, not 1; offsets of before count records" in str(error)
+    assert core.holds() == at(25)
+    assert not handle.status().dirty
