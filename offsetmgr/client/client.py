@@ -279,6 +279,7 @@ class OffsetClient:
         """Flush, stop all managers and end; within `timeout` seconds.
 
         Says what was committed and what was not.  Twice is harmless: the answer is the same.
+        Managers that another thread is stopping are waited for, and left to its answer.
         """
         deadline = Deadline(timeout)
         if not self._close_lock.acquire(timeout=deadline.within_s()):
@@ -295,6 +296,7 @@ class OffsetClient:
         with core.lock:
             core.closing = True
         result = settle.stop(core, Scope(), deadline)
+        core.await_stops(deadline)
         core.end(deadline)
         lifetime.forget(self)
         if result.uncommitted:

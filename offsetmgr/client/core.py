@@ -194,6 +194,12 @@ class Core:
                 self.end_at = time.monotonic() + ABANDONED_S
                 self.wake.notify()
 
+    def await_stops(self, deadline: Deadline) -> None:
+        """Wait for what other threads stop: it may need the sender, which is about to end."""
+        with self.lock:
+            wait_s = deadline.within_s(threading.TIMEOUT_MAX)
+            self.changed.wait_for(lambda: not self.outbox.keys(), wait_s)
+
     def end(self, deadline: Deadline) -> None:
         """End the threads, within the deadline, and close all mailboxes."""
         with self.lock:

@@ -109,7 +109,7 @@ class Settling:
     def flush(self) -> FlushResult:
         """Ask until all is committed, or waiting longer is pointless."""
         pause_s = FIRST_PAUSE_S
-        while self._outstanding() and not self._deadline.over:
+        while self._outstanding() and not self._is_over():
             if not self._attempt(wire.FLUSH) and self._core.fenced is not None:
                 break
             if self._outstanding():
@@ -119,11 +119,15 @@ class Settling:
     def stop(self) -> FlushResult:
         """Ask until the service has committed what the managers hold, and stopped them."""
         pause_s = FIRST_PAUSE_S
-        while self._to_stop() and not self._deadline.over:
+        while self._to_stop() and not self._is_over():
             if self._attempt(wire.STOP) or self._core.fenced is not None:
                 break
             pause_s = self._pause(pause_s, self._to_stop)
         return self._result()
+
+    def _is_over(self) -> bool:
+        """Whether nobody waits any more, or nobody sends: another thread has closed the client."""
+        return self._deadline.over or self._core.ended.is_set()
 
     def _pause(self, pause_s: float, is_wanted: Callable[[], bool]) -> float:
         """Wait, no longer than there is anything to wait for."""
@@ -164,7 +168,7 @@ class Settling:
         return counts
 
     def _drain(self) -> bool:
-        """Wait until the service has all of it, or has refused it."""
+        """Wait until the service has all of it, or has refused it; False where it does not come."""
         core = self._core
         with core.lock:
             waiting = list(self._targets.items())
@@ -175,13 +179,13 @@ class Settling:
                     key, version = waiting[-1]
                     held = core.outbox.get(key)
                     if held is not None and held.settled_version < version:
-                        return core.fenced is not None
+                        return core.fenced is not None or core.ended.is_set()
                     waiting.pop()
                 return True
 
             done = core.changed.wait_for(sent, self._deadline.within_s())
             core.check_fence()
-            return done
+            return done and not core.ended.is_set()
 
     def _ask(self, path: str) -> bool:
         core = self._core
@@ -269,4 +273,6 @@ class Settling:
             return known
         if self._is_gone(key):
             return ManagerStoppedError(f"{key} was stopped before this offset was committed")
+        if core.ended.is_set():
+            return ManagerStoppedError(f"the client was closed before {key} was committed")
         return OffsetTimeoutError(f"not acknowledged within {self._deadline.timeout} s")

@@ -73,7 +73,7 @@ class Commit:
                 held = self._held[key]
                 if key in self._final or held.committed_version >= version:
                     continue
-                if self._core.outbox.get(key) is not held:
+                if self._core.outbox.get(key) is not held or self._core.ended.is_set():
                     message = f"{key} was stopped before this offset was committed"
                     self._final[key] = ManagerStoppedError(message)
                 else:
@@ -112,7 +112,8 @@ class Commit:
                 data = self._core.post(wire.OFFSETS, body, self._deadline, batch.sequence)
             except Unreachable as error:
                 sent = sent or error.sent
-                if not sent or self._deadline.over or self._core.outbox.epoch != batch.epoch:
+                over = self._deadline.over or self._core.ended.is_set()
+                if not sent or over or self._core.outbox.epoch != batch.epoch:
                     raise
                 self._reason = telling(self._reason, error, self._deadline)
                 self._core.ended.wait(self._deadline.within_s(pause_s))

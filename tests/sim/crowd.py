@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 _TIMEOUTS_S: Final = (0.0, 0.5, 3.0, 8.0)
 
+PATIENT_S: Final = 300.0
+"""Longer than any run: who waits so long is answered because what was waited for has come."""
+
+_WAITS_S: Final = (*_TIMEOUTS_S, PATIENT_S)
+
 
 class Crowd:
     """The drivers; without arguments, a method picks one of them."""
@@ -173,7 +178,7 @@ class Crowd:
         if driver is not None and driver.newest:
             key = self._rng.choice(sorted(driver.newest))
             offset = driver.newest[key].offset + self._rng.randint(1, 4)
-            driver.submit_sync(key, offset, self._rng.choice(_TIMEOUTS_S))
+            driver.submit_sync(key, offset, self._rng.choice(_WAITS_S))
 
     def overtake(self) -> None:
         """Submit and wait for it, and change one's mind meanwhile."""
@@ -181,7 +186,7 @@ class Crowd:
         if driver is not None and driver.newest:
             key = self._rng.choice(sorted(driver.newest))
             newest = driver.newest[key].offset
-            driver.submit_sync(key, newest + self._rng.randint(1, 4), self._rng.choice(_TIMEOUTS_S))
+            driver.submit_sync(key, newest + self._rng.randint(1, 4), self._rng.choice(_WAITS_S))
             self._pass_time(self._rng.choice((0.0, 0.0, 0.01)))
             if not driver.process.dead:
                 driver.submit(key, max(0, newest + self._rng.randint(-3, 4)), rewind=True)
@@ -190,7 +195,7 @@ class Crowd:
         """Flush everything."""
         driver = self._some()
         if driver is not None:
-            driver.flush(self._rng.choice(_TIMEOUTS_S))
+            driver.flush(self._rng.choice(_WAITS_S))
 
     def stop(self) -> None:
         """Stop some managers of one group."""
@@ -199,13 +204,13 @@ class Crowd:
             group = self._rng.choice(driver.keys).group
             keys = [k for k in driver.keys if k.group == group and self._rng.random() < 0.7]
             if keys:
-                driver.stop(keys, self._rng.choice(_TIMEOUTS_S))
+                driver.stop(keys, self._rng.choice(_WAITS_S))
 
     def close(self) -> None:
         """End a driver properly."""
         driver = self._some()
         if driver is not None and driver not in self.zombies and self._rng.random() < 0.3:
-            driver.close(self._rng.choice(_TIMEOUTS_S))
+            driver.close(self._rng.choice(_WAITS_S))
 
     def spawn(self) -> None:
         """Ask for a handle, and for its initial offset."""

@@ -168,7 +168,9 @@ class ServiceJudge(Referee):
         orders = {order for _, order in _offsets(call)}
         if incarnation < self.heard.newest.get(name, 0):
             self.met["request: of a fenced incarnation"] += 1
-            self._banned |= orders - self.heard.orders
+            # What stands already may be committed again, to keep it alive.
+            stood = {order for fate in self.fates.values() for order in fate.applied}
+            self._banned |= orders - self.heard.orders - stood
         self.heard.orders |= orders
 
     def answered(self, call: Call, answer: Answer) -> None:

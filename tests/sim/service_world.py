@@ -170,6 +170,9 @@ class ServiceWorld:
             self.start_service()
             self.pass_time(15.0)
         self._look_at_queues()
+        for driver in self.crowd.drivers.values():
+            if not driver.process.dead and not driver.idle:
+                self.judge.blame(f"{driver.name} still waits for an answer, though all is well")
         for driver in self.crowd.living():
             driver.flush(8.0)
         self.pass_time(8.5)
@@ -250,7 +253,10 @@ class ServiceWorld:
         results = service.drained or {}
         left = {key: result for key, result in results.items() if result.uncommitted is not None}
         self.disturbed = self.disturbed or bool(left)
-        excused = all(isinstance(each.error, OffsetRegressionError) for each in left.values())
+        excused = all(
+            isinstance(each.error, OffsetRegressionError) or self.judge.fates[key].tampered
+            for key, each in left.items()
+        )
         if self.weather.calm and not excused:
             self.judge.blame(f"nothing went wrong, yet the drain left {left}")
 

@@ -10,6 +10,7 @@ from actors import Future
 from offsetmgr.client.core import Core
 from offsetmgr.client.outbox import Outbox
 from offsetmgr.manager import Factory
+from offsetmgr.manager.ticket import Ticket
 from offsetmgr.service import sessions
 from offsetmgr.service.core import OffsetService
 from offsetmgr.service.sessions import Answers, Caller, Registry, Sorting
@@ -112,6 +113,12 @@ def test_acknowledgements_before_the_coordinator(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Factory, "flush", early)
     assert "is committed, and" in found()
+
+
+def test_answers_at_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that lets whoever flushes or stops wait for the whole of their time is found."""
+    monkeypatch.setattr(Ticket, "done", lambda *_: None)
+    assert "still waits for an answer" in found()
 
 
 def test_stopped_managers_that_stay_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -293,6 +293,7 @@ class _Threading:
     Condition = SimCondition
     Event = SimEvent
     Thread = SimThread
+    TIMEOUT_MAX = threading.TIMEOUT_MAX
 
     @staticmethod
     def current_thread() -> object:

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.client import OffsetClient, core, lifetime
-from offsetmgr.errors import ManagerExistsError
+from offsetmgr.errors import ManagerExistsError, ManagerStoppedError, OffsetManagerError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
+from tests.unit.client.scripted import WAIT_S, Fault
 
 if TYPE_CHECKING:
+    from offsetmgr.client import FlushResult
     from tests.unit.client.scripted import ScriptedService
 
 ROOT = Path(__file__).parents[3]
@@ -129,6 +131,76 @@ def test_a_handle_keeps_its_client(service: ScriptedService) -> None:
     assert held[0].stop().committed == OffsetAndMetadata(5)
     with pytest.warns(ResourceWarning):
         held.clear()
+
+
+def test_a_close_beside_a_stop(service: ScriptedService, client: OffsetClient) -> None:
+    """A close waits for what another thread stops, which may need the client's own thread."""
+    client.submit("g", {("orders", 3): 5})
+    service.wait_for(lambda: KEY in service.taken)
+    answer = threading.Event()
+    service.script("/v1/stop", Fault(act=False, cut=True, hold=answer))
+    stopped: list[FlushResult] = []
+    stopping = threading.Thread(target=lambda: stopped.append(client.stop_managers(600)))
+    stopping.daemon = True
+    stopping.start()
+    service.wait_for(lambda: len(service.of("/v1/stop")) == 1)
+    closed: list[FlushResult] = []
+    closing = threading.Thread(target=lambda: closed.append(client.close(600)), daemon=True)
+    closing.start()
+    while closing.is_alive() and not client._core.changed._waiters:  # type: ignore[attr-defined]
+        pass  # until the close waits, or the test run's guard ends it
+    service.restart()  # it has to be given the offset again
+    answer.set()
+    stopping.join(WAIT_S)
+    assert stopped == [({KEY: OffsetAndMetadata(5)}, {})]
+    closing.join(WAIT_S)
+    assert closed == [({}, {})]
+
+
+def test_a_stop_beside_a_close_that_is_over(service: ScriptedService, client: OffsetClient) -> None:
+    """A stop that the end of its client overtakes answers then, not at its own deadline."""
+    answer = threading.Event()
+    service.script("/v1/offsets", Fault(hold=answer))
+    client.submit("g", {("orders", 3): 5})
+    service.wait_for(lambda: len(service.of("/v1/offsets")) == 1)
+    stopped: list[FlushResult] = []
+    stopping = threading.Thread(target=lambda: stopped.append(client.stop_managers(600)))
+    stopping.daemon = True
+    stopping.start()
+    while not client._core.changed._waiters:  # type: ignore[attr-defined]
+        pass  # until the stop waits for the request, or the test run's guard ends it
+    assert client.close(0) == ({}, {})
+    stopping.join(WAIT_S)
+    answer.set()
+    [(committed, uncommitted)] = stopped
+    assert committed == {}
+    offset, error = uncommitted[KEY]
+    assert offset == OffsetAndMetadata(5)
+    assert isinstance(error, ManagerStoppedError)
+    assert "client was closed" in str(error)
+
+
+def test_a_sync_submit_beside_a_close(service: ScriptedService, client: OffsetClient) -> None:
+    """A sync submit that nobody answers ends with its client, not at its own deadline."""
+    answer = threading.Event()
+    service.script("/v1/offsets", Fault(act=False, hold=answer))
+    failed: list[OffsetManagerError] = []
+
+    def submit() -> None:
+        try:
+            client.submit("g", {("orders", 3): 5}, sync=True, timeout=600)
+        except OffsetManagerError as error:
+            failed.append(error)
+
+    submitting = threading.Thread(target=submit, daemon=True)
+    submitting.start()
+    service.wait_for(lambda: len(service.of("/v1/offsets")) == 1)
+    service.down()
+    answer.set()
+    assert client.close(0).uncommitted.keys() == {KEY}
+    submitting.join(WAIT_S)
+    [error] = failed
+    assert isinstance(error, ManagerStoppedError)
 
 
 def test_the_interpreter_exits(service: ScriptedService) -> None:
