@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from hypothesis import settings
 
 from offsetmgr.devkafka import DevKafka
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("offsetmgr", deadline=None)
+settings.load_profile("offsetmgr")
 
 _TOPIC_READY_S = 30.0
 
