@@ -111,6 +111,17 @@ def newest_submits(path: Path) -> dict[Key, int]:
     }
 
 
+def of_a_former_life(folder: Path, client: str, life: int, key: Key, offset: int) -> bool:
+    """Whether an earlier life of the client submitted ``offset``: a replaced one may be ahead."""
+    now = path_of(folder, client, life)
+    return any(
+        event.key == key and event.offset == offset and event.action not in TELLING
+        for path in lives_of(folder, client)
+        if path != now
+        for event in events_of(path)
+    )
+
+
 def read_history(folder: Path) -> list[Event]:
     """The events of all logs; those of one log stay in their order."""
     return [event for path in sorted(folder.glob(f"*{SUFFIX}")) for event in events_of(path)]

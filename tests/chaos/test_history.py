@@ -12,6 +12,7 @@ from tests.chaos.history import (
     Tag,
     lives_of,
     newest_submits,
+    of_a_former_life,
     parse_tag,
     path_of,
     read_history,
@@ -54,6 +55,16 @@ def test_a_submit_without_an_answer_in_time_is_held(tmp_path: Path) -> None:
     log.write("invoke", "submit", tag_of(4), KEY, 3)
     log.write("ok", "told", tag_of(1), KEY, 1)
     assert newest_submits(path_of(tmp_path, "driver", 1)) == {KEY: 2}
+
+
+def test_a_former_life_is_known_by_what_it_submitted(tmp_path: Path) -> None:
+    """Not by what it was told, nor is the life of now a former one."""
+    for life, offset in ((1, 10), (2, 20)):
+        log = EventLog(tmp_path, "driver", life)
+        log.write("ok", "submit", tag_of(1, life), KEY, offset)
+        log.write("ok", "told", tag_of(1, life), KEY, 30)
+    found = [each for each in (10, 20, 30) if of_a_former_life(tmp_path, "driver", 2, KEY, each)]
+    assert found == [10]
 
 
 def test_a_tag_survives_the_way_through_kafka() -> None:
