@@ -225,6 +225,17 @@ class OffsetClient:
         found = self._ask_topics(topics, Deadline(timeout), wire.offsets_at_of, at)
         return {where: offset for topic in found for where, offset in topic.items()}
 
+    def stable_ends(
+        self, topics: Iterable[str], timeout: float = 10.0
+    ) -> dict[TopicPartition, int]:
+        """Where each partition ends for who reads committed transactions alone.
+
+        It is where the first transaction begins that is open still.  Raises as `topics`.
+        """
+        stable = ("stable", "true")
+        found = self._ask_topics(topics, Deadline(timeout), wire.stable_ends_of, stable)
+        return {where: offset for topic in found for where, offset in topic.items()}
+
     def topic_names(self, timeout: float = 10.0) -> list[str]:
         """The topics of the cluster that the service may see, but Kafka's own; sorted.
 

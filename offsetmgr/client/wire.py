@@ -207,6 +207,15 @@ def offsets_at_of(data: Mapping[str, Any]) -> dict[TopicPartition, int]:
     }
 
 
+def stable_ends_of(data: Mapping[str, Any]) -> dict[TopicPartition, int]:
+    """A topic's last stable offsets."""
+    name = _sound_topic(data)
+    return {
+        TopicPartition(name, int(each["partition"])): int(each["last_stable_offset"])
+        for each in data["partitions"]
+    }
+
+
 def _sound_topic(data: Mapping[str, Any]) -> str:
     """The topic's name; raises what Kafka says against it or one of its partitions."""
     name = str(data["topic"])

@@ -53,6 +53,9 @@ class PartitionLog(NamedTuple):
     offset_at: int | None = None
     """First offset whose record is as old as was asked for, or younger; None where nothing was
     asked for, or no record is."""
+    last_stable_offset: int | None = None
+    """Where the first transaction begins that is open still, else the high watermark; None where
+    it was not asked for."""
 
 
 class TopicLog(NamedTuple):
@@ -109,11 +112,17 @@ class Coordinator(Protocol):
         """No manager of ``group`` is left: what was taken for it is given up."""
 
     def topic_logs(
-        self, topics: Sequence[str], timeout_s: float, at_ms: int | None = None
+        self,
+        topics: Sequence[str],
+        timeout_s: float,
+        at_ms: int | None = None,
+        *,
+        stable: bool = False,
     ) -> Future[Mapping[str, TopicLog]]:
         """Partitions of ``topics`` with their log start offset and high watermark.
 
-        With ``at_ms`` (milliseconds since 1970, UTC) also the first offset of that time or later.
+        With ``at_ms`` (milliseconds since 1970, UTC) also the first offset of that time or later,
+        with ``stable`` the last stable offset.
         """
 
     def topic_names(self, timeout_s: float) -> Future[TopicNames]:

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicCollection
-from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import OffsetSpec
 
 from actors import Future, MonotonicClock
 from actors.timers import ThreadTimers
@@ -41,7 +39,6 @@ from offsetmgr.coordinator.kafka_answers import (
     offsets_of,
     partition_failures,
     to_kafka,
-    topic_log,
 )
 from offsetmgr.coordinator.kafka_client import (
     RELEASE_S,
@@ -52,6 +49,7 @@ from offsetmgr.coordinator.kafka_client import (
     fetcher_slot,
 )
 from offsetmgr.coordinator.kafka_lane import Job, Lane
+from offsetmgr.coordinator.kafka_logs import ask, topic_logs, wanted
 from offsetmgr.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -61,6 +59,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
     from offsetmgr.coordinator.kafka_client import ClientSlot
+    from offsetmgr.coordinator.kafka_logs import Wanted
     from offsetmgr.coordinator.librdkafka import Fetched, OffsetFetcher
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
@@ -77,8 +76,6 @@ POLL_INTERVAL_S: Final = 0.2
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Topics that Kafka keeps for itself, as it names them."""
 
-_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 _C = TypeVar("_C")
 _R = TypeVar("_R")
@@ -171,15 +168,18 @@ class KafkaCoordinator:
         return self._submit(self._lane_of(group), group, timeout_s, send, spoil)
 
     def topic_logs(
-        self, topics: Sequence[str], timeout_s: float, at_ms: int | None = None
+        self,
+        topics: Sequence[str],
+        timeout_s: float,
+        at_ms: int | None = None,
+        *,
+        stable: bool = False,
     ) -> Future[Mapping[str, TopicLog]]:
         """Partitions of ``topics`` with the ends of their logs, and their offsets at a time."""
         if not topics:
             return _answered({})
         asked = list(dict.fromkeys(topics))
-        specs = [_EARLIEST, _LATEST]
-        if at_ms is not None:
-            specs.append(OffsetSpec.for_timestamp(at_ms))
+        asks = wanted(at_ms, stable=stable)
 
         def spoil(failure: Failure) -> Mapping[str, TopicLog]:
             return dict.fromkeys(asked, TopicLog({}, failure))
@@ -188,7 +188,7 @@ class KafkaCoordinator:
             pending = client.describe_topics(
                 TopicCollection(asked), request_timeout=job.librdkafka_timeout_s()
             )
-            then = partial(self._described, job, pending, specs)
+            then = partial(self._described, job, pending, asks)
             _when_done(list(pending.values()), job, then)
 
         return self._submit(self._cluster_lane, "", timeout_s, send, spoil)
@@ -301,7 +301,7 @@ class KafkaCoordinator:
         self,
         job: Job[Mapping[str, TopicLog]],
         topics: Mapping[str, Pending[Any]],
-        specs: Sequence[OffsetSpec],
+        asks: Sequence[Wanted],
         _: object,
     ) -> None:
         """Ask for the ends of the logs of the topics that exist."""
@@ -321,16 +321,13 @@ class KafkaCoordinator:
             return
         self._troubles.clear()
         with job.lane.client_of(job) as client:
-            asked = [_offsets(client, found, spec, job.librdkafka_timeout_s()) for spec in specs]
+            asked = ask(client, found, asks, job.librdkafka_timeout_s())
 
         def put_together(_: object) -> None:
-            logs = {}
-            for topic, numbers in found.items():
-                ends = {n: [each[topic, n] for each in asked] for n in numbers}
-                logs[topic] = topic_log(numbers, ends, ids[topic])
-            job.finish({**logs, **unknown})
+            job.finish({**topic_logs(found, ids, asked), **unknown})
 
-        _when_done([future for each in asked for future in each.values()], job, put_together)
+        answers = [future for each in asked.values() for future in each.values()]
+        _when_done(answers, job, put_together)
 
     def _list_topics(self, job: Job[TopicNames]) -> None:
         try:
@@ -388,15 +385,6 @@ class KafkaCoordinator:
 def _note_move(job: Job[Any], failures: Iterable[Failure]) -> None:
     if any(f.info.code == NOT_COORDINATOR for f in failures):
         job.lane.coordinator_moved(job.group)
-
-
-def _offsets(
-    client: AdminClient, topics: Mapping[str, Sequence[int]], spec: OffsetSpec, timeout_s: float
-) -> dict[tuple[str, int], Pending[Any]]:
-    """Ask for one offset of every log, in one request to each leader."""
-    wanted = {KafkaPartition(topic, n): spec for topic, numbers in topics.items() for n in numbers}
-    pending = client.list_offsets(wanted, request_timeout=timeout_s)
-    return {(p.topic, p.partition): future for p, future in pending.items()}
 
 
 def _when_done(

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr.coordinator.base import Failure, PartitionLog, TopicLog
+from offsetmgr.coordinator.base import Failure
 from offsetmgr.coordinator.explain import Member, live_members, one_line
 from offsetmgr.errors import ERRORS, error_info
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from concurrent.futures import Future as Pending
 
     from offsetmgr.coordinator.librdkafka import FetchedPartition
@@ -87,23 +87,6 @@ def holders(group: str, described: Pending[Any]) -> str:
         return ""
     members = [Member(m.client_id, m.host) for m in described.result().members]
     return live_members(group, members) if members else ""
-
-
-def topic_log(
-    partitions: Iterable[int], asked: Mapping[int, Sequence[Pending[Any]]], topic_id: str
-) -> TopicLog:
-    """Put together what was asked of each log: its first end, its last, and maybe a time."""
-    logs = {number: _partition_log(asked[number]) for number in partitions}
-    return TopicLog(logs, topic_id=topic_id)
-
-
-def _partition_log(asked: Sequence[Pending[Any]]) -> PartitionLog:
-    errors = (each.exception() for each in asked)
-    error = next((each for each in errors if each is not None), None)
-    if error is not None:
-        return PartitionLog(0, 0, failure_of_exception(error))
-    first, last, *at = (int(each.result().offset) for each in asked)
-    return PartitionLog(first, last, offset_at=next((each for each in at if each >= 0), None))
 
 
 def _offset_of(partition: FetchedPartition) -> OffsetAndMetadata | None:

@@ -183,7 +183,12 @@ class MemoryCoordinator:
             self._released.append(group)
 
     def topic_logs(
-        self, topics: Sequence[str], timeout_s: float, at_ms: int | None = None
+        self,
+        topics: Sequence[str],
+        timeout_s: float,
+        at_ms: int | None = None,
+        *,
+        stable: bool = False,
     ) -> Future[Mapping[str, TopicLog]]:
         """Partitions of ``topics`` with the ends of their logs, and their offsets at a time."""
 
@@ -192,7 +197,7 @@ class MemoryCoordinator:
         ) -> Mapping[str, TopicLog]:
             if isinstance(failed, Failure):
                 return dict.fromkeys(topics, TopicLog({}, failed))
-            return self.broker.topic_logs(topics, at_ms)
+            return self.broker.topic_logs(topics, at_ms, stable=stable)
 
         return self._start("topic_logs", "", {}, None, timeout_s, answer)
 

@@ -57,7 +57,9 @@ class BrokerState:
         with self._lock:
             self._deleted.discard(topic)
             self._ids[topic] = self._ids.get(topic, 0) + 1
-            self._logs[topic] = {p: PartitionLog(0, 0) for p in range(partitions)}
+            self._logs[topic] = {
+                number: PartitionLog(0, 0, last_stable_offset=0) for number in range(partitions)
+            }
 
     def set_log(
         self,
@@ -65,14 +67,17 @@ class BrokerState:
         log_start_offset: int,
         high_watermark: int,
         times_ms: Mapping[int, int] | None = None,
+        last_stable_offset: int | None = None,
     ) -> None:
         """Give a partition of a created topic the ends of its log.
 
-        ``times_ms`` is the time of records: offset to milliseconds since 1970.  Raises KeyError
-        where the topic was not created.
+        ``times_ms`` is the time of records: offset to milliseconds since 1970.  Without a
+        ``last_stable_offset`` no transaction is open.  Raises KeyError where the topic was not
+        created.
         """
         with self._lock:
-            ends = PartitionLog(log_start_offset, high_watermark)
+            stable = high_watermark if last_stable_offset is None else last_stable_offset
+            ends = PartitionLog(log_start_offset, high_watermark, last_stable_offset=stable)
             self._logs[partition.topic][partition.partition] = ends
             self._times_ms[partition] = dict(times_ms or {})
 
@@ -132,20 +137,24 @@ class BrokerState:
                     failures[partition] = Failure(refusal)
             return failures
 
-    def topic_logs(self, topics: Collection[str], at_ms: int | None = None) -> dict[str, TopicLog]:
+    def topic_logs(
+        self, topics: Collection[str], at_ms: int | None = None, *, stable: bool = False
+    ) -> dict[str, TopicLog]:
         """Answer a request for the ends of the logs of ``topics``."""
         with self._lock:
-            return {topic: self._topic_log(topic, at_ms) for topic in topics}
+            return {topic: self._topic_log(topic, at_ms, stable=stable) for topic in topics}
 
     def topic_names(self) -> list[str]:
         """Answer a request for the topics of the cluster."""
         with self._lock:
             return sorted(self._logs)
 
-    def _topic_log(self, topic: str, at_ms: int | None) -> TopicLog:
+    def _topic_log(self, topic: str, at_ms: int | None, *, stable: bool) -> TopicLog:
         if topic not in self._logs:
             return TopicLog({}, Failure(_UNKNOWN_TOPIC))
         logs = dict(self._logs[topic])
+        if not stable:
+            logs = {number: log._replace(last_stable_offset=None) for number, log in logs.items()}
         if at_ms is not None:
             for number, log in logs.items():
                 times_ms = self._times_ms.get(TopicPartition(topic, number), {})

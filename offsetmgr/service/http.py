@@ -170,7 +170,9 @@ class Api:
         """GET /v1/topics."""
         query = self._query(request, "topics")
         names = query.topics(MAX_TOPICS, required=True)
-        return _json(await self._reads.topics(names, query.time_ms("at_ms")))
+        return _json(
+            await self._reads.topics(names, query.time_ms("at_ms"), stable=query.flag("stable"))
+        )
 
     async def topic_names(self, request: Request) -> Response:
         """GET /v1/topic-names."""

@@ -94,6 +94,13 @@ class Query:
         text = self.text(name)
         return None if text is None else read_count(f"query.{name}", text, 0, MAX_OFFSET)
 
+    def flag(self, name: str) -> bool:
+        """``true`` or ``false``, which it is where nothing is said."""
+        text = self.text(name)
+        if text not in {None, "true", "false"}:
+            raise InvalidValueError(f"query.{name}", text, "is no flag", "give true or false")
+        return text == "true"
+
     def seconds(self, name: str, default: float, highest_s: float) -> float:
         """A time from 0 to ``highest_s``."""
         text = self.text(name)

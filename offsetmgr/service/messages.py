@@ -276,6 +276,10 @@ class PartitionEnds(Struct, frozen=True):
         int | None,
         Meta(description="First offset at `at_ms` or later; null where no record is, or no time."),
     ] = None
+    last_stable_offset: Annotated[
+        int | None,
+        Meta(description="End for readers of committed transactions; null without `stable`."),
+    ] = None
 
 
 class TopicState(Struct, frozen=True):

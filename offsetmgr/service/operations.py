@@ -56,6 +56,7 @@ class Operation(NamedTuple):
 
 _TEXT: Final[dict[str, Any]] = {"type": "string"}
 _COUNT: Final[dict[str, Any]] = {"type": "integer", "minimum": 0}
+_FLAG: Final[dict[str, Any]] = {"type": "boolean", "default": False}
 
 
 def _identity(*, required: bool) -> tuple[Parameter, ...]:
@@ -133,6 +134,10 @@ OPERATIONS: Final = (
             Parameter(
                 "at_ms", "query",
                 "Also the first offset of that time or later; milliseconds since 1970.", _COUNT,
+            ),
+            Parameter(
+                "stable", "query",
+                "Also the last stable offset, where the first open transaction begins.", _FLAG,
             ),
         ),
         _READS,

@@ -138,9 +138,13 @@ class Reads:
             ],
         )
 
-    async def topics(self, names: Sequence[str], at_ms: int | None) -> TopicsAnswer:
+    async def topics(
+        self, names: Sequence[str], at_ms: int | None, *, stable: bool
+    ) -> TopicsAnswer:
         """Partitions of topics, the ends of their logs, and their offsets at a time."""
-        logs = await self._coordinator.topic_logs(names, self._request_timeout_s, at_ms)
+        logs = await self._coordinator.topic_logs(
+            names, self._request_timeout_s, at_ms, stable=stable
+        )
         return TopicsAnswer([_topic(name, logs[name]) for name in names])
 
     async def topic_names(self) -> TopicNamesAnswer:
@@ -203,4 +207,11 @@ def _topic(name: str, log: TopicLog) -> TopicState:
 
 def _ends(number: int, log: PartitionLog) -> PartitionEnds:
     error = None if log.failure is None else failure_body(log.failure)
-    return PartitionEnds(number, log.log_start_offset, log.high_watermark, error, log.offset_at)
+    return PartitionEnds(
+        number,
+        log.log_start_offset,
+        log.high_watermark,
+        error,
+        log.offset_at,
+        log.last_stable_offset,
+    )

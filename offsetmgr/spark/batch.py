@@ -58,6 +58,7 @@ def kafka_batch(
     until: Until | None = None,
     max_records: int | None = None,
     missing: Missing = "earliest",
+    read_committed: bool = False,
     timeout: float = TIMEOUT_S,
 ) -> KafkaBatch:
     """What is new in ``topics`` for ``group``, as a context manager around the work on it.
@@ -72,8 +73,9 @@ def kafka_batch(
     group stands, up to the end of the log or to ``until``, all of them together at most
     ``max_records``.  When the block ends without an exception the end of the range is committed;
     otherwise nothing is, and the next batch reads the same again.  ``missing`` says where a
-    partition starts for which nothing is committed.  ``timeout`` seconds are granted to the entry
-    and to the commit, each.
+    partition starts for which nothing is committed.  With ``read_committed`` the records of open
+    and of aborted transactions are not read: the log ends where the first open one begins.
+    ``timeout`` seconds are granted to the entry and to the commit, each.
 
     Raises InvalidValueError naming a wrong argument, here or (of a topic's offsets) at entry.
     """
@@ -84,6 +86,7 @@ def kafka_batch(
         until=_checked_until(until),
         max_records=_checked_limit(max_records),
         missing=check_missing(missing),
+        read_committed=_checked_flag(read_committed),
         timeout=timeout,
     )
 
@@ -100,6 +103,7 @@ class KafkaBatch:
         until: Until | None,
         max_records: int | None,
         missing: Missing,
+        read_committed: bool,
         timeout: float,
     ) -> None:
         """Pins nothing yet; the block's beginning does."""
@@ -109,6 +113,7 @@ class KafkaBatch:
         self._until = until
         self._max_records = max_records
         self._missing = missing
+        self._read_committed = read_committed
         self._timeout = timeout
         self._ranges: Mapping[TopicPartition, OffsetRange] | None = None
         self._committed: Mapping[TopicPartition, OffsetAndMetadata | None] = {}
@@ -130,11 +135,14 @@ class KafkaBatch:
             assigned.setdefault(topic, []).append(number)
             starts.setdefault(topic, {})[str(number)] = each.start
             ends.setdefault(topic, {})[str(number)] = each.end
-        return {
+        options = {
             "assign": json.dumps(assigned),
             "startingOffsets": json.dumps(starts),
             "endingOffsets": json.dumps(ends),
         }
+        if self._read_committed:
+            options["kafka.isolation.level"] = "read_committed"
+        return options
 
     @property
     def records(self) -> int:
@@ -210,23 +218,36 @@ class KafkaBatch:
 
     def _pin(self, held: Mapping[str, Mapping[int, PartitionRange]], deadline: float) -> None:
         starts = places(self._client, self._group, held, self._missing, _left_s(deadline))
-        ends = self._ends(held, deadline)
-        # Where it is to end before it starts, there is nothing to read.
-        ranges = {
-            where: OffsetRange(place.offset, max(place.offset, ends[where]))
-            for where, place in starts.items()
-        }
+        latest = self._latest(held, deadline)
+        ends = self._ends(latest, deadline)
+        ranges: dict[TopicPartition, OffsetRange] = {}
+        for where, place in starts.items():
+            at_end = place.committed is None and self._missing == "latest"
+            start = latest[where] if at_end else place.offset
+            # Where it is to end before it starts, there is nothing to read.
+            ranges[where] = OffsetRange(start, max(start, ends[where]))
         self._committed = {where: place.committed for where, place in starts.items()}
         self._ranges = ranges if self._max_records is None else bounded(ranges, self._max_records)
 
-    def _ends(
+    def _latest(
         self, held: Mapping[str, Mapping[int, PartitionRange]], deadline: float
     ) -> dict[TopicPartition, int]:
+        """Where the logs end for this batch."""
         ends = {
             TopicPartition(topic, number): each.high_watermark
             for topic, partitions in held.items()
             for number, each in partitions.items()
         }
+        if not self._read_committed:
+            return ends
+        stable = self._client.stable_ends(self._topics, timeout=_left_s(deadline))
+        # Asked for after the ends, it may lie beyond them, and in a partition that is new.
+        return {where: min(end, stable[where]) for where, end in ends.items()}
+
+    def _ends(
+        self, latest: Mapping[TopicPartition, int], deadline: float
+    ) -> dict[TopicPartition, int]:
+        ends = dict(latest)
         if isinstance(self._until, datetime):
             at_ms = milliseconds(self._until, "until")
             at = self._client.offsets_at(self._topics, at_ms, timeout=_left_s(deadline))
@@ -313,6 +334,13 @@ def _checked_until(until: object) -> Until | None:
             raise InvalidValueError("until", where, "is not a topic and a number", fix)
         check_offset(offset, f"until of {TopicPartition(*where)}")
     return dict(until)
+
+
+def _checked_flag(read_committed: object) -> bool:
+    if not isinstance(read_committed, bool):
+        fix = "give True where open and aborted transactions are not to be read, else False"
+        raise InvalidValueError("read_committed", read_committed, "is no flag", fix)
+    return read_committed
 
 
 def _checked_limit(max_records: object) -> int | None:

@@ -212,6 +212,34 @@ def test_ends_of_the_log(kafka: DevKafka, new_topic: TopicFactory) -> None:
     assert logs[topic].partitions == {0: PartitionLog(0, 0), 1: PartitionLog(0, 3)}
 
 
+def test_the_last_stable_offset(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
+    """It is where an open transaction begins; the end of the log where none is, as the other."""
+    topic = new_topic(2)
+    config = {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": group}
+    producer = Producer(config)
+    producer.init_transactions(WAIT_S)
+    with coordinator(kafka.bootstrap_servers) as reader:
+
+        def ends() -> list[PartitionLog]:
+            logs = reader.topic_logs([topic], WAIT_S, stable=True).get(timeout=WAIT_S)
+            return list(logs[topic].partitions.values())
+
+        empty = PartitionLog(0, 0, last_stable_offset=0)
+        for begin in (0, 4):
+            producer.begin_transaction()
+            for _ in range(3):
+                producer.produce(topic, b"x", partition=1)
+            assert producer.flush(WAIT_S) == 0
+            assert ends() == [empty, PartitionLog(0, begin + 3, last_stable_offset=begin)]
+            producer.commit_transaction(WAIT_S)
+            # A marker of its end is a record of the log; the producer does not wait for it.
+            over = [empty, PartitionLog(0, begin + 4, last_stable_offset=begin + 4)]
+            deadline = time.monotonic() + WAIT_S
+            while (last := ends()) != over and time.monotonic() < deadline:
+                pass
+            assert last == over
+
+
 def test_offsets_at_a_time(kafka: DevKafka, new_topic: TopicFactory) -> None:
     """The first record of that time or later; none where all are older, or none was asked for."""
     topic = new_topic(2)

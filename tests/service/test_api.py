@@ -316,6 +316,16 @@ def test_names_that_kafka_does_not_give_are_an_error(service: Running, etl: http
     assert (answer.status_code, answer.json()["error"]["kafka_code"]) == (502, 31)
 
 
+def test_the_last_stable_offset_can_be_read(service: Running, etl: httpx.Client) -> None:
+    """Null where it is not asked for."""
+    service.coordinator.broker.create_topic("orders", 2)
+    service.coordinator.broker.set_log(TopicPartition("orders", 1), 0, 9, last_stable_offset=4)
+    for asked, ends in (({}, [None, None]), ({"stable": "true"}, [0, 4])):
+        answer = etl.get("/v1/topics", params={"topic": "orders", **asked}).json()["topics"][0]
+        assert [each["last_stable_offset"] for each in answer["partitions"]] == ends
+        assert [each["high_watermark"] for each in answer["partitions"]] == [0, 9]
+
+
 def test_offsets_at_a_time_can_be_read(service: Running, etl: httpx.Client) -> None:
     """Null where no record is so young."""
     service.coordinator.broker.create_topic("orders", 2)

@@ -164,6 +164,7 @@ def test_only_json_is_taken(etl: httpx.Client, kind: str) -> None:
         ("/v1/topics", {}, "query.topic"),
         ("/v1/topics", {"topic": "a/b"}, "query.topic"),
         ("/v1/topics", {"topic": "t", "at_ms": "noon"}, "query.at_ms"),
+        ("/v1/topics", {"topic": "t", "stable": "yes"}, "query.stable"),
         ("/v1/topic-names", {"pattern": "t.*"}, "query.pattern"),
         ("/v1/initial-offsets", {"group": "g", "wait_s": "61"}, "query.wait_s"),
         ("/v1/initial-offsets", {"group": "g", "wait_s": "nan"}, "query.wait_s"),

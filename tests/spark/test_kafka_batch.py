@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Producer
 
 from offsetmgr.spark import kafka_batch
-from tests.spark.support import Topic
+from offsetmgr.types import TopicPartition
+from tests.spark.support import WAIT_S, Topic, eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,6 +48,36 @@ def test_each_record_is_read_by_one_batch(
             read += numbers(spark, topic, batch)
     assert sorted(read) == list(range(60))
     assert topic.described(group) == {0: 20, 1: 20, 2: 20}
+
+
+def test_transactions_are_read_when_they_are_over(
+    spark: SparkSession, client: OffsetClient, topic: Topic, group: str
+) -> None:
+    """One that is open holds a batch up no more than an empty topic; an aborted one is not read."""
+    config = {"bootstrap.servers": topic.kafka.bootstrap_servers, "transactional.id": group}
+    producer = Producer(config)
+    producer.init_transactions(WAIT_S)
+    where = TopicPartition(topic.name, 0)
+
+    def read() -> list[int]:
+        with kafka_batch(client, group, [topic.name], read_committed=True) as batch:
+            return numbers(spark, topic, batch)
+
+    for first, end, expected in (
+        (0, producer.abort_transaction, []),
+        (11, producer.commit_transaction, list(range(11, 21))),
+    ):
+        producer.begin_transaction()
+        for number in range(first, first + 10):
+            producer.produce(topic.name, str(number), partition=0)
+        assert producer.flush(WAIT_S) == 0
+        assert read() == []
+        end(WAIT_S)
+        # Behind ten records stands the marker of the end; the producer does not wait for it.
+        stable = first + 11
+        eventually(lambda: client.stable_ends([topic.name])[where], stable)
+        assert read() == expected
+    assert topic.described(group) == {0: 22, 1: 0, 2: 0}
 
 
 def test_an_empty_topic_is_an_empty_frame(

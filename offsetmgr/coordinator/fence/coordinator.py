@@ -161,10 +161,15 @@ class FencedCoordinator:
         self._start(lambda: self._keeper.release(group), lambda _: None)
 
     def topic_logs(
-        self, topics: Sequence[str], timeout_s: float, at_ms: int | None = None
+        self,
+        topics: Sequence[str],
+        timeout_s: float,
+        at_ms: int | None = None,
+        *,
+        stable: bool = False,
     ) -> Future[Mapping[str, TopicLog]]:
         """As without a fence."""
-        return self._inner.topic_logs(topics, timeout_s, at_ms)
+        return self._inner.topic_logs(topics, timeout_s, at_ms, stable=stable)
 
     def topic_names(self, timeout_s: float) -> Future[TopicNames]:
         """The topics of the cluster, sorted."""

@@ -211,6 +211,37 @@ def test_where_nothing_is_committed(
         assert batch.ranges == {ZERO: (start, 30), ONE: (2, 5)}
 
 
+@pytest.mark.parametrize(
+    ("start", "missing", "expected"),
+    [
+        (12, "earliest", (12, 20)),
+        # Somebody has read the open transaction already: nothing is read again.
+        (25, "earliest", (25, 25)),
+        (None, "earliest", (10, 20)),
+        (None, "latest", (20, 20)),
+        (None, datetime.fromtimestamp(15, timezone.utc), (15, 20)),
+        # Nothing of that time is stable yet, and nothing older is wanted.
+        (None, datetime.fromtimestamp(25, timezone.utc), (25, 25)),
+    ],
+)
+def test_an_open_transaction_is_left_alone(
+    service: Running,
+    client: OffsetClient,
+    start: int | None,
+    missing: Any,
+    expected: tuple[int, int],
+) -> None:
+    """With read_committed the log ends where it begins, and Spark is told to read so."""
+    times_ms = {offset: offset * 1_000 for offset in range(10, 30)}
+    service.coordinator.broker.set_log(ZERO, 10, 30, times_ms, last_stable_offset=20)
+    commit(service, {ONE: 2} if start is None else {ZERO: start, ONE: 2})
+    given: dict[str, Any] = {"missing": missing, "read_committed": True}
+    with kafka_batch(client, GROUP, ["orders"], **given) as batch:
+        assert batch.ranges == {ZERO: expected, ONE: (2, 5)}
+        assert batch.options["kafka.isolation.level"] == "read_committed"
+    assert committed(service) == {ZERO: expected[1], ONE: 5}
+
+
 def test_missing_may_be_an_error(service: Running, client: OffsetClient) -> None:
     """It names the partitions, and the group is free again."""
     commit(service, {ONE: 2})
@@ -317,6 +348,7 @@ def test_before_its_block_a_batch_has_no_range(client: OffsetClient) -> None:
         ("max_records", {"max_records": 0}),
         ("max_records", {"max_records": True}),
         ("missing", {"missing": "newest"}),
+        ("read_committed", {"read_committed": "false"}),
         ("missing", {"missing": datetime(1969, 1, 1, tzinfo=timezone.utc)}),
     ],
 )

@@ -1,0 +1,87 @@
+"""The ends of logs in confluent-kafka's words: what is asked of Kafka, and what that comes to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from confluent_kafka import IsolationLevel
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import OffsetSpec
+
+from offsetmgr.coordinator.base import PartitionLog, TopicLog
+from offsetmgr.coordinator.kafka_answers import failure_of_exception
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from concurrent.futures import Future as Pending
+
+    from confluent_kafka.admin import AdminClient
+
+Asked: TypeAlias = "Mapping[str, Mapping[tuple[str, int], Pending[Any]]]"
+"""Field of a ``PartitionLog`` → topic and partition → its answer."""
+
+
+class Wanted(NamedTuple):
+    """An offset that is asked of every log."""
+
+    field: str
+    """Of ``PartitionLog``."""
+    spec: OffsetSpec
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+
+
+_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_ENDS: Final = (Wanted("log_start_offset", _EARLIEST), Wanted("high_watermark", _LATEST))
+_STABLE: Final = Wanted("last_stable_offset", _LATEST, IsolationLevel.READ_COMMITTED)
+
+
+def wanted(at_ms: int | None, *, stable: bool) -> list[Wanted]:
+    """Both ends of a log, and what else was asked for."""
+    found = [*_ENDS, *([_STABLE] if stable else [])]
+    if at_ms is not None:
+        found.append(Wanted("offset_at", OffsetSpec.for_timestamp(at_ms)))
+    return found
+
+
+def ask(
+    client: AdminClient,
+    topics: Mapping[str, Sequence[int]],
+    asks: Iterable[Wanted],
+    timeout_s: float,
+) -> Asked:
+    """Ask for the offsets of every log, each in one request to each leader."""
+    asked: dict[str, dict[tuple[str, int], Pending[Any]]] = {}
+    for field, spec, isolation in asks:
+        request = {KafkaPartition(topic, n): spec for topic in topics for n in topics[topic]}
+        pending = client.list_offsets(request, isolation_level=isolation, request_timeout=timeout_s)
+        asked[field] = {(p.topic, p.partition): future for p, future in pending.items()}
+    return asked
+
+
+def topic_logs(
+    topics: Mapping[str, Sequence[int]], ids: Mapping[str, str], asked: Asked
+) -> dict[str, TopicLog]:
+    """Put the answers together, with the ids of the topics."""
+    logs = {}
+    for topic, numbers in topics.items():
+        partitions = {number: _partition_log((topic, number), asked) for number in numbers}
+        logs[topic] = TopicLog(partitions, topic_id=ids[topic])
+    return logs
+
+
+def _partition_log(where: tuple[str, int], asked: Asked) -> PartitionLog:
+    answers = {field: pending[where] for field, pending in asked.items()}
+    errors = (each.exception() for each in answers.values())
+    error = next((each for each in errors if each is not None), None)
+    if error is not None:
+        return PartitionLog(0, 0, failure_of_exception(error))
+    offsets = {field: int(each.result().offset) for field, each in answers.items()}
+    # -1 where no record is as young as was asked for.
+    known = {field: offset for field, offset in offsets.items() if offset >= 0}
+    return PartitionLog(
+        known["log_start_offset"],
+        known["high_watermark"],
+        offset_at=known.get("offset_at"),
+        last_stable_offset=known.get("last_stable_offset"),
+    )
