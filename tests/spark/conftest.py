@@ -8,7 +8,7 @@ import pytest
 
 from offsetmgr.client import OffsetClient
 from tests.service.support import serve_process
-from tests.spark.support import Topic, new_session
+from tests.spark.support import Job, Topic, new_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,3 +57,11 @@ def topic(kafka: DevKafka, new_topic: TopicFactory) -> Topic:
 def checkpoint(tmp_path: Path) -> str:
     """Where a query keeps its checkpoint."""
     return str(tmp_path / "checkpoint")
+
+
+@pytest.fixture
+def job(
+    spark: SparkSession, client: OffsetClient, topic: Topic, group: str, checkpoint: str
+) -> Job:
+    """A query over the topic, not started yet."""
+    return Job(spark, client, topic, group, checkpoint)

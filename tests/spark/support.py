@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -12,18 +13,21 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from offsetmgr.devkafka import spark_kafka_jars
+from offsetmgr.spark import commit_offsets
 from offsetmgr.spark.progress import read_snapshot
 from offsetmgr.types import ManagerKey, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from datetime import datetime
     from pathlib import Path
 
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming import StreamingQuery
 
+    from offsetmgr.client import OffsetClient
     from offsetmgr.devkafka import DevKafka
+    from offsetmgr.spark import OffsetCommits
     from offsetmgr.types import OffsetAndMetadata
 
 WAIT_S = 60.0
@@ -141,6 +145,45 @@ def run(
     query = named.trigger(availableNow=True).start()
     assert query.awaitTermination(int(WAIT_S))
     return query
+
+
+class Job(NamedTuple):
+    """A query over a topic, its checkpoint, and the group that it is committed to."""
+
+    spark: SparkSession
+    client: OffsetClient
+    topic: Topic
+    group: str
+    checkpoint: str
+
+    def commits(self) -> OffsetCommits:
+        """Commit what the session reads to the group."""
+        return commit_offsets(self.spark, self.client, group=self.group)
+
+    def read(self, batch: int = 1_000) -> DataFrame:
+        """The topic from its beginning."""
+        return self.topic.read(self.spark, "earliest", batch)
+
+    def run(self, batch: int = 1_000) -> StreamingQuery:
+        """Read what there is, to its end."""
+        return run(self.read(batch), Collected(), self.checkpoint)
+
+    def start(self, stream: DataFrame | None = None) -> StreamingQuery:
+        """Start the query, or another one instead; it goes on until it is stopped."""
+        return start(self.read() if stream is None else stream, Collected(), self.checkpoint)
+
+    @contextmanager
+    def running(self, stream: DataFrame | None = None) -> Iterator[StreamingQuery]:
+        """The same, until the end of the block."""
+        query = self.start(stream)
+        try:
+            yield query
+        finally:
+            query.stop()
+
+    def committed(self) -> dict[TopicPartition, int]:
+        """Where the group is."""
+        return offsets_of(self.client.committed(self.group))
 
 
 def eventually(found: Callable[[], Any], expected: object) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import TopicFactory
     from tests.service.support import ServeProcess
+    from tests.spark.support import Job
 
 
 def owned(sidecar: ServeProcess, client: OffsetClient) -> int:
@@ -33,52 +34,37 @@ def owned(sidecar: ServeProcess, client: OffsetClient) -> int:
         return len(http.get("/v1/managers", params={"client": client.name}).json()["managers"])
 
 
-def test_a_groups_offsets_are_where_spark_has_finished(
-    spark: SparkSession, client: OffsetClient, topic: Topic, group: str, checkpoint: str
-) -> None:
+def test_a_groups_offsets_are_where_spark_has_finished(job: Job) -> None:
     """After flush, Kafka's own tool shows the end of the last finished batch, nothing added."""
-    topic.produce(100)
-    with commit_offsets(spark, client, group=group) as commits:
-        query = run(topic.read(spark, "earliest", 40), Collected(), checkpoint)
+    job.topic.produce(100)
+    with job.commits() as commits:
+        query = job.run(40)
         result = commits.flush(query)
         assert result.uncommitted == {}
         assert offsets_of(result.committed) == ends(query)
         assert commits.counts.refused == commits.counts.unreadable == 0
-    assert topic.described(group) == {0: 34, 1: 33, 2: 33}
+    assert job.topic.described(job.group) == {0: 34, 1: 33, 2: 33}
 
 
-def test_a_flush_after_the_release_still_answers(
-    spark: SparkSession,
-    sidecar: ServeProcess,
-    client: OffsetClient,
-    topic: Topic,
-    group: str,
-    checkpoint: str,
-) -> None:
+def test_a_flush_after_the_release_still_answers(job: Job, sidecar: ServeProcess) -> None:
     """A flush that comes when the query's end has long released its managers tells all the same."""
-    topic.produce(30)
-    with commit_offsets(spark, client, group=group) as commits:
-        query = run(topic.read(spark, "earliest"), Collected(), checkpoint)
-        eventually(lambda: offsets_of(client.committed(group)), ends(query))
-        eventually(lambda: owned(sidecar, client), 0)
+    job.topic.produce(30)
+    with job.commits() as commits:
+        query = job.run()
+        eventually(job.committed, ends(query))
+        eventually(lambda: owned(sidecar, job.client), 0)
         result = commits.flush(query)
         assert result.uncommitted == {}
         assert offsets_of(result.committed) == ends(query)
-        eventually(lambda: owned(sidecar, client), 0)
+        eventually(lambda: owned(sidecar, job.client), 0)
 
 
-def test_commits_come_without_a_flush(
-    spark: SparkSession, client: OffsetClient, topic: Topic, group: str, checkpoint: str
-) -> None:
+def test_commits_come_without_a_flush(job: Job) -> None:
     """The group follows a query that runs on and on."""
-    with commit_offsets(spark, client, group=group):
-        query = start(topic.read(spark, "earliest"), Collected(), checkpoint)
-        try:
-            for total in (30, 60):
-                topic.produce(30, first=total - 30)
-                eventually(lambda: sum(offsets_of(client.committed(group)).values()), total)
-        finally:
-            query.stop()
+    with job.commits(), job.running():
+        for total in (30, 60):
+            job.topic.produce(30, first=total - 30)
+            eventually(lambda: sum(job.committed().values()), total)
 
 
 def test_a_fresh_checkpoint_resumes_from_the_group(
@@ -98,99 +84,65 @@ def test_a_fresh_checkpoint_resumes_from_the_group(
     assert sorted(sink.numbers) == list(range(105))
 
 
-def test_a_query_that_runs_already_is_taken_up(
-    spark: SparkSession, client: OffsetClient, topic: Topic, group: str, checkpoint: str
-) -> None:
+def test_a_query_that_runs_already_is_taken_up(job: Job) -> None:
     """What a query had read before anybody listened is committed, though nothing new comes."""
-    topic.produce(30)
-    query = start(topic.read(spark, "earliest"), Collected(), checkpoint)
-    try:
+    job.topic.produce(30)
+    with job.running() as query:
         query.processAllAvailable()
-        with commit_offsets(spark, client, group=group):
+        with job.commits():
             expected = ends(query)
-            eventually(lambda: offsets_of(client.committed(group)), expected)
-    finally:
-        query.stop()
+            eventually(job.committed, expected)
 
 
-def test_an_ended_query_leaves_no_manager(
-    spark: SparkSession,
-    sidecar: ServeProcess,
-    client: OffsetClient,
-    topic: Topic,
-    group: str,
-    checkpoint: str,
-) -> None:
+def test_an_ended_query_leaves_no_manager(job: Job, sidecar: ServeProcess) -> None:
     """Its last offsets are committed and its managers stopped, without a flush, by its end."""
-    topic.produce(30)
-    with commit_offsets(spark, client, group=group):
-        query = run(topic.read(spark, "earliest"), Collected(), checkpoint)
-        eventually(lambda: offsets_of(client.committed(group)), ends(query))
-        eventually(lambda: owned(sidecar, client), 0)
+    job.topic.produce(30)
+    with job.commits():
+        query = job.run()
+        eventually(job.committed, ends(query))
+        eventually(lambda: owned(sidecar, job.client), 0)
 
 
-def test_detaching_commits_and_releases(
-    spark: SparkSession,
-    sidecar: ServeProcess,
-    client: OffsetClient,
-    topic: Topic,
-    group: str,
-    checkpoint: str,
-) -> None:
+def test_detaching_commits_and_releases(job: Job, sidecar: ServeProcess) -> None:
     """Detached from a query that goes on, all it has read is committed and nothing is held."""
-    topic.produce(30)
-    commits = commit_offsets(spark, client, group=group)
-    query = start(topic.read(spark, "earliest"), Collected(), checkpoint)
-    try:
+    job.topic.produce(30)
+    commits = job.commits()
+    with job.running() as query:
         query.processAllAvailable()
         expected = ends(query)
         eventually(lambda: commits.counts.submitted > 0, expected=True)
         commits.detach()
         commits.detach()
-        assert offsets_of(client.committed(group)) == expected
-        assert owned(sidecar, client) == 0
+        assert job.committed() == expected
+        assert owned(sidecar, job.client) == 0
         with pytest.raises(ManagerStoppedError, match="detached"):
             commits.flush(query)
-    finally:
-        query.stop()
 
 
-def test_a_new_run_takes_its_group_back(
-    spark: SparkSession,
-    client: OffsetClient,
-    topic: Topic,
-    group: str,
-    checkpoint: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_new_run_takes_its_group_back(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     """A query that starts behind its group takes it back, which is counted and told."""
-    topic.produce(30)
-    client.submit(group, {(topic.name, 0): 500, (topic.name, 1): 2}, sync=True, timeout=30)
-    with commit_offsets(spark, client, group=group) as commits:
-        query = run(topic.read(spark, "earliest"), Collected(), checkpoint)
+    job.topic.produce(30)
+    job.client.submit(
+        job.group, {(job.topic.name, 0): 500, (job.topic.name, 1): 2}, sync=True, timeout=30
+    )
+    with job.commits() as commits:
+        query = job.run()
         assert commits.flush(query).uncommitted == {}
         assert commits.counts.rewinds == 1
-    assert offsets_of(client.committed(group)) == {
-        TopicPartition(topic.name, partition): 10 for partition in range(3)
+    assert job.committed() == {
+        TopicPartition(job.topic.name, partition): 10 for partition in range(3)
     }
-    assert f"{group}/{topic.name}/0 from 500 to 10" in caplog.text
+    assert f"{job.group}/{job.topic.name}/0 from 500 to 10" in caplog.text
 
 
-def test_each_topic_has_its_group(
-    spark: SparkSession,
-    client: OffsetClient,
-    topic: Topic,
-    group: str,
-    checkpoint: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_each_topic_has_its_group(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     """With a group for another topic alone, this one is left alone, and that is told."""
-    topic.produce(3)
-    with commit_offsets(spark, client, groups={"another": group}) as commits:
-        query = run(topic.read(spark, "earliest"), Collected(), checkpoint)
+    job.topic.produce(3)
+    with commit_offsets(job.spark, job.client, groups={"another": job.group}) as commits:
+        query = job.run()
         result = commits.flush(query)
     assert result == ({}, {})
-    assert f"topic {topic.name} of query" in caplog.text
+    assert f"topic {job.topic.name} of query" in caplog.text
 
 
 def test_one_query_of_a_session_alone(
@@ -217,25 +169,17 @@ def test_one_query_of_a_session_alone(
 
 
 def test_two_sources_of_one_topic_commit_the_lower(
-    spark: SparkSession,
-    client: OffsetClient,
-    topic: Topic,
-    group: str,
-    checkpoint: str,
-    caplog: pytest.LogCaptureFixture,
+    job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where two sources of a query read a topic, the group is at the one behind; told once."""
-    topic.produce(30)
+    job.topic.produce(30)
     seen: list[int] = []
-    with commit_offsets(spark, client, group=group):
-        both = topic.read(spark, "earliest", 3).union(topic.read(spark, "earliest", 30))
-        query = start(both, Collected(), checkpoint)
-        try:
+    with job.commits():
+        both = job.read(3).union(job.read(30))
+        with job.running(both) as query:
             query.processAllAvailable()
             seen = [min(sum(ps) for ps in _ends_of_sources(each)) for each in query.recentProgress]
-            eventually(lambda: sum(offsets_of(client.committed(group)).values()), 30)
-        finally:
-            query.stop()
+            eventually(lambda: sum(job.committed().values()), 30)
     assert seen[0] == 3
     warnings = [each for each in caplog.messages if "read by more than one source" in each]
     assert len(warnings) == 1
@@ -349,58 +293,44 @@ def test_nothing_is_lost_with_a_killed_service(
         client.close()
 
 
-def test_offsets_wait_for_a_kafka_that_stands_still(
-    spark: SparkSession,
-    sidecar: ServeProcess,
-    client: OffsetClient,
-    topic: Topic,
-    group: str,
-    checkpoint: str,
-) -> None:
+def test_offsets_wait_for_a_kafka_that_stands_still(job: Job, sidecar: ServeProcess) -> None:
     """While Kafka stands still submits are taken and errors are told; then all is committed."""
-    broker = topic.kafka.broker(1)
-    handle = client.spawn(group, topic.name, 0)
-    with commit_offsets(spark, client, group=group) as commits:
-        query = start(topic.read(spark, "earliest"), Collected(), checkpoint)
-        topic.produce(30)
-        eventually(lambda: sum(offsets_of(client.committed(group)).values()), 30)
+    broker = job.topic.kafka.broker(1)
+    handle = job.client.spawn(job.group, job.topic.name, 0)
+    with job.commits() as commits:
+        query = job.start()
+        job.topic.produce(30)
+        eventually(lambda: sum(job.committed().values()), 30)
         errors = handle.errors()
         broker.pause()
         try:
             handle.submit(11)
             # Over the whole of a commit's time-out and some attempts to read it back.
-            left = client.flush(20, group=group).uncommitted
+            left = job.client.flush(20, group=job.group).uncommitted
             assert [key.partition for key in left] == [0]
             error = errors.get(WAIT_S)
             assert isinstance(error, OffsetCommitError)
             assert error.retriable
             with sidecar.http() as http:
-                shown = http.get("/v1/managers", params={"group": group}).json()["managers"]
+                shown = http.get("/v1/managers", params={"group": job.group}).json()["managers"]
             failing = {
                 each["partition"]: each["last_error"]["code"] for each in shown if each["dirty"]
             }
             assert failing == {0: error.code}
         finally:
             broker.resume()
-        topic.produce(30, first=30)
+        job.topic.produce(30, first=30)
         query.processAllAvailable()
         query.stop()
         assert query.exception() is None
         assert commits.flush(query, timeout=60).uncommitted == {}
-    assert offsets_of(client.committed(group)) == ends(query)
+    assert job.committed() == ends(query)
 
 
-def test_logs_are_warnings_alone(
-    spark: SparkSession,
-    client: OffsetClient,
-    topic: Topic,
-    group: str,
-    checkpoint: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_logs_are_warnings_alone(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     """A query for which all goes well is committed without a word."""
     caplog.set_level(logging.INFO, "offsetmgr")
-    topic.produce(30)
-    with commit_offsets(spark, client, group=group) as commits:
-        commits.flush(run(topic.read(spark, "earliest", 10), Collected(), checkpoint))
+    job.topic.produce(30)
+    with job.commits() as commits:
+        commits.flush(job.run(10))
     assert [each for each in caplog.records if each.name.startswith("offsetmgr")] == []

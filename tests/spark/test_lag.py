@@ -6,18 +6,16 @@ import re
 import threading
 from typing import TYPE_CHECKING
 
-from offsetmgr.spark import commit_offsets
 from offsetmgr.spark.progress import read_offsets
 from tests.spark.support import WAIT_S, eventually, start
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming import StreamingQuery
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-    from offsetmgr.client import OffsetClient
     from tests.service.support import ServeProcess
-    from tests.spark.support import Topic
+    from tests.spark.support import Job, Topic
 
 SAMPLE = re.compile(r"offsetmgr_committed_offset\{(?P<labels>[^}]*)\} (?P<value>\S+)")
 
@@ -74,19 +72,12 @@ def by_service(sidecar: ServeProcess, topic: Topic, group: str) -> dict[int, tup
     }
 
 
-def test_everybody_sees_the_same_lag_after_every_batch(
-    spark: SparkSession,
-    sidecar: ServeProcess,
-    client: OffsetClient,
-    topic: Topic,
-    group: str,
-    checkpoint: str,
-) -> None:
+def test_everybody_sees_the_same_lag_after_every_batch(job: Job, sidecar: ServeProcess) -> None:
     """To the offset, while the query runs on; in the end there is none."""
-    topic.produce(100)
+    job.topic.produce(100)
     gate, seen = Gate(), []
-    with commit_offsets(spark, client, group=group) as commits:
-        query = start(topic.read(spark, "earliest", 37), gate, checkpoint)
+    with job.commits() as commits:
+        query = start(job.read(37), gate, job.checkpoint)
         try:
             for batch_id in range(3):
                 gate.let_one_through()
@@ -94,8 +85,8 @@ def test_everybody_sees_the_same_lag_after_every_batch(
                 assert commits.flush(query, timeout=WAIT_S).uncommitted == {}
                 (progress,) = progress_of(query, batch_id)
                 lag = by_spark(progress)
-                assert topic.lag(group) == lag
-                assert by_service(sidecar, topic, group) == lag
+                assert job.topic.lag(job.group) == lag
+                assert by_service(sidecar, job.topic, job.group) == lag
                 behind = [each for _, each in lag.values()]
                 assert progress.sources[0].metrics["maxOffsetsBehindLatest"] == str(max(behind))
                 seen.append(sum(behind))

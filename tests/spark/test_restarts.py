@@ -9,70 +9,57 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.client import OffsetClient
-from offsetmgr.spark import commit_offsets
 from offsetmgr.spark.checkpoint import LocalFiles, last_finished
 from tests.spark.jobs import run_job
-from tests.spark.support import Collected, eventually, offsets_of, run, start
+from tests.spark.support import eventually
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from tests.service.support import ServeProcess
-    from tests.spark.support import Topic
+    from tests.spark.support import Job
 
-JOB = Path(__file__).with_name("driver_job.py")
+DRIVER = Path(__file__).with_name("driver_job.py")
 
 
 @pytest.mark.timeout(240)
-def test_a_driver_killed_between_commit_log_and_event(
-    spark: SparkSession,
-    sidecar: ServeProcess,
-    topic: Topic,
-    group: str,
-    checkpoint: str,
-    unique_name: str,
-) -> None:
+def test_a_driver_killed_between_commit_log_and_event(job: Job, sidecar: ServeProcess) -> None:
     """Started again with nothing new to read, the group gets what nobody was told of."""
-    topic.produce(90)
+    job.topic.produce(90)
+    name = f"{job.group}-driver"
     options = {
         "service": sidecar.address,
-        "name": unique_name,
-        "brokers": topic.kafka.bootstrap_servers,
-        "topic": topic.name,
-        "group": group,
-        "checkpoint": checkpoint,
+        "name": name,
+        "brokers": job.topic.kafka.bootstrap_servers,
+        "topic": job.topic.name,
+        "group": job.group,
+        "checkpoint": job.checkpoint,
         "batch": 30,
         "fall": 2,
     }
-    driver = run_job(JOB, options)
+    driver = run_job(DRIVER, options)
     assert driver.returncode == -signal.SIGKILL, driver.stderr
-    finished = last_finished(LocalFiles(checkpoint))
+    finished = last_finished(LocalFiles(job.checkpoint))
     assert finished is not None
     assert (finished.batch_id, sum(finished.offsets.values())) == (2, 90)
-    with OffsetClient(sidecar.address, name=unique_name) as client:
-        assert sum(offsets_of(client.committed(group)).values()) == 60
-        with commit_offsets(spark, client, group=group):
-            query = start(topic.read(spark, "earliest", 30), Collected(), checkpoint)
-            try:
-                eventually(lambda: offsets_of(client.committed(group)), finished.offsets)
-            finally:
-                query.stop()
+    assert sum(job.committed().values()) == 60
+    # By its name the next driver takes over what the dead one has left.
+    with OffsetClient(sidecar.address, name=name) as client:
+        again = job._replace(client=client)
+        with again.commits(), again.running():
+            eventually(again.committed, finished.offsets)
 
 
-def test_a_run_that_finds_nothing_new(
-    spark: SparkSession, client: OffsetClient, topic: Topic, group: str, checkpoint: str
-) -> None:
+def test_a_run_that_finds_nothing_new(job: Job) -> None:
     """Spark reports nothing of it, and ends it at once: its checkpoint is committed all the same.
 
     Nobody flushes, and nobody listened when its batches were read.
     """
-    topic.produce(30)
-    sink = Collected()
-    run(topic.read(spark, "earliest"), sink, checkpoint)
-    finished = last_finished(LocalFiles(checkpoint))
+    job.topic.produce(30)
+    job.run()
+    finished = last_finished(LocalFiles(job.checkpoint))
     assert finished is not None
-    with commit_offsets(spark, client, group=group) as commits:
-        run(topic.read(spark, "earliest"), sink, checkpoint)
-    assert len(sink.numbers) == 30
+    with job.commits() as commits:
+        again = job.run()
+    assert again.lastProgress is not None
+    assert again.lastProgress.numInputRows == 0
     assert commits.counts.submitted == 3
-    assert offsets_of(client.committed(group)) == finished.offsets
+    assert job.committed() == finished.offsets
