@@ -36,8 +36,9 @@ def chaos_try(request: pytest.FixtureRequest) -> Any:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test as often as asked for: all of them once, then all of them again."""
-    tries = metafunc.config.getoption("--tries")
+    """Run each test of a fault as often as asked for: all of them once, then all of them again."""
+    is_fault = metafunc.definition.get_closest_marker("fault") is not None
+    tries = metafunc.config.getoption("--tries") if is_fault else 1
     metafunc.fixturenames.append(_TRY)
     metafunc.parametrize(_TRY, range(1, tries + 1), indirect=True, scope="session")
 
