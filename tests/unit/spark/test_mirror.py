@@ -1,0 +1,65 @@
+"""The judge of the random kills finds what a group must never do."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsetmgr.types import TopicPartition
+from tests.chaos.offsets_topic import Committed, Position
+from tests.spark.mirror import Batch, last_number, read_batches, records, violations
+from tests.unit.spark.checkpoints import Checkpoint, orders
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BATCHES = [
+    Batch(number, 100.0 + number, {TopicPartition("orders", 0): end})
+    for number, end in enumerate((5, 5, 9))
+]
+
+
+def commit(offset: int | None, at_s: float, partition: int = 0) -> Committed:
+    """A record of the group."""
+    return Committed(Position("etl", "orders", partition), offset, at_s=at_s)
+
+
+def test_ends_of_finished_batches_are_right() -> None:
+    """Repeated, late or left out; an end that two batches share counts from the first of them."""
+    commits = [commit(5, 100.0), commit(5, 101.5), commit(9, 102.0), commit(9, 500.0)]
+    assert violations(BATCHES, commits) == []
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (commit(9, 101.9), "0.100 s before batch 2"),
+        (commit(10, 500.0), "at 10 is the end of no finished batch"),
+        (commit(7, 500.0), "at 7 is the end of no finished batch"),
+        (commit(5, 500.0, partition=1), "orders-1 at 5 is the end of no"),
+        (commit(None, 500.0), "forgotten"),
+    ],
+)
+def test_a_commit_ahead_is_found(record: Committed, words: str) -> None:
+    """Before its batch is finished, between two ends, of another partition, or deleted."""
+    (found,) = violations(BATCHES, [commit(5, 100.0), record])
+    assert words in found
+
+
+def test_a_checkpoint_is_read(tmp_path: Path) -> None:
+    """Finished batches alone, in their order, with the time of their commit log."""
+    assert (last_number(tmp_path), records(tmp_path)) == (-1, 0)
+    checkpoint = Checkpoint(tmp_path)
+    for number in (9, 10):
+        checkpoint.batch(number, orders(number, 1))
+        os.utime(tmp_path / "commits" / str(number), (0, number))
+    checkpoint.batch(11, orders(99, 99), finished=False)
+    checkpoint.write("commits/.10.crc", "x")
+    where, other = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    assert read_batches(tmp_path) == [
+        Batch(9, 9.0, {where: 9, other: 1}),
+        Batch(10, 10.0, {where: 10, other: 1}),
+    ]
+    assert (last_number(tmp_path), records(tmp_path)) == (10, 11)
