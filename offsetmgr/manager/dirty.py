@@ -90,7 +90,8 @@ class DirtyBook:
         """Everything is due now, past errors forgiven once."""
         for entry in self._entries.values():
             entry.since = -inf
-            entry.forgive()
+            if entry.attempts:
+                entry.forgive()
         self.group.forgive()
         # Also for what is in flight now and turns out to be not the newest.
         self.urgent = True

@@ -51,6 +51,10 @@ class Foreign:
         self.policy = policy
         self._theirs: dict[TopicPartition, OffsetAndMetadata | None] = {}
 
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self._theirs)
+
     def found(self, partition: TopicPartition, theirs: OffsetAndMetadata | None) -> Failure:
         """Somebody has committed ``theirs`` (None: deleted it); what to tell."""
         if self.policy != "overwrite":

@@ -18,6 +18,7 @@ from offsetmgr.manager.idle import Idle
 from offsetmgr.manager.offset_manager import Abandon, Hurry, Leave, Rejoin
 from offsetmgr.manager.plan import CommitPlan
 from offsetmgr.manager.requests import CommitRequest, FetchRequest
+from offsetmgr.manager.slot import wanted_of
 from offsetmgr.manager.telling import Teller
 from offsetmgr.manager.tray import Rung
 
@@ -232,8 +233,8 @@ class GroupCommitter(PooledActor):
         self._pump()
         left: list[tuple[Desk, StopResult]] = []
         dirty: list[TopicPartition] = []
-        for desk in desks:
-            version = desk.slot.wanted()
+        versions = wanted_of([desk.slot for desk in desks])
+        for desk, version in zip(desks, versions, strict=True):
             if version is None or desk.result is not None:
                 left.append((desk, desk.left()))
                 continue

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from offsetmgr.manager.foreign import Foreign
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from offsetmgr.manager.slot import Version
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
@@ -107,6 +107,16 @@ class Ledger:
         self.drop(partition)
         self._kept[partition] = (now, version)
 
+    def keep_all(self, versions: Mapping[TopicPartition, Version], now: float) -> None:
+        """All of these are committed; nothing of somebody else's stands in the group."""
+        kept, inherited = self._kept, self._inherited
+        for partition, version in versions.items():
+            # Out and in again: the one committed longest ago comes first.
+            kept.pop(partition, None)
+            kept[partition] = (now, version)
+        for partition in versions.keys() & inherited.keys():
+            del inherited[partition]
+
     def inherit(self, partition: TopicPartition, found: Version, now: float) -> None:
         """``found`` is committed, nobody knows since when."""
         self.keep(partition, found, now)
@@ -187,8 +197,8 @@ class Ledger:
 
     def stands(self, partition: TopicPartition, value: OffsetAndMetadata) -> bool:
         """Whether ``value`` is what was committed last, and nothing lost can undo that."""
-        kept = self.kept(partition)
-        return kept is not None and kept.value == value and partition not in self._lost
+        kept = self._kept.get(partition)
+        return kept is not None and kept[1].value == value and partition not in self._lost
 
     # When to look.
 

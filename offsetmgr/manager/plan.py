@@ -32,6 +32,7 @@ from offsetmgr.manager.requests import (
     VersionCommitted,
     VersionFailed,
 )
+from offsetmgr.manager.slot import wanted_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -147,35 +148,53 @@ class CommitPlan:
         dirty.urgent = False
         dirty.due_at = inf
         versions: dict[TopicPartition, Version] = {}
-        blocked = now < dirty.group.not_before
-        reads = bool(self._reads.unknown or self._reads.awaiting)
-        for partition, entry in dirty.items():
-            if reads and self._reads.must_precede(partition):
-                continue  # due again when it has been read
-            if blocked or now < entry.not_before or len(versions) == BATCH_LIMIT:
-                dirty.expect(entry)
-                continue
-            version = self._wanted(partition, entry, notes, now)
+        ready = self._ready(now)
+        newest = wanted_of([self._members[partition].slot for partition, _ in ready])
+        ledger, foreign = self._ledger, bool(self._ledger.foreign)
+        before_commits = self._bounds.before_commits
+        for (partition, entry), wanted in zip(ready, newest, strict=True):
+            version = wanted
+            odd = entry.refresh or foreign
+            if odd or wanted is None or ledger.stands(partition, wanted.value):
+                version = self._wanted(partition, entry, wanted, notes, now)
             if version is None:
                 dirty.remove(partition)
                 continue
             entry.since = -inf
-            if self._bounds.before_commits and not entry.refresh:
+            if before_commits and not entry.refresh:
                 version = self._bounds.admit(partition, version)
-                if version is None:
-                    continue  # due again when the ends of its log are known
-            versions[partition] = version
+            if version is not None:
+                versions[partition] = version  # else due again when the ends of its log are known
         members = {partition: self._members[partition] for partition in versions}
         return CommitRequest(versions, members) if versions else None
 
+    def _ready(self, now: float) -> list[tuple[TopicPartition, Entry]]:
+        """What is dirty and may be tried, as much as one request can carry."""
+        dirty, reads = self._dirty, self._reads
+        blocked = now < dirty.group.not_before
+        must_read = bool(reads.unknown or reads.awaiting)
+        ready: list[tuple[TopicPartition, Entry]] = []
+        for item in dirty.items():
+            if must_read and reads.must_precede(item[0]):
+                continue  # due again when it has been read
+            if blocked or now < item[1].not_before or len(ready) == BATCH_LIMIT:
+                dirty.expect(item[1])
+            else:
+                ready.append(item)
+        return ready
+
     def _wanted(
-        self, partition: TopicPartition, entry: Entry, notes: Notes, now: float
+        self,
+        partition: TopicPartition,
+        entry: Entry,
+        wanted: Version | None,
+        notes: Notes,
+        now: float,
     ) -> Version | None:
-        """What to commit there; None where nothing is left to be committed."""
+        """What to commit there, where ``wanted`` was submitted; None where nothing is left."""
         if entry.refresh:
             return self._ledger.kept(partition)
         member = self._members[partition]
-        wanted = member.slot.wanted()
         if wanted is not None and self._ledger.stands(partition, wanted.value):
             if member.slot.rewinds:
                 self._ledger.foreign.forget(partition)
@@ -187,7 +206,7 @@ class CommitPlan:
             return wanted
         final = member.slot.park(wanted.number)
         notes.append((partition, VersionFailed(wanted, refusal, final)))
-        return None if final else self._wanted(partition, entry, notes, now)
+        return None if final else self._wanted(partition, entry, member.slot.wanted(), notes, now)
 
     def _check_at(self) -> float:
         at = self._ledger.next_check_at(self._settings.recommit_interval_s)

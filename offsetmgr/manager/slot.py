@@ -8,12 +8,16 @@ looks, so submits that nobody saw cost no version.
 from __future__ import annotations
 
 from enum import Enum
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.errors import ManagerStoppedError, OffsetRegressionError
 from offsetmgr.types import MAX_OFFSET, ManagerKey, OffsetAndMetadata
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from offsetmgr.manager.tray import Tray
     from offsetmgr.types import TopicPartition
 
@@ -108,8 +112,7 @@ class SubmitSlot:
         """The newest version, where it is not known to be committed."""
         with self.tray.lock:
             self.tray.hand_out()
-            newest = self._see()
-            return newest if newest is not None and newest.number > self._settled else None
+            return self.unsettled()
 
     @property
     def settled(self) -> int:
@@ -166,9 +169,13 @@ class SubmitSlot:
 
     def look(self) -> bool:
         """Whether it is dirty, with the lock held; if not, its committer may forget it."""
-        newest = self._see()
-        self.armed = newest is not None and newest.number > self._settled
+        self.armed = self.unsettled() is not None
         return self.armed
+
+    def unsettled(self) -> Version | None:
+        """The newest version, where it is not known to be committed; with the lock held."""
+        newest = self._newest if self.pending is None else self._see()
+        return newest if newest is not None and newest.number > self._settled else None
 
     def establish(self, committed: OffsetAndMetadata | None) -> Finding:
         """Learn what is committed; decide, in one step with the floor, what that means.
@@ -210,9 +217,11 @@ class SubmitSlot:
         """Version ``number`` is committed; True where nothing newer waits."""
         with self.tray.lock:
             self._settled = max(self._settled, number)
-            clean = self._disarm(number)
-            self._rewind = self._rewind and not clean
-            return clean
+            newest = self._newest if self.pending is None else self._see()
+            if newest is not None and newest.number > number:
+                return False
+            self.armed = self._rewind = False
+            return True
 
     def park(self, number: int) -> bool:
         """Version ``number`` was refused for good; True where nothing newer waits.
@@ -220,7 +229,11 @@ class SubmitSlot:
         It stays dirty and visible; the next offer rings for the committer again.
         """
         with self.tray.lock:
-            return self._disarm(number)
+            newest = self._see()
+            if newest is not None and newest.number > number:
+                return False
+            self.armed = False
+            return True
 
     def reopen(self, number: int) -> bool:
         """Version ``number`` was committed and is not any more; True where it is the newest."""
@@ -242,13 +255,6 @@ class SubmitSlot:
                 self._newest = newest and Version(newest.number, theirs)
             elif newest.value.offset < theirs.offset and not self._rewind:
                 self._set_floor(theirs)  # else what waits is the floor, and goes over theirs
-
-    def _disarm(self, number: int) -> bool:
-        newest = self._newest if self.pending is None else self._see()
-        if newest is not None and newest.number > number:
-            return False
-        self.armed = False
-        return True
 
     def close_if_clean(self) -> bool:
         """Refuse offers from now on, unless one waits to be committed; True where it did."""
@@ -279,3 +285,16 @@ class SubmitSlot:
 
     def _name(self) -> str:
         return str(ManagerKey(self.tray.group, *self.where))
+
+
+def wanted_of(slots: Iterable[SubmitSlot]) -> list[Version | None]:
+    """What ``SubmitSlot.wanted`` says of each; those that share a tray are asked in one step."""
+    wanted: list[Version | None] = []
+    for tray, shared in groupby(slots, _tray_of):
+        with tray.lock:
+            tray.hand_out()
+            wanted += [slot.unsettled() for slot in shared]
+    return wanted
+
+
+_tray_of: Final = attrgetter("tray")

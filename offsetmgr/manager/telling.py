@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from math import inf
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _new: Final = tuple.__new__
 """Makes a named tuple in half the time; for what is made once for each offset."""
 
-Answers: TypeAlias = "dict[Ticket, list[tuple[Desk, StopResult]]]"
+Answers: TypeAlias = "defaultdict[Ticket, list[tuple[Desk, StopResult]]]"
 
 
 class Teller:
@@ -46,13 +47,13 @@ class Teller:
 
     def over(self, desk: Desk) -> None:
         """The manager is gone: who flushes it is answered with how it ended."""
-        answers: Answers = {}
+        answers: Answers = defaultdict(list)
         self._resolve(desk, inf, desk.left(), answers)
         _answer(answers)
 
     def tell(self, notes: Notes, now: float) -> None:
         """Pass answers on: to whoever flushes, then to the managers whose life they change."""
-        answers: Answers = {}
+        answers: Answers = defaultdict(list)
         told: list[tuple[Desk, machine.Event]] = []
         desks = self._desks
         for partition, note in notes:
@@ -127,9 +128,12 @@ class Teller:
     def _resolve(self, desk: Desk, number: float, result: StopResult, answers: Answers) -> None:
         """Who waits for versions up to ``number`` of ``desk`` is answered with ``result``."""
         waiters, desk.waiters = desk.waiters, ()
+        if len(waiters) == 1 and waiters[0].number <= number:
+            answers[waiters[0].ticket].append((desk, result))
+            return
         for waiter in waiters:
             if waiter.number <= number:
-                answers.setdefault(waiter.ticket, []).append((desk, result))
+                answers[waiter.ticket].append((desk, result))
             else:
                 desk.waiters = (*desk.waiters, waiter)
 

@@ -121,7 +121,8 @@ class Tray:
     def touch(self, slot: SubmitSlot) -> None:
         """``slot`` was filled, and is not known to be so."""
         self._touched.append(slot)
-        self._ring()
+        if not self._rung:
+            self._ring()
 
     def hand_out(self) -> None:
         """Put the offsets of a waiting round into its slots."""

@@ -22,6 +22,7 @@ import uvicorn
 from actors import ActorSystem
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.service.assembly import Assembly
+from offsetmgr.service.collector import spare_the_collector
 from offsetmgr.service.connections import HttpProtocol
 from offsetmgr.service.listen import listening
 from offsetmgr.service.notify import notify
@@ -180,6 +181,7 @@ def run(
 
     Raises OffsetManagerError or OSError where it cannot start.
     """
+    spare_the_collector()
     with contextlib.ExitStack() as stack:
         # The address first: a second service on it must not disturb the group's commits.
         sock, address = stack.enter_context(listening(settings.listen))
