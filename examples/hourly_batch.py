@@ -31,8 +31,8 @@ def main() -> None:
     half = given.orders // 2
     with OffsetClient(given.service, name=GROUP) as client:
         for number in range(2):
-            first, count = (0, half) if number == 0 else (half, given.orders - half)
-            shop.place_orders(spark, given.brokers, given.topic, first, count)
+            count = half if number == 0 else given.orders - half
+            shop.place_orders(spark, given.brokers, given.topic, count)
             run(spark, client, given, hour + timedelta(hours=1 + number))
         shop.report_lag(client, GROUP, given.topic)
     reports = spark.read.parquet(str(given.folder / "hour=*"))

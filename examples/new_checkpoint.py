@@ -27,9 +27,9 @@ def main() -> None:
     spark = shop.session(given.master)
     half = given.orders // 2
     with OffsetClient(given.service, name=GROUP) as client:
-        shop.place_orders(spark, given.brokers, given.topic, 0, half)
+        shop.place_orders(spark, given.brokers, given.topic, half)
         run(spark, client, given, "old")
-        shop.place_orders(spark, given.brokers, given.topic, half, given.orders - half)
+        shop.place_orders(spark, given.brokers, given.topic, given.orders - half)
         run(spark, client, given, "new")
         shop.report_lag(client, GROUP, given.topic)
     archive = spark.read.parquet(str(given.folder / "old"), str(given.folder / "new"))

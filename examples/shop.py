@@ -8,21 +8,20 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- its name in every Spark program
 
-from offsetmgr import TopicPartition
+from offsetmgr import OffsetClient, OffsetManagerError, TopicPartition
 from offsetmgr.devkafka import spark_kafka_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from offsetmgr import OffsetClient
-
 SCHEMA = "order_id BIGINT, placed_at TIMESTAMP, country STRING, product STRING, amount DOUBLE"
 COUNTRIES = ("DE", "FR", "IT", "NL", "PL")
+WAIT_S = 10.0
 PRODUCTS = ("bicycle", "helmet", "lamp", "lock", "pump", "saddle", "tyre")
 
 
@@ -37,12 +36,32 @@ def arguments(description: str | None) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, help="for results and checkpoints; else a new one")
     given = parser.parse_args()
     given.folder = given.folder or Path(tempfile.mkdtemp(prefix="offsetmgr-example-"))
+    check_they_answer(given.brokers, given.service)
     return given
+
+
+def check_they_answer(brokers: str, service: str) -> None:
+    """End with a word on what to do where Kafka or the service is not there."""
+    try:
+        AdminClient({"bootstrap.servers": brokers, "log_level": 0}).list_topics(timeout=WAIT_S)
+    except KafkaException as error:
+        why = error.args[0].str()
+        raise SystemExit(
+            f"no Kafka answers at {brokers} ({why})\nStart one: offsetmgr dev-kafka"
+        ) from None
+    with OffsetClient(service) as client:
+        try:
+            client.topic_names(timeout=WAIT_S)
+        except OffsetManagerError as error:
+            start = f"offsetmgr serve --bootstrap-servers {brokers}"
+            raise SystemExit(f"{error}\nStart it: {start}") from None
 
 
 def session(master: str) -> SparkSession:
     """A Spark with its Kafka connector; one that is there already is used."""
     mine = SparkSession.getActiveSession() is None
+    if mine:
+        print("Spark starts, which takes a while; its own lines go to standard error")
     spark = (
         SparkSession.builder.master(master)
         # A job of yours names it in spark.jars.packages; the local Kafka's tools have fetched it.
@@ -57,19 +76,19 @@ def session(master: str) -> SparkSession:
     return spark
 
 
-def create_topic(brokers: str, topic: str) -> None:
-    """The topic, where it is not there yet."""
+def orders_placed(spark: SparkSession, brokers: str, topic: str) -> int:
+    """How many orders the topic holds; it is created where it is not there yet."""
     admin = AdminClient({"bootstrap.servers": brokers})
-    try:
+    if topic not in admin.list_topics(timeout=WAIT_S).topics:
         admin.create_topics([NewTopic(topic, num_partitions=3)])[topic].result()
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise
+        return 0
+    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", brokers)
+    return reader.option("subscribe", topic).load().count()
 
 
-def place_orders(spark: SparkSession, brokers: str, topic: str, first: int, count: int) -> None:
-    """Produce ``count`` orders, numbered from ``first``, one every twenty seconds."""
-    create_topic(brokers, topic)
+def place_orders(spark: SparkSession, brokers: str, topic: str, count: int) -> None:
+    """Produce ``count`` orders more, numbered on, one every twenty seconds."""
+    first = orders_placed(spark, brokers, topic)
 
     def one_of(names: tuple[str, ...], factor: int) -> Column:
         return F.array(*map(F.lit, names))[(F.col("id") * factor % len(names)).cast("int")]
@@ -85,7 +104,7 @@ def place_orders(spark: SparkSession, brokers: str, topic: str, first: int, coun
     key = F.col("order_id").cast("string").alias("key")
     writer = orders.select(key, message).write.format("kafka")
     writer.option("kafka.bootstrap.servers", brokers).option("topic", topic).save()
-    print(f"{count:,} orders were placed")
+    print(f"{count:,} orders were placed, numbers {first:,} to {first + count - 1:,}")
 
 
 def as_orders(messages: DataFrame) -> DataFrame:
@@ -101,4 +120,4 @@ def report_lag(client: OffsetClient, group: str, topic: str) -> None:
     for number, held in client.topics([topic])[topic].items():
         entry = committed.get(TopicPartition(topic, number))
         lag += held.high_watermark - (held.log_start_offset if entry is None else entry.offset)
-    print(f"group {group} is {lag} orders behind")
+    print(f"group {group} is {lag:,} orders behind")

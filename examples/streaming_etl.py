@@ -17,7 +17,7 @@ def main() -> None:
     """Produce some orders, and write what is new as Parquet, a folder for each country."""
     given = shop.arguments(__doc__)
     spark = shop.session(given.master)
-    shop.place_orders(spark, given.brokers, given.topic, 0, given.orders)
+    shop.place_orders(spark, given.brokers, given.topic, given.orders)
     with OffsetClient(given.service, name=GROUP) as client:
         messages = (
             spark.readStream.format("kafka")

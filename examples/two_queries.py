@@ -27,7 +27,7 @@ def main() -> None:
     """Archive all orders, and pick out the large ones, side by side."""
     given = shop.arguments(__doc__)
     spark = shop.session(given.master)
-    shop.place_orders(spark, given.brokers, given.topic, 0, given.orders)
+    shop.place_orders(spark, given.brokers, given.topic, given.orders)
     with (
         OffsetClient(given.service, name="two-queries") as client,
         commit_offsets(spark, client, group=ARCHIVE, query_name="archive") as archive,

@@ -31,7 +31,7 @@ def main() -> None:
     """Produce orders over some hours and keep the revenue of each."""
     given = shop.arguments(__doc__)
     spark = shop.session(given.master)
-    shop.place_orders(spark, given.brokers, given.topic, 0, given.orders)
+    shop.place_orders(spark, given.brokers, given.topic, given.orders)
     checkpoint = str(given.folder / "checkpoint")
     database = given.folder / "revenue.db"
     create(database)
