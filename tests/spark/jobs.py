@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,13 +24,19 @@ def flags(options: Mapping[str, object]) -> list[str]:
 def run_job(
     script: Path, options: Mapping[str, object], env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, in a process group of its own; what it has said."""
-    return subprocess.run(
-        [sys.executable, str(script), *flags(options)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(env or {})},
-        capture_output=True,
-        start_new_session=True,
-        text=True,
-        timeout=JOB_S,
-        check=False,
-    )
+    """Run a program to its end, in a process group of its own; what it has said.
+
+    It runs in a folder of its own as well: Spark leaves one of its own wherever it is started.
+    """
+    ours = {"PYTHONPATH": os.pathsep.join(sys.path), "PYSPARK_PYTHON": sys.executable}
+    with TemporaryDirectory(prefix="offsetmgr-job-") as folder:
+        return subprocess.run(
+            [sys.executable, str(script), *flags(options)],
+            cwd=folder,
+            env={**os.environ, **ours, **(env or {})},
+            capture_output=True,
+            start_new_session=True,
+            text=True,
+            timeout=JOB_S,
+            check=False,
+        )

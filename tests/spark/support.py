@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -20,7 +23,6 @@ from offsetmgr.types import ManagerKey, TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from datetime import datetime
-    from pathlib import Path
 
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming import StreamingQuery
@@ -51,7 +53,15 @@ def new_session(master: str, scratch: Path, settings: Mapping[str, str] = {}) ->
     )
     for name, value in settings.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    # Tasks in Python run by this very one: from scratch they would find nothing to import.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    # The JVM starts in scratch, where Spark leaves a folder named artifacts.
+    here = Path.cwd()
+    os.chdir(scratch)
+    try:
+        session = builder.getOrCreate()
+    finally:
+        os.chdir(here)
     session.sparkContext.setLogLevel("ERROR")
     return session
 
