@@ -98,6 +98,8 @@ class Settling:
         self._reason: OffsetManagerError | None = None
         self._hopeless: set[ManagerKey] = set()
         """Waiting longer for these is pointless."""
+        self._stopped: set[ManagerKey] = set()
+        """What the service has committed and stopped, by its answers so far."""
         self._sequences: list[int] = []
         self._sequences_epoch = -1
         with core.lock:
@@ -142,10 +144,13 @@ class Settling:
     def _outstanding(self) -> bool:
         with self._core.lock:
             return any(
-                self._held[key].committed_version < version and not self._is_gone(key)
-                for key, version in self._targets.items()
+                not self._is_committed(key) and not self._is_gone(key)
+                for key in self._targets
                 if key not in self._hopeless
             )
+
+    def _is_committed(self, key: ManagerKey) -> bool:
+        return self._held[key].committed_version >= self._targets[key]
 
     def _is_gone(self, key: ManagerKey) -> bool:
         """Whether somebody else has stopped the manager meanwhile."""
@@ -204,12 +209,17 @@ class Settling:
                 if core.outbox.epoch != epoch:
                     return False  # it restarted, and knew nothing of what was asked
             self._apply(settled, taken)
+            if path == wire.STOP:
+                self._stopped.update(settled.committed)
             lost -= settled.committed.keys() | settled.uncommitted.keys() | self._hopeless
         self._sequences_epoch = -1  # answered: what is asked next is another request
         with core.lock:
             if path == wire.FLUSH:
                 # Asked for again they would outlive the stop that is under way.
                 lost = {key for key in lost if not self._held[key].stopping}
+            else:
+                # What was stopped for good would come back, and what is missing go, by turns.
+                lost -= {key for key in self._stopped & lost if self._is_committed(key)}
             core.outbox.lost(key for key in self._targets if key in lost)
         return not lost
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.client.handle import ManagerHandle
     from tests.sim.network import Network
-    from tests.sim.processes import Host
+    from tests.sim.processes import Host, Process
     from tests.sim.referee import WatchedBroker
     from tests.sim.service_judge import ServiceJudge
 
@@ -36,14 +36,16 @@ class Crowd:
         network: Network,
         rng: Random,
         pass_time: Callable[[float], None],
+        freeze: Callable[[Process], None],
     ) -> None:
-        """``pass_time`` lets everybody work for so many seconds."""
+        """``pass_time`` lets everybody work for so many seconds; ``freeze`` is for one of them."""
         self._host = host
         self._judge = judge
         self._broker = broker
         self._network = network
         self._rng = rng
         self._pass_time = pass_time
+        self._freeze = freeze
         self._lives = 0
         self._handles: list[tuple[Driver, ManagerHandle]] = []
         self.keys = self._share_keys()
@@ -69,7 +71,8 @@ class Crowd:
 
     def _some(self) -> Driver | None:
         drivers = [*self.living(), *(z for z in self.zombies if not z.process.dead)]
-        return self._rng.choice(drivers) if drivers else None
+        awake = [driver for driver in drivers if not driver.process.frozen]
+        return self._rng.choice(awake) if awake else None
 
     def begin(self, name: str) -> None:
         """A new life of ``name``."""
@@ -119,6 +122,12 @@ class Crowd:
         else:
             self._network.cut.add(name)
 
+    def freeze_driver(self) -> None:
+        """A driver stands still for a while, and does not know of it."""
+        driver = self._some()
+        if driver is not None:
+            self._freeze(driver.process)
+
     def end_zombies(self) -> None:
         """They are gone at last."""
         for zombie in self.zombies:
@@ -140,7 +149,7 @@ class Crowd:
     def submit_everything(self) -> None:
         """Give every partition a new value."""
         for driver in self.living():
-            for key in driver.keys:
+            for key in () if driver.process.frozen else driver.keys:
                 self._submit(driver, key)
 
     def submit_often(self) -> None:
@@ -188,7 +197,7 @@ class Crowd:
             newest = driver.newest[key].offset
             driver.submit_sync(key, newest + self._rng.randint(1, 4), self._rng.choice(_WAITS_S))
             self._pass_time(self._rng.choice((0.0, 0.0, 0.01)))
-            if not driver.process.dead:
+            if not driver.process.dead and not driver.process.frozen:
                 driver.submit(key, max(0, newest + self._rng.randint(-3, 4)), rewind=True)
 
     def flush(self) -> None:
@@ -224,5 +233,5 @@ class Crowd:
     def listen(self) -> None:
         """Read what is told of commits."""
         for driver, handle in self._handles:
-            if not driver.process.dead:
+            if not driver.process.dead and not driver.process.frozen:
                 driver.listen(handle)

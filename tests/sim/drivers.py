@@ -116,6 +116,8 @@ class Driver:
     # What waits, in a thread of its own.
 
     def _in_thread(self, timeout_s: float, do: Callable[[], None]) -> None:
+        frozen_s = self.process.frozen_s
+
         def target() -> None:
             deadline = self._clock.now() + timeout_s
             try:
@@ -125,7 +127,7 @@ class Driver:
             except Exception as error:  # noqa: BLE001 -- the client may raise no other
                 self._judge.blame(f"{self.name}: a call of the client raised {error!r}")
             self._waiting -= 1
-            late_s = self._clock.now() - deadline
+            late_s = self._clock.now() - deadline - (self.process.frozen_s - frozen_s)
             if late_s > LATE_S:
                 self._judge.blame(f"{self.name}: an answer came {late_s:.3f} s after its deadline")
 

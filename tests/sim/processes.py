@@ -54,10 +54,12 @@ class Host(SimSystem):
 
     def timer_count(self) -> int:
         """Timers that wait, in all processes."""
-        return sum(len(timers) for timers in self._heaps())
+        return len(self.timers) + sum(len(process.timers) for process in self.processes)
 
     def _heaps(self) -> list[Timers]:
-        return [self.timers, *(process.timers for process in self.processes)]
+        """Those that run: a frozen process finds out later what was due."""
+        running = (process.timers for process in self.processes if not process.frozen)
+        return [self.timers, *running]
 
     def _next_due_s(self) -> float | None:
         return min(
@@ -78,10 +80,12 @@ class _Guest:
         return f"{self._process.name}:{self._runnable.lineage}"
 
     def run(self, budget: int) -> str | None:
-        if self._process.frozen:
-            self._process.held.append(self)
+        if self._process.dead:
             return None
-        return None if self._process.dead else self._runnable.run(budget)
+        if self._process.frozen:
+            self._process.put_off.append(self)
+            return None
+        return self._runnable.run(budget)
 
 
 class _Ports:
@@ -104,8 +108,12 @@ class Process(ActorSystem):
         self.name = name
         self.dead = False
         self.frozen = False
-        self.held: list[Runnable] = []
-        """What is ready to run when a frozen process thaws."""
+        """Whether it stands still, as behind SIGSTOP; others go on, and so does the time."""
+        self.frozen_s = 0.0
+        """How long it has stood still, in all."""
+        self.put_off: list[Runnable] = []
+        """What it does once it goes on."""
+        self._frozen_at = 0.0
         self.on_kill: list[Callable[[], None]] = []
         """What has to be cleared away at the end, dead as it is."""
         self.clock = host.clock
@@ -126,16 +134,20 @@ class Process(ActorSystem):
             clear()
 
     def freeze(self) -> None:
-        """Stand still, timers and all, as after SIGSTOP."""
-        self.frozen = True
-        self.host.processes.remove(self)
+        """Stand still."""
+        if not self.frozen:
+            self.frozen, self._frozen_at = True, self.clock.now()
 
-    def thaw(self) -> None:
-        """Go on, with what is overdue."""
+    def thaw(self, *, timers_first: bool = False) -> None:
+        """Go on: with what was due meanwhile, or with what has come."""
+        if not self.frozen:
+            return
         self.frozen = False
-        self.host.processes.append(self)
-        held, self.held = self.held, []
-        for each in held:
+        self.frozen_s += self.clock.now() - self._frozen_at
+        if timers_first:
+            self.timers.fire_due()
+        work, self.put_off = self.put_off, []
+        for each in work:
             self.host.dispatcher.schedule(each)
 
     def wait(self, future: Future[_T], timeout_s: float | None) -> _T:

@@ -17,7 +17,7 @@ from offsetmgr.types import OffsetAndMetadata
 from tests.sim.bounds import largest
 from tests.sim.crowd import Crowd
 from tests.sim.network import Network, StreamWire, Wire
-from tests.sim.processes import Host
+from tests.sim.processes import Host, Process
 from tests.sim.referee import WatchedBroker
 from tests.sim.server import DRAIN_S, ServiceProcess
 from tests.sim.service_judge import ServiceJudge
@@ -43,7 +43,7 @@ MOST_HELD: Final = 30
 _INTERVALS_S = (0.5, 10.0, 20.0)
 _RECOMMIT_S = (0.0, 7.0)
 _PAUSES_S = (0.0, 0.0, 0.01, 0.1, 0.6, REQUEST_TIMEOUT_S, 2 * LEASE_S)
-_TIMEOUTS_S = (0.0, 0.5, 3.0, 8.0)
+_FROZEN_S = (0.3, 3.0, LEASE_S - 0.1, LEASE_S + 0.1, 2 * LEASE_S)
 
 
 class ServiceWorld:
@@ -74,7 +74,9 @@ class ServiceWorld:
         self.disturbed = False
         """Whether the service or a client ever ended without having committed everything."""
         calm = self.weather.calm and self.network.rate == 0 and rng.random() < 0.5
-        self.crowd = Crowd(self.system, self.judge, self.broker, self.network, rng, self.pass_time)
+        self.crowd = Crowd(
+            self.system, self.judge, self.broker, self.network, rng, self.pass_time, self._freeze
+        )
         self.crowd.calm = calm
         self.faults: list[Callable[[], None]] = []
         self.actions = self._draw_actions()
@@ -90,7 +92,7 @@ class ServiceWorld:
         ]  # fmt: skip
         faults: list[Callable[[], None]] = [
             self.crash_service, self.drain_service, crowd.crash_driver, crowd.replace_driver,
-            crowd.cut, self.jump_wall,
+            crowd.cut, self.jump_wall, self.freeze_service, crowd.freeze_driver,
         ]  # fmt: skip
         mix = self.rng.sample(usual, self.rng.randint(4, len(usual)))
         mix += [crowd.submit, crowd.submit, crowd.start_driver]
@@ -163,6 +165,8 @@ class ServiceWorld:
         self.weather.clear()
         self.network.heal()
         self.crowd.end_zombies()
+        for process in list(self.system.processes):
+            process.thaw(timers_first=self.rng.random() < 0.5)
         if self.service is None:
             self.start_service()
         self.pass_time(15.0)
@@ -241,6 +245,19 @@ class ServiceWorld:
             self.service = self.network.server = None
             # What a forgotten fence kept out may come in again: zombies end here.
             self.crowd.end_zombies()
+
+    def freeze_service(self) -> None:
+        """It stands still for a while: what is sent to it waits, and leases run out."""
+        if self.service is not None:
+            self._freeze(self.service.process)
+
+    def _freeze(self, process: Process) -> None:
+        self.disturbed = True
+        process.freeze()
+        timers_first = self.rng.random() < 0.5
+        self.system.timers.call_after(
+            self.rng.choice(_FROZEN_S), lambda: process.thaw(timers_first=timers_first)
+        )
 
     def drain_service(self) -> None:
         """Stop it properly."""

@@ -267,6 +267,21 @@ def test_flush_waits_for_what_passes(service: ScriptedService, client: OffsetCli
     timer.join()
 
 
+def test_stop_when_one_manager_of_several_is_gone(
+    service: ScriptedService, client: OffsetClient
+) -> None:
+    """What has been stopped is not asked for again with what is missing, and so on by turns."""
+    other = ManagerKey("h", "orders", 3)
+    client.submit("g", {("orders", 3): 5})
+    client.submit("h", {("orders", 3): 6})
+    service.wait_for(lambda: {KEY, other} <= service.taken.keys())
+    with service.lock:
+        del service.managers[other], service.taken[other]
+    assert client.close(600) == ({KEY: OffsetAndMetadata(5), other: OffsetAndMetadata(6)}, {})
+    assert len(service.of("/v1/stop")) == 2
+    assert not service.managers
+
+
 def test_flush_during_a_stop(service: ScriptedService, client: OffsetClient) -> None:
     """A flush that meets a stop ends with it and with what it ended with, and undoes nothing."""
     client.submit("g", {("orders", 3): 5})
