@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.client import OffsetClient, core, lifetime
-from offsetmgr.errors import ManagerExistsError, ManagerStoppedError, OffsetManagerError
+from offsetmgr.errors import ManagerExistsError, ManagerStoppedError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.unit.client.scripted import WAIT_S, Fault
 
@@ -178,29 +178,6 @@ def test_a_stop_beside_a_close_that_is_over(service: ScriptedService, client: Of
     assert offset == OffsetAndMetadata(5)
     assert isinstance(error, ManagerStoppedError)
     assert "client was closed" in str(error)
-
-
-def test_a_sync_submit_beside_a_close(service: ScriptedService, client: OffsetClient) -> None:
-    """A sync submit that nobody answers ends with its client, not at its own deadline."""
-    answer = threading.Event()
-    service.script("/v1/offsets", Fault(act=False, hold=answer))
-    failed: list[OffsetManagerError] = []
-
-    def submit() -> None:
-        try:
-            client.submit("g", {("orders", 3): 5}, sync=True, timeout=600)
-        except OffsetManagerError as error:
-            failed.append(error)
-
-    submitting = threading.Thread(target=submit, daemon=True)
-    submitting.start()
-    service.wait_for(lambda: len(service.of("/v1/offsets")) == 1)
-    service.down()
-    answer.set()
-    assert client.close(0).uncommitted.keys() == {KEY}
-    submitting.join(WAIT_S)
-    [error] = failed
-    assert isinstance(error, ManagerStoppedError)
 
 
 def test_the_interpreter_exits(service: ScriptedService) -> None:
