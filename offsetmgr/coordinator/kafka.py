@@ -49,7 +49,7 @@ from offsetmgr.coordinator.kafka_client import (
     fetcher_slot,
 )
 from offsetmgr.coordinator.kafka_lane import Job, Lane
-from offsetmgr.coordinator.kafka_logs import ask, topic_logs, wanted
+from offsetmgr.coordinator.kafka_logs import ask, id_of, topic_logs, wanted
 from offsetmgr.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -313,7 +313,7 @@ class KafkaCoordinator:
             if error is None:
                 described = pending.result()
                 found[topic] = [p.id for p in described.partitions]
-                ids[topic] = str(described.topic_id)
+                ids[topic] = id_of(described.topic_id)
             else:
                 unknown[topic] = TopicLog({}, self._explained(error))
         if not found:

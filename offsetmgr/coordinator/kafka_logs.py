@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from confluent_kafka import IsolationLevel
+from confluent_kafka import IsolationLevel, Uuid
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import OffsetSpec
 
@@ -33,6 +33,7 @@ class Wanted(NamedTuple):
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _ENDS: Final = (Wanted("log_start_offset", _EARLIEST), Wanted("high_watermark", _LATEST))
+_NO_ID: Final = str(Uuid(0, 0))
 _STABLE: Final = Wanted("last_stable_offset", _LATEST, IsolationLevel.READ_COMMITTED)
 
 
@@ -57,6 +58,11 @@ def ask(
         pending = client.list_offsets(request, isolation_level=isolation, request_timeout=timeout_s)
         asked[field] = {(p.topic, p.partition): future for p, future in pending.items()}
     return asked
+
+
+def id_of(found: Uuid) -> str:
+    """A topic's id in words; empty where it has none, as with brokers before 2.8."""
+    return "" if str(found) == _NO_ID else str(found)
 
 
 def topic_logs(
