@@ -35,12 +35,14 @@ class FenceJudge(Referee):
         self.services: dict[str, FencedService] = {}
         """All that ever started, by name."""
         self.last: dict[str, FencedService] = {}
-        """Who took the seat of a group last."""
+        """Who was given the seat of a group last, whether or not it lived to sit down."""
         self.orphaned: dict[str, None] = {}
-        """Groups where all services may end fenced; see DESIGN.md for these two limits."""
+        """Groups where all services may end fenced; see DESIGN.md for these limits."""
         self.calm = False
         """Whether nothing goes wrong between services and Kafka."""
         self.committed_values: dict[ManagerKey, set[int]] = defaultdict(set)
+        self._unheard: dict[tuple[str, str], float] = {}
+        """When a place was given that nobody has sat down on since, by group and service."""
         self._ousted: dict[tuple[str, str], str] = {}
         """Services that had a group when another one took it over, and which that was."""
         self._stands: dict[ManagerKey, OffsetAndMetadata] = {}
@@ -67,18 +69,26 @@ class FenceJudge(Referee):
     def seated(self, group: str, client_id: str) -> None:
         """A member is in its place."""
         newer = self.services[client_id]
+        self._unheard.pop((group, client_id), None)
         for older in self.services.values():
             if older is not newer and older.has_had(group):
                 self.met["fence: takeover"] += 1
                 self._ousted.setdefault((older.name, group), newer.name)
-        self.last[group] = newer
 
     def granted(self, group: str, client_id: str) -> None:
         """A member is given the place.
 
         One that lost it to another, unaware of that, asks for it while nobody has it: it finds out
-        by what it is given, but its successor, where that has lost it too, cannot know why.
+        by what it is given, but its successor, where that has lost it too, cannot know why.  Nor
+        can one whose last answer was lost for so long that this place lapsed too.
         """
+        self.last[group] = self.services[client_id]
+        now_s = self._system.clock.now()
+        unheard_s = self._unheard.get((group, client_id), now_s)
+        self._unheard[group, client_id] = now_s
+        if now_s - unheard_s >= SESSION_S:
+            self.met["fence: place lapsed unheard"] += 1
+            self.orphaned[group] = None
         if (client_id, group) in self._ousted:
             self.met["fence: ousted service let in"] += 1
             self.orphaned[group] = None
@@ -153,5 +163,5 @@ class FenceJudge(Referee):
             lost = service.dead or group in self.orphaned
             for handle in [] if lost else service.factory.managers(group):
                 if handle.status().dirty or handle.status().phase != "ready":
-                    self.blame(f"{service} took {group} last, and yet: {handle.status()}")
+                    self.blame(f"{service} was given {group} last, and yet: {handle.status()}")
         self.check()
