@@ -115,6 +115,7 @@ def test_stopped_in_the_middle_nothing_is_left(demo: Any, number: int, status: i
     assert list(stopped.scratch.iterdir()) == []
 
 
+@pytest.mark.chaos
 def test_a_claim_that_does_not_hold_fails_the_demo(demo: Any) -> None:
     """On somebody's Kafka that refuses the commits, it says what does not hold, and exits with 1.
 
