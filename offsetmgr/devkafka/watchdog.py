@@ -43,7 +43,8 @@ def main(command: list[str]) -> int:
             break
         for order in orders or b"":
             child.send_signal(order)
-            if order == signal.SIGSTOP:
+            # Sending finds out where it has ended meanwhile: there is nobody to wait for then.
+            if order == signal.SIGSTOP and child.returncode is None:
                 # The threads of a busy process stop one by one; the last one makes it paused.
                 os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             os.write(1, b".")

@@ -89,6 +89,11 @@ def path_of(folder: Path, client: str, life: int) -> Path:
     return folder / f"{client}.{life}{SUFFIX}"
 
 
+def has_spoken(path: Path) -> bool:
+    """Whether the life of that log has begun to submit."""
+    return path.exists() and path.stat().st_size > 0
+
+
 def events_of(path: Path) -> Iterator[Event]:
     """The events of one log, in order."""
     for line in path.read_bytes().splitlines(keepends=True):

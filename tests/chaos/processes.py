@@ -66,6 +66,10 @@ class Supervised:
         assert self._process is not None, f"{self.name} was never started"
         return self._process
 
+    def stays(self) -> bool:
+        """Whether this life runs, and nobody has told it to end."""
+        return not self._ordered and self.process.running()
+
     def kill(self) -> None:
         """End it on the spot."""
         self._ordered |= {_KILLED}
@@ -177,25 +181,33 @@ def client(first: Life) -> Supervised:
 def cut_connections(pid: int) -> int:
     """Reset the TCP connections of a process as a failing network does; how many there were.
 
-    The process keeps its descriptors and finds them dead.  Needs the right to trace it.
+    The process keeps its descriptors and finds them dead.  Needs the right to trace it.  Raises
+    ProcessLookupError where it has ended, and so closed them itself, perhaps just now.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     handle = os.pidfd_open(pid)
     cut = 0
     try:
-        for connection in psutil.Process(pid).net_connections("tcp"):
-            if connection.status != psutil.CONN_ESTABLISHED:
-                continue
-            number = libc.syscall(_PIDFD_GETFD, handle, connection.fd, 0)
+        for descriptor in _connections(pid):
+            number = libc.syscall(_PIDFD_GETFD, handle, descriptor, 0)
             if number >= 0:
                 cut += _reset(libc, number)
                 os.close(number)
-            elif ctypes.get_errno() != errno.EBADF:  # which means closed meanwhile
-                code = ctypes.get_errno()
+            elif (code := ctypes.get_errno()) != errno.EBADF:  # which means closed meanwhile
+                # OSError makes a ProcessLookupError of ESRCH by itself.
                 raise OSError(code, f"cannot cut connections: {os.strerror(code)}; run as root")
     finally:
         os.close(handle)
     return cut
+
+
+def _connections(pid: int) -> list[int]:
+    """Its descriptors of connections."""
+    try:
+        found = psutil.Process(pid).net_connections("tcp")
+    except psutil.NoSuchProcess as error:
+        raise ProcessLookupError(errno.ESRCH, str(error)) from error
+    return [each.fd for each in found if each.status == psutil.CONN_ESTABLISHED]
 
 
 def _reset(libc: ctypes.CDLL, number: int) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from confluent_kafka import KafkaException
 
 from offsetmgr.devkafka.broker import quiet_admin
-from tests.chaos.history import newest_submits, of_a_former_life, path_of
+from tests.chaos.history import has_spoken, newest_submits, of_a_former_life, path_of
 from tests.chaos.offsets_topic import TOPIC, read_committed
 from tests.chaos.plan import Fault
 from tests.chaos.processes import cut_connections
@@ -51,7 +51,8 @@ class Stage:
         self.cast = cast
         self.struck: Counter[str] = Counter()
         self.missed = 0
-        """Strikes against what was down already, or a broker while another was not yet back."""
+        """Strikes against what was down already, against connections where there were none, or
+        against a broker while another was not yet back."""
         self.slowest_recovery_s = 0.0
         self.moves = 0
         """Coordinators seen to have moved to another broker."""
@@ -92,29 +93,31 @@ class Stage:
 
     def strike(self, strike: Strike) -> Callable[[], None] | None:
         """Do harm; what heals it, where anything does."""
+        heal: Callable[[], None] | None = None
         fault = strike.fault
-        if fault.name.startswith("BROKER") and not self._brokers_are_well():
+        try:
+            if fault.name.startswith("BROKER"):
+                heal = self._strike_broker(fault, strike.target)
+            elif fault.name.startswith("SERVICE"):
+                heal = self._strike_process(fault, self.cast.service)
+            else:
+                heal = self._strike_process(fault, self.cast.clients[strike.target])
+        except ProcessLookupError:
             self.missed += 1
-            return None
-        if fault.name.startswith("BROKER"):
+        else:
             self.struck[fault.value] += 1
-            return self._strike_broker(fault, strike.target)
-        service = fault.name.startswith("SERVICE")
-        victim = self.cast.service if service else self.cast.clients[strike.target]
-        return self._strike_process(fault, victim)
+        return heal
 
     def _strike_process(self, fault: Fault, victim: Supervised) -> Callable[[], None] | None:
-        heal: Callable[[], None] | None = None
         if not victim.process.running():
-            self.missed += 1
-            return heal
-        self.struck[fault.value] += 1
+            raise ProcessLookupError(victim.name)
+        heal: Callable[[], None] | None = None
         if fault in {Fault.SERVICE_KILL, Fault.CLIENT_KILL}:
             victim.kill()
         elif fault in {Fault.SERVICE_TERM, Fault.CLIENT_TERM}:
             victim.terminate()
         elif fault in {Fault.SERVICE_CUT, Fault.CLIENT_CUT}:
-            cut_connections(victim.process.pid)
+            _cut(victim.process.pid)
         elif fault is Fault.CLIENT_ZOMBIE:
             zombie = victim.part()
             self._zombies.append(zombie)
@@ -126,6 +129,8 @@ class Stage:
 
     def _strike_broker(self, fault: Fault, number: int) -> Callable[[], None] | None:
         broker = self.cast.kafka.brokers[number]
+        if not self._brokers_are_well():
+            raise ProcessLookupError(f"broker {broker.node_id}, or another one")
         if fault is Fault.BROKER_KILL:
             broker.kill()
         elif fault is Fault.BROKER_TERM:
@@ -134,7 +139,7 @@ class Stage:
             broker.pause()
             return broker.resume
         else:
-            cut_connections(broker.pid)
+            _cut(broker.pid)
             return None
 
         def heal() -> None:
@@ -146,6 +151,8 @@ class Stage:
     def _brokers_are_well(self) -> bool:
         """Whether all run, and all copies of the offsets topic are in step."""
         brokers = self.cast.kafka.brokers
+        if not all(broker.running for broker in brokers):
+            return False  # which the others may not know yet
         try:
             found = self._admin.list_topics(TOPIC, timeout=_ANSWER_S)
         except KafkaException:
@@ -203,11 +210,14 @@ class Stage:
     # Good times
 
     def calm(self) -> None:
-        """Wait until all brokers are back and each client's commits flow in each group."""
+        """Wait until everybody is back and each client's commits flow in each group."""
         for zombie in self._zombies:
             zombie.close()
         self._zombies.clear()
+        self._relaunch_brokers()
         self._await(lambda: "the brokers were not back", self._brokers_are_well)
+        # A life that was told to end commits as well, and would take no more orders.
+        self._await(lambda: "somebody was not back", self._everybody_stays)
         started_at = time.monotonic()
         moves = {
             (life.name, group): _Moves(self.cast.kafka.bootstrap_servers, life, group)
@@ -225,9 +235,23 @@ class Stage:
         took_s = time.monotonic() - started_at
         self.slowest_recovery_s = max(self.slowest_recovery_s, took_s)
 
+    def _relaunch_brokers(self) -> None:
+        """Start those again that ended, though all of them are healed by now."""
+        for broker in self.cast.kafka.brokers:
+            if not broker.running:
+                self._incidents.append(f"broker {broker.node_id} ended by itself")
+                broker.launch()
+
+    def _everybody_stays(self) -> bool:
+        """Whether all run, and each client is so far that it takes orders."""
+        return all(each.stays() for each in self._supervised) and all(
+            has_spoken(path_of(life.folder, life.name, process.life))
+            for life, process in zip(self.cast.lives, self.cast.clients, strict=True)
+        )
+
     def _await(self, trouble: Callable[[], str], well: Callable[[], bool]) -> None:
         deadline = time.monotonic() + CALM_S
-        while not well():
+        while not _holds(well):
             if time.monotonic() > deadline:
                 self._incidents.append(f"{trouble()} {CALM_S:.0f} s after the last fault")
                 return
@@ -247,6 +271,19 @@ class Stage:
             zombie.close()
         for each in self._supervised:
             each.close()
+
+
+def _cut(pid: int) -> None:
+    if not cut_connections(pid):
+        raise ProcessLookupError(f"process {pid} has no connections")
+
+
+def _holds(well: Callable[[], bool]) -> bool:
+    """Whether all is well; where a coordinator could not even be asked it is not."""
+    try:
+        return well()
+    except TimeoutError:
+        return False
 
 
 class _Moves:

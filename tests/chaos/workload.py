@@ -81,10 +81,17 @@ def parse(arguments: Sequence[str]) -> Life:
 def reached(life: Life) -> dict[Key, int]:
     """The last offset that earlier lives have submitted, whatever became of it."""
     found: dict[Key, int] = {}
-    for path in lives_of(life.folder, life.name):
-        for event in events_of(path):
-            if event.outcome == "invoke" and event.action not in {*TELLING, "lower"}:
-                found[event.key] = event.offset
+    wanted = {Key(group, number) for group in life.groups for number in life.partitions}
+    # The newest life has mostly submitted to all: a late life must not read through hours of logs.
+    for path in reversed(lives_of(life.folder, life.name)):
+        latest = {
+            event.key: event.offset
+            for event in events_of(path)
+            if event.outcome == "invoke" and event.action not in {*TELLING, "lower"}
+        }
+        found = latest | found
+        if wanted <= found.keys():
+            break
     return found
 
 
