@@ -9,7 +9,8 @@ The promises, each a rule here:
 - What was acknowledged (a sync submit, a close) or told (the committed offsets) was in Kafka by
   then, and is never undone by anything older.
 - At the end each partition stands at the newest that its client submitted.
-- Of a client that dies together with the service, at most one commit interval is lost.
+- Of a client that dies together with the service, at most one commit interval is lost.  Whatever
+  the machine: no two commits of a group leave out what its client submitted before what they hold.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ class Verdict:
     heard of its successor: committed, or in the successor's way until it has passed them."""
     worst_loss_s: float = 0.0
     """Age of the oldest submit that was lost with its client and the service."""
+    worst_left_out: int = 0
+    """Most commits with newer submits of the group that left such a lost one out."""
 
 
 @dataclass
@@ -129,6 +132,10 @@ def check(evidence: Evidence) -> Verdict:
         _judge_end(verdict, trail, key, evidence.standing.get(key))
         for death in evidence.deaths:
             _judge_loss(verdict, trail, death, evidence.loss_bound_s)
+    for death in evidence.deaths:
+        for group in {key.group for key in trails}:
+            each = [trail for key, trail in trails.items() if key.group == group]
+            _judge_order(verdict, each, death)
     return verdict
 
 
@@ -250,17 +257,22 @@ def _judge_end(verdict: Verdict, trail: _Trail, key: Key, standing: int | None) 
         verdict.violations.append(Violation("unfinished", key, what))
 
 
-def _judge_loss(verdict: Verdict, trail: _Trail, death: Death, bound_s: float) -> None:
-    """How far the commits of a life reach, that ended with the service, behind its submits."""
+def _lost(trail: _Trail, death: Death) -> list[Event]:
+    """What a life that ended with the service had submitted behind the last of its commits."""
     life = (death.client, death.life)
     reached = max((tag for tag in trail.commits if tag[:2] == life), default=None)
-    lost = [
+    return [
         event
         for event in trail.accepted
         if event.tag[:2] == life
         and event.at_s < death.at_s
         and (reached is None or event.tag > reached)
     ]
+
+
+def _judge_loss(verdict: Verdict, trail: _Trail, death: Death, bound_s: float) -> None:
+    """How far the commits of a life reach, that ended with the service, behind its submits."""
+    lost = _lost(trail, death)
     if not lost:
         return
     oldest = min(lost, key=lambda event: event.tag)
@@ -269,3 +281,26 @@ def _judge_loss(verdict: Verdict, trail: _Trail, death: Death, bound_s: float) -
     if age_s > bound_s:
         what = f"{oldest} was submitted {age_s:.3f} s before {death}, and never committed"
         verdict.violations.append(Violation("interval", oldest.key, what))
+
+
+def _judge_order(verdict: Verdict, trails: Collection[_Trail], death: Death) -> None:
+    """How many commits of a group went past what was lost of it.
+
+    A client sends what was submitted in its order, and a commit takes all that the group has.  One
+    may be collected while the service takes a request in.  Sync submits go by the side.
+    """
+    rounds = {
+        (at_s, tag)
+        for trail in trails
+        for tag, at_s in trail.commits.items()
+        if tag[:2] == (death.client, death.life)
+        and tag in trail.submitted
+        and trail.submitted[tag].action != "sync"
+    }
+    lost = [event for trail in trails for event in _lost(trail, death) if event.action != "sync"]
+    for event in lost:
+        left_out = len({at_s for at_s, tag in rounds if tag > event.tag})
+        verdict.worst_left_out = max(verdict.worst_left_out, left_out)
+        if left_out > 1:
+            what = f"{event} was lost in {death}, and left out of {left_out} commits of newer ones"
+            verdict.violations.append(Violation("left out", event.key, what))

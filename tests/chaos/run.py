@@ -83,6 +83,7 @@ def summary(outcome: Outcome) -> Iterator[str]:
     yield f"of replaced clients, by a service just started: {verdict.revenants}"
     yield f"slowest recovery after a storm: {outcome.slowest_recovery_s:.1f} s"
     yield f"oldest submit lost with its client and the service: {verdict.worst_loss_s:.3f} s"
+    yield f"commits of newer ones that left such a submit out: {verdict.worst_left_out} at most"
     yield f"promises broken: {len(verdict.violations)}; incidents: {len(outcome.incidents)}"
 
 

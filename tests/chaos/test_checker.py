@@ -256,3 +256,31 @@ def test_more_than_an_interval_lost_with_client_and_service_is_found() -> None:
     story.commit(1, 40, life=2)
     assert story.broken(loss_bound_s=3.5) == []
     assert story.broken(loss_bound_s=2.5) == ["interval"]
+
+
+def test_a_lost_submit_that_later_commits_left_out_is_found() -> None:
+    """However young it is; one commit may pass it, and a sync submit goes by the side."""
+    told: list[tuple[Action, int, int, list[str]]] = [
+        ("submit", 1, 1, []),
+        ("submit", 2, 2, ["left out"]),
+        ("sync", 2, 0, []),
+    ]
+    other = Key(KEY.group, 1)
+    for action, commits, left_out, rules in told:
+        story = Story()
+        story.submit(1, 10)
+        story.events = [event._replace(key=other) for event in story.events]
+        for number in range(2, 2 + commits):
+            story.note("invoke", action, number, 10 * number, life=1)
+            story.commit(number, 10 * number)
+            story.note("ok", action, number, 10 * number, life=1)
+        story.deaths.append(Death("driver", 1, story.now_s + 1))
+        story.submit(1, 40, life=2)
+        story.commit(1, 40, life=2)
+        story.events += [event._replace(key=other) for event in story.events[-2:]]
+        last = story.commits[-1]
+        story.commits.append(last._replace(position=last.position._replace(partition=1)))
+        story.standing[other] = 40
+        verdict = story.verdict(loss_bound_s=100.0)
+        assert [violation.rule for violation in verdict.violations] == rules
+        assert verdict.worst_left_out == left_out
