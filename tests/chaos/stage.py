@@ -101,7 +101,7 @@ class Stage:
             elif fault.name.startswith("SERVICE"):
                 heal = self._strike_process(fault, self.cast.service)
             else:
-                heal = self._strike_process(fault, self.cast.clients[strike.target])
+                heal = self._strike_client(fault, strike.target)
         except ProcessLookupError:
             self.missed += 1
         else:
@@ -118,14 +118,21 @@ class Stage:
             victim.terminate()
         elif fault in {Fault.SERVICE_CUT, Fault.CLIENT_CUT}:
             _cut(victim.process.pid)
-        elif fault is Fault.CLIENT_ZOMBIE:
-            zombie = victim.part()
-            self._zombies.append(zombie)
-            heal = zombie.resume
         else:
             victim.pause()
             heal = victim.resume
         return heal
+
+    def _strike_client(self, fault: Fault, number: int) -> Callable[[], None] | None:
+        victim = self.cast.clients[number]
+        if fault is not Fault.CLIENT_ZOMBIE:
+            return self._strike_process(fault, victim)
+        # One that is still starting would be the newer of the two once it goes on.
+        if not victim.process.running() or not self._has_spoken(number):
+            raise ProcessLookupError(victim.name)
+        zombie = victim.part()
+        self._zombies.append(zombie)
+        return zombie.resume
 
     def _strike_broker(self, fault: Fault, number: int) -> Callable[[], None] | None:
         broker = self.cast.kafka.brokers[number]
@@ -245,9 +252,12 @@ class Stage:
     def _everybody_stays(self) -> bool:
         """Whether all run, and each client is so far that it takes orders."""
         return all(each.stays() for each in self._supervised) and all(
-            has_spoken(path_of(life.folder, life.name, process.life))
-            for life, process in zip(self.cast.lives, self.cast.clients, strict=True)
+            self._has_spoken(number) for number in range(len(self.cast.clients))
         )
+
+    def _has_spoken(self, number: int) -> bool:
+        life = self.cast.lives[number]
+        return has_spoken(path_of(life.folder, life.name, self.cast.clients[number].life))
 
     def _await(self, trouble: Callable[[], str], well: Callable[[], bool]) -> None:
         deadline = time.monotonic() + CALM_S

@@ -56,6 +56,23 @@ def test_a_strike_against_what_is_not_there_is_a_missed_one(
     assert stage.missed == 4
 
 
+def test_a_client_is_replaced_only_when_it_has_begun(
+    kafka: DevKafka, sleeper: Supervised, tmp_path: Path
+) -> None:
+    """One that was frozen while it started would take over from its own successor."""
+    life = Life(tmp_path, "", "sleeper", 1, 0, "orders", (0,), ("etl",))
+    stage = Stage(Cast(kafka, sleeper, [sleeper], [life]))
+    strike = Strike(0.0, 1.0, Fault.CLIENT_ZOMBIE, 0)
+    assert stage.strike(strike) is None
+    assert (stage.missed, sleeper.life) == (1, 1)
+    log = EventLog(tmp_path, "sleeper", 1)
+    assert stage.strike(strike) is None
+    log.write("invoke", "submit", Tag("sleeper", 1, 1), Key("etl", 0), 10)
+    assert stage.strike(strike) is not None
+    assert (stage.missed, sleeper.life) == (2, 2)
+    stage.close()
+
+
 def test_who_was_told_to_end_does_not_stay(sleeper: Supervised) -> None:
     """It must take no further orders, which would be lost with it or hit its next life."""
     assert sleeper.stays()
