@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import time
 from collections import Counter
@@ -18,6 +19,8 @@ from tests.chaos.processes import cut_connections
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    from confluent_kafka.admin import AdminClient
 
     from offsetmgr.devkafka import DevKafka
     from tests.chaos.plan import Strike
@@ -60,7 +63,10 @@ class Stage:
         self._incidents: list[str] = []
         self._zombies: list[Zombie] = []
         self._supervised = (cast.service, *cast.clients)
-        self._admin = quiet_admin(cast.kafka.bootstrap_servers)
+
+    @functools.cached_property
+    def _admin(self) -> AdminClient:
+        return quiet_admin(self.cast.kafka.bootstrap_servers)
 
     @property
     def logs(self) -> list[Path]:

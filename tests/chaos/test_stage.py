@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsetmgr.devkafka import DevKafka
 from tests.chaos.history import EventLog, Key, Tag
 from tests.chaos.plan import Fault, Strike
 from tests.chaos.processes import Supervised, cut_connections
@@ -17,8 +18,6 @@ from tests.chaos.workload import Life, reached
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from offsetmgr.devkafka import DevKafka
 
 _END_S = 30.0
 _SLEEP = ["timeit", "-n1", "-r1", "import time; time.sleep(600)"]
@@ -41,11 +40,9 @@ def test_a_process_that_has_ended_has_nothing_to_cut() -> None:
         cut_connections(process.pid)
 
 
-def test_a_strike_against_what_is_not_there_is_a_missed_one(
-    kafka: DevKafka, sleeper: Supervised
-) -> None:
+def test_a_strike_against_what_is_not_there_is_a_missed_one(sleeper: Supervised) -> None:
     """Be it connections, or the whole process."""
-    stage = Stage(Cast(kafka, sleeper, [], []))
+    stage = Stage(Cast(DevKafka(), sleeper, [], []))
     assert stage.strike(Strike(0.0, 1.0, Fault.SERVICE_CUT, 0)) is None
     assert (stage.missed, stage.struck) == (1, {})
     assert stage.strike(Strike(0.0, 1.0, Fault.SERVICE_KILL, 0)) is None
@@ -56,12 +53,10 @@ def test_a_strike_against_what_is_not_there_is_a_missed_one(
     assert stage.missed == 4
 
 
-def test_a_client_is_replaced_only_when_it_has_begun(
-    kafka: DevKafka, sleeper: Supervised, tmp_path: Path
-) -> None:
+def test_a_client_is_replaced_only_when_it_has_begun(sleeper: Supervised, tmp_path: Path) -> None:
     """One that was frozen while it started would take over from its own successor."""
     life = Life(tmp_path, "", "sleeper", 1, 0, "orders", (0,), ("etl",))
-    stage = Stage(Cast(kafka, sleeper, [sleeper], [life]))
+    stage = Stage(Cast(DevKafka(), sleeper, [sleeper], [life]))
     strike = Strike(0.0, 1.0, Fault.CLIENT_ZOMBIE, 0)
     assert stage.strike(strike) is None
     assert (stage.missed, sleeper.life) == (1, 1)
