@@ -5,7 +5,8 @@ The promises, each a rule here:
 - Kafka holds only what was submitted: nothing that was refused, nothing that nobody submitted.
 - The committed position never goes back without a rewind, neither to an older submit nor to a
   lower offset.  One thing is counted instead: the service keeps no state, so one that has just
-  been started takes a replaced client at its word until it hears of the successor.
+  been started takes a replaced client at its word until it hears of the successor.  What it took
+  before that may also stand in the successor's way.
 - What was acknowledged (a sync submit, a close) or told (the committed offsets) was in Kafka by
   then, and is never undone by anything older.
 - At the end each partition stands at the newest that its client submitted.
@@ -17,7 +18,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import inf
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests.chaos.history import TELLING, Event, Key, Tag, parse_tag
@@ -61,6 +64,8 @@ class Evidence(NamedTuple):
     """What the groups' coordinators answer at the end."""
     service_starts: Collection[float] = ()
     """When each life of the service began, by the wall clock."""
+    client_starts: Mapping[tuple[str, int], float] = MappingProxyType({})
+    """When each life of each client began."""
     deaths: Iterable[Death] = ()
     loss_bound_s: float = 0.0
     """How old a submit may be and still be lost with its client and the service."""
@@ -77,8 +82,8 @@ class Verdict:
     acknowledged: int = 0
     """Submits that somebody was told to be committed."""
     revenants: int = 0
-    """Submits of a replaced client, taken by a service that was just started and had not yet
-    heard of its successor: committed, or in the successor's way until it has passed them."""
+    """Submits of a replaced client, taken by a service that had not yet heard of its successor:
+    committed behind it, or in its way until it has passed them."""
     worst_loss_s: float = 0.0
     """Age of the oldest submit that was lost with its client and the service."""
     worst_left_out: int = 0
@@ -128,7 +133,7 @@ def check(evidence: Evidence) -> Verdict:
         for event in trail.promises:
             _judge_promise(verdict, trail, event)
         for event in trail.refused.values():
-            _judge_refusal(verdict, trail, event, evidence.service_starts)
+            _judge_refusal(verdict, trail, event, evidence)
         _judge_end(verdict, trail, key, evidence.standing.get(key))
         for death in evidence.deaths:
             _judge_loss(verdict, trail, death, evidence.loss_bound_s)
@@ -213,23 +218,41 @@ def _fell(before: Committed, after: Committed) -> bool:
     return before.offset is not None and after.offset is not None and after.offset < before.offset
 
 
-def _judge_refusal(
-    verdict: Verdict, trail: _Trail, event: Event, starts: Collection[float]
-) -> None:
-    """Only what is lower may be refused; what a replaced client sent may be higher."""
+def _judge_refusal(verdict: Verdict, trail: _Trail, event: Event, evidence: Evidence) -> None:
+    """Only what is lower may be refused; what a replaced client sent may be higher.
+
+    The successor knows all that was submitted before it began.
+    """
     if event.action == "lower":
         return
     life = event.tag.life
-    began_s = min(each.at_s for tag, each in trail.submitted.items() if tag.life == life)
-    revenant = any(
-        tag.life < life and each.offset > event.offset and began_s < each.at_s < event.at_s
+    began_s = evidence.client_starts[event.tag[:2]]
+    if any(
+        tag.life < life
+        and each.offset > event.offset
+        and began_s < each.at_s < event.at_s
+        and _is_believed(trail, each, event.at_s, evidence.service_starts)
         for tag, each in trail.submitted.items()
-    )
-    if revenant and any(began_s < each < event.at_s for each in starts):
+    ):
         verdict.revenants += 1
         return
     what = f"{event} was refused, and all its client submitted before is lower"
     verdict.violations.append(Violation("rising", event.key, what))
+
+
+def _is_believed(
+    trail: _Trail, submit: Event, until_s: float, service_starts: Collection[float]
+) -> bool:
+    """Whether the service may have taken a submit by then, not knowing its client's successor.
+
+    It knows the successor at the latest when it has committed something of it.
+    """
+    newer = sorted(at_s for tag, at_s in trail.commits.items() if tag.life > submit.tag.life)
+    for start_s, end_s in pairwise([*sorted(service_starts), inf]):
+        heard_s = next((at_s for at_s in newer if start_s <= at_s < end_s), end_s)
+        if start_s < until_s and submit.at_s < heard_s:
+            return True
+    return False
 
 
 def _judge_promise(verdict: Verdict, trail: _Trail, event: Event) -> None:

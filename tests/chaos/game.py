@@ -171,6 +171,11 @@ class Game:
             read_commits(servers, setting.groups),
             standing,
             stage.cast.service.starts,
+            {
+                (client.name, number): at_s
+                for client in stage.cast.clients
+                for number, at_s in enumerate(client.starts, start=1)
+            },
             self._deaths,
             setting.loss_bound_s,
         )

@@ -22,13 +22,15 @@ class Story:
         self.commits: list[Committed] = []
         self.standing: dict[Key, int] = {}
         self.service_starts: list[float] = []
+        self.client_starts: dict[tuple[str, int], float] = {}
         self.deaths: list[Death] = []
         self.now_s = 1_000.0
 
     def note(self, outcome: Outcome, action: Action, number: int, offset: int, life: int) -> None:
         """One line of a client's log."""
-        self.now_s += 1
         tag = Tag("driver", life, number)
+        self.client_starts.setdefault(tag[:2], self.now_s)
+        self.now_s += 1
         self.events.append(Event(outcome, action, tag, KEY, offset, self.now_s))
 
     def submit(
@@ -59,9 +61,16 @@ class Story:
 
     def verdict(self, loss_bound_s: float = 10.0) -> Verdict:
         """What the checker makes of it."""
-        starts, deaths = self.service_starts, self.deaths
         return check(
-            Evidence(self.events, self.commits, self.standing, starts, deaths, loss_bound_s)
+            Evidence(
+                self.events,
+                self.commits,
+                self.standing,
+                self.service_starts,
+                self.client_starts,
+                self.deaths,
+                loss_bound_s,
+            )
         )
 
 
@@ -232,6 +241,31 @@ def test_a_replaced_client_that_is_ahead_may_stand_in_the_way_behind_a_start_alo
         story.submit(6, 60, life=1)
         story.submit(2, 50, outcome="fail", life=2)
         assert (story.broken(), story.verdict().revenants) == (rules, int(starts))
+
+
+def test_a_replaced_client_may_be_heard_before_its_successor() -> None:
+    """As by a service that was frozen: then it is in the way, and behind the successor it is not.
+
+    What it submitted before the successor began is no excuse: the successor knew that.
+    """
+    for order, rules in (
+        (("begun", "zombie", "heard"), []),
+        (("begun", "heard", "zombie"), ["rising"]),
+        (("zombie", "begun", "heard"), ["rising"]),
+    ):
+        story = Story()
+        story.service_starts.append(story.now_s)
+        for step in order:
+            if step == "begun":
+                story.client_starts["driver", 2] = story.now_s
+                story.now_s += 1
+            elif step == "zombie":
+                story.submit(1, 60, life=1)
+            else:
+                story.submit(1, 61, life=2)
+                story.commit(1, 61, life=2)
+        story.submit(2, 55, "sync", "fail", life=2)
+        assert (story.broken(), story.verdict().revenants) == (rules, not rules)
 
 
 def test_an_offset_that_kafka_forgot_is_found() -> None:
