@@ -1,11 +1,12 @@
-"""The coordinator port on Kafka: a fixed pool of admin clients, a group always on the same one.
+"""The coordinator port on Kafka: a fixed pool of clients that commit, a group always on the same.
 
 Kafka serves one request of a connection at a time and a commit waits some milliseconds for its
 turn to be written, so commits of many groups need many connections.  Each client costs librdkafka
 three threads and one for every broker; see ``CLIENTS``.  That a group commits over one connection
 also keeps its commits in order, those included of which nobody knows what became of them.
 
-Fetches are quick and go through one handle of their own: see ``librdkafka.py``.
+Fetches are quick and go through one client of their own, requests about the cluster through an
+admin client of confluent-kafka's; for the others see ``librdkafka.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicCollection
+from confluent_kafka import KafkaException, TopicCollection
 
 from actors import Future, MonotonicClock
 from actors.timers import ThreadTimers
@@ -38,7 +39,6 @@ from offsetmgr.coordinator.kafka_answers import (
     holders,
     offsets_of,
     partition_failures,
-    to_kafka,
 )
 from offsetmgr.coordinator.kafka_client import (
     RELEASE_S,
@@ -46,6 +46,7 @@ from offsetmgr.coordinator.kafka_client import (
     Troubles,
     admin_slot,
     checked,
+    committer_slot,
     fetcher_slot,
 )
 from offsetmgr.coordinator.kafka_lane import Job, Lane
@@ -60,7 +61,12 @@ if TYPE_CHECKING:
 
     from offsetmgr.coordinator.kafka_client import ClientSlot
     from offsetmgr.coordinator.kafka_logs import Wanted
-    from offsetmgr.coordinator.librdkafka import Fetched, OffsetFetcher
+    from offsetmgr.coordinator.kafka_offsets import (
+        Committed,
+        Fetched,
+        OffsetCommitter,
+        OffsetFetcher,
+    )
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 __all__ = ["CLIENTS", "KafkaCoordinator"]
@@ -102,14 +108,17 @@ class KafkaCoordinator:
         self._clock = clock
         self._troubles = Troubles()
         librdkafka_log = LibrdkafkaLog(clock)
-        self._slots = [admin_slot(config, self._troubles, librdkafka_log) for _ in range(clients)]
-        checked(config, self._slots[0])
+        self._slots = [
+            committer_slot(config, self._troubles, librdkafka_log) for _ in range(clients)
+        ]
+        self._cluster_slot = admin_slot(config, self._troubles, librdkafka_log)
+        checked(config, self._cluster_slot)
         self._fetch_slot = fetcher_slot(config)
         self._timers = ThreadTimers(clock, name="kafka-deadlines")
         self._lanes = [self._lane(slot) for slot in self._slots]
         self._fetch_lane = self._lane(self._fetch_slot)
         # Requests about the cluster go past the groups' queues: a busy group is no sick Kafka.
-        self._cluster_lane = self._lane(self._slots[0])
+        self._cluster_lane = self._lane(self._cluster_slot)
         self._poll()
 
     # -- the port
@@ -157,13 +166,9 @@ class KafkaCoordinator:
         def spoil(failure: Failure) -> CommitResult:
             return CommitResult(dict.fromkeys(offsets, failure))
 
-        def send(client: AdminClient, job: Job[CommitResult]) -> None:
-            values = [to_kafka(*item) for item in offsets.items()]
-            pending = client.alter_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group, values)],
-                request_timeout=job.librdkafka_timeout_s(),
-            )[group]
-            _when_done([pending], job, partial(self._committed, job))
+        def send(client: OffsetCommitter, job: Job[CommitResult]) -> None:
+            answered = partial(_guarded, job, partial(self._committed, job))
+            client.commit(group, offsets, job.librdkafka_timeout_s(), answered)
 
         return self._submit(self._lane_of(group), group, timeout_s, send, spoil)
 
@@ -268,29 +273,24 @@ class KafkaCoordinator:
         _note_move(job, failures.values())
         job.finish(FetchResult(offsets, failures))
 
-    def _committed(self, job: Job[CommitResult], pending: Pending[Any]) -> None:
-        error = pending.exception()
-        if error is None:
-            self._troubles.clear()
-            answer = CommitResult(partition_failures(pending.result().topic_partitions))
+    def _committed(self, job: Job[CommitResult], committed: Committed) -> None:
+        if committed.error:
+            failure = failure_of_code(committed.error, committed.text)
+            answer = job.spoil(self._or_troubles(failure))
         else:
-            answer = job.spoil(self._explained(error))
+            self._troubles.clear()
+            answer = CommitResult(partition_failures(committed.refused))
         _note_move(job, answer.failures.values())
         if any(f.info.code == UNKNOWN_MEMBER_ID for f in answer.failures.values()):
             job.known = answer
-            with job.lane.client_of(job) as client:
-                described = client.describe_consumer_groups(
-                    [job.group], request_timeout=job.librdkafka_timeout_s()
-                )[job.group]
-            _when_done([described], job, partial(self._name_holders, job, answer))
+            left_s = max(job.deadline_s - self._clock.now(), 0.0)
+            told = self.members(job.group, left_s)
+            told.add_done_callback(lambda done: self._name_holders(job, answer, done.get()))
         else:
             job.finish(answer)
 
     @staticmethod
-    def _name_holders(
-        job: Job[CommitResult], answer: CommitResult, described: Pending[Any]
-    ) -> None:
-        detail = holders(job.group, described)
+    def _name_holders(job: Job[CommitResult], answer: CommitResult, detail: str) -> None:
         failures = {
             p: f._replace(detail=detail) if f.info.code == UNKNOWN_MEMBER_ID else f
             for p, f in answer.failures.items()
@@ -357,7 +357,7 @@ class KafkaCoordinator:
     def _lane(self, slot: ClientSlot[_C]) -> Lane[_C]:
         return Lane(slot, self._timers, self._clock, self._troubles)
 
-    def _lane_of(self, group: str) -> Lane[AdminClient]:
+    def _lane_of(self, group: str) -> Lane[OffsetCommitter]:
         return self._lanes[zlib.crc32(group.encode()) % len(self._lanes)]
 
     def _submit(
@@ -372,12 +372,11 @@ class KafkaCoordinator:
 
     def _poll(self) -> None:
         # Without it librdkafka's log and errors pile up unread.
-        for slot in self._slots:
-            slot.poll(lambda client: client.poll(0))
+        self._cluster_slot.poll(lambda client: client.poll(0))
         self._timers.call_after(POLL_INTERVAL_S, self._poll)
 
     def _release(self) -> None:
-        slots: list[ClientSlot[Any]] = [self._fetch_slot, *self._slots]
+        slots: list[ClientSlot[Any]] = [self._fetch_slot, self._cluster_slot, *self._slots]
         for slot in slots:
             slot.close(RELEASE_S)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.coordinator.base import Failure
 from offsetmgr.coordinator.explain import Member, live_members, one_line
@@ -16,11 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from concurrent.futures import Future as Pending
 
-    from offsetmgr.coordinator.librdkafka import FetchedPartition
+    from offsetmgr.coordinator.kafka_offsets import FetchedPartition, RefusedPartition
 
 TIMED_OUT: Final = -185
 NOT_COORDINATOR: Final = 16
 UNKNOWN_MEMBER_ID: Final = 25
+
+_new: Final = tuple.__new__
+"""Makes a named tuple in half the time; for what is made once for each offset."""
 
 _MISSING: Final = Failure(error_info(-1), "Kafka's answer does not name this partition")
 
@@ -34,7 +36,10 @@ def failure_of(error: KafkaError) -> Failure:
 
 def failure_of_code(code: int, text: str = "") -> Failure:
     """Translate a bare code; what the table lacks is told in ``text``."""
-    return Failure(error_info(code, KafkaError(code).name()), "" if code in ERRORS else text)
+    if code in ERRORS:
+        return Failure(ERRORS[code])
+    error = KafkaError(code)
+    return Failure(error_info(code, error.name()), one_line(text or error.str()))
 
 
 def failure_of_exception(error: BaseException) -> Failure:
@@ -44,9 +49,9 @@ def failure_of_exception(error: BaseException) -> Failure:
     return Failure(error_info(-1), one_line(f"{type(error).__name__}: {error}"))
 
 
-def partition_failures(answered: Iterable[KafkaPartition]) -> dict[TopicPartition, Failure]:
-    """Find the partitions that carry an error although the request as a whole succeeded."""
-    return {key_of(p): failure_of(p.error) for p in answered if p.error is not None}
+def partition_failures(refused: Iterable[RefusedPartition]) -> dict[TopicPartition, Failure]:
+    """Why these were not committed although the request as a whole succeeded."""
+    return {TopicPartition(p.topic, p.partition): failure_of_code(p.error) for p in refused}
 
 
 def offsets_of(
@@ -55,30 +60,20 @@ def offsets_of(
     """Split the answer to a fetch into committed offsets and failures."""
     offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
     failures: dict[TopicPartition, Failure] = {}
-    for each in answered:
-        where = TopicPartition(each.topic, each.partition)
-        if each.error:
-            failures[where] = failure_of_code(each.error)
+    for topic, partition, offset, metadata, epoch, error in answered:
+        where = _new(TopicPartition, (topic, partition))
+        if error:
+            failures[where] = failure_of_code(error)
+        elif offset < 0:  # nothing is committed
+            offsets[where] = None
         else:
-            offsets[where] = _offset_of(each)
+            known_epoch = epoch if epoch >= 0 else None
+            offsets[where] = _new(OffsetAndMetadata, (offset, metadata, known_epoch))
     if asked is None:
         # "All of the group's" are those with something committed.
         return {p: o for p, o in offsets.items() if o is not None}, failures
-    missing = {p: _MISSING for p in asked if p not in offsets and p not in failures}
-    return offsets, {**failures, **missing}
-
-
-def to_kafka(partition: TopicPartition, value: OffsetAndMetadata) -> KafkaPartition:
-    """Say in confluent-kafka's words what is to be committed."""
-    epoch = -1 if value.leader_epoch is None else value.leader_epoch
-    return KafkaPartition(
-        partition.topic, partition.partition, value.offset, value.metadata, leader_epoch=epoch
-    )
-
-
-def key_of(partition: KafkaPartition) -> TopicPartition:
-    """Name the partition in the port's words."""
-    return TopicPartition(partition.topic, partition.partition)
+    missing = set(asked).difference(offsets, failures)
+    return offsets, {**failures, **dict.fromkeys(missing, _MISSING)}
 
 
 def holders(group: str, described: Pending[Any]) -> str:
@@ -87,10 +82,3 @@ def holders(group: str, described: Pending[Any]) -> str:
         return ""
     members = [Member(m.client_id, m.host) for m in described.result().members]
     return live_members(group, members) if members else ""
-
-
-def _offset_of(partition: FetchedPartition) -> OffsetAndMetadata | None:
-    if partition.offset < 0:  # nothing is committed
-        return None
-    known_epoch = partition.leader_epoch if partition.leader_epoch >= 0 else None
-    return OffsetAndMetadata(partition.offset, partition.metadata, known_epoch)

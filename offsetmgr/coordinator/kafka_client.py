@@ -6,19 +6,17 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import structlog
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from offsetmgr.coordinator.base import Failure
 from offsetmgr.coordinator.explain import one_line
-from offsetmgr.coordinator.librdkafka import OffsetFetcher
+from offsetmgr.coordinator.kafka_offsets import OffsetCommitter, OffsetFetcher
 from offsetmgr.coordinator.thread_room import check_thread_room
 from offsetmgr.errors import InvalidValueError, error_info
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from confluent_kafka import KafkaError
 
     from actors import Clock
 
@@ -62,6 +60,9 @@ _NETWORK: Final = frozenset({_TRANSPORT, -193})
 _TROUBLE_CHARS: Final = 300
 _HANDSHAKE_FAILED: Final = ("SSL handshake failed", "SSL routines")
 """librdkafka's own words, and OpenSSL's, such as of a certificate that is not trusted."""
+
+_LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
+"""Of Python's logging, by syslog's: emergency, alert, critical, error, and so on to debug."""
 
 _C = TypeVar("_C")
 
@@ -131,6 +132,22 @@ class LibrdkafkaLog:
             more = self._dropped.pop(kind, 0)
         text = one_line(text, _TROUBLE_CHARS)
         log.log(level, "librdkafka", kind=kind, text=text, not_shown_before=more)
+
+
+class TroublesOfCommits:
+    """A ``librdkafka.Listener`` that passes on what the clients that commit have to say."""
+
+    def __init__(self, troubles: Troubles, librdkafka_log: LibrdkafkaLog) -> None:
+        self._troubles = troubles
+        self._log = librdkafka_log
+
+    def failed(self, code: int, text: str) -> None:
+        """A connection failed."""
+        self._troubles.note(KafkaError(code, text))
+
+    def logged(self, level: int, kind: str, text: str) -> None:
+        """Take a line of librdkafka's log."""
+        self._log.log(_LEVELS[min(max(level, 0), len(_LEVELS) - 1)], "", kind, "", text)
 
 
 def client_config(config: Mapping[str, object]) -> dict[str, Any]:
@@ -284,6 +301,18 @@ def admin_slot(
     """A place for an admin client that reports to ``troubles`` and ``librdkafka_log``."""
     complete = {**client_config(config), "error_cb": troubles.note, "logger": librdkafka_log}
     return ClientSlot(lambda: AdminClient(complete), _drop)
+
+
+def committer_slot(
+    config: Mapping[str, object], troubles: Troubles, librdkafka_log: LibrdkafkaLog
+) -> ClientSlot[OffsetCommitter]:
+    """A place for a client that commits and reports to ``troubles`` and ``librdkafka_log``."""
+    complete = client_config(config)
+    listener = TroublesOfCommits(troubles, librdkafka_log)
+    # What is still open is late, as with the fetcher.
+    return ClientSlot(
+        lambda: OffsetCommitter(complete, listener), lambda client: client.close(RELEASE_S)
+    )
 
 
 def fetcher_slot(config: Mapping[str, object]) -> ClientSlot[OffsetFetcher]:

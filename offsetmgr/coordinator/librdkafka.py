@@ -1,88 +1,93 @@
-"""Fetching committed offsets through librdkafka's C interface.
+"""librdkafka's C interface, for what confluent-kafka does not offer or does at too high a price.
 
 confluent-kafka's ``AdminClient.list_consumer_group_offsets`` ends the process with a segmentation
 fault when a broker answers NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE, as it does whenever a
 coordinator moves (librdkafka issue 5040): the handler asks the handle's own consumer group to look
 for its coordinator, and the handle of an admin client has none.  A handle made as a *consumer* has
 one.  It joins no group as long as it does not subscribe, and every admin request works on it; only
-confluent-kafka offers no way to make them there.  So this module does, on the same library, with
-the functions of its public header ``rdkafka.h``.
+confluent-kafka offers no way to make them there.
+
+Its ``alter_consumer_group_offsets`` works, but makes and checks several objects for each partition.
+Here a list of partitions is a block of memory, which is written and read as a whole.
+
+All of it is done on the library that confluent-kafka brings, with the functions of its public
+header ``rdkafka.h``.  The requests themselves are in ``kafka_offsets.py``.
 """
 
 from __future__ import annotations
 
 import ctypes
+import struct
 import threading
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from confluent_kafka import cimpl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+PRODUCER: Final = 0
+"""``RD_KAFKA_PRODUCER``."""
+
 CONSUMER: Final = 1
 """``RD_KAFKA_CONSUMER``."""
 
-LIST_CONSUMER_GROUP_OFFSETS: Final = 14
-"""``RD_KAFKA_ADMIN_OP_LISTCONSUMERGROUPOFFSETS``."""
-
 OWN_GROUP: Final = "offsetmgr-reads-only"
-"""Group of the handle; never joined, so no broker ever lists it."""
+"""Group of a consumer's handle; never joined, so no broker ever lists it."""
+
+FAIL: Final = -196
+"""``RD_KAFKA_RESP_ERR__FAIL``."""
+
+PARTITION: Final = struct.Struct("@PiqPNPiP")
+"""``rd_kafka_topic_partition_t``: topic, partition, offset, metadata, its size, opaque, error and
+what is private (0 where there is none, and then no leader epoch)."""
 
 _ERROR_CHARS: Final = 512
 _POLL_MS: Final = 200
-_INVALID_OFFSET: Final = -1001
-_FAIL: Final = -196
-"""``RD_KAFKA_RESP_ERR__FAIL``."""
+_LOG_EVENT: Final = 0x4
+_ERROR_EVENT: Final = 0x8
 
 
-class FetchedPartition(NamedTuple):
-    """What the coordinator says of one partition."""
+class Operation(NamedTuple):
+    """An admin request about the offsets of one group."""
 
-    topic: str
-    partition: int
-    offset: int
-    """Below 0 where nothing is committed."""
-    metadata: str
-    leader_epoch: int
-    """-1 where it is not known."""
-    error: int
-    """Kafka's code, 0 for none."""
+    number: int
+    """``rd_kafka_admin_op_t``."""
+    name: str
+    """As its functions are called."""
 
 
-class Fetched(NamedTuple):
-    """Answer to one fetch."""
+LIST_OFFSETS: Final = Operation(14, "ListConsumerGroupOffsets")
+ALTER_OFFSETS: Final = Operation(15, "AlterConsumerGroupOffsets")
+
+
+class Answer(NamedTuple):
+    """What came of one request."""
 
     error: int
     """Code of the request as a whole, 0 for none."""
     text: str
     """librdkafka's words for that error."""
-    partitions: Sequence[FetchedPartition]
+    address: int = 0
+    """Of the list of partitions, while the answer is read."""
+    size: int = 0
 
 
-class _Partition(ctypes.Structure):
-    """``rd_kafka_topic_partition_t``."""
+class Listener(Protocol):
+    """Who hears what a handle has to say beside its answers; called in the handle's thread."""
 
-    _fields_ = (
-        ("topic", ctypes.c_char_p),
-        ("partition", ctypes.c_int32),
-        ("offset", ctypes.c_int64),
-        ("metadata", ctypes.c_void_p),
-        ("metadata_size", ctypes.c_size_t),
-        ("opaque", ctypes.c_void_p),
-        ("err", ctypes.c_int),
-        ("private", ctypes.c_void_p),
-    )
+    def failed(self, code: int, text: str) -> None:
+        """A connection failed."""
+
+    def logged(self, level: int, kind: str, text: str) -> None:
+        """Take a line of librdkafka's log; ``level`` as in syslog."""
 
 
 class _PartitionList(ctypes.Structure):
     """``rd_kafka_topic_partition_list_t``."""
 
-    _fields_ = (
-        ("cnt", ctypes.c_int),
-        ("size", ctypes.c_int),
-        ("elems", ctypes.POINTER(_Partition)),
-    )
+    _fields_ = (("cnt", ctypes.c_int), ("size", ctypes.c_int), ("elems", ctypes.c_void_p))
 
 
 _POINTER: Final = ctypes.c_void_p
@@ -90,205 +95,272 @@ _TEXT: Final = ctypes.c_char_p
 _INT: Final = ctypes.c_int
 _SIZE: Final = ctypes.c_size_t
 _LIST: Final = ctypes.POINTER(_PartitionList)
+_TEXTS: Final = ctypes.POINTER(_TEXT)
 
 _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
-    "rd_kafka_conf_new": (_POINTER, ()),
-    "rd_kafka_conf_destroy": (None, (_POINTER,)),
-    "rd_kafka_conf_set": (_INT, (_POINTER, _TEXT, _TEXT, _TEXT, _SIZE)),
-    "rd_kafka_conf_set_log_cb": (None, (_POINTER, _POINTER)),
-    "rd_kafka_new": (_POINTER, (_INT, _POINTER, _TEXT, _SIZE)),
-    "rd_kafka_destroy_flags": (None, (_POINTER, _INT)),
-    "rd_kafka_queue_new": (_POINTER, (_POINTER,)),
-    "rd_kafka_queue_destroy": (None, (_POINTER,)),
-    "rd_kafka_queue_poll": (_POINTER, (_POINTER, _INT)),
-    "rd_kafka_event_destroy": (None, (_POINTER,)),
-    "rd_kafka_event_error": (_INT, (_POINTER,)),
-    "rd_kafka_event_error_string": (_TEXT, (_POINTER,)),
-    "rd_kafka_event_opaque": (_POINTER, (_POINTER,)),
-    "rd_kafka_AdminOptions_new": (_POINTER, (_POINTER, _INT)),
-    "rd_kafka_AdminOptions_destroy": (None, (_POINTER,)),
-    "rd_kafka_AdminOptions_set_opaque": (None, (_POINTER, _POINTER)),
-    "rd_kafka_AdminOptions_set_request_timeout": (_INT, (_POINTER, _INT, _TEXT, _SIZE)),
-    "rd_kafka_AdminOptions_set_require_stable_offsets": (_POINTER, (_POINTER, _INT)),
-    "rd_kafka_topic_partition_list_new": (_LIST, (_INT,)),
-    "rd_kafka_topic_partition_list_add": (ctypes.POINTER(_Partition), (_LIST, _TEXT, _INT)),
-    "rd_kafka_topic_partition_list_destroy": (None, (_LIST,)),
-    "rd_kafka_topic_partition_get_leader_epoch": (ctypes.c_int32, (ctypes.POINTER(_Partition),)),
-    "rd_kafka_ListConsumerGroupOffsets_new": (_POINTER, (_TEXT, _LIST)),
-    "rd_kafka_ListConsumerGroupOffsets_destroy": (None, (_POINTER,)),
-    "rd_kafka_ListConsumerGroupOffsets": (
-        None,
-        (_POINTER, ctypes.POINTER(_POINTER), _SIZE, _POINTER, _POINTER),
-    ),
-    "rd_kafka_event_ListConsumerGroupOffsets_result": (_POINTER, (_POINTER,)),
-    "rd_kafka_ListConsumerGroupOffsets_result_groups": (
-        ctypes.POINTER(_POINTER),
-        (_POINTER, ctypes.POINTER(_SIZE)),
-    ),
-    "rd_kafka_group_result_error": (_POINTER, (_POINTER,)),
-    "rd_kafka_group_result_partitions": (_LIST, (_POINTER,)),
-    "rd_kafka_error_code": (_INT, (_POINTER,)),
-    "rd_kafka_error_string": (_TEXT, (_POINTER,)),
-    "rd_kafka_error_destroy": (None, (_POINTER,)),
+    "conf_new": (_POINTER, ()),
+    "conf_destroy": (None, (_POINTER,)),
+    "conf_set": (_INT, (_POINTER, _TEXT, _TEXT, _TEXT, _SIZE)),
+    "conf_set_events": (None, (_POINTER, _INT)),
+    "conf_set_log_cb": (None, (_POINTER, _POINTER)),
+    "new": (_POINTER, (_INT, _POINTER, _TEXT, _SIZE)),
+    "destroy_flags": (None, (_POINTER, _INT)),
+    "set_log_queue": (_INT, (_POINTER, _POINTER)),
+    "queue_new": (_POINTER, (_POINTER,)),
+    "queue_get_main": (_POINTER, (_POINTER,)),
+    "queue_forward": (None, (_POINTER, _POINTER)),
+    "queue_destroy": (None, (_POINTER,)),
+    "queue_poll": (_POINTER, (_POINTER, _INT)),
+    "queue_yield": (None, (_POINTER,)),
+    "event_type": (_INT, (_POINTER,)),
+    "event_destroy": (None, (_POINTER,)),
+    "event_error": (_INT, (_POINTER,)),
+    "event_error_string": (_TEXT, (_POINTER,)),
+    "event_log": (_INT, (_POINTER, _TEXTS, _TEXTS, ctypes.POINTER(_INT))),
+    "event_opaque": (_POINTER, (_POINTER,)),
+    "mem_malloc": (_POINTER, (_POINTER, _SIZE)),
+    "AdminOptions_new": (_POINTER, (_POINTER, _INT)),
+    "AdminOptions_destroy": (None, (_POINTER,)),
+    "AdminOptions_set_opaque": (None, (_POINTER, _POINTER)),
+    "AdminOptions_set_request_timeout": (_INT, (_POINTER, _INT, _TEXT, _SIZE)),
+    "AdminOptions_set_require_stable_offsets": (_POINTER, (_POINTER, _INT)),
+    "topic_partition_list_new": (_LIST, (_INT,)),
+    "topic_partition_list_add": (_POINTER, (_LIST, _TEXT, _INT)),
+    "topic_partition_list_add_range": (None, (_LIST, _TEXT, _INT, _INT)),
+    "topic_partition_list_destroy": (None, (_LIST,)),
+    "topic_partition_get_leader_epoch": (ctypes.c_int32, (_POINTER,)),
+    "topic_partition_set_leader_epoch": (None, (_POINTER, ctypes.c_int32)),
+    "group_result_error": (_POINTER, (_POINTER,)),
+    "group_result_partitions": (_LIST, (_POINTER,)),
+    "error_code": (_INT, (_POINTER,)),
+    "error_string": (_TEXT, (_POINTER,)),
+    "error_destroy": (None, (_POINTER,)),
+    **{
+        name: signature
+        for operation in (LIST_OFFSETS, ALTER_OFFSETS)
+        for name, signature in {
+            f"{operation.name}_new": (_POINTER, (_TEXT, _LIST)),
+            f"{operation.name}_destroy": (None, (_POINTER,)),
+            operation.name: (
+                None,
+                (_POINTER, ctypes.POINTER(_POINTER), _SIZE, _POINTER, _POINTER),
+            ),
+            f"event_{operation.name}_result": (_POINTER, (_POINTER,)),
+            f"{operation.name}_result_groups": (
+                ctypes.POINTER(_POINTER),
+                (_POINTER, ctypes.POINTER(_SIZE)),
+            ),
+        }.items()
+    },
 }
 
 
-def _library() -> ctypes.CDLL:
-    """The librdkafka that confluent-kafka is linked with, whichever that is."""
-    library = ctypes.CDLL(cimpl.__file__)
-    for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library
+_WAITING: Final = frozenset({"destroy_flags", "new", "queue_poll"})
+"""Functions that wait.  The others keep the interpreter's lock: to give it away and queue up for it
+again, among the threads of all clients, takes far longer than such a call."""
 
 
-class OffsetFetcher:
-    """One connection pool of librdkafka for fetches of committed offsets; thread-safe."""
+class Library:
+    """The librdkafka that confluent-kafka is linked with, whichever that is: ``rd_kafka_*``."""
 
-    def __init__(self, config: Mapping[str, object]) -> None:
+    def __init__(self) -> None:
+        waiting, quick = ctypes.CDLL(cimpl.__file__), ctypes.PyDLL(cimpl.__file__)
+        for name, (result, arguments) in _SIGNATURES.items():
+            library = waiting if name in _WAITING else quick
+            function = getattr(library, f"rd_kafka_{name}")
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name, function)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"{name} is not among the functions of librdkafka that are used here")
+
+
+_T = TypeVar("_T")
+
+
+class Handle(ABC, Generic[_T]):
+    """A client of librdkafka's with a thread that hands out its answers; thread-safe."""
+
+    def __init__(
+        self, config: Mapping[str, object], kind: int, name: str, listener: Listener | None = None
+    ) -> None:
         """``config`` as for confluent-kafka, plain values only (callbacks are left out).
 
-        Raises ValueError where librdkafka does not take a setting.
+        Without ``listener`` it is silent.  Raises ValueError where librdkafka does not take a
+        setting.
         """
-        self._library = _library()
+        self.library = Library()
+        self._listener = listener
         self._lock = threading.Lock()
-        self._open: dict[int, Callable[[Fetched], None]] = {}
+        self._open: dict[int, Callable[[_T], None]] = {}
         self._next = 1
         self._closed = False
-        self._handle = self._new_handle(config)
-        self._queue = self._library.rd_kafka_queue_new(self._handle)
-        self._thread = threading.Thread(target=self._serve, name="kafka-fetches", daemon=True)
+        self._handle = self._new_handle(config, kind)
+        self._queue = self._new_queue()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
-
-    def fetch(
-        self,
-        group: str,
-        partitions: Sequence[tuple[str, int]] | None,
-        timeout_s: float,
-        answer: Callable[[Fetched], None],
-    ) -> None:
-        """Ask for what ``group`` has committed (of all partitions where None).
-
-        ``answer`` is called once, in the fetcher's thread.  Raises RuntimeError once closed.
-        """
-        library = self._library
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("the fetcher is closed")
-            number = self._next
-            self._next += 1
-            self._open[number] = answer
-            options = self._options(timeout_s, number)
-            wanted = self._partition_list(partitions)
-            request = library.rd_kafka_ListConsumerGroupOffsets_new(group.encode(), wanted)
-            requests = (_POINTER * 1)(request)
-            library.rd_kafka_ListConsumerGroupOffsets(
-                self._handle, requests, 1, options, self._queue
-            )
-            library.rd_kafka_ListConsumerGroupOffsets_destroy(request)
-            if wanted is not None:
-                library.rd_kafka_topic_partition_list_destroy(wanted)
-            library.rd_kafka_AdminOptions_destroy(options)
 
     def close(self, timeout_s: float) -> None:
         """Take no more; what is open is answered as failed.  Returns by ``timeout_s``."""
         with self._lock:
-            self._closed = True
+            if not self._closed:
+                self._closed = True
+                self.library.queue_yield(self._queue)
         self._thread.join(timeout_s)
 
-    def _new_handle(self, config: Mapping[str, object]) -> int:
-        library = self._library
-        conf = library.rd_kafka_conf_new()
+    @abstractmethod
+    def read(self, answer: Answer) -> _T:
+        """Make of ``answer`` what is handed out."""
+
+    def ask(
+        self,
+        operation: Operation,
+        group: str,
+        wanted: Any,
+        timeout_s: float,
+        answer: Callable[[_T], None],
+    ) -> None:
+        """Send a request about ``wanted``, a partition list that is destroyed here, or None.
+
+        ``answer`` is called once, in the handle's thread.  Raises RuntimeError once closed.
+        """
+        library = self.library
+        try:
+            with self._lock:
+                if self._closed:
+                    raise RuntimeError("the client is closed")
+                number = self._next
+                self._next += 1
+                options = self._options(operation, timeout_s, number)
+                request = getattr(library, f"{operation.name}_new")(group.encode(), wanted)
+                requests = (_POINTER * 1)(request)
+                self._open[number] = answer
+                getattr(library, operation.name)(self._handle, requests, 1, options, self._queue)
+                getattr(library, f"{operation.name}_destroy")(request)
+                library.AdminOptions_destroy(options)
+        finally:
+            if wanted is not None:
+                library.topic_partition_list_destroy(wanted)
+
+    def partition_list(self, partitions: Sequence[tuple[str, int]]) -> Any:
+        """A partition list of librdkafka's, in this order."""
+        library = self.library
+        made = library.topic_partition_list_new(len(partitions))
+        topics, numbers = zip(*partitions, strict=True)
+        first = numbers[0]
+        in_a_row = numbers == tuple(range(first, first + len(numbers)))
+        if in_a_row and topics.count(topics[0]) == len(topics):
+            library.topic_partition_list_add_range(made, topics[0].encode(), first, numbers[-1])
+        else:
+            for topic, number in partitions:
+                library.topic_partition_list_add(made, topic.encode(), number)
+        return made
+
+    def allocate(self, size: int) -> int:
+        """Memory that librdkafka frees with what it is made part of."""
+        return int(self.library.mem_malloc(self._handle, size))
+
+    def _new_handle(self, config: Mapping[str, object], kind: int) -> int:
+        library = self.library
+        conf = library.conf_new()
         error = ctypes.create_string_buffer(_ERROR_CHARS)
-        for name, value in {**config, "group.id": OWN_GROUP}.items():
+        own = {"group.id": OWN_GROUP} if kind == CONSUMER else {}
+        if self._listener is None:
+            library.conf_set_log_cb(conf, None)
+        else:
+            own["log.queue"] = "true"
+            library.conf_set_events(conf, _LOG_EVENT | _ERROR_EVENT)
+        for name, value in {**config, **own}.items():
             if callable(value):
                 continue
             text = str(value).lower() if isinstance(value, bool) else str(value)
-            if library.rd_kafka_conf_set(conf, name.encode(), text.encode(), error, _ERROR_CHARS):
-                library.rd_kafka_conf_destroy(conf)
+            if library.conf_set(conf, name.encode(), text.encode(), error, _ERROR_CHARS):
+                library.conf_destroy(conf)
                 raise ValueError(error.value.decode(errors="replace"))
-        # What it has to say is said by the admin clients beside it.
-        library.rd_kafka_conf_set_log_cb(conf, None)
-        handle: int | None = library.rd_kafka_new(CONSUMER, conf, error, _ERROR_CHARS)
+        handle: int | None = library.new(kind, conf, error, _ERROR_CHARS)
         if not handle:
-            library.rd_kafka_conf_destroy(conf)
+            library.conf_destroy(conf)
             raise ValueError(error.value.decode(errors="replace"))
         return handle
 
-    def _options(self, timeout_s: float, number: int) -> int:
-        library = self._library
-        options: int = library.rd_kafka_AdminOptions_new(self._handle, LIST_CONSUMER_GROUP_OFFSETS)
+    def _new_queue(self) -> int:
+        library = self.library
+        queue: int = library.queue_new(self._handle)
+        if self._listener is not None:
+            main = library.queue_get_main(self._handle)
+            library.queue_forward(main, queue)
+            library.queue_destroy(main)
+            library.set_log_queue(self._handle, queue)
+        return queue
+
+    def _options(self, operation: Operation, timeout_s: float, number: int) -> int:
+        library = self.library
+        options: int = library.AdminOptions_new(self._handle, operation.number)
         error = ctypes.create_string_buffer(_ERROR_CHARS)
         milliseconds = max(1, int(timeout_s * 1000))
-        library.rd_kafka_AdminOptions_set_request_timeout(
-            options, milliseconds, error, _ERROR_CHARS
-        )
-        refused = library.rd_kafka_AdminOptions_set_require_stable_offsets(options, 1)
-        if refused:
-            library.rd_kafka_error_destroy(refused)
-        library.rd_kafka_AdminOptions_set_opaque(options, number)
+        library.AdminOptions_set_request_timeout(options, milliseconds, error, _ERROR_CHARS)
+        if operation is LIST_OFFSETS:
+            refused = library.AdminOptions_set_require_stable_offsets(options, 1)
+            if refused:
+                library.error_destroy(refused)
+        library.AdminOptions_set_opaque(options, number)
         return options
-
-    def _partition_list(self, partitions: Sequence[tuple[str, int]] | None) -> Any:
-        if partitions is None:
-            return None
-        wanted = self._library.rd_kafka_topic_partition_list_new(len(partitions))
-        add = self._library.rd_kafka_topic_partition_list_add
-        for topic, partition in partitions:
-            add(wanted, topic.encode(), partition)
-        return wanted
 
     def _serve(self) -> None:
         """Hand out answers until closed, then end the handle: in this thread, which may block."""
-        library = self._library
+        library = self.library
         while not self._closed:
-            event = library.rd_kafka_queue_poll(self._queue, _POLL_MS)
+            event = library.queue_poll(self._queue, _POLL_MS)
             if event:
-                self._answer(event)
-                library.rd_kafka_event_destroy(event)
+                self._hear(event)
+                library.event_destroy(event)
         with self._lock:
             left = list(self._open.values())
             self._open.clear()
         for answer in left:
-            answer(Fetched(_FAIL, "the service is shutting down", ()))
-        library.rd_kafka_queue_destroy(self._queue)
-        library.rd_kafka_destroy_flags(self._handle, 0x8)  # RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE
+            answer(self.read(Answer(FAIL, "the service is shutting down")))
+        library.queue_destroy(self._queue)
+        library.destroy_flags(self._handle, 0x8)  # RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE
 
-    def _answer(self, event: int) -> None:
-        with self._lock:
-            answer = self._open.pop(self._library.rd_kafka_event_opaque(event) or 0, None)
-        if answer is not None:
-            answer(self._read(event))
+    def _hear(self, event: int) -> None:
+        library, listener = self.library, self._listener
+        kind = library.event_type(event)
+        if kind == _LOG_EVENT and listener is not None:
+            facility, line, level = _TEXT(), _TEXT(), _INT()
+            pointers = ctypes.byref(facility), ctypes.byref(line), ctypes.byref(level)
+            if not library.event_log(event, *pointers):
+                listener.logged(level.value, decoded(facility.value), decoded(line.value))
+        elif kind == _ERROR_EVENT and listener is not None:
+            text = decoded(library.event_error_string(event))
+            listener.failed(library.event_error(event), text)
+        else:
+            with self._lock:
+                answer = self._open.pop(library.event_opaque(event) or 0, None)
+            if answer is not None:
+                answer(self.read(self._answer(event)))
 
-    def _read(self, event: int) -> Fetched:
-        library = self._library
-        code = library.rd_kafka_event_error(event)
+    def _answer(self, event: int) -> Answer:
+        library = self.library
+        code = library.event_error(event)
         if code:
-            return Fetched(code, _decode(library.rd_kafka_event_error_string(event)), ())
-        result = library.rd_kafka_event_ListConsumerGroupOffsets_result(event)
-        if not result:
-            return Fetched(_FAIL, "librdkafka answered something else", ())
-        count = _SIZE()
-        groups = library.rd_kafka_ListConsumerGroupOffsets_result_groups(
-            result, ctypes.byref(count)
-        )
-        error = library.rd_kafka_group_result_error(groups[0])
+            return Answer(code, decoded(library.event_error_string(event)))
+        for operation in (ALTER_OFFSETS, LIST_OFFSETS):
+            result = getattr(library, f"event_{operation.name}_result")(event)
+            if result:
+                count = _SIZE()
+                found = getattr(library, f"{operation.name}_result_groups")
+                return self._group_answer(found(result, ctypes.byref(count))[0])
+        return Answer(FAIL, "librdkafka answered something else")
+
+    def _group_answer(self, group: int) -> Answer:
+        library = self.library
+        error = library.group_result_error(group)
         if error:
-            text = _decode(library.rd_kafka_error_string(error))
-            return Fetched(library.rd_kafka_error_code(error), text, ())
-        found = library.rd_kafka_group_result_partitions(groups[0]).contents
-        return Fetched(0, "", [self._partition(found.elems[i]) for i in range(found.cnt)])
-
-    def _partition(self, each: _Partition) -> FetchedPartition:
-        metadata = ctypes.string_at(each.metadata, each.metadata_size) if each.metadata else b""
-        # librdkafka writes its metadata with the NUL of C's strings.
-        metadata = metadata.removesuffix(b"\0")
-        epoch = self._library.rd_kafka_topic_partition_get_leader_epoch(ctypes.byref(each))
-        offset = each.offset if each.offset != _INVALID_OFFSET else -1
-        return FetchedPartition(
-            _decode(each.topic), each.partition, offset, _decode(metadata), epoch, each.err
-        )
+            return Answer(library.error_code(error), decoded(library.error_string(error)))
+        found = library.group_result_partitions(group).contents
+        return Answer(0, "", found.elems or 0, found.cnt)
 
 
-def _decode(text: bytes | None) -> str:
+def decoded(text: bytes | None) -> str:
+    """Text of librdkafka's."""
     return (text or b"").decode(errors="replace")

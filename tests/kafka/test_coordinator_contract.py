@@ -184,6 +184,18 @@ def test_a_lower_offset_is_no_matter_of_the_port(side: Side, group: str) -> None
     assert fetch(side, group, [partition]).offsets == {partition: OffsetAndMetadata(3)}
 
 
+def test_partitions_in_any_order(side: Side, group: str) -> None:
+    """Each gets its own, whatever order and gaps the caller's have, and whichever have metadata."""
+    first, second = side.create_topic(8), side.create_topic(8)
+    places = [(second, 7), (first, 3), (second, 0), (first, 1), (first, 2), (second, 6)]
+    offsets = {
+        TopicPartition(*place): OffsetAndMetadata(number, "m" * (number % 3), number % 2 or None)
+        for number, place in enumerate(places)
+    }
+    assert commit(side, group, offsets) == CommitResult({})
+    assert fetch(side, group, list(offsets)) == FetchResult(offsets, {})
+
+
 @pytest.mark.parametrize("partitions", [1_000, 10_000])
 def test_many_partitions(side: Side, group: str, partitions: int) -> None:
     """A thousand partitions of one group go in one request; ten thousand do too.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors import Future
-from offsetmgr.coordinator.librdkafka import Fetched, OffsetFetcher
+from offsetmgr.coordinator.kafka_offsets import Fetched, OffsetFetcher
 
 if TYPE_CHECKING:
     from offsetmgr.devkafka import DevKafka
@@ -20,7 +20,7 @@ WAIT_S = 30.0
 
 ASK_A_COORDINATOR_THAT_ANSWERS = """
 import sys, threading
-from offsetmgr.coordinator.librdkafka import OffsetFetcher
+from offsetmgr.coordinator.kafka_offsets import OffsetFetcher
 from tests.kafka.mock_cluster import MockCluster
 
 OFFSET_FETCH = 9
