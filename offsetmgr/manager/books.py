@@ -36,10 +36,8 @@ class Watched:
 
     slot: SubmitSlot = field(default_factory=lambda: SubmitSlot(Tray("gone"), _NOWHERE))
 
-    def settle(self, version: Version, now: float) -> bool:
+    def acknowledge(self, version: Version, now: float) -> None:
         """Nobody is there to be told."""
-        del now
-        return self.slot.settle(version.number)
 
 
 class Books:

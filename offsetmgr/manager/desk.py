@@ -113,19 +113,15 @@ class Desk:
         else:
             self.waiters = (waiter,)
 
-    def settle(self, version: Version, now: float) -> bool:
-        """The coordinator holds ``version``; True where nothing newer waits.
+    def acknowledge(self, version: Version, now: float) -> None:
+        """Tell that the coordinator holds ``version``.
 
-        It is told before it counts: a stop that finds nothing left closes the mailbox.
+        It is told before it is settled: a stop that finds nothing left closes the mailbox.
         """
-        self.acknowledged, self.acknowledged_at = version.value, now
-        self.committed.put(version.value)
-        try:
-            self._observer.committed(self.key, version.value)
-        finally:
-            # What was told must not be committed again over somebody else's offset.
-            clean = self.slot.settle(version.number)
-        return clean
+        value = version.value
+        self.acknowledged, self.acknowledged_at = value, now
+        self.committed.put(value)
+        self._observer.committed(self.key, value)
 
     def left(self) -> StopResult:
         """What is committed and what is not, now; once it has ended, how it ended."""

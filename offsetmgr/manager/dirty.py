@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from offsetmgr.manager.backoff import Retry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from offsetmgr.types import TopicPartition
 
@@ -85,6 +85,14 @@ class DirtyBook:
     def remove(self, partition: TopicPartition) -> Entry | None:
         """Nothing is to be committed there any more."""
         return self._entries.pop(partition, None)
+
+    def remove_all(self, partitions: Mapping[TopicPartition, object]) -> None:
+        """Nothing is to be committed in all of these any more."""
+        if self._entries.keys() == partitions.keys():
+            self._entries.clear()
+        else:
+            for partition in partitions:
+                self._entries.pop(partition, None)
 
     def hurry(self) -> None:
         """Everything is due now, past errors forgiven once."""

@@ -228,9 +228,35 @@ class GroupCommitter(PooledActor):
     def _hurry(self, desks: Sequence[Desk], ticket: Ticket | None, now: float) -> None:
         """Commit what these hold at once; ``ticket`` waits for what is newest in them now."""
         # Sent first: who waits is noted down while the coordinator works.
+        before = self._roster.flight
         self._collect(now)
         self._plan.hurry()
         self._pump()
+        if self._roster.flight is not before:
+            desks = self._wait_for_flight(desks, ticket, now)
+        if desks:
+            self._wait_for_newest(desks, ticket, now)
+
+    def _wait_for_flight(
+        self, desks: Sequence[Desk], ticket: Ticket | None, now: float
+    ) -> list[Desk]:
+        """``ticket`` waits for what was sent just now; returns those it does not answer for."""
+        flight = self._roster.flight
+        if flight is None or not isinstance(flight.request, CommitRequest):
+            return list(desks)
+        sent, others = flight.request.versions.get, []
+        for desk in desks:
+            version = sent(desk.slot.where)
+            # One that is settled goes out to be kept alive; nobody has to wait for that.
+            if version is None or version.number <= desk.slot.settled or desk.result is not None:
+                others.append(desk)
+            elif ticket is not None:
+                # A newer one came after the flush.
+                desk.wait(version.number, ticket, now)
+        return others
+
+    def _wait_for_newest(self, desks: Sequence[Desk], ticket: Ticket | None, now: float) -> None:
+        """``ticket`` waits for what is newest in these, or is answered with how they are."""
         left: list[tuple[Desk, StopResult]] = []
         dirty: list[TopicPartition] = []
         versions = wanted_of([desk.slot for desk in desks])

@@ -17,7 +17,7 @@ from offsetmgr.manager.requests import (
     VersionCommitted,
     VersionFailed,
 )
-from offsetmgr.manager.slot import Version
+from offsetmgr.manager.slot import Version, settle_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,11 +25,21 @@ if TYPE_CHECKING:
     from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult, TopicLog
     from offsetmgr.manager.books import Books
     from offsetmgr.manager.bounds import LogsRequest
-    from offsetmgr.manager.requests import Note, Notes
+    from offsetmgr.manager.requests import Member, Note, Notes
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 _new: Final = tuple.__new__
 """Makes a named tuple in half the time; for what is made once for each offset."""
+
+
+def settled(member: Member, version: Version, now: float) -> bool:
+    """The coordinator holds ``version`` of ``member``; True where nothing newer waits."""
+    try:
+        member.acknowledge(version, now)
+    finally:
+        # What was told must not be committed again over somebody else's offset.
+        clean = member.slot.settle(version.number)
+    return clean
 
 
 class Outcomes:
@@ -233,16 +243,31 @@ class Outcomes:
         plain = not result.failures and not self._ledger.foreign
         if plain and all(map(is_, map(self._members.get, asked), asked.values())):
             self._ledger.keep_all(request.versions, now)
-            notes: Notes = [
-                (partition, self._settled(partition, version, now))
-                for partition, version in request.versions.items()
-            ]
+            notes = self._all_settled(request, now)
         else:
             notes = self._mixed(request, result, now)
         group_wide = any(f.info.scope is Scope.GROUP for f in result.failures.values())
         self._backoff.pace(self._dirty.group, now, failed=group_wide)
         self._dirty.expect_all(request.versions)
         return notes
+
+    def _all_settled(self, request: CommitRequest, now: float) -> Notes:
+        versions, told = request.versions, []
+        try:
+            for member, version in zip(request.members.values(), versions.values(), strict=True):
+                told.append((member.slot, version.number))
+                member.acknowledge(version, now)
+        finally:
+            # What was told must not be committed again over somebody else's offset.
+            clean = settle_all(told)
+        newer = [p for p, c in zip(versions, clean, strict=True) if not c and self._submitted(p)]
+        self._dirty.remove_all(versions)
+        for partition in newer:
+            self._dirty.requeue(partition, now)
+        return [
+            (partition, _new(VersionCommitted, (version, each)))
+            for (partition, version), each in zip(versions.items(), clean, strict=True)
+        ]
 
     def _mixed(self, request: CommitRequest, result: CommitResult, now: float) -> Notes:
         """The same where not all of it simply succeeded."""
@@ -300,11 +325,17 @@ class Outcomes:
         self._ledger.keep(partition, version, now)
 
     def _settled(self, partition: TopicPartition, version: Version, now: float) -> VersionCommitted:
-        clean = self._members[partition].settle(version, now)
-        entry = self._dirty.remove(partition)
-        if entry is not None and not clean and not entry.refresh:
+        clean = settled(self._members[partition], version, now)
+        newer = not clean and self._submitted(partition)
+        self._dirty.remove(partition)
+        if newer:
             self._dirty.requeue(partition, now)
-        return _new(VersionCommitted, (version, clean))
+        return VersionCommitted(version, clean)
+
+    def _submitted(self, partition: TopicPartition) -> bool:
+        """Whether it is dirty by a submit, and not to be kept alive."""
+        entry = self._dirty.get(partition)
+        return entry is not None and not entry.refresh
 
     def _refused(
         self, partition: TopicPartition, version: Version, failure: Failure, now: float

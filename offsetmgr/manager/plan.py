@@ -23,7 +23,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from offsetmgr.manager.books import Books
-from offsetmgr.manager.outcomes import Outcomes
+from offsetmgr.manager.outcomes import Outcomes, settled
 from offsetmgr.manager.requests import (
     BATCH_LIMIT,
     CommitRequest,
@@ -198,7 +198,7 @@ class CommitPlan:
         if wanted is not None and self._ledger.stands(partition, wanted.value):
             if member.slot.rewinds:
                 self._ledger.foreign.forget(partition)
-            clean = member.settle(wanted, now)
+            clean = settled(member, wanted, now)
             notes.append((partition, VersionCommitted(wanted, clean)))
             return member.slot.wanted()
         refusal = wanted and self._ledger.foreign.refusal(partition, wanted, member.slot)

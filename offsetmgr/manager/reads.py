@@ -45,7 +45,7 @@ class Reads:
         self, members: Mapping[TopicPartition, Member], now: float
     ) -> FetchRequest | ReadBackRequest | None:
         """What to read now: first what became of commits, then initial offsets."""
-        if now < self._group.not_before:
+        if not (self.unknown or self.awaiting) or now < self._group.not_before:
             return None
         lost = self._ready(self.unknown, members, now)
         if lost:
@@ -68,6 +68,8 @@ class Reads:
 
     def next_at(self) -> float:
         """When there is something to read; ``inf`` for never."""
+        if not (self.unknown or self.awaiting):
+            return inf
         wanted = (
             self._unreadable[partition].not_before if partition in self._unreadable else -inf
             for partition in chain(self.unknown, self.awaiting)

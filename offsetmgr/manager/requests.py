@@ -22,8 +22,8 @@ class Member(Protocol):
     def slot(self) -> SubmitSlot:
         """The submit mailbox."""
 
-    def settle(self, version: Version, now: float) -> bool:
-        """The coordinator holds ``version``; True where nothing newer waits."""
+    def acknowledge(self, version: Version, now: float) -> None:
+        """Tell that the coordinator holds ``version``."""
 
 
 class FetchRequest(NamedTuple):

@@ -216,12 +216,17 @@ class SubmitSlot:
     def settle(self, number: int) -> bool:
         """Version ``number`` is committed; True where nothing newer waits."""
         with self.tray.lock:
-            self._settled = max(self._settled, number)
-            newest = self._newest if self.pending is None else self._see()
-            if newest is not None and newest.number > number:
-                return False
-            self.armed = self._rewind = False
-            return True
+            return self.mark_settled(number)
+
+    def mark_settled(self, number: int) -> bool:
+        """``settle``, with the lock held."""
+        if number > self._settled:
+            self._settled = number
+        newest = self._newest if self.pending is None else self._see()
+        if newest is not None and newest.number > number:
+            return False
+        self.armed = self._rewind = False
+        return True
 
     def park(self, number: int) -> bool:
         """Version ``number`` was refused for good; True where nothing newer waits.
@@ -295,6 +300,19 @@ def wanted_of(slots: Iterable[SubmitSlot]) -> list[Version | None]:
             tray.hand_out()
             wanted += [slot.unsettled() for slot in shared]
     return wanted
+
+
+def settle_all(settled: Iterable[tuple[SubmitSlot, int]]) -> list[bool]:
+    """``SubmitSlot.settle`` for each of these; those that share a tray in one step."""
+    clean: list[bool] = []
+    for tray, shared in groupby(settled, _tray_of_first):
+        with tray.lock:
+            clean += [slot.mark_settled(number) for slot, number in shared]
+    return clean
+
+
+def _tray_of_first(settled: tuple[SubmitSlot, int]) -> Tray:
+    return settled[0].tray
 
 
 _tray_of: Final = attrgetter("tray")

@@ -53,6 +53,8 @@ class Teller:
 
     def tell(self, notes: Notes, now: float) -> None:
         """Pass answers on: to whoever flushes, then to the managers whose life they change."""
+        if not notes:
+            return
         answers: Answers = defaultdict(list)
         told: list[tuple[Desk, machine.Event]] = []
         desks = self._desks
