@@ -8,6 +8,7 @@ from actors import Directive, PooledActor
 from offsetmgr.manager.group_committer import Attach, GroupCommitter, Roster, Vacant
 from offsetmgr.manager.ledger import Ledger
 from offsetmgr.manager.offset_manager import OffsetManager, deliver
+from offsetmgr.manager.tray import Bell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -130,7 +131,10 @@ class FactoryActor(PooledActor):
             )
         self._attached[group] = absent
         committer.tell(Attach(tray, absent))
-        tray.attend(committer)
+        bell = Bell(
+            committer, self.system.timers, self.system.clock, self._settings.commit_interval_s
+        )
+        tray.attend(bell)
 
     def _start_committer(self, tray: Tray) -> ActorRef[GroupCommitter]:
         group = tray.group

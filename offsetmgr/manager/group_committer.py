@@ -140,7 +140,8 @@ class GroupCommitter(PooledActor):
         self._timer_at = inf
         self._pumping = False
         self._watching = False
-        self._rung_at = inf
+        self._anew = False
+        """Whether to look into the tray though nobody rang."""
 
     def on_start(self) -> None:
         """Wait for the answer that an earlier committer of the group has asked for."""
@@ -154,7 +155,7 @@ class GroupCommitter(PooledActor):
         self._plan.recover(self._roster.desks, now)
         if any(desk.waiters or desk.slot.closed for desk in self._roster.desks.values()):
             self._plan.hurry()
-        self._rung_at = now
+        self._anew = True
         self._pump()
 
     def on_receive(self, message: Message) -> None:
@@ -165,9 +166,8 @@ class GroupCommitter(PooledActor):
                 self._heard(message, now)
                 self._pump()
             case Rung():
-                self._rung_at = min(self._rung_at, now)
-                if self._roster.flight is None:
-                    self._wake_by(self._rung_at + self._settings.commit_interval_s, now)
+                if self._roster.tray.heard(now):
+                    self._pump()
             case Hurry(desks, ticket):
                 self._hurry(desks, ticket, now)
             case Attach() | Rejoin() | Leave():
@@ -199,7 +199,7 @@ class GroupCommitter(PooledActor):
         match message:
             case Attach(tray, desks):
                 self._roster.tray, self._roster.attached = tray, desks
-                self._rung_at = min(self._rung_at, now)
+                self._anew = True
                 self._replace(desks, now)
                 self._join(desks)
             case Rejoin(desk):
@@ -276,16 +276,16 @@ class GroupCommitter(PooledActor):
             ticket.done(left)
 
     def _collect(self, now: float) -> None:
-        """Tell the plan what was submitted; it was due an interval after the first of it."""
-        since, self._rung_at = min(self._rung_at, now), inf
-        touched = self._roster.tray.collect()
+        """Tell the plan what was submitted; it is due an interval after the first of it."""
+        self._anew = False
+        touched, since = self._roster.tray.collect(now)
         self._plan.mark_all_dirty((slot.where for slot in touched if slot.established), since)
 
     def _pump(self) -> None:
         if self._roster.flight is not None:
             return
         now = self.system.clock.now()
-        if self._rung_at < inf:
+        if self._anew or self._roster.tray.filled:
             self._collect(now)
         if now >= self._idle.at:
             self._reap(now)

@@ -220,8 +220,7 @@ class SubmitSlot:
 
     def mark_settled(self, number: int) -> bool:
         """``settle``, with the lock held."""
-        if number > self._settled:
-            self._settled = number
+        self._settled = max(self._settled, number)
         newest = self._newest if self.pending is None else self._see()
         if newest is not None and newest.number > number:
             return False

@@ -17,7 +17,8 @@ from offsetmgr.types import MAX_OFFSET
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from actors import ActorRef
+    from actors import ActorRef, Clock
+    from actors.timers import Timers
     from offsetmgr.manager.slot import SubmitSlot
     from offsetmgr.types import TopicPartition
 
@@ -25,10 +26,19 @@ _PLAIN: Final = {int}
 
 
 class Rung(NamedTuple):
-    """Told to the committer: there is something in the tray."""
+    """Told to the committer an interval after something was put into the empty tray."""
 
 
 _RUNG: Final = Rung()
+
+
+class Bell(NamedTuple):
+    """How a committer is told, an interval later: no turn of its is spent on what is not due."""
+
+    committer: ActorRef[Any]
+    timers: Timers
+    clock: Clock
+    interval_s: float
 
 
 class _Round:
@@ -50,7 +60,7 @@ class _Round:
 class Tray:
     """What lies between the users of one group and its committer."""
 
-    __slots__ = ("_committer", "_rung", "_touched", "group", "last", "lock")
+    __slots__ = ("_bell", "_rings", "_since", "_touched", "group", "last", "lock")
 
     def __init__(self, group: str) -> None:
         self.group = group
@@ -60,30 +70,54 @@ class Tray:
         """What the next group-wise submit is compared with; None where a slot was filled, closed
         or moved by itself since, and the offsets of the round are no longer the floors."""
         self._touched: list[SubmitSlot] = []
-        self._committer: ActorRef[Any] | None = None
-        self._rung = False
+        self._bell: Bell | None = None
+        self._since: float | None = None
+        """When something was put into it since the committer came last; None where nothing was."""
+        self._rings = False
+        """Whether the committer is to be told, and was not yet."""
 
     # For the committer and its parent.
 
-    def attend(self, committer: ActorRef[Any]) -> None:
-        """``committer`` collects from now on; it is rung for if there is something already."""
+    def attend(self, bell: Bell) -> None:
+        """Ring ``bell`` from now on; at once, if there is something already."""
         with self.lock:
-            self._committer, self._rung = committer, False
+            if self._bell is None or self._bell.committer is not bell.committer:
+                self._bell, self._since, self._rings = bell, None, False
             if self._touched or self._waits():
                 self._ring()
 
     def tell(self, message: object) -> bool:
         """Tell the committer; False where there is none at present."""
-        committer = self._committer
-        return committer is not None and committer.try_tell(message)
+        bell = self._bell
+        return bell is not None and bell.committer.try_tell(message)
 
-    def collect(self) -> list[SubmitSlot]:
-        """The slots that were filled and are dirty; the next one to be filled rings again."""
+    @property
+    def filled(self) -> bool:
+        """Whether there is something to collect that was rung for."""
+        return self._since is not None
+
+    def heard(self, now: float) -> bool:
+        """The bell has rung; whether what it rang for is there yet, and due.
+
+        What came after an earlier visit of the committer is rung for when its own interval is over.
+        """
+        with self.lock:
+            self._rings = False
+            bell, since = self._bell, self._since
+            if bell is None or since is None:
+                return False
+            left_s = since + bell.interval_s - now
+            if left_s > 0:
+                self._ring_in(bell, left_s)
+            return left_s <= 0
+
+    def collect(self, now: float) -> tuple[list[SubmitSlot], float]:
+        """The slots that were filled and are dirty, and since when; the next one rings again."""
         with self.lock:
             self.hand_out()
             touched, self._touched = self._touched, []
-            self._rung = False
-            return [slot for slot in touched if slot.look()]
+            since, self._since = self._since, None
+            return [slot for slot in touched if slot.look()], now if since is None else since
 
     # For whoever submits a group's offsets at once.
 
@@ -121,7 +155,7 @@ class Tray:
     def touch(self, slot: SubmitSlot) -> None:
         """``slot`` was filled, and is not known to be so."""
         self._touched.append(slot)
-        if not self._rung:
+        if self._since is None:
             self._ring()
 
     def hand_out(self) -> None:
@@ -147,6 +181,13 @@ class Tray:
         return self.last is not None and self.last.waits
 
     def _ring(self) -> None:
-        # Where it cannot be told, it is not there, and will look when it comes.
-        if not self._rung:
-            self._rung = self.tell(_RUNG)
+        bell = self._bell
+        # Where there is no committer, it will look when it comes.
+        if bell is not None and self._since is None:
+            self._since = bell.clock.now()
+            if not self._rings:
+                self._ring_in(bell, bell.interval_s)
+
+    def _ring_in(self, bell: Bell, delay_s: float) -> None:
+        self._rings = True
+        bell.timers.tell_after(delay_s, bell.committer, _RUNG)

@@ -83,7 +83,7 @@ class Group:
         """A submit that the committer has collected."""
         member = self.members[partition]
         member.slot.offer(at(offset))
-        for slot in member.tray.collect():
+        for slot in member.tray.collect(self.now)[0]:
             self.plan.mark_dirty(slot.where, self.now, urgent=urgent)
 
     def due(self) -> Request | None:

@@ -26,7 +26,7 @@ def ready(slot: SubmitSlot) -> SubmitSlot:
 
 def collected(slot: SubmitSlot) -> bool:
     """Whether its committer learns of it, if it comes now."""
-    return slot in slot.tray.collect()
+    return slot in slot.tray.collect(0.0)[0]
 
 
 def test_a_hot_loop_of_submits_is_one_version(ready: SubmitSlot) -> None:

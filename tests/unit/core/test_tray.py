@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from actors import PooledActor
+from actors.testing import SimSystem
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetRegressionError
 from offsetmgr.manager.slot import SubmitSlot
-from offsetmgr.manager.tray import Tray
+from offsetmgr.manager.tray import Bell, Rung, Tray
 from offsetmgr.types import MAX_OFFSET, StopResult, TopicPartition
 from tests.unit.core.core import Core, at, tp
 
@@ -185,19 +187,91 @@ class TestRefusals:
         assert group.factory.managers("g")[7].status().submitted == at(9)
 
 
+class Visitor:
+    """A committer's place, at a clock that stands still: what it is told, and when."""
+
+    def __init__(self, interval_s: float = 10.0) -> None:
+        self.system = SimSystem(seed=1)
+        self.told_at: list[float] = []
+        self.bell = Bell(
+            self.system.spawn(Told, self, name="committer"),
+            self.system.timers,
+            self.system.clock,
+            interval_s,
+        )
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.system.advance(seconds)
+
+
+class Told(PooledActor):
+    """Notes down when it is told something."""
+
+    def __init__(self, visitor: Visitor) -> None:
+        super().__init__()
+        self._visitor = visitor
+
+    def on_receive(self, message: object) -> None:
+        """Whatever it is."""
+        assert isinstance(message, Rung)
+        self._visitor.told_at.append(self.system.clock.now())
+
+
 def test_a_committer_that_comes_later_finds_what_was_put_in() -> None:
-    """Whoever rang before it was there need not ring again."""
-    tray = Tray("g")
+    """Whoever filled a slot before it was there need not do it again."""
+    tray, visitor = Tray("g"), Visitor()
     slot = SubmitSlot(tray, tp(0))
     slot.put(5, "", None)
-    heard: list[object] = []
+    tray.attend(visitor.bell)
+    visitor.wait(10.0)
+    assert visitor.told_at == [10.0]
+    assert tray.heard(10.0)
+    assert tray.collect(10.0) == ([slot], 0.0)
 
-    class Committer:
-        def try_tell(self, message: object) -> bool:
-            heard.append(message)
-            return True
 
-    committer: Any = Committer()
-    tray.attend(committer)
-    assert len(heard) == 1
-    assert tray.collect() == [slot]
+def test_a_committer_is_told_once_an_interval_after_the_first() -> None:
+    """However much is put in meanwhile, and however often the managers come and go."""
+    tray, visitor = Tray("g"), Visitor()
+    slots = [SubmitSlot(tray, tp(number)) for number in range(3)]
+    tray.attend(visitor.bell)
+    for slot in slots:
+        slot.put(5, "", None)
+        visitor.wait(3.0)
+        tray.attend(visitor.bell)
+    visitor.wait(100.0)
+    assert visitor.told_at == [10.0]
+    assert tray.heard(10.0)
+    assert tray.collect(10.0) == (slots, 0.0)
+
+
+def test_what_comes_after_a_visit_is_rung_for_at_its_own_time() -> None:
+    """The bell of what was collected early rings for nothing, and no second one beside it."""
+    tray, visitor = Tray("g"), Visitor()
+    early, late = SubmitSlot(tray, tp(0)), SubmitSlot(tray, tp(1))
+    tray.attend(visitor.bell)
+    early.put(5, "", None)
+    visitor.wait(4.0)
+    assert tray.collect(4.0) == ([early], 0.0)
+    late.put(5, "", None)
+    visitor.wait(6.0)
+    assert visitor.told_at == [10.0]
+    assert not tray.heard(10.0)
+    assert tray.filled
+    visitor.wait(4.0)
+    assert visitor.told_at == [10.0, 14.0]
+    assert tray.heard(14.0)
+    assert tray.collect(14.0) == ([late], 4.0)
+    assert not tray.heard(14.0)
+
+
+def test_a_successor_is_rung_for_what_its_predecessor_left() -> None:
+    """A bell that was under way to the one that is gone is no longer counted on."""
+    tray, first, second = Tray("g"), Visitor(), Visitor()
+    slot = SubmitSlot(tray, tp(0))
+    tray.attend(first.bell)
+    slot.put(5, "", None)
+    tray.attend(second.bell)
+    second.wait(10.0)
+    assert second.told_at == [10.0]
+    assert tray.heard(10.0)
