@@ -214,8 +214,8 @@ class ClientSlot(Generic[_C]):
         self._closed = False
         self._unended: list[PooledClient[_C]] = []
 
-    def acquire(self) -> PooledClient[_C]:
-        """Hold the client, made now where there is none.
+    def acquire(self, times: int = 1) -> PooledClient[_C]:
+        """Hold the client so many times, made now where there is none.
 
         Raises what making one raises, and RuntimeError where the pool is closed or the machine has
         no room for another client's threads.
@@ -226,7 +226,7 @@ class ClientSlot(Generic[_C]):
             if self._current is None:
                 check_thread_room()
                 self._current = PooledClient(self._make())
-            self._current.holders += 1
+            self._current.holders += times
             return self._current
 
     def hold(self, pooled: PooledClient[_C]) -> None:

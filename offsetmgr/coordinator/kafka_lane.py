@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from actors import Future
@@ -39,6 +40,10 @@ those of the others waiting."""
 
 LEAST_SEND_S: Final = 0.02
 """With less time left a request is not sent any more."""
+
+LOOK_S: Final = 0.005
+"""Between two looks at the deadlines of a lane; so much later than it should be an answer may be,
+where many deadlines are close together."""
 
 STUCK_S: Final = 12.0
 """librdkafka answers what it has written within ``socket.timeout.ms`` (10 s).  What it holds for
@@ -77,7 +82,6 @@ class Job(Generic[_R]):
         self.future: Future[_R] = Future()
         self.known: _R | None = None
         """The answer so far, while only a detail of it is being looked up."""
-        self.timer: TimerHandle | None = None
         self.client: PooledClient[Any] | None = None
         self.sent_s = 0.0
 
@@ -108,6 +112,9 @@ class Lane(Generic[_C]):
         self._late: dict[Job[Any], None] = {}
         self._held: dict[Job[Any], None] = {}
         self._moved: dict[str, float] = {}
+        self._look: TimerHandle | None = None
+        self._look_at_s = inf
+        """When the timer for deadlines comes; ``inf`` where none is set."""
         self._closed = False
 
     def submit(self, job: Job[_R]) -> Future[_R]:
@@ -123,9 +130,7 @@ class Lane(Generic[_C]):
                 refusal = None
                 hold_s = self._moved.get(job.group, now_s) - now_s
                 (self._held if hold_s > 0 else self._waiting)[job] = None
-                job.timer = self._timers.call_after(
-                    max(job.deadline_s - now_s, 0.0), partial(self._expire, job)
-                )
+                self._look_by(job.deadline_s, now_s)
         if refusal is not None:
             job.future.set(job.spoil(Failure(refusal)))
         elif hold_s > 0:
@@ -201,9 +206,8 @@ class Lane(Generic[_C]):
     def _send(self, job: Job[_R]) -> None:
         pooled: PooledClient[_C] | None = None
         try:
-            pooled = self._slot.acquire()
-            self._slot.hold(pooled)
-            job.client = pooled
+            # Once for this call, and once for the request.
+            job.client = pooled = self._slot.acquire(2)
             job.send(pooled.client, job)
         except Exception as error:  # noqa: BLE001 -- whatever it was, it was not sent
             why = f"the Kafka client did not take the request: {one_line(str(error), 300)}"
@@ -219,11 +223,33 @@ class Lane(Generic[_C]):
                 place.pop(job, None)
             client, job.client = job.client, None
             self._idle.notify_all()
-        if job.timer is not None:
-            job.timer.cancel()
         if client is not None:
             self._slot.give_back(client)
         job.future.set(answer)
+
+    def _look_by(self, at_s: float, now_s: float) -> None:
+        """See to deadlines at ``at_s``; with the lock held.
+
+        One timer for all requests, of which hardly one is late: it comes, and is set anew for the
+        next deadline of those that are still open.
+        """
+        if at_s < self._look_at_s:
+            if self._look is not None:
+                self._look.cancel()
+            self._look_at_s = at_s
+            self._look = self._timers.call_after(max(at_s - now_s, 0.0), self._see_to_deadlines)
+
+    def _see_to_deadlines(self) -> None:
+        now_s = self.clock.now()
+        with self._lock:
+            self._look, self._look_at_s = None, inf
+            opened = [*self._waiting, *self._held, *self._sent]
+            over = [job for job in opened if job.deadline_s <= now_s]
+            later = [job.deadline_s for job in opened if job.deadline_s > now_s]
+            if later:
+                self._look_by(max(min(later), now_s + LOOK_S), now_s)
+        for job in over:
+            self._expire(job)
 
     def _expire(self, job: Job[_R]) -> None:
         """The deadline has come."""
@@ -239,7 +265,7 @@ class Lane(Generic[_C]):
             self._settle(job, job.spoil(Failure(NOT_SENT)))
             return
         stuck_s = max(job.sent_s + STUCK_S - self.clock.now(), 0.0)
-        job.timer = self._timers.call_after(stuck_s, partial(self._unstick, job))
+        self._timers.call_after(stuck_s, partial(self._unstick, job))
         known = job.known
         job.future.set(job.spoil(self._troubles.timed_out()) if known is None else known)
         self._pump()

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from offsetmgr.coordinator.librdkafka import (
     ALTER_OFFSETS,
-    CONSUMER,
     LIST_OFFSETS,
     PARTITION,
-    PRODUCER,
     Answer,
     Handle,
     decoded,
@@ -83,7 +81,7 @@ class OffsetFetcher(Handle[Fetched]):
 
     def __init__(self, config: Mapping[str, object]) -> None:
         """See ``Handle``; what it has to say is said by the clients beside it."""
-        super().__init__(config, CONSUMER, "kafka-fetches")
+        super().__init__(config, LIST_OFFSETS, "kafka-fetches")
 
     def fetch(
         self,
@@ -97,7 +95,7 @@ class OffsetFetcher(Handle[Fetched]):
         ``answer`` is called once, in the fetcher's thread.  Raises RuntimeError once closed.
         """
         wanted = None if partitions is None else self.partition_list(partitions)
-        self.ask(LIST_OFFSETS, group, wanted, timeout_s, answer)
+        self.ask(group, wanted, timeout_s, answer)
 
     def read(self, answer: Answer) -> Fetched:
         """Take the partitions out of librdkafka's memory."""
@@ -125,7 +123,7 @@ class OffsetCommitter(Handle[Committed]):
 
     def __init__(self, config: Mapping[str, object], listener: Listener) -> None:
         """See ``Handle``."""
-        super().__init__(config, PRODUCER, "kafka-commits", listener)
+        super().__init__(config, ALTER_OFFSETS, "kafka-commits", listener)
 
     def commit(
         self,
@@ -141,7 +139,7 @@ class OffsetCommitter(Handle[Committed]):
         where = sorted(offsets)
         wanted = self.partition_list(where)
         self._fill(wanted, [offsets[each] for each in where])
-        self.ask(ALTER_OFFSETS, group, wanted, timeout_s, answer)
+        self.ask(group, wanted, timeout_s, answer)
 
     def _fill(self, wanted: Any, values: Sequence[OffsetAndMetadata]) -> None:
         address = wanted.contents.elems

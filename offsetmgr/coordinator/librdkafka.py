@@ -20,6 +20,7 @@ import ctypes
 import struct
 import threading
 from abc import ABC, abstractmethod
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from confluent_kafka import cimpl
@@ -56,10 +57,12 @@ class Operation(NamedTuple):
     """``rd_kafka_admin_op_t``."""
     name: str
     """As its functions are called."""
+    kind: int
+    """Of client that it is asked by."""
 
 
-LIST_OFFSETS: Final = Operation(14, "ListConsumerGroupOffsets")
-ALTER_OFFSETS: Final = Operation(15, "AlterConsumerGroupOffsets")
+LIST_OFFSETS: Final = Operation(14, "ListConsumerGroupOffsets", CONSUMER)
+ALTER_OFFSETS: Final = Operation(15, "AlterConsumerGroupOffsets", PRODUCER)
 
 
 class Answer(NamedTuple):
@@ -94,6 +97,7 @@ _POINTER: Final = ctypes.c_void_p
 _TEXT: Final = ctypes.c_char_p
 _INT: Final = ctypes.c_int
 _SIZE: Final = ctypes.c_size_t
+_POINTERS: Final = _POINTER * 1
 _LIST: Final = ctypes.POINTER(_PartitionList)
 _TEXTS: Final = ctypes.POINTER(_TEXT)
 
@@ -182,7 +186,11 @@ class Handle(ABC, Generic[_T]):
     """A client of librdkafka's with a thread that hands out its answers; thread-safe."""
 
     def __init__(
-        self, config: Mapping[str, object], kind: int, name: str, listener: Listener | None = None
+        self,
+        config: Mapping[str, object],
+        operation: Operation,
+        name: str,
+        listener: Listener | None = None,
     ) -> None:
         """``config`` as for confluent-kafka, plain values only (callbacks are left out).
 
@@ -195,8 +203,16 @@ class Handle(ABC, Generic[_T]):
         self._open: dict[int, Callable[[_T], None]] = {}
         self._next = 1
         self._closed = False
-        self._handle = self._new_handle(config, kind)
+        self._operation = operation
+        self._make = getattr(self.library, f"{operation.name}_new")
+        self._send = getattr(self.library, operation.name)
+        self._destroy = getattr(self.library, f"{operation.name}_destroy")
+        self._result_of = getattr(self.library, f"event_{operation.name}_result")
+        self._groups_of = getattr(self.library, f"{operation.name}_result_groups")
+        self._handle = self._new_handle(config, operation.kind)
         self._queue = self._new_queue()
+        self._kept_options = self._new_options()
+        self._timeout_ms = 0
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
@@ -214,7 +230,6 @@ class Handle(ABC, Generic[_T]):
 
     def ask(
         self,
-        operation: Operation,
         group: str,
         wanted: Any,
         timeout_s: float,
@@ -231,13 +246,11 @@ class Handle(ABC, Generic[_T]):
                     raise RuntimeError("the client is closed")
                 number = self._next
                 self._next += 1
-                options = self._options(operation, timeout_s, number)
-                request = getattr(library, f"{operation.name}_new")(group.encode(), wanted)
-                requests = (_POINTER * 1)(request)
+                options = self._options(timeout_s, number)
+                request = self._make(group.encode(), wanted)
                 self._open[number] = answer
-                getattr(library, operation.name)(self._handle, requests, 1, options, self._queue)
-                getattr(library, f"{operation.name}_destroy")(request)
-                library.AdminOptions_destroy(options)
+                self._send(self._handle, _POINTERS(request), 1, options, self._queue)
+                self._destroy(request)
         finally:
             if wanted is not None:
                 library.topic_partition_list_destroy(wanted)
@@ -293,17 +306,24 @@ class Handle(ABC, Generic[_T]):
             library.set_log_queue(self._handle, queue)
         return queue
 
-    def _options(self, operation: Operation, timeout_s: float, number: int) -> int:
+    def _options(self, timeout_s: float, number: int) -> int:
+        """Options of a request, which librdkafka copies with it; with the lock held."""
+        library, options = self.library, self._kept_options
+        milliseconds = ceil(timeout_s) * 1000
+        if milliseconds != self._timeout_ms:
+            error = ctypes.create_string_buffer(_ERROR_CHARS)
+            library.AdminOptions_set_request_timeout(options, milliseconds, error, _ERROR_CHARS)
+            self._timeout_ms = milliseconds
+        library.AdminOptions_set_opaque(options, number)
+        return options
+
+    def _new_options(self) -> int:
         library = self.library
-        options: int = library.AdminOptions_new(self._handle, operation.number)
-        error = ctypes.create_string_buffer(_ERROR_CHARS)
-        milliseconds = max(1, int(timeout_s * 1000))
-        library.AdminOptions_set_request_timeout(options, milliseconds, error, _ERROR_CHARS)
-        if operation is LIST_OFFSETS:
+        options: int = library.AdminOptions_new(self._handle, self._operation.number)
+        if self._operation is LIST_OFFSETS:
             refused = library.AdminOptions_set_require_stable_offsets(options, 1)
             if refused:
                 library.error_destroy(refused)
-        library.AdminOptions_set_opaque(options, number)
         return options
 
     def _serve(self) -> None:
@@ -319,6 +339,7 @@ class Handle(ABC, Generic[_T]):
             self._open.clear()
         for answer in left:
             answer(self.read(Answer(FAIL, "the service is shutting down")))
+        library.AdminOptions_destroy(self._kept_options)
         library.queue_destroy(self._queue)
         library.destroy_flags(self._handle, 0x8)  # RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE
 
@@ -344,13 +365,11 @@ class Handle(ABC, Generic[_T]):
         code = library.event_error(event)
         if code:
             return Answer(code, decoded(library.event_error_string(event)))
-        for operation in (ALTER_OFFSETS, LIST_OFFSETS):
-            result = getattr(library, f"event_{operation.name}_result")(event)
-            if result:
-                count = _SIZE()
-                found = getattr(library, f"{operation.name}_result_groups")
-                return self._group_answer(found(result, ctypes.byref(count))[0])
-        return Answer(FAIL, "librdkafka answered something else")
+        result = self._result_of(event)
+        if not result:
+            return Answer(FAIL, "librdkafka answered something else")
+        count = _SIZE()
+        return self._group_answer(self._groups_of(result, ctypes.byref(count))[0])
 
     def _group_answer(self, group: int) -> Answer:
         library = self.library
