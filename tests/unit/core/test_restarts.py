@@ -9,14 +9,19 @@ import structlog
 
 from offsetmgr.coordinator.memory import Refuse, Unknown
 from offsetmgr.errors import OffsetRegressionError
+from offsetmgr.manager.offset_manager import Hurry
+from offsetmgr.manager.ticket import Ticket
 from offsetmgr.types import StopResult
-from tests.unit.core.core import GROUP_DENIED, POISON, TIMED_OUT, Core, at
+from tests.unit.core.core import GROUP_DENIED, LOADING, POISON, TIMED_OUT, Core, at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from actors import ActorRef
     from offsetmgr.manager import ManagerHandle
+    from offsetmgr.types import ManagerKey, OffsetAndMetadata
+
+DAY_S = 86_400.0
 
 
 @pytest.fixture(autouse=True)
@@ -271,3 +276,51 @@ def test_a_flush_of_many_does_not_hang_on_one_that_has_ended() -> None:
     future = core.factory.flush([first.key, second.key], 10.0)
     core.advance(1.0)
     assert future.get(timeout=0)[first.key] == StopResult(at(5))
+
+
+def test_whoever_was_told_of_a_commit_is_settled_though_its_observer_raises(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a commit of many: what somebody else commits next is not undone by it."""
+    handles = [core.spawn(number) for number in range(3)]
+    told = core.listener.committed
+
+    def raises(key: ManagerKey, offset: OffsetAndMetadata) -> None:
+        told(key, offset)
+        if key.partition == 1:
+            monkeypatch.undo()
+            core.put(at(3), 1)
+            raise RuntimeError("a bad observer")
+
+    monkeypatch.setattr(core.listener, "committed", raises)
+    for handle in handles:
+        handle.submit(5)
+    core.advance(30.0)
+    assert [core.holds(number) for number in range(3)] == [at(5), at(3), at(5)]
+
+
+def test_a_flush_of_one_that_has_ended_does_not_wait_for_its_successor() -> None:
+    """It may be on its way while the partition changes hands."""
+    core = Core(commit_interval_s=3600.0)
+    core.spawn(1)
+    gone = core.spawn(0)
+    core.stop(gone, 5.0)
+    core.advance(1.0)
+    core.spawn(0).submit(5)
+    ticket = Ticket([gone._desk], core.system.clock.now() + 1000.0)
+    assert gone._desk.slot.tray.tell(Hurry([gone._desk], ticket))
+    core.advance(1.0)
+    assert ticket.future.get(timeout=0) == {gone.key: StopResult(None)}
+
+
+def test_a_flush_of_what_is_committed_does_not_wait_for_its_keep_alive(core: Core) -> None:
+    """The coordinator, which refuses that for the time being, has nothing to say about it."""
+    handle = core.spawn()
+    handle.submit(5)
+    core.advance(2.0)
+    core.coordinator.inject("commit", *[Refuse(LOADING)] * 1_000)
+    core.advance(DAY_S + 60.0)
+    assert len(core.commits()) > 2
+    future = core.factory.flush([handle.key], 10.0)
+    core.system.run_until_idle()
+    assert future.get(timeout=0) == {handle.key: StopResult(at(5))}
