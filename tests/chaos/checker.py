@@ -7,6 +7,8 @@ The promises, each a rule here:
   lower offset.  One thing is counted instead: the service keeps no state, so one that has just
   been started takes a replaced client at its word until it hears of the successor.  What it took
   before that may also stand in the successor's way.
+- Another is counted too: what the service has given up as unknown may land behind newer commits,
+  which are put back.  Such a commit has kept its group silent for a whole time-out before.
 - What was acknowledged (a sync submit, a close) or told (the committed offsets) was in Kafka by
   then, and is never undone by anything older.
 - At the end each partition stands at the newest that its client submitted.
@@ -23,13 +25,16 @@ from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from offsetmgr.coordinator.kafka_lane import STUCK_S
 from tests.chaos.history import TELLING, Event, Key, Tag, parse_tag
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from tests.chaos.offsets_topic import Committed
 
+_LATE_S: Final = STUCK_S + 10.0
+"""How long librdkafka may hold what the service has given up, and then ``socket.timeout.ms``."""
 _CLOCK_S: Final = 0.002
 """A commit's time is cut to milliseconds."""
 
@@ -67,6 +72,8 @@ class Evidence(NamedTuple):
     client_starts: Mapping[tuple[str, int], float] = MappingProxyType({})
     """When each life of each client began."""
     deaths: Iterable[Death] = ()
+    request_timeout_s: float = inf
+    """After which the service gives a commit up."""
     loss_bound_s: float = 0.0
     """How old a submit may be and still be lost with its client and the service."""
 
@@ -84,6 +91,8 @@ class Verdict:
     revenants: int = 0
     """Submits of a replaced client, taken by a service that had not yet heard of its successor:
     committed behind it, or in its way until it has passed them."""
+    late: int = 0
+    """Commits that landed behind newer ones, after they had been given up."""
     worst_loss_s: float = 0.0
     """Age of the oldest submit that was lost with its client and the service."""
     worst_left_out: int = 0
@@ -124,10 +133,13 @@ def check(evidence: Evidence) -> Verdict:
     for event in evidence.events:
         verdict.actions[event.action, event.outcome] += 1
         _follow(verdict, trails[event.key], event)
-    for commit in evidence.commits:
+    commits = list(evidence.commits)
+    silences = _silences(commits, evidence.request_timeout_s)
+    for commit in commits:
         verdict.commits += 1
         key = Key(commit.position.group, commit.position.partition)
-        _judge_commit(verdict, trails[key], key, commit, evidence.service_starts)
+        excuses = _Excuses(evidence.service_starts, silences[key.group], evidence.request_timeout_s)
+        _judge_commit(verdict, trails[key], key, commit, excuses)
     for key, trail in trails.items():
         verdict.acknowledged += len(trail.promises)
         for event in trail.promises:
@@ -164,8 +176,30 @@ def _follow(verdict: Verdict, trail: _Trail, event: Event) -> None:
             verdict.violations.append(Violation("lower", event.key, what))
 
 
+class _Excuses(NamedTuple):
+    """What may let an older commit come behind a newer one, in one group."""
+
+    service_starts: Collection[float]
+    silences: Collection[float]
+    """When a commit came after none for a whole time-out."""
+    request_timeout_s: float
+
+
+def _silences(
+    commits: Iterable[Committed], request_timeout_s: float
+) -> Mapping[str, Sequence[float]]:
+    """The ends of the times without commits, by group; only one request is under way in each."""
+    times: dict[str, list[float]] = defaultdict(list)
+    for commit in commits:
+        times[commit.position.group].append(commit.at_s)
+    return {
+        group: [end for begin, end in pairwise(sorted(each)) if end - begin >= request_timeout_s]
+        for group, each in times.items()
+    }
+
+
 def _judge_commit(
-    verdict: Verdict, trail: _Trail, key: Key, commit: Committed, starts: Collection[float]
+    verdict: Verdict, trail: _Trail, key: Key, commit: Committed, excuses: _Excuses
 ) -> None:
     def blame(rule: str, what: str) -> None:
         verdict.violations.append(Violation(rule, key, what))
@@ -184,8 +218,10 @@ def _judge_commit(
     elif tag in trail.refused:
         blame("refused", f"{commit} was committed, though its submit {submit} was refused")
     what = _backwards(trail, tag, commit)
-    if what and _is_revenant(trail, tag, commit, starts):
+    if what and _is_revenant(trail, tag, commit, excuses.service_starts):
         verdict.revenants += 1
+    elif what and _is_late(trail, tag, commit, excuses):
+        verdict.late += 1
     elif what:
         blame("backwards", what)
     trail.last = (tag, commit)
@@ -212,6 +248,19 @@ def _is_revenant(trail: _Trail, tag: Tag, commit: Committed, starts: Collection[
     if trail.newest is None or tag.life >= trail.newest[0].life:
         return False
     return any(trail.newest[1].at_s < each < commit.at_s for each in starts)
+
+
+def _is_late(trail: _Trail, tag: Tag, commit: Committed, excuses: _Excuses) -> bool:
+    """Whether a commit was given up before the newer one was sent, and may have landed since."""
+    submit = trail.submitted.get(tag)
+    if submit is None or trail.newest is None or tag >= trail.newest[0]:
+        return False
+    return any(
+        submit.at_s <= end - excuses.request_timeout_s
+        and end <= trail.newest[1].at_s
+        and commit.at_s <= end + _LATE_S
+        for end in excuses.silences
+    )
 
 
 def _fell(before: Committed, after: Committed) -> bool:

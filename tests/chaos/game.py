@@ -35,9 +35,11 @@ PARTITIONS_EACH: Final = 4
 INTERVAL_S: Final = 0.25
 """Between two commits of a group."""
 
+_REQUEST_TIMEOUT_S: Final = 2.0
+
 _SETTINGS: Final = (
     f"commit.commit_interval_s={INTERVAL_S}",
-    "commit.request_timeout_s=2",
+    f"commit.request_timeout_s={_REQUEST_TIMEOUT_S}",
     "commit.retry_backoff_max_s=2",
     "lease_s=4",
     "stop_timeout_s=3",
@@ -177,6 +179,7 @@ class Game:
                 for number, at_s in enumerate(client.starts, start=1)
             },
             self._deaths,
+            _REQUEST_TIMEOUT_S,
             setting.loss_bound_s,
         )
         return Outcome(

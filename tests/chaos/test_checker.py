@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tests.chaos.history import Action, Outcome
 
 KEY = Key("etl", 0)
+REQUEST_TIMEOUT_S = 20.0
 
 
 class Story:
@@ -69,6 +70,7 @@ class Story:
                 self.service_starts,
                 self.client_starts,
                 self.deaths,
+                REQUEST_TIMEOUT_S,
                 loss_bound_s,
             )
         )
@@ -151,6 +153,28 @@ def test_a_replaced_client_is_believed_by_a_new_service_until_its_successor_spea
             story.commit(5, 30)
             story.commit(1, 40, life=2)
         assert (story.broken(), story.verdict().revenants) == (rules, counted)
+
+
+def test_a_commit_that_was_given_up_may_land_behind_a_newer_one() -> None:
+    """After a silence as long as a time-out, with what was submitted before it, and soon."""
+    for silence_s, submitted, until_s, rules in (
+        (REQUEST_TIMEOUT_S, 2, 1.0, []),
+        (REQUEST_TIMEOUT_S - 10, 2, 1.0, ["backwards"]),
+        (REQUEST_TIMEOUT_S, 3, 1.0, ["backwards"]),
+        (REQUEST_TIMEOUT_S, 2, 60.0, ["backwards"]),
+    ):
+        story = Story()
+        story.submit(1, 10)
+        story.commit(1, 10)
+        story.submit(2, 20)
+        story.now_s += silence_s
+        story.submit(3, 30)
+        story.submit(4, 40)
+        story.commit(4, 40)
+        story.now_s += until_s
+        story.commit(submitted, 10 * submitted)
+        story.commit(4, 40)
+        assert (story.broken(), story.verdict().late) == (rules, not rules)
 
 
 def test_an_offset_that_falls_without_a_rewind_is_found() -> None:
