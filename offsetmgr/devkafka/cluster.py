@@ -42,6 +42,8 @@ _ANSWER_S: Final = 2.0
 # librdkafka may abort the process where a coordinator answers after librdkafka has stopped waiting
 # for it, as on a busy machine.  So it never stops, and the deadline is kept here.
 _NEVER_S: Final = 3_600.0
+# Nor does it always go on by itself with a request whose coordinator was just being elected.
+_STUCK_S: Final = 10.0
 _POLL_S: Final = 0.05
 # Names of one letter: the hashes of neighbours differ by one, so that together they fall on every
 # partition of the offsets topic, and so on every coordinator.
@@ -222,12 +224,17 @@ def _await_groups(brokers: Sequence[Broker], deadline: float) -> None:
     that the answers are NOT_COORDINATOR and COORDINATOR_LOAD_IN_PROGRESS, which nobody who has
     just started a Kafka should have to handle.
     """
-    admin = quiet_admin(",".join(broker.bootstrap_server for broker in brokers))
+    servers = ",".join(broker.bootstrap_server for broker in brokers)
+    admin, made_at = quiet_admin(servers), time.monotonic()
     unserved = set(_PROBE_GROUPS)
     asked: dict[str, Future[object]] = {}
     while time.monotonic() < deadline:
         for broker in brokers:
             broker.check_alive()
+        if time.monotonic() - made_at > _STUCK_S:
+            # What it holds ends with it.
+            asked.clear()
+            admin, made_at = quiet_admin(servers), time.monotonic()
         unasked = sorted(unserved - asked.keys())
         if unasked:
             asked |= admin.describe_consumer_groups(unasked, request_timeout=_NEVER_S)
