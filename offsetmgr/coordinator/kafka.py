@@ -3,7 +3,8 @@
 Kafka serves one request of a connection at a time and a commit waits some milliseconds for its
 turn to be written, so commits of many groups need many connections.  Each client costs librdkafka
 three threads and one for every broker; see ``CLIENTS``.  That a group commits over one connection
-also keeps its commits in order, those included of which nobody knows what became of them.
+also keeps what was written to it in order, commits of unknown outcome included.  What librdkafka
+still holds at its deadline may be written after later ones: see ``STUCK_S``.
 
 Fetches are quick and go through one client of their own, requests about the cluster through an
 admin client of confluent-kafka's; for the others see ``librdkafka.py``.
