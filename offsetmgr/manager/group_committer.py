@@ -140,8 +140,6 @@ class GroupCommitter(PooledActor):
         self._timer_at = inf
         self._pumping = False
         self._watching = False
-        self._anew = False
-        """Whether to look into the tray though nobody rang."""
 
     def on_start(self) -> None:
         """Wait for the answer that an earlier committer of the group has asked for."""
@@ -155,7 +153,6 @@ class GroupCommitter(PooledActor):
         self._plan.recover(self._roster.desks, now)
         if any(desk.waiters or desk.slot.closed for desk in self._roster.desks.values()):
             self._plan.hurry()
-        self._anew = True
         self._pump()
 
     def on_receive(self, message: Message) -> None:
@@ -199,7 +196,6 @@ class GroupCommitter(PooledActor):
         match message:
             case Attach(tray, desks):
                 self._roster.tray, self._roster.attached = tray, desks
-                self._anew = True
                 self._replace(desks, now)
                 self._join(desks)
             case Rejoin(desk):
@@ -277,7 +273,6 @@ class GroupCommitter(PooledActor):
 
     def _collect(self, now: float) -> None:
         """Tell the plan what was submitted; it is due an interval after the first of it."""
-        self._anew = False
         touched, since = self._roster.tray.collect(now)
         self._plan.mark_all_dirty((slot.where for slot in touched if slot.established), since)
 
@@ -285,7 +280,7 @@ class GroupCommitter(PooledActor):
         if self._roster.flight is not None:
             return
         now = self.system.clock.now()
-        if self._anew or self._roster.tray.filled:
+        if self._roster.tray.filled:
             self._collect(now)
         if now >= self._idle.at:
             self._reap(now)

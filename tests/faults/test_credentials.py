@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def allow(kafka: DevKafka, kind: ResourceType, name: str, operation: AclOperation) -> None:
-    """Give the user one right more."""
+    """Give the user one right more, and see that the broker goes by it."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     binding = AclBinding(
         kind,
@@ -37,6 +39,22 @@ def allow(kafka: DevKafka, kind: ResourceType, name: str, operation: AclOperatio
         AclPermissionType.ALLOW,
     )
     admin.create_acls([binding])[binding].result(WAIT_S)
+    # The controller has it then; the broker itself learns of it a moment later.
+    deadline = time.monotonic() + WAIT_S
+    while not admin.describe_acls(_exactly(binding)).result(WAIT_S):
+        assert time.monotonic() < deadline, f"the broker does not learn of {binding}"
+
+
+def _exactly(binding: AclBinding) -> AclBindingFilter:
+    return AclBindingFilter(
+        binding.restype,
+        binding.name,
+        binding.resource_pattern_type,
+        binding.principal,
+        binding.host,
+        binding.operation,
+        binding.permission_type,
+    )
 
 
 @pytest.mark.fault(21)
