@@ -105,6 +105,8 @@ def _session(jars: str, scratch: str) -> SparkSession:
     settings = {
         "spark.jars": jars,
         "spark.driver.host": "127.0.0.1",
+        # For a job of seconds Java's second compiler costs more than it gains.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.local.dir": scratch,
         "spark.sql.shuffle.partitions": "1",
         "spark.ui.enabled": "false",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from offsetmgr.demo.spark_run import Finished
     from offsetmgr.demo.stage import Stage
 
-_JOB_S: Final = 180.0
+_JOB_S: Final = 600.0
 _STOP_SIDECAR_S: Final = 30.0
 _REFUSED_S: Final = 3.0
 _COMMIT_S: Final = 40.0

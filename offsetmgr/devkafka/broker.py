@@ -190,7 +190,7 @@ class Broker:
             )
             raise DevKafkaError(message)
 
-    def start(self, timeout_s: float = 60.0) -> None:
+    def start(self, timeout_s: float = 180.0) -> None:
         """Start the broker again, on its port and with its data, and wait until it answers.
 
         Raises DevKafkaError, with the tail of its log, where it does not within ``timeout_s``.

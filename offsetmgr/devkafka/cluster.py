@@ -101,7 +101,7 @@ class DevKafka:
         self._brokers: list[Broker] = []
         self._cleanup = contextlib.ExitStack()
 
-    def start(self, timeout_s: float = 60.0) -> None:
+    def start(self, timeout_s: float = 180.0) -> None:
         """Start all brokers and wait until clients and groups are served.
 
         The first start on a machine also fetches Kafka, which takes about a minute and does not
@@ -146,19 +146,13 @@ class DevKafka:
     def stop(self, timeout_s: float = 20.0) -> None:
         """Shut all brokers down, kill those left after ``timeout_s``, and clean up.
 
-        Harmless where nothing runs.
+        Those whose data goes with them are killed at once: nobody needs it in order.  Harmless
+        where nothing runs.
         """
-        deadline = time.monotonic() + timeout_s
         brokers, self._brokers = self._brokers, []
         with self._cleanup:
-            running = [broker for broker in brokers if broker.running]
-            for broker in running:
-                broker.resume()
-            while running:
-                # A broker takes its leave from a majority of the controllers.  Where they are too
-                # few by now it would wait for them for minutes.
-                has_quorum = len(running) > len(brokers) // 2
-                running.pop(0).stop(deadline - time.monotonic() if has_quorum else 0.0)
+            if self._data_dir is not None:
+                _stop_in_order(brokers, time.monotonic() + timeout_s)
 
     def __enter__(self) -> Self:
         self.start()
@@ -215,6 +209,17 @@ def _format(brokers: Sequence[Broker], cluster: str) -> None:
     with ThreadPoolExecutor(len(brokers)) as pool:
         for done in [pool.submit(broker.format, cluster) for broker in brokers]:
             done.result()
+
+
+def _stop_in_order(brokers: Sequence[Broker], deadline: float) -> None:
+    running = [broker for broker in brokers if broker.running]
+    for broker in running:
+        broker.resume()
+    while running:
+        # A broker takes its leave from a majority of the controllers.  Where they are too
+        # few by now it would wait for them for minutes.
+        has_quorum = len(running) > len(brokers) // 2
+        running.pop(0).stop(deadline - time.monotonic() if has_quorum else 0.0)
 
 
 def _await_groups(brokers: Sequence[Broker], deadline: float) -> None:
