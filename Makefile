@@ -7,6 +7,9 @@ JAVA := $(VENV)/.java
 JARS := $(VENV)/.jars
 # T narrows what pytest runs: make test T="tests/unit -k state"
 T ?=
+# The folders of tests that wait for no broker and no Spark: `make test` runs them beside the rest
+QUICK := tests/unit tests/model tests/service tests/sim
+LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 # SEEDS are the simulated runs, first:end; a failing one says how to replay it alone
 SEEDS ?= 0:2000
 # MINUTES is how long the soak and the random kills of chaos take; TRIES how often each fault is tried
@@ -24,8 +27,14 @@ setup: $(INSTALLED) $(JARS) ## Install everything: virtual environment, Java, Ka
 demo: setup ## Start a Kafka, the service and a Spark job, and show what happens
 	$(BIN)/offsetmgr demo
 
-test: lint $(JARS) ## Lint, type-check and run the tests (T="..." narrows the tests)
-	$(BIN)/python -m pytest $(T)
+test: setup ## Lint, type-check and run the tests (T="..." narrows the tests)
+ifeq ($(strip $(T)),)
+	scripts/side-by-side.sh \
+	  "$(LINT) && $(BIN)/python -m pytest $(QUICK)" \
+	  "$(BIN)/python -m pytest $(QUICK:%=--ignore=%)"
+else
+	$(LINT) && $(BIN)/python -m pytest $(T)
+endif
 
 sim: $(INSTALLED) ## Simulate whole runs with faults (SEEDS=first:end)
 	$(BIN)/python -m tests.sim.run $(SEEDS)
@@ -43,9 +52,7 @@ chaos: setup ## Provoke every fault TRIES times, then kill at random for MINUTES
 	$(BIN)/python -m tests.chaos.table --tries $(TRIES) --minutes $(MINUTES)
 
 lint: $(INSTALLED) ## Check style, format and types
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(LINT)
 
 format: $(INSTALLED) ## Format the code and repair what can be repaired
 	$(BIN)/ruff check --fix .
