@@ -7,13 +7,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.devkafka import DevKafka
+from tests.conftest import create_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def breakable_kafka() -> Iterator[DevKafka]:
-    """One broker for the tests of one file, which may kill and pause it."""
+    """One broker for the tests that kill and pause it; each leaves it at work."""
     with DevKafka() as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def wide_topic(kafka: DevKafka) -> str:
+    """A topic of a thousand partitions, which take Kafka long to make; each test has a group."""
+    create_topic(kafka, "wide", 1_000)
+    return "wide"

@@ -18,14 +18,14 @@ from offsetmgr.errors import Verdict
 from offsetmgr.types import MAX_METADATA_CHARS, MAX_OFFSET, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from offsetmgr.coordinator.base import Coordinator
     from offsetmgr.devkafka import DevKafka
     from tests.conftest import TopicFactory
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 """Far beyond what anything here takes: a guard, not a measure."""
 
 
@@ -41,6 +41,9 @@ class Side(Protocol):
 
     def create_topic(self, partitions: int) -> str:
         """Create a topic."""
+
+    def wide_topic(self) -> str:
+        """A topic of a thousand partitions, which others may use as well."""
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic."""
@@ -65,6 +68,10 @@ class MemorySide:
         self.coordinator.broker.create_topic(topic, partitions)
         return topic
 
+    def wide_topic(self) -> str:
+        """A topic of a thousand partitions."""
+        return self.create_topic(1_000)
+
     def delete_topic(self, topic: str) -> None:
         """Delete a topic."""
         self.coordinator.broker.delete_topic(topic)
@@ -83,13 +90,16 @@ class KafkaSide:
 
     too_long = MAX_METADATA_CHARS + 1
 
-    def __init__(self, kafka: DevKafka, new_topic: TopicFactory) -> None:
+    def __init__(
+        self, kafka: DevKafka, new_topic: TopicFactory, wide_topic: Callable[[], str]
+    ) -> None:
         self._config: dict[str, str | int | float | bool] = {
             "bootstrap.servers": kafka.bootstrap_servers
         }
         self.coordinator = self._connect()
         self._admin = AdminClient(self._config)
         self.create_topic = new_topic
+        self.wide_topic = wide_topic
 
     def _connect(self) -> Coordinator:
         return KafkaCoordinator(self._config, clients=2)
@@ -126,7 +136,8 @@ def side(request: pytest.FixtureRequest) -> Iterator[Side]:
         yield MemorySide()
         return
     kind = KafkaSide if request.param == "kafka" else FencedSide
-    kafka = kind(request.getfixturevalue("kafka"), request.getfixturevalue("new_topic"))
+    ask = request.getfixturevalue
+    kafka = kind(ask("kafka"), ask("new_topic"), lambda: ask("wide_topic"))
     yield kafka
     kafka.coordinator.close(WAIT_S)
 
@@ -202,7 +213,7 @@ def test_many_partitions(side: Side, group: str, partitions: int) -> None:
 
     A thousand are committed; of ten thousand, all but a thousand are refused by name.
     """
-    topic = side.create_topic(1_000)
+    topic = side.wide_topic()
     offsets = {TopicPartition(topic, n): OffsetAndMetadata(n) for n in range(partitions)}
     failures = commit(side, group, offsets).failures
     refused = {p for p in offsets if p.partition >= 1_000}

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import TopicFactory
 
-_WAIT_S = 30.0
+_WAIT_S = 60.0
 
 
 def _produce(kafka: DevKafka, topic: str, *values: bytes) -> None:
@@ -112,15 +112,6 @@ def test_consumer_groups_failure(kafka: DevKafka, group: str) -> None:
         kafka.consumer_groups("--describe", "--group", group)
 
 
-def test_fresh_kafka_serves_groups() -> None:
-    """A Kafka that has just started has a coordinator for every group, whichever it falls to."""
-    with DevKafka() as kafka:
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-        answers = admin.describe_consumer_groups([f"group-{number}" for number in range(50)])
-        errors = [answer.exception(_WAIT_S) for answer in answers.values()]
-    assert errors == [None] * 50
-
-
 def test_killed_broker_keeps_its_data(
     breakable_kafka: DevKafka, new_topic: TopicFactory, group: str
 ) -> None:
@@ -172,14 +163,6 @@ def _stopped_in_order(folder: Path, node_id: int) -> bool:
     return (folder / f"broker-{node_id}" / "data" / ".kafka_cleanshutdown").exists()
 
 
-def test_paused_broker_can_be_stopped(tmp_path: Path) -> None:
-    """Stopping a paused broker wakes it for an orderly end, rather than wait and kill."""
-    with DevKafka(data_dir=tmp_path) as kafka:
-        kafka.broker(1).pause()
-        kafka.broker(1).stop()
-        assert _stopped_in_order(tmp_path, 1)
-
-
 @pytest.mark.chaos
 def test_three_brokers_stop_and_go_on(tmp_path: Path, new_topic: TopicFactory, group: str) -> None:
     """Three brokers, one of them paused, end in order as far as they can, and keep their data."""
@@ -208,25 +191,33 @@ def test_three_brokers_survive_one(kafka3: DevKafka, new_topic: TopicFactory, gr
     assert {len(partition.replicas) for partition in offsets.partitions.values()} == {3}
 
 
-def test_data_dir_is_kept(tmp_path: Path, new_topic: TopicFactory, group: str) -> None:
-    """A Kafka on a folder of the user's goes on from what an earlier one left there."""
+def test_a_folder_of_the_users(tmp_path: Path, new_topic: TopicFactory, group: str) -> None:
+    """It is for one Kafka at a time, which ends in order, and the next one goes on from there.
+
+    A paused broker is woken for its orderly end, rather than waited for and killed.
+    """
     with DevKafka(data_dir=tmp_path) as first:
+        with pytest.raises(InvalidValueError, match=r"data_dir .* is in use by another Kafka"):
+            DevKafka(data_dir=tmp_path).start()
         topic = new_topic(on=first)
         _produce(first, topic, b"kept")
+        first.broker(1).pause()
+    assert _stopped_in_order(tmp_path, 1)
     with DevKafka(data_dir=tmp_path) as second:
         assert _consume(second, topic, group, 1) == [b"kept"]
     with pytest.raises(InvalidValueError, match="holds the data of 1 broker"):
         DevKafka(data_dir=tmp_path, brokers=3).start()
 
 
-def test_temporary_data_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a data folder nothing stays on disk, whether Kafka came up or not."""
+def test_a_temporary_kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a coordinator for every group as soon as it has started, and goes with its data."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with DevKafka():
+    with DevKafka() as kafka:
         assert list(tmp_path.iterdir())
-    assert not list(tmp_path.iterdir())
-    with pytest.raises(DevKafkaError):
-        DevKafka(properties={"num.io.threads": "none"}).start()
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        answers = admin.describe_consumer_groups([f"group-{number}" for number in range(50)])
+        errors = [answer.exception(_WAIT_S) for answer in answers.values()]
+    assert errors == [None] * 50
     assert not list(tmp_path.iterdir())
 
 
@@ -246,13 +237,17 @@ def no_process_left() -> Iterator[None]:
     ],
 )
 @pytest.mark.usefixtures("no_process_left")
-def test_failed_start_shows_the_log(properties: dict[str, str], reason: str) -> None:
-    """A Kafka that does not come up says why in its own words, and no broker is left."""
+def test_failed_start_shows_the_log(
+    properties: dict[str, str], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Kafka that does not come up says why in its own words; no broker is left, and no data."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     kafka = DevKafka(properties=properties)
     with pytest.raises(DevKafkaError, match=f"(?s){reason}"):
         kafka.start()
     with pytest.raises(DevKafkaError, match="not started"):
         _ = kafka.bootstrap_servers
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("no_process_left")
@@ -268,14 +263,6 @@ def test_data_dir_that_is_no_folder(tmp_path: Path) -> None:
     file.touch()
     with pytest.raises(InvalidValueError, match=r"data_dir .*cannot hold Kafka's data"):
         DevKafka(data_dir=file).start()
-
-
-def test_data_dir_in_use(tmp_path: Path) -> None:
-    """Two Kafkas never write to the same folder: the second one is refused, the first lives."""
-    with DevKafka(data_dir=tmp_path) as first:
-        with pytest.raises(InvalidValueError, match=r"data_dir .* is in use by another Kafka"):
-            DevKafka(data_dir=tmp_path).start()
-        assert _answers(first, _WAIT_S)
 
 
 @pytest.fixture
@@ -317,6 +304,7 @@ signal.pause()
 """
 
 
+@pytest.mark.chaos
 def test_no_broker_outlives_its_owner() -> None:
     """A broker whose owner was killed (SIGKILL) ends too."""
     with subprocess.Popen(
@@ -336,7 +324,9 @@ sys.exit(run_dev_kafka(port=int(sys.argv[1])))
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.chaos)]
+)
 def test_command_stops_in_order(number: signal.Signals) -> None:
     """The command says where Kafka is, and ends on Ctrl-C or SIGTERM with status 0 and no rest."""
     (port,) = free_ports(1)

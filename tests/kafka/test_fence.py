@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from offsetmgr.devkafka import DevKafka
     from tests.conftest import TopicFactory
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 """Far beyond what anything here takes: a guard, not a measure."""
 
 DEADLINE_S = 0.5

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 WAIT_S = 60.0
 """A guard against what never comes, not a measure."""
 
-pytestmark = pytest.mark.timeout(240)
-
 
 def fenced_service(kafka: DevKafka) -> ServeProcess:
     """A service that commits when it is told to: what it was given stays in it until then."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from offsetmgr.devkafka import DevKafka
 
 ROOT = Path(__file__).parents[2]
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 ASK_A_COORDINATOR_THAT_ANSWERS = """
 import sys, threading

@@ -157,13 +157,12 @@ def test_a_group_with_a_live_member_is_named_and_committed_once_it_left(
 
 @pytest.mark.fault(29)
 def test_ten_thousand_managers_live_on_few_threads(
-    kafka: DevKafka, sidecar: ServeProcess, new_topic: TopicFactory, group: str
+    kafka: DevKafka, sidecar: ServeProcess, wide_topic: str, group: str
 ) -> None:
     """10,000 managers of 10 groups, all with their initial offset, in at most 64 threads."""
-    topic = new_topic(1_000)
     with sidecar.http(group) as http:
         for number in range(10):
-            wanted = [{"topic": topic, "partition": each} for each in range(1_000)]
+            wanted = [{"topic": wide_topic, "partition": each} for each in range(1_000)]
             body = {"group": f"{group}-{number}", "partitions": wanted}
             made = http.post("/v1/managers", json=body).json()["managers"]
             assert [each for each in made if each["error"]] == []
@@ -172,11 +171,11 @@ def test_ten_thousand_managers_live_on_few_threads(
             known = http.get("/v1/initial-offsets", params=query).json()["initial_offsets"]
             assert len(known) == 1_000
             assert all(each["known"] and each["committed"] is None for each in known)
-        offsets = [{"topic": topic, "partition": each, "offset": 7} for each in range(1_000)]
+        offsets = [{"topic": wide_topic, "partition": each, "offset": 7} for each in range(1_000)]
         submit = {"group": f"{group}-3", "offsets": offsets, "wait": True, "timeout_s": WAIT_S}
         answer = http.post("/v1/offsets", json=submit).json()
         assert (len(answer["committed"]), answer["uncommitted"]) == (1_000, [])
         threads = psutil.Process(sidecar.process.pid).num_threads()
         assert threads <= 64
-    assert in_kafka(kafka, f"{group}-3", topic, 1_000) == [7] * 1_000
+    assert in_kafka(kafka, f"{group}-3", wide_topic, 1_000) == [7] * 1_000
     assert sidecar.stop() == 0

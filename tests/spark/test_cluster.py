@@ -51,7 +51,6 @@ def spark_home(folder: Path) -> Path:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(240)
 def test_the_streaming_example_on_two_executors(
     sidecar: ServeProcess, client: OffsetClient, topic: Topic, tmp_path: Path
 ) -> None:

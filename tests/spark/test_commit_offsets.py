@@ -293,25 +293,29 @@ def test_nothing_is_lost_with_a_killed_service(
         client.close()
 
 
-def test_offsets_wait_for_a_kafka_that_stands_still(job: Job, sidecar: ServeProcess) -> None:
+def test_offsets_wait_for_a_kafka_that_stands_still(job: Job) -> None:
     """While Kafka stands still submits are taken and errors are told; then all is committed."""
     broker = job.topic.kafka.broker(1)
-    handle = job.client.spawn(job.group, job.topic.name, 0)
-    with job.commits() as commits:
-        query = job.start()
+    brokers = ("--bootstrap-servers", job.topic.kafka.bootstrap_servers)
+    hasty = ("--listen", "127.0.0.1:0", "--set", "commit.request_timeout_s=1", *brokers)
+    with serve_process(*hasty) as service, OffsetClient(service.address, name=job.group) as client:
+        here = job._replace(client=client)
+        commits = here.commits()
+        handle = client.spawn(job.group, job.topic.name, 0)
+        query = here.start()
         job.topic.produce(30)
-        eventually(lambda: sum(job.committed().values()), 30)
+        eventually(lambda: sum(here.committed().values()), 30)
         errors = handle.errors()
         broker.pause()
         try:
             handle.submit(11)
             # Over the whole of a commit's time-out and some attempts to read it back.
-            left = job.client.flush(20, group=job.group).uncommitted
+            left = client.flush(5, group=job.group).uncommitted
             assert [key.partition for key in left] == [0]
             error = errors.get(WAIT_S)
             assert isinstance(error, OffsetCommitError)
             assert error.retriable
-            with sidecar.http() as http:
+            with service.http() as http:
                 shown = http.get("/v1/managers", params={"group": job.group}).json()["managers"]
             failing = {
                 each["partition"]: each["last_error"]["code"] for each in shown if each["dirty"]
@@ -324,7 +328,8 @@ def test_offsets_wait_for_a_kafka_that_stands_still(job: Job, sidecar: ServeProc
         query.stop()
         assert query.exception() is None
         assert commits.flush(query, timeout=60).uncommitted == {}
-    assert job.committed() == ends(query)
+        assert here.committed() == ends(query)
+        commits.detach()
 
 
 def test_logs_are_warnings_alone(job: Job, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from offsetmgr.devkafka import spark_kafka_jars
 from tests.spark.jobs import run_job
 
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
 JOB = Path(__file__).with_name("connect_job.py")
 
 
-@pytest.mark.timeout(240)
 def test_a_job_on_spark_connect(
     sidecar: ServeProcess, topic: Topic, group: str, tmp_path: Path
 ) -> None:

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 ORDERS = 4_000
-DEMO_S = 170.0
+DEMO_S = 500.0
 """A guard: longer than any demo takes."""
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 class Demo:
@@ -102,7 +102,10 @@ def test_every_claim_holds(demo: Any) -> None:
     assert list(shown.scratch.iterdir()) == []
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.chaos)],
+)
 def test_stopped_in_the_middle_nothing_is_left(demo: Any, number: int, status: int) -> None:
     """Ctrl-C while Kafka, the sidecar and Spark run ends all of them, and says so by its status."""
     stopped = demo()

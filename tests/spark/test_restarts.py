@@ -6,8 +6,6 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from offsetmgr.client import OffsetClient
 from offsetmgr.spark.checkpoint import LocalFiles, last_finished
 from tests.spark.jobs import run_job
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 DRIVER = Path(__file__).with_name("driver_job.py")
 
 
-@pytest.mark.timeout(240)
 def test_a_driver_killed_between_commit_log_and_event(job: Job, sidecar: ServeProcess) -> None:
     """Started again with nothing new to read, the group gets what nobody was told of."""
     job.topic.produce(90)
