@@ -105,8 +105,11 @@ class KafkaSide:
         return KafkaCoordinator(self._config, clients=2)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic."""
+        """Delete a topic, and wait until the broker has heard of it, too."""
         self._admin.delete_topics([topic])[topic].result(WAIT_S)
+        deadline = time.monotonic() + WAIT_S
+        while topic in self._admin.list_topics(timeout=WAIT_S).topics:
+            assert time.monotonic() < deadline, f"{topic} is still there"
 
     @contextmanager
     def member(self, group: str, topic: str, client_id: str) -> Iterator[None]:
