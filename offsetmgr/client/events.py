@@ -38,6 +38,7 @@ class EventReader:
     def run(self) -> None:
         """Read until the client ends."""
         ended = self._core.ended
+        self._await_first_event()
         while not ended.is_set() and self._core.fenced is None:
             try:
                 self._read()
@@ -49,6 +50,17 @@ class EventReader:
             now = time.monotonic()
             self._pace.failed(now)
             ended.wait(self._pace.resume_at - now)
+
+    def _await_first_event(self) -> None:
+        """Wait until the service was met: a stream from nowhere misses what fails before it opens.
+
+        The sender meets the service before it hands anything over that could fail.
+        """
+        core = self._core
+        with core.lock:
+            core.changed.wait_for(
+                lambda: core.first_event_id or core.ended.is_set() or core.fenced is not None
+            )
 
     def abort(self) -> None:
         """End a read that another thread is in."""

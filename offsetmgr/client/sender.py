@@ -118,6 +118,7 @@ class Sender:
             core.pace.lease(lease_s)
             core.first_event_id = core.first_event_id or str(event_id)
             core.met = True
+            core.changed.notify_all()
 
     def _send(self, batch: Batch) -> None:
         core = self._core

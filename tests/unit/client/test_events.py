@@ -10,7 +10,7 @@ import pytest
 from offsetmgr.client import streams
 from offsetmgr.errors import OffsetCommitError, OffsetFetchError, OffsetRegressionError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
-from tests.unit.client.scripted import Fault, error_body
+from tests.unit.client.scripted import DROP, Fault, error_body
 
 if TYPE_CHECKING:
     from offsetmgr.client import OffsetClient
@@ -195,6 +195,17 @@ def test_a_late_reader_asks_for_what_it_missed(
     manager.errors()
     service.wait_for_readers()
     assert service.of("/v1/events", "GET")[0].headers["last-event-id"] == "7"
+
+
+def test_no_stream_begins_before_the_service_was_met(
+    service: ScriptedService, client: OffsetClient
+) -> None:
+    """It would miss what fails between its request and its beginning."""
+    service.script("/v1/heartbeat", DROP, DROP)
+    client.spawn("g", "orders", 3).errors()
+    service.wait_for_readers()
+    asked = [seen.headers.get("last-event-id") for seen in service.of("/v1/events", "GET")]
+    assert asked == ["7"]
 
 
 def test_no_thread_is_left(service: ScriptedService, client: OffsetClient) -> None:
