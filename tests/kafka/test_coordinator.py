@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from contextlib import contextmanager
@@ -284,17 +285,22 @@ def test_the_callers_mapping_is_copied(
 def test_threads(kafka: DevKafka, group: str) -> None:
     """With one broker a client costs four threads, the fetches three; all of them end with it."""
 
-    def librdkafka_threads() -> int:
-        names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
-        return sum(name.startswith("rdk:") for name in names)
+    def librdkafka_threads() -> set[str]:
+        found = set()
+        for path in Path("/proc/self/task").iterdir():
+            # One of an earlier client may end meanwhile.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if (path / "comm").read_text().startswith("rdk:"):
+                    found.add(path.name)
+        return found
 
     before = librdkafka_threads()
     clients = 3
     with coordinator(kafka.bootstrap_servers, clients=clients) as opened:
         answers = [opened.fetch(f"{group}-{n}", None, WAIT_S) for n in range(50)]
         assert all(answer.get(timeout=WAIT_S).group_failure is None for answer in answers)
-        assert librdkafka_threads() - before <= 4 * clients + 3
-    assert librdkafka_threads() == before
+        assert 0 < len(librdkafka_threads() - before) <= 4 * clients + 3
+    assert librdkafka_threads() <= before
 
 
 class TestMock:
