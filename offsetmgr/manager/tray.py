@@ -79,7 +79,7 @@ class Tray:
     # For the committer and its parent.
 
     def attend(self, bell: Bell) -> None:
-        """Ring ``bell`` from now on; at once, if there is something already."""
+        """Ring ``bell`` from now on, also for what is there already."""
         with self.lock:
             if self._bell is None or self._bell.committer is not bell.committer:
                 self._bell, self._since, self._rings = bell, None, False
