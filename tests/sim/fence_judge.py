@@ -35,7 +35,7 @@ class FenceJudge(Referee):
         self.services: dict[str, FencedService] = {}
         """All that ever started, by name."""
         self.last: dict[str, FencedService] = {}
-        """Who was given the seat of a group last, whether or not it lived to sit down."""
+        """Who was given the seat of a group last and may keep it, whether or not it lived to."""
         self.orphaned: dict[str, None] = {}
         """Groups where all services may end fenced; see DESIGN.md for these limits."""
         self.calm = False
@@ -45,6 +45,8 @@ class FenceJudge(Referee):
         """When a place was given that nobody has sat down on since, by group and service."""
         self._ousted: dict[tuple[str, str], str] = {}
         """Services that had a group when another one took it over, and which that was."""
+        self._passed_over: dict[tuple[str, str], None] = {}
+        """Services that had a group when the place was given to another one, seated or not."""
         self._stands: dict[ManagerKey, OffsetAndMetadata] = {}
         self._beats: dict[tuple[str, str], int] = defaultdict(int)
         self._fenced: dict[str, dict[str, None]] = defaultdict(dict)
@@ -79,10 +81,19 @@ class FenceJudge(Referee):
         """A member is given the place.
 
         One that lost it to another, unaware of that, asks for it while nobody has it: it finds out
-        by what it is given, but its successor, where that has lost it too, cannot know why.  Nor
-        can one whose last answer was lost for so long that this place lapsed too.
+        by what it is given, also where the other one died before it sat down.  But its successor,
+        where that has sat there and lost it too, cannot know why.  Nor can one whose last answer
+        was lost for so long that this place lapsed too.
         """
-        self.last[group] = self.services[client_id]
+        given = self.services[client_id]
+        for other in self.services.values():
+            if other is not given and other.has_had(group):
+                self._passed_over[other.name, group] = None
+        if given.has_had(group) and (client_id, group) in self._passed_over:
+            self.met["fence: passed over service let in"] += 1
+        else:
+            self._passed_over.pop((client_id, group), None)
+            self.last[group] = given
         now_s = self._system.clock.now()
         unheard_s = self._unheard.get((group, client_id), now_s)
         self._unheard[group, client_id] = now_s

@@ -26,7 +26,8 @@ class Loop:
         self._loop = cast("asyncio.AbstractEventLoop", self)
         self._ready: deque[asyncio.Handle] = deque()
         self._scheduled = False
-        self._timers: dict[asyncio.Handle, TimerHandle] = {}
+        self._timers: dict[int, TimerHandle] = {}
+        """By the identity of asyncio's handle: those of one call at one moment are equal."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self.trouble: list[str] = []
         """What went wrong in a callback or in a task that nobody awaits."""
@@ -85,16 +86,16 @@ class Loop:
         handle = asyncio.TimerHandle(when, callback, args, self._loop, context)
 
         def due() -> None:
-            del self._timers[handle]
+            del self._timers[id(handle)]
             self._ready.append(handle)
             self._wake()
 
         delay_s = max(0.0, when - self.time())
-        self._timers[handle] = self.process.timers.call_after(delay_s, due)
+        self._timers[id(handle)] = self.process.timers.call_after(delay_s, due)
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        timer = self._timers.pop(handle, None)
+        timer = self._timers.pop(id(handle), None)
         if timer is not None:
             timer.cancel()
 

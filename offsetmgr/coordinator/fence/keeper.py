@@ -290,7 +290,10 @@ class Keeper:
         """What the coordinator's answer to a commit means."""
         seen = set(codes.values())
         refused: dict[int, Failure] = {code: Failure(error_info(code)) for code in seen}
-        if FENCED_INSTANCE_ID in seen:
+        if FENCED_INSTANCE_ID in seen and not seat.sits_on(place):
+            fenced = seat.standing is Standing.FENCED
+            refused[FENCED_INSTANCE_ID] = seat.refusal() if fenced else Failure(NOT_SEATED)
+        elif FENCED_INSTANCE_ID in seen:
             refused[FENCED_INSTANCE_ID] = await self._fenced(seat, deadline_s)
         elif seen & UNSEATED:
             seat.lose(place)
@@ -314,14 +317,14 @@ class Keeper:
                 return
             link = await self._link(seat.group)
             code = wire.read_error(await link.send(wire.heartbeat(place)))
-            if code == FENCED_INSTANCE_ID:
+            if code == FENCED_INSTANCE_ID and seat.sits_on(place):
                 await self._fenced(seat)
             elif code in UNSEATED:
                 seat.lose(place)
                 self._ask(seat)
             elif code in MOVED:
                 self._finder.forget(seat.group)
-            else:
+            elif code != FENCED_INSTANCE_ID:
                 seat.heard_s = now()
         except (LinkError, wire.MalformedError):
             self._finder.forget(seat.group)

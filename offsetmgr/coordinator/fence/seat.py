@@ -109,9 +109,17 @@ class Seat:
         self.heard_s = now_s
         self.standing = Standing.SEATED
 
+    def sits_on(self, place: Place) -> bool:
+        """Whether ``place`` is ours, as far as is known.
+
+        Kafka says of one that we have lost, and are about to replace or have replaced by a newer
+        one, that somebody else has it: that is ourselves, or it is found out when we ask.
+        """
+        return self.standing is Standing.SEATED and self.place == place
+
     def lose(self, place: Place) -> None:
         """``place`` is lost, unless it has been replaced by a newer one."""
-        if self.standing is Standing.SEATED and self.place == place:
+        if self.sits_on(place):
             self.standing = Standing.OUT
 
     def fence(self, why: str) -> None:
