@@ -31,7 +31,7 @@ class Stop(NamedTuple):
 
 
 class Abandon(NamedTuple):
-    """The deadline of the stop has passed: end now."""
+    """The deadline of a stop has passed: end now, unless another stop gives more time."""
 
 
 # Messages to the group's committer.
@@ -122,7 +122,9 @@ class OffsetManager(PooledActor):
             desk.stops = (*desk.stops, message.ticket)
             self._step(self._stop_asked())
         elif isinstance(message, Abandon):
-            self._step(machine.Abandoned())
+            now = self.system.clock.now()
+            if all(ticket.deadline <= now for ticket in desk.stops):
+                self._step(machine.Abandoned())
         else:
             self._step(message)
 

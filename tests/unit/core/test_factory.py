@@ -240,6 +240,34 @@ class TestStop:
             {handle.key: StopResult(at(7))}
         ] * 4
 
+    @pytest.mark.parametrize("patient_first", [False, True])
+    def test_of_two_stops_the_longer_one_has_its_time(
+        self, core: Core, *, patient_first: bool
+    ) -> None:
+        """A service that ends goes on with what a client gives up after a moment."""
+        handle = core.spawn()
+        core.coordinator.pause()
+        handle.submit(7)
+        times = (10.0, 1.0) if patient_first else (1.0, 10.0)
+        futures = {timeout_s: core.stop(handle, timeout_s) for timeout_s in times}
+        core.advance(2.0)
+        assert futures[1.0].get(timeout=0) == {handle.key: StopResult(None, at(7))}
+        assert not futures[10.0].done()
+        core.coordinator.resume()
+        core.advance(1.0)
+        assert futures[10.0].get(timeout=0) == {handle.key: StopResult(at(7))}
+
+    def test_of_two_stops_none_takes_longer_than_its_time(self, core: Core) -> None:
+        """The last one ends the manager."""
+        handle = core.spawn()
+        core.coordinator.pause()
+        handle.submit(7)
+        futures = [core.stop(handle, timeout_s) for timeout_s in (1.0, 3.0, 2.0)]
+        core.advance(3.0)
+        left = {handle.key: StopResult(None, at(7))}
+        assert [future.get(timeout=0) for future in futures] == [left] * 3
+        assert core.factory.get(handle.key) is None
+
     @pytest.mark.parametrize("steps", range(12))
     def test_a_second_stop_is_answered_wherever_the_first_one_is(self, steps: int) -> None:
         """Between any two steps of the end there is none in which a message is lost."""
