@@ -175,6 +175,18 @@ class Latest(Mailbox[T]):
         super().__init__()
         self._value: T | _Nothing = _NOTHING
 
+    def put(self, value: T) -> bool:
+        """As for any mailbox; spelled out, for what is put at every commit of every manager."""
+        with self._lock:
+            if self._closed:
+                return False
+            self._value = value
+            if self._ready is not None:
+                self._ready.notify_all()
+        if self._listeners:
+            self._notify()
+        return True
+
     def _store(self, value: T) -> None:
         self._value = value
 

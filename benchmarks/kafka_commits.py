@@ -70,9 +70,14 @@ def spawn(factory: Factory, groups: Sequence[str], size: int) -> list[ManagerHan
     return handles
 
 
-def _commit_all(factory: Factory, handles: Sequence[ManagerHandle], at: int) -> None:
-    for handle in handles:
-        handle.submit(at)
+def _commit_all(
+    factory: Factory, handles: Sequence[ManagerHandle], groups: Sequence[str], size: int, at: int
+) -> None:
+    """Submitted as the service does it, a group at a time."""
+    offsets = {TopicPartition("bench", partition): at for partition in range(size)}
+    for group in groups:
+        if factory.submit(group, offsets):
+            raise RuntimeError("an offset was refused")
     left = factory.flush([handle.key for handle in handles], TIMEOUT_S).get()
     if any(result.uncommitted for result in left.values()):
         raise RuntimeError("not everything was committed")
@@ -85,13 +90,17 @@ def commits(bootstrap_servers: str, *, groups: int, size: int, rounds: int) -> N
     bare = [f"bare-{groups}-{number}" for number in range(groups)]
     coordinator = KafkaCoordinator({"bootstrap.servers": bootstrap_servers})
     factory = Factory(coordinator)
-    handles = spawn(factory, [f"ours-{groups}-{number}" for number in range(groups)], size)
+    ours = [f"ours-{groups}-{number}" for number in range(groups)]
+    handles = spawn(factory, ours, size)
     contestants = [
         Contestant(
             f"bare loop, {len(many)} admin clients",
             lambda number: _bare_commit(many, bare, size, number + 1),
         ),
-        Contestant("offset managers", lambda number: _commit_all(factory, handles, number + 1)),
+        Contestant(
+            "offset managers",
+            lambda number: _commit_all(factory, handles, ours, size, number + 1),
+        ),
     ]
     if groups > 1:
         contestants.append(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -15,10 +14,10 @@ _DOUBLINGS: Final = 16
 """Past this many the cap has long been reached; bounds the exponent."""
 
 
-@dataclass(slots=True)
 class Retry:
     """How often something failed in a row, and when it may be tried again."""
 
+    # Of the class until they change: one is made for each offset that is submitted.
     attempts: int = 0
     not_before: float = -inf
 

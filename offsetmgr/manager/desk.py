@@ -5,7 +5,7 @@ The desk outlives its actor: a restarted actor finds here what was submitted and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from actors import DropOldest, Latest, OneShot
 from offsetmgr.manager.slot import SubmitSlot
@@ -50,6 +50,8 @@ class Waiter(NamedTuple):
 
 
 _BORN = State()
+_new: Final = tuple.__new__
+"""Makes a named tuple in half the time; for what is made once for each manager that is flushed."""
 
 
 class Desk:
@@ -105,7 +107,7 @@ class Desk:
 
     def wait(self, number: int, ticket: Ticket, now: float) -> None:
         """``ticket`` waits until version ``number`` is committed."""
-        waiter = Waiter(number, ticket)
+        waiter = _new(Waiter, (number, ticket))
         if self.waiters:
             # Impatient callers must not pile up while the coordinator is away.
             waiting = [each for each in self.waiters if each.ticket.deadline > now]
@@ -119,7 +121,8 @@ class Desk:
         It is told before it is settled: a stop that finds nothing left closes the mailbox.
         """
         value = version.value
-        self.acknowledged, self.acknowledged_at = value, now
+        self.acknowledged = value
+        self.acknowledged_at = now
         self.committed.put(value)
         self._observer.committed(self.key, value)
 

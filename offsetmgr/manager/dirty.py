@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from offsetmgr.types import TopicPartition
 
 
-@dataclass(slots=True)
 class Entry(Retry):
     """One partition with something to commit, and the pause after an error of its own."""
 
@@ -50,7 +48,10 @@ class DirtyBook:
 
     def mark(self, partition: TopicPartition, now: float, *, urgent: bool = False) -> None:
         """The newest version is to be committed; at once where ``urgent``."""
-        entry = self._entries.setdefault(partition, Entry(since=now))
+        entry = self._entries.get(partition)
+        if entry is None:
+            entry = self._entries[partition] = Entry()
+            entry.since = now
         entry.refresh = False
         if urgent:
             entry.since = -inf
@@ -58,14 +59,16 @@ class DirtyBook:
 
     def mark_all(self, partitions: Iterable[TopicPartition], since: float) -> None:
         """The newest versions are to be committed; the first of them was submitted at ``since``."""
-        entries = self._entries
+        entries, first = self._entries, Entry()
+        first.since = since
         for partition in partitions:
             entry = entries.get(partition)
             if entry is None:
-                entries[partition] = Entry(since=since)
+                entry = entries[partition] = Entry()
+                entry.since = since
             else:
                 entry.refresh = False
-        self.expect(Entry(since=since))
+        self.expect(first)
 
     def mark_due(self, partition: TopicPartition) -> Entry:
         """The newest version is to be committed, as soon as pauses allow, unless it waits so."""
@@ -73,7 +76,10 @@ class DirtyBook:
 
     def refresh(self, partition: TopicPartition) -> Entry:
         """Commit the last committed version again, unless something newer is to be anyway."""
-        entry = self._entries.setdefault(partition, Entry(refresh=True))
+        entry = self._entries.get(partition)
+        if entry is None:
+            entry = self._entries[partition] = Entry()
+            entry.refresh = True
         self.expect(entry)
         return entry
 

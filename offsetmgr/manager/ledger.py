@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from itertools import repeat
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.manager.foreign import Foreign
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from offsetmgr.manager.slot import Version
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
@@ -98,6 +99,10 @@ class Ledger:
         found = self._kept.get(partition)
         return None if found is None else found[1]
 
+    def kept_of(self, partitions: Iterable[TopicPartition]) -> list[Version | None]:
+        """What was committed last in each of these."""
+        return [found and found[1] for found in map(self._kept.get, partitions)]
+
     def kept_partitions(self) -> list[TopicPartition]:
         """Where something is committed."""
         return list(self._kept)
@@ -110,10 +115,14 @@ class Ledger:
     def keep_all(self, versions: Mapping[TopicPartition, Version], now: float) -> None:
         """All of these are committed; nothing of somebody else's stands in the group."""
         kept, inherited = self._kept, self._inherited
-        for partition, version in versions.items():
-            # Out and in again: the one committed longest ago comes first.
-            kept.pop(partition, None)
-            kept[partition] = (now, version)
+        # Out and in again: the one committed longest ago comes first.
+        if kept.keys() == versions.keys():
+            kept.clear()
+        else:
+            for partition in versions:
+                kept.pop(partition, None)
+        held = zip(repeat(now), versions.values(), strict=False)
+        kept.update(zip(versions, held, strict=False))
         for partition in versions.keys() & inherited.keys():
             del inherited[partition]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from operator import is_
 from typing import TYPE_CHECKING, Final
 
@@ -260,14 +261,13 @@ class Outcomes:
         finally:
             # What was told must not be committed again over somebody else's offset.
             clean = settle_all(told)
-        newer = [p for p, c in zip(versions, clean, strict=True) if not c and self._submitted(p)]
+        again = zip(versions, clean, strict=True)
+        newer = [] if all(clean) else [p for p, c in again if not c and self._submitted(p)]
         self._dirty.remove_all(versions)
         for partition in newer:
             self._dirty.requeue(partition, now)
-        return [
-            (partition, _new(VersionCommitted, (version, each)))
-            for (partition, version), each in zip(versions.items(), clean, strict=True)
-        ]
+        outcomes = zip(versions.values(), clean, strict=True)
+        return list(zip(versions, map(_new, repeat(VersionCommitted), outcomes), strict=False))
 
     def _mixed(self, request: CommitRequest, result: CommitResult, now: float) -> Notes:
         """The same where not all of it simply succeeded."""

@@ -94,7 +94,9 @@ class CommitPlan:
     def mark_all_dirty(self, partitions: Iterable[TopicPartition], since: float) -> None:
         """There is something to commit in all of these, the first of it submitted at ``since``."""
         members, watched = self._members, self._watched
-        served = [each for each in partitions if each in members and each not in watched]
+        served = [each for each in partitions if each in members]
+        if watched:
+            served = [each for each in served if each not in watched]
         if served:
             self._dirty.mark_all(served, since)
 
@@ -148,14 +150,14 @@ class CommitPlan:
         dirty.urgent = False
         dirty.due_at = inf
         versions: dict[TopicPartition, Version] = {}
-        ready = self._ready(now)
-        newest = wanted_of([self._members[partition].slot for partition, _ in ready])
-        ledger, foreign = self._ledger, bool(self._ledger.foreign)
-        before_commits = self._bounds.before_commits
-        for (partition, entry), wanted in zip(ready, newest, strict=True):
+        ready, members = self._ready(now), self._members
+        newest = wanted_of([members[partition].slot for partition, _ in ready])
+        kept = self._ledger.kept_of([partition for partition, _ in ready])
+        foreign, before_commits = bool(self._ledger.foreign), self._bounds.before_commits
+        for (partition, entry), wanted, stands in zip(ready, newest, kept, strict=True):
             version = wanted
-            odd = entry.refresh or foreign
-            if odd or wanted is None or ledger.stands(partition, wanted.value):
+            known = wanted is None or (stands is not None and stands.value == wanted.value)
+            if known or foreign or entry.refresh:
                 version = self._wanted(partition, entry, wanted, notes, now)
             if version is None:
                 dirty.remove(partition)
@@ -165,8 +167,8 @@ class CommitPlan:
                 version = self._bounds.admit(partition, version)
             if version is not None:
                 versions[partition] = version  # else due again when the ends of its log are known
-        members = {partition: self._members[partition] for partition in versions}
-        return CommitRequest(versions, members) if versions else None
+        served = {partition: members[partition] for partition in versions}
+        return CommitRequest(versions, served) if versions else None
 
     def _ready(self, now: float) -> list[tuple[TopicPartition, Entry]]:
         """What is dirty and may be tried, as much as one request can carry."""

@@ -169,7 +169,9 @@ class SubmitSlot:
 
     def look(self) -> bool:
         """Whether it is dirty, with the lock held; if not, its committer may forget it."""
-        self.armed = self.unsettled() is not None
+        # As ``unsettled``, without a call to it for each offset that is submitted.
+        newest = self._newest if self.pending is None else self._see()
+        self.armed = newest is not None and newest.number > self._settled
         return self.armed
 
     def unsettled(self) -> Version | None:
