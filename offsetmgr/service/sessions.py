@@ -186,7 +186,9 @@ class Registry(Generic[_T]):
         if caller.incarnation < newest:
             raise ClientFencedError(
                 f"a newer incarnation ({newest}) of client {caller.name!r} has taken over from "
-                f"this one ({caller.incarnation}); stop this one, or give it a name of its own"
+                f"this one ({caller.incarnation}); stop this one, or give it a name of its own; "
+                "where this one was started later, its machine's clock was set back: an "
+                "incarnation is the time of the start"
             )
 
     def sort(
