@@ -195,6 +195,7 @@ class OffsetClient:
             InvalidValueError: a bad name.
             ServiceUnavailableError: the service did not answer in `timeout` seconds.
             ServiceError: Kafka refused, or did not answer the service.
+            ManagerStoppedError: the client is closed.
             ClientFencedError: a newer incarnation of this client has taken over.
 
         """

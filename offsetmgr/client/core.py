@@ -216,7 +216,7 @@ class Core:
         self.changed.notify_all()
         if self._reader is not None:
             self._reader.abort()
-        self.session.close()
+        self.session.end()
         for mail in self._mails.values():
             mail.stop(StopResult(None))
 
@@ -235,8 +235,13 @@ class Core:
         return self._watched(lambda: self.session.post(path, body, deadline, sequence), deadline)
 
     def get(self, target: str, deadline: Deadline) -> dict[str, Any]:
-        """As `Session.get`; nothing is sent once the client is fenced."""
-        return self._watched(lambda: self.session.get(target, deadline), deadline)
+        """As `Session.get`; ManagerStoppedError where the client is closed meanwhile."""
+        try:
+            return self._watched(lambda: self.session.get(target, deadline), deadline)
+        except Unreachable:
+            if self.ended.is_set():
+                self._check_open()
+            raise
 
     def _watched(self, ask: Callable[[], dict[str, Any]], deadline: Deadline) -> dict[str, Any]:
         self.check_fence()
@@ -270,6 +275,8 @@ class Core:
     def lost(self, error: OffsetManagerError) -> None:
         """The service cannot be spoken to; said once until it can again."""
         with self.lock:
+            if self.ended.is_set():  # it was the close that broke it off
+                return
             first = self.link_error is None
             self.link_error = error
         if first:

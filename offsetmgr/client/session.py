@@ -105,6 +105,10 @@ class Session:
         """Close what connections are kept."""
         self._pool.close()
 
+    def end(self) -> None:
+        """Break off what is being asked; nothing is asked any more."""
+        self._pool.end()
+
     def _exchange(self, request: Request, deadline: Deadline) -> dict[str, Any]:
         try:
             answer = self._pool.exchange(request, deadline)

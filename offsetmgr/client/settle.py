@@ -167,7 +167,8 @@ class Settling:
         try:
             counts = self._drain() and self._ask(path)
         except OffsetManagerError as error:
-            self._reason = telling(self._reason, error, self._deadline)
+            if not self._core.ended.is_set():  # else it was the close that broke it off
+                self._reason = telling(self._reason, error, self._deadline)
             return False
         self._reason = None
         return counts
@@ -240,13 +241,24 @@ class Settling:
         for key, error in settled.uncommitted.items():
             if error is not None:
                 self._reasons[key] = error
-                if isinstance(error, CoordinatorError) and not error.retriable:
+                if self._is_final(key, error, taken):
                     self._hopeless.add(key)
         with self._core.lock:
             for key in self._targets:
                 held = self._core.outbox.get(key)
                 if held is not None and held.error is not None:
                     self._hopeless.add(key)
+
+    def _is_final(
+        self, key: ManagerKey, error: OffsetManagerError, taken: Mapping[ManagerKey, int]
+    ) -> bool:
+        """Whether what the service had when it was asked will not be committed any more."""
+        if isinstance(error, OffsetRegressionError):
+            with self._core.lock:
+                held = self._core.outbox.get(key)
+                # Else something newer is on its way, and may be high enough.
+                return held is None or held.version <= taken.get(key, 0)
+        return isinstance(error, CoordinatorError) and not error.retriable
 
     def _is_passed_over(
         self, key: ManagerKey, value: OffsetAndMetadata, taken: Mapping[ManagerKey, int]

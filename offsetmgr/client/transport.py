@@ -195,6 +195,8 @@ class Pool:
     def __init__(self, address: Address) -> None:
         self.address = address
         self._idle: deque[Connection] = deque()
+        self._busy: set[Connection] = set()
+        self._ended = False
 
     def exchange(self, request: Request, deadline: Deadline) -> Answer:
         """As `Connection.exchange`, on a kept connection or a new one.
@@ -208,7 +210,7 @@ class Pool:
         try:
             return self._exchange(kept, request, deadline)
         except Unreachable as first:
-            if deadline.over:
+            if deadline.over or self._ended:
                 raise
             try:
                 return self._exchange(Connection(self.address, deadline), request, deadline)
@@ -218,12 +220,21 @@ class Pool:
 
     def _exchange(self, connection: Connection, request: Request, deadline: Deadline) -> Answer:
         try:
+            self._begin(connection)
             answer = connection.exchange(request, deadline)
         except BaseException:
             connection.close()
             raise
+        finally:
+            self._busy.discard(connection)
         self._keep(connection)
         return answer
+
+    def _begin(self, connection: Connection) -> None:
+        # In this order, and in `end` the other way round: one of the two sees the other.
+        self._busy.add(connection)
+        if self._ended:
+            raise Unreachable("the client was closed")
 
     def _take(self) -> Connection | None:
         while self._idle:
@@ -247,6 +258,13 @@ class Pool:
         while self._idle:
             with suppress(IndexError):
                 self._idle.pop().close()
+
+    def end(self) -> None:
+        """Close all, and break off what is being asked; nothing can be asked any more."""
+        self._ended = True
+        for connection in list(self._busy):
+            connection.abort()
+        self.close()
 
 
 def _headers(response: HTTPResponse) -> dict[str, str]:

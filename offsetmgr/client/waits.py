@@ -73,8 +73,10 @@ class Commit:
                 held = self._held[key]
                 if key in self._final or held.committed_version >= version:
                     continue
-                if self._core.outbox.get(key) is not held or self._core.ended.is_set():
-                    message = f"{key} was stopped before this offset was committed"
+                ended = self._core.ended.is_set()
+                if ended or self._core.outbox.get(key) is not held:
+                    how = "the client was closed" if ended else "its manager was stopped"
+                    message = f"{how} before this offset of {key} was committed"
                     self._final[key] = ManagerStoppedError(message)
                 else:
                     waiting.append(key)

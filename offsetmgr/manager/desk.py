@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from actors import DropOldest, Latest, OneShot
+from offsetmgr.errors import OffsetRegressionError
 from offsetmgr.manager.slot import SubmitSlot
 from offsetmgr.manager.state import Phase, State
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
@@ -134,6 +135,14 @@ class Desk:
         if wanted is None:
             return StopResult(self.acknowledged)
         return StopResult(self.acknowledged, wanted.value, self.state.last_error)
+
+    def flushed(self) -> StopResult:
+        """The same for a flush, which also tells that what was submitted last was dropped."""
+        left, dropped = self.left(), self.slot.dropped
+        if self.result is not None or left.uncommitted is not None or dropped is None:
+            return left
+        error = OffsetRegressionError(str(self.key), dropped.offset, self.slot.floor)
+        return StopResult(left.committed, dropped, error)
 
     def status(self) -> ManagerStatus:
         """A snapshot."""

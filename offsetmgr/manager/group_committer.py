@@ -258,7 +258,7 @@ class GroupCommitter(PooledActor):
         versions = wanted_of([desk.slot for desk in desks])
         for desk, version in zip(desks, versions, strict=True):
             if version is None or desk.result is not None:
-                left.append((desk, desk.left()))
+                left.append((desk, desk.flushed()))
                 continue
             if ticket is not None:
                 desk.wait(version.number, ticket, now)

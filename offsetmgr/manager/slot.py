@@ -65,6 +65,7 @@ class SubmitSlot:
     """
 
     __slots__ = (
+        "_dropped",
         "_newest",
         "_rewind",
         "_settled",
@@ -92,6 +93,7 @@ class SubmitSlot:
         """Whether it is known what was committed before; nothing may be committed until then."""
         self.regressions = 0
         """How many lower offsets were refused."""
+        self._dropped: Version | None = None
         self._newest: Version | None = None
         self._rewind = False
         self._settled = 0
@@ -107,6 +109,14 @@ class SubmitSlot:
     def dirty(self) -> bool:
         """Whether the newest offset is not known to be committed."""
         return self.wanted() is not None
+
+    @property
+    def dropped(self) -> OffsetAndMetadata | None:
+        """What was submitted last, where it was dropped for a higher one that was committed."""
+        with self.tray.lock:
+            self.tray.hand_out()
+            self._see()
+            return self._dropped and self._dropped.value
 
     def wanted(self) -> Version | None:
         """The newest version, where it is not known to be committed."""
@@ -207,7 +217,7 @@ class SubmitSlot:
             self.regressions += 1
             self._settled, self.armed = newest.number, False
             self._set_floor(committed)
-            self._newest = Version(newest.number, committed)
+            self._dropped, self._newest = newest, Version(newest.number, committed)
             return Standing.REGRESSED
         return Standing.DIRTY
 
@@ -282,7 +292,7 @@ class SubmitSlot:
         """Make a version of what was put in, unless it is the newest anyway."""
         pending, newest = self.pending, self._newest
         if pending is not None:
-            self.pending = None
+            self.pending = self._dropped = None
             if newest is None or newest.value != pending:
                 number = 1 if newest is None else newest.number + 1
                 newest = _new(Version, (number, _new(OffsetAndMetadata, pending)))

@@ -80,9 +80,8 @@ class Network:
         self._met = met
         self._open: list[Call] = []
 
-    def exchange(self, request: Request, deadline: Deadline) -> Answer:
+    def exchange(self, call: Call, deadline: Deadline) -> Answer:
         """Send, and wait for the answer; in a thread of the client."""
-        call = Call(request, current_thread())
         fate = self._send(call, deadline)
         try:
             while call.answer is None and not call.broken and not deadline.over:
@@ -107,7 +106,7 @@ class Network:
         fate = self._fate()
         self._met[f"request: {fate}"] += 1
         if fate == "lost":
-            self._host.timers.call_after(self._delay_s(), lambda: self._break(call))
+            self._host.timers.call_after(self._delay_s(), lambda: self.break_off(call))
             return fate
         self._arrive(
             call, server, self._delay_s() if fate in {"slow", "delayed"} else self._short_s()
@@ -116,7 +115,7 @@ class Network:
             self._arrive(call, server, self._delay_s())
         if fate in {"cut", "delayed"}:
             # The client hears nothing more, whatever the service does.
-            self._host.timers.call_after(self._short_s(), lambda: self._break(call))
+            self._host.timers.call_after(self._short_s(), lambda: self.break_off(call))
         return fate
 
     def _fate(self) -> str:
@@ -144,20 +143,21 @@ class Network:
     def reset(self) -> None:
         """The service process is gone, and with it all connections."""
         for call in self._open:
-            self._host.timers.call_after(REFUSED_S, partial(self._break, call))
+            self._host.timers.call_after(REFUSED_S, partial(self.break_off, call))
 
     def heal(self) -> None:
         """Nothing goes wrong any more."""
         self.rate = 0.0
         self.cut.clear()
 
-    def _break(self, call: Call) -> None:
+    def break_off(self, call: Call) -> None:
+        """The connection ends, and what was not answered yet never is."""
         if call.answer is None or call.streams:
             call.broken = True
             call.thread.wake()
 
     def _wait(self, call: Call, seconds: float) -> None:
-        timer = self._host.timers.call_after(seconds, lambda: self._break(call))
+        timer = self._host.timers.call_after(seconds, lambda: self.break_off(call))
         while not call.broken:
             call.thread.pause(None)
         timer.cancel()
@@ -209,13 +209,28 @@ class Wire:
 
     def __init__(self, address: object) -> None:
         del address
+        self._calls: list[Call] = []
+        self._ended = False
 
     def exchange(self, request: Request, deadline: Deadline) -> Answer:
         """As ``transport.Pool.exchange``."""
-        return self.network.exchange(request, deadline)
+        if self._ended:
+            raise Unreachable("the client was closed")
+        call = Call(request, current_thread())
+        self._calls.append(call)
+        try:
+            return self.network.exchange(call, deadline)
+        finally:
+            self._calls.remove(call)
 
     def close(self) -> None:
         """Nothing is kept."""
+
+    def end(self) -> None:
+        """As ``transport.Pool.end``."""
+        self._ended = True
+        for call in self._calls:
+            self.network.break_off(call)
 
 
 class StreamWire:

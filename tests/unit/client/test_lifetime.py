@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.client import OffsetClient, core, lifetime
-from offsetmgr.errors import ManagerExistsError, ManagerStoppedError
+from offsetmgr.errors import ManagerExistsError, ManagerStoppedError, OffsetManagerError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.unit.client.scripted import WAIT_S, Fault
 
@@ -178,6 +178,38 @@ def test_a_stop_beside_a_close_that_is_over(service: ScriptedService, client: Of
     assert offset == OffsetAndMetadata(5)
     assert isinstance(error, ManagerStoppedError)
     assert "client was closed" in str(error)
+
+
+def test_a_sync_submit_beside_a_close(service: ScriptedService, client: OffsetClient) -> None:
+    """One that the end of its client overtakes says so then, not at its own deadline."""
+    answer = threading.Event()
+    service.script("/v1/offsets", Fault(hold=answer))
+    failures: list[OffsetManagerError] = []
+
+    def submit() -> None:
+        try:
+            client.submit("g", {("orders", 3): 5}, sync=True, timeout=600)
+        except OffsetManagerError as error:
+            failures.append(error)
+
+    submitting = threading.Thread(target=submit, daemon=True)
+    submitting.start()
+    service.wait_for(lambda: len(service.of("/v1/offsets")) == 1)
+    client.close(0)
+    submitting.join(WAIT_S)
+    answer.set()
+    [failure] = failures
+    assert "client was closed" in str(failure)
+    assert "g/orders/3" in str(failure)
+
+
+def test_a_read_after_the_close(service: ScriptedService) -> None:
+    """It says that the client is closed, and not that the service is away."""
+    client = OffsetClient(service.url, "etl")
+    client.submit("g", {("orders", 3): 5})
+    client.close()
+    with pytest.raises(ManagerStoppedError, match="client etl is closed; make a new one"):
+        client.committed("g")
 
 
 def test_the_interpreter_exits(service: ScriptedService) -> None:

@@ -31,6 +31,21 @@ class TestFlush:
         assert core.flush([handle], 10.0) == [StopResult(at(5))]
         assert core.commits() == [{0: 5}]
 
+    def test_says_that_the_last_submit_was_dropped(self, core: Core) -> None:
+        """Until another one is taken: who looks later must not think that it stands."""
+        core.put(at(10))
+        handle = core.factory.spawn("g", "t", 0)
+        handle.submit(4)
+        core.advance(1.0)
+        [result] = core.flush([handle], 10.0)
+        assert (result.committed, result.uncommitted) == (at(10), at(4))
+        assert isinstance(result.error, OffsetRegressionError)
+        assert (result.error.offset, result.error.floor) == (4, 10)
+        handle.submit(10)
+        assert core.flush([handle], 10.0) == [StopResult(at(10))]
+        handle.submit(11)
+        assert core.flush([handle], 10.0) == [StopResult(at(11))]
+
     def test_waits_for_what_was_newest_when_it_was_asked_for(self) -> None:
         """What is submitted later does not delay it."""
         core = Core(commit_interval_s=3600.0)
