@@ -167,7 +167,9 @@ class Driver:
 
         def do() -> None:
             newest = {key: self.newest.pop(key) for key in keys if key in self.newest}
-            mine = [key for key in keys if key not in self.stopping]
+            # What the client does not hold it does not stop: another stop may, when it does.
+            outbox = self.client._core.outbox
+            mine = [key for key in keys if key in outbox and key not in self.stopping]
             self.stopping.update(mine)
             partitions = [(key.topic, key.partition) for key in keys]
             result = self.client.stop_managers(

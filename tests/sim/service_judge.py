@@ -32,6 +32,8 @@ REPEATED: Final = 14
 
 OK: Final = 200
 
+LEASE_S: Final = 6.0
+
 
 class Rank(NamedTuple):
     """What counts later, among the submits of one name, is larger."""
@@ -89,6 +91,15 @@ class Heard:
     answers: dict[tuple[str, int, int], Answer] = field(default_factory=dict)
     accepted: dict[ManagerKey, int] = field(default_factory=dict)
     """The newest value that it has said to have taken."""
+    since: dict[str, float] = field(default_factory=dict)
+    """When a client was heard last."""
+
+    def forget_lapsed(self, name: str, now: float) -> None:
+        """A client that was silent for a lease is a new one: its answers are not kept."""
+        if now - self.since.get(name, now) >= LEASE_S:
+            for asked in [each for each in self.answers if each[0] == name]:
+                del self.answers[asked]
+        self.since[name] = now
 
 
 class ServiceJudge(Referee):
@@ -165,6 +176,7 @@ class ServiceJudge(Referee):
     def arrives(self, call: Call) -> None:
         """A request arrives at the service."""
         name, incarnation, _ = _caller(call)
+        self.heard.forget_lapsed(name, self._system.clock.now())
         orders = {order for _, order in _offsets(call)}
         if incarnation < self.heard.newest.get(name, 0):
             self.met["request: of a fenced incarnation"] += 1

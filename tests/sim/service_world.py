@@ -20,7 +20,7 @@ from tests.sim.network import Network, StreamWire, Wire
 from tests.sim.processes import Host, Process
 from tests.sim.referee import WatchedBroker
 from tests.sim.server import DRAIN_S, ServiceProcess
-from tests.sim.service_judge import ServiceJudge
+from tests.sim.service_judge import LEASE_S, ServiceJudge
 from tests.sim.threads import jump_wall, simulated_time
 from tests.sim.weather import REQUEST_TIMEOUT_S, Weather
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 STEPS: Final = 40
 """Things that happen in one run."""
 
-LEASE_S: Final = 6.0
 DAY_S: Final = 86_400.0
 
 MOST_TIMERS: Final = 300
