@@ -51,8 +51,8 @@ class Truth:
     tampered_at: int = 0
     """When somebody else last changed it; 0 when something was committed since."""
     deleted: bool = False
-    """Whether somebody else has deleted it, and at most lost commits have landed since: nothing is
-    there to be put back."""
+    """Whether somebody else has deleted it, and at most lost commits have landed and were kept
+    from expiring since: nothing is there to be put back."""
     foreign: set[int] = field(default_factory=set)
     """What somebody else committed; a manager may keep it from expiring."""
     tampering_read: bool = False
@@ -210,7 +210,7 @@ class Judge(Referee):
                 self.blame(f"{key}: {value} was committed, which nobody submitted")
             if not is_late:
                 self._judge_order(key, truth, value)
-            truth.deleted = truth.deleted and is_late
+            truth.deleted = truth.deleted and (is_late or value == truth.value)
             truth.tampered_at = order if order in truth.foreign else 0
             truth.settled_before.discard(truth.tampered_at)
             truth.applied.add(order)

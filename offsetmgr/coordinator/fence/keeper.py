@@ -198,6 +198,9 @@ class Keeper:
             if seat.standing is not Standing.OUT:
                 return None if seat.standing is Standing.SEATED else seat.refusal()
             try:
+                contested = await self._contested(seat) if seat.contested else None
+                if contested is not None:
+                    return contested
                 broker = await self._finder.find(seat.group)
                 # Of its own: Kafka answers when it has waited for further members, and nothing
                 # else over the same connection meanwhile.
@@ -232,11 +235,34 @@ class Keeper:
             return self._fence(seat, had_by_another(seat.group))
         if lost is not None:
             seat.grant(place)
+        return await self._sit_down(seat, place, link, first=lost is None)
+
+    async def _sit_down(
+        self, seat: Seat, place: Place, link: Link, *, first: bool
+    ) -> Failure | None:
         code = wire.read_error(await link.send(wire.sync_group(place, wire.NOTHING_ASSIGNED)))
+        if code == FENCED_INSTANCE_ID and first:
+            seat.contested = True
+            return Failure(JOINING)
         if code:
             return await self._not_joined(seat, code)
         seat.take(place, now())
         log.debug("group_held", group=seat.group, generation=place.generation)
+        return None
+
+    async def _contested(self, seat: Seat) -> Failure | None:
+        """Who was given the place that was ours, before we sat down; None where it is free again.
+
+        A newer service stays there.  An older one, which did not know that it was replaced, finds
+        out by that place and leaves it.
+        """
+        for member in await self._describe(seat.group):
+            if not member.metadata:
+                return Failure(JOINING)  # it has not heard of its place yet
+            holder = holder_of(member)
+            if holder is not None:
+                return self._fence(seat, taken_by(seat.group, holder, member.host))
+        seat.contested = False
         return None
 
     async def _join(self, link: Link, place: Place) -> Joined:

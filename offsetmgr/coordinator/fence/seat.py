@@ -82,6 +82,8 @@ class Seat:
         """Whether there are managers that commit."""
         self.unanswered = 0
         """Requests for the lost seat whose answer was lost too."""
+        self.contested = False
+        """Whether somebody else was given the first place of ours before we sat down."""
         self.heard_s = 0.0
         """When the coordinator last confirmed the seat, in the event loop's seconds."""
         self.beating = False
