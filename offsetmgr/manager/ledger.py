@@ -188,11 +188,6 @@ class Ledger:
         if kept is not None:
             self._kept[partition] = (kept[0], kept[1]._replace(number=kept[1].number - past))
 
-    def forget(self, partition: TopicPartition) -> None:
-        """Nobody is left who would care."""
-        self.drop(partition)
-        self._end_watch(partition)
-
     def judge(self, partition: TopicPartition, found: OffsetAndMetadata | None) -> Verdict:
         """What to make of ``found``, read from the coordinator."""
         kept, lost = self.kept(partition), self._lost.get(partition)

@@ -306,14 +306,17 @@ class Outcomes:
         self, partition: TopicPartition, version: Version, failure: Failure | None, now: float
     ) -> None:
         """What became of a commit whose manager is gone: it may land on what is committed next."""
-        watched = partition in self._books.watched
-        if not watched and partition in self._members:
+        served = partition in self._members
+        if served and partition not in self._books.watched:
             version = version._replace(number=0)  # its successor counts anew
-        if failure is None and watched:
+        if failure is None and served:
             self._ledger.keep(partition, version, now)
         elif failure is not None and failure.info.verdict is Verdict.UNKNOWN:
             self._ledger.lose(partition, version)
-            self._ledger.was_read(partition, now)
+            if served:
+                self._ledger.was_read(partition, now)
+            else:
+                self._ledger.depart(partition, now)
 
     def _landed(self, partition: TopicPartition, version: Version, now: float) -> VersionCommitted:
         self._keep(partition, version, now)

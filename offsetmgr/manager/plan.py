@@ -244,7 +244,9 @@ class CommitPlan:
             if partition in self._members:
                 members[partition] = self._members[partition]
             else:
-                self._ledger.forget(partition)
+                # Its successor, if one comes, has to know what of it may land; nobody keeps it.
+                self._ledger.drop(partition)
+                self._ledger.looked(partition, now)
         return ReadBackRequest(members) if members else None
 
     # What the coordinator says.

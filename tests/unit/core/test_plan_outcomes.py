@@ -158,6 +158,37 @@ class TestUnknownOutcomes:
         group.read({0: 12})
         assert sent(group.commit(after_s=0.0)) == {0: 13}
 
+    def test_what_its_predecessor_commits_at_last_is_nobody_elses(self) -> None:
+        """The answer comes when the next manager is there, and has not read anything yet."""
+        group = Group()
+        group.start(0)
+        group.submit(12)
+        group.answer(group.commit())
+        group.submit(13)
+        request = group.commit()
+        group.plan.detach(tp(0), group.now)
+        group.attach(0)
+        assert group.answer(request) == []
+        kept = group.ledger.kept(tp(0))
+        assert kept is not None
+        assert kept.value == at(13)
+
+    def test_a_successor_that_comes_late_knows_what_may_land_yet(self) -> None:
+        """Though nobody was there to look for it when it was time to."""
+        group = Group(on_external_change="overwrite")
+        group.start(0, 1)
+        group.submit(12)
+        request = group.commit()
+        group.plan.detach(tp(0), group.now)
+        group.answer(request, failures={0: TIMED_OUT})
+        group.now = group.plan.wake_at()
+        assert group.due() is None
+        assert group.plan.wake_at() > group.now
+        group.attach(0)
+        group.fetch({tp(0): at(10)})
+        group.wait()
+        assert group.read({0: 12}) == []
+
     def test_a_successor_forgets_what_was_under_way_for_its_predecessor(self, lost: Group) -> None:
         """What is being put right for one who is gone is not settled for the new one."""
         lost.read({0: 10})
