@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.client.address import Address
     from offsetmgr.client.deadline import Deadline
+    from offsetmgr.client.outbox import Batch
     from offsetmgr.client.settle import FlushResult
     from offsetmgr.types import ManagerKey, OffsetAndMetadata
 
@@ -233,6 +234,18 @@ class Core:
     ) -> dict[str, Any]:
         """As `Session.post`; nothing is sent once the client is fenced."""
         return self._watched(lambda: self.session.post(path, body, deadline, sequence), deadline)
+
+    def post_batch(
+        self, path: str, body: bytes, deadline: Deadline, batch: Batch
+    ) -> dict[str, Any]:
+        """Hand a batch over, to no other process of the service than it was made for.
+
+        Another one may have been started since, and the one before it have committed newer offsets.
+        """
+        return self._watched(
+            lambda: self.session.post(path, body, deadline, batch.sequence, batch.instance),
+            deadline,
+        )
 
     def get(self, target: str, deadline: Deadline) -> dict[str, Any]:
         """As `Session.get`; ManagerStoppedError where the client is closed meanwhile."""

@@ -46,6 +46,8 @@ class Batch(NamedTuple):
     sequence: int
     epoch: int
     """The outbox's epoch when it was made; the answer to an older one means nothing."""
+    instance: str | None
+    """The service process that was heard last then; None where none was."""
 
 
 class Held:
@@ -200,7 +202,8 @@ class Outbox:
             held = self._held[key]
             value = held.newest if submits else None
             items.append(Item(key, held.version, value, held.rewind))
-        return Batch(group, tuple(items), submits, self.next_sequence(), self.epoch)
+        sequence = self.next_sequence()
+        return Batch(group, tuple(items), submits, sequence, self.epoch, self.instance)
 
     def _queue(self, key: ManagerKey, held: Held) -> None:
         """Have `key` sent, where there is anything to send."""

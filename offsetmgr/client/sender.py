@@ -22,6 +22,7 @@ _BAD_REQUESTS: Final = frozenset({400, 403, 413})
 """What is wrong lies in the request: sending the same again is pointless."""
 
 _NOT_FOUND: Final = 404
+_OTHER_INSTANCE: Final = 412
 
 Beat = Literal["beat"]
 
@@ -126,7 +127,7 @@ class Sender:
         body = wire.batch_body(batch)
         core.pace.sent(time.monotonic())
         try:
-            data = core.post(path, body, Deadline(REQUEST_TIMEOUT_S), batch.sequence)
+            data = core.post_batch(path, body, Deadline(REQUEST_TIMEOUT_S), batch)
             with wire.reading("the answer to offsets"):
                 refused = wire.refused_of(data, batch)
         except Unreachable as error:
@@ -164,7 +165,8 @@ class Sender:
         if isinstance(error, ServiceError) and error.status == _NOT_FOUND:
             with self._core.lock:
                 self._core.outbox.renew()
-        self._core.lost(error)
+        if not (isinstance(error, ServiceError) and error.status == _OTHER_INSTANCE):
+            self._core.lost(error)
         self._failed(error.retry_after_s if isinstance(error, BusyError) else 0.0)
 
     def _failed(self, at_least_s: float = 0.0) -> None:

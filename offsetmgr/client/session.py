@@ -68,12 +68,19 @@ class Session:
     # ClientFencedError and, for all else that is no success, what the service says.
 
     def post(
-        self, path: str, body: bytes, deadline: Deadline, sequence: int | None = None
+        self,
+        path: str,
+        body: bytes,
+        deadline: Deadline,
+        sequence: int | None = None,
+        instance: str | None = None,
     ) -> dict[str, Any]:
-        """Ask for a change."""
+        """Ask for a change; `instance` is the only process of the service that may do it."""
         headers = {**self._headers, "Content-Type": "application/json"}
         if sequence is not None:
             headers["Offsetmgr-Sequence"] = str(sequence)
+        if instance is not None:
+            headers[_INSTANCE] = instance
         return self._exchange(Request("POST", path, headers, body), deadline)
 
     def get(self, target: str, deadline: Deadline) -> dict[str, Any]:

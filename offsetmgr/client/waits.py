@@ -111,7 +111,7 @@ class Commit:
         while True:
             body = wire.waiting_body(batch, self._deadline.for_service_s())
             try:
-                data = self._core.post(wire.OFFSETS, body, self._deadline, batch.sequence)
+                data = self._core.post_batch(wire.OFFSETS, body, self._deadline, batch)
             except Unreachable as error:
                 sent = sent or error.sent
                 over = self._deadline.over or self._core.ended.is_set()

@@ -73,7 +73,8 @@ class Gate:
         finally:
             self._in_flight -= counted
 
-    def _refusal(self, scope: Scope, *, excess: bool) -> OffsetManagerError | None:
+    def _misdirected(self, scope: Scope) -> OffsetManagerError | None:
+        """Why the request is not for this process, where it is not."""
         if self._hosts is not None:
             hosts = [value for name, value in scope["headers"] if name == b"host"]
             if len(hosts) != 1 or _bare(hosts[0]) not in self._hosts:
@@ -82,9 +83,21 @@ class Gate:
                     f"address it as {', '.join(sorted(self._hosts))}"
                 )
                 return RefusedRequestError(HTTPStatus.MISDIRECTED_REQUEST, "foreign_host", text)
+        meant_for = [value for name, value in scope["headers"] if name == self._instance[0]]
+        if meant_for not in ([], [self._instance[1]]):
+            return RefusedRequestError(
+                HTTPStatus.PRECONDITION_FAILED,
+                "other_instance",
+                f"the request is for another process of the service ({INSTANCE}), and may be older "
+                "than what that one was given since; nothing was done: begin anew with this one",
+            )
+        return None
+
+    def _refusal(self, scope: Scope, *, excess: bool) -> OffsetManagerError | None:
         path = scope["path"]
-        if path in _HEALTH:
-            return None
+        misdirected = self._misdirected(scope)
+        if misdirected is not None or path in _HEALTH:
+            return misdirected
         if self._draining() and path.startswith("/v1/"):
             return DrainingError()
         if excess:

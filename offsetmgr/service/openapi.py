@@ -16,6 +16,7 @@ _REF: Final = "#/components/schemas/{name}"
 _STATUS_TEXT: Final = {
     400: "A value is wrong; nothing was done.",
     409: "A newer incarnation of the client has taken over.",
+    412: "The request is for an earlier process of the service; nothing was done.",
     413: "The body is larger than limits.body_bytes.",
     415: "The body is not JSON.",
     421: "The Host header is not one of this service.",

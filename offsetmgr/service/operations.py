@@ -71,12 +71,13 @@ def _identity(*, required: bool) -> tuple[Parameter, ...]:
 _WRITER: Final = (
     *_identity(required=True),
     Parameter(SEQUENCE, "header", "Rises with each request; a repeated one has no effect.", _COUNT),
+    Parameter(INSTANCE, "header", "The only process of the service that may take it.", _TEXT),
 )
 _READER: Final = _identity(required=False)
 _GROUP: Final = Parameter("group", "query", "Consumer group.", _TEXT, required=True)
 _ANY_GROUP: Final = Parameter("group", "query", "Only this consumer group.", _TEXT)
 _TOPICS: Final[dict[str, Any]] = {"type": "array", "items": {"type": "string"}}
-_WRITES: Final = (400, 409, 413, 415, 421, 429, 503)
+_WRITES: Final = (400, 409, 412, 413, 415, 421, 429, 503)
 _READS: Final = (400, 409, 421, 429, 503)
 
 OPERATIONS: Final = (

@@ -101,6 +101,19 @@ def test_a_foreign_host_is_refused(service: Running, host: str) -> None:
             assert code_of(answer) == (421, "foreign_host")
 
 
+def test_a_request_for_another_process_is_refused(service: Running) -> None:
+    """It may be older than what that one was given last."""
+    body = {"group": "g", "offsets": [{"topic": "t", "partition": 0, "offset": 1}]}
+    with service.http() as client:
+        ours = client.get("/livez").headers["Offsetmgr-Instance"]
+        for meant_for, status in (("earlier", 412), (ours, 200)):
+            headers = {"Offsetmgr-Client": "x", "Offsetmgr-Instance": meant_for}
+            answer = client.post("/v1/offsets", json=body, headers=headers)
+            assert answer.status_code == status
+        answer = client.get("/v1/managers", headers={"Offsetmgr-Instance": "earlier"})
+        assert code_of(answer) == (412, "other_instance")
+
+
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:1", "[::1]:80", "LOCALHOST:8741"])
 def test_the_names_of_loopback_are_taken(service: Running, host: str) -> None:
     """With any port, as a forwarded one differs."""

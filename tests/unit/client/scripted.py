@@ -186,6 +186,8 @@ class ScriptedService:
         incarnation = int(seen.headers.get("offsetmgr-incarnation", "0"))
         if incarnation < self._highest.get(client, 0):
             return 409, error_body("client_fenced", "a newer incarnation has taken over")
+        if seen.headers.get("offsetmgr-instance", self.instance) != self.instance:
+            return 412, error_body("other_instance", "the request is for another process")
         self._highest[client] = incarnation
         key = (f"{client}/{incarnation}", seen.sequence or -1, self.instance)
         if seen.sequence is not None and key in self._answers:

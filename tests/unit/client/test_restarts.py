@@ -139,6 +139,31 @@ def test_sync_over_a_restart(service: ScriptedService, client: OffsetClient) -> 
     assert service.kafka == {KEY: OffsetAndMetadata(5)}
 
 
+def test_an_outdated_sync_over_a_restart(service: ScriptedService, client: OffsetClient) -> None:
+    """What was sent before a newer offset is not given to a service that never heard of that."""
+    client.submit("g", {("orders", 3): 5}, sync=True)
+    answer = threading.Event()
+    service.script("/v1/offsets", Fault(act=False, cut=True, hold=answer))
+    waiting = threading.Thread(
+        target=lambda: client.submit("g", {("orders", 3): 8}, sync=True, timeout=20)
+    )
+    waiting.start()
+    service.wait_for(lambda: len(service.of("/v1/offsets")) == 2)
+    client.submit("g", {("orders", 3): 6}, rewind=True)
+    service.wait_for(lambda: service.taken.get(KEY, {}).get("offset") == 6)
+    service.restart()
+    answer.set()
+    waiting.join()
+    assert service.kafka == {KEY: OffsetAndMetadata(6)}
+    outdated = [
+        seen.headers.get("offsetmgr-instance")
+        for seen in service.of("/v1/offsets")
+        if seen.body["offsets"][0]["offset"] == 8
+    ]
+    assert len(outdated) > 1
+    assert set(outdated) == {"instance-1"}
+
+
 def test_a_lost_answer_to_stop(service: ScriptedService, client: OffsetClient) -> None:
     """A stop whose answer was lost still learns what was committed."""
     service.script("/v1/stop", CUT, CUT, CUT)
