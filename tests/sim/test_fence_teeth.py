@@ -48,7 +48,7 @@ def test_a_fenced_service_that_asks_again(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_lost_seat_taken_back_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that does not look whether somebody else was there meanwhile is found."""
-    monkeypatch.setattr(Seat, "regained", lambda _self, _joined: True)
+    monkeypatch.setattr(Seat, "regained", lambda *_, **__: True)
     assert "had taken over" in found(since=20)
 
 
@@ -103,7 +103,7 @@ def test_a_service_that_fences_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Seat, "grant", forget)
     monkeypatch.setattr(Seat, "take", taken)
-    assert "last, and yet" in found(since=130)
+    assert "last, and yet" in found(since=380)
 
 
 def test_heartbeats_without_need(monkeypatch: pytest.MonkeyPatch) -> None:

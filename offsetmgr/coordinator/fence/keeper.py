@@ -216,9 +216,10 @@ class Keeper:
     async def _take(self, seat: Seat, link: Link) -> Failure | None:
         lost = seat.place
         joined = await self._join(link, lost or Place(seat.group, INSTANCE, ""))
-        regaining = False
+        regaining = twice = False
         if lost is not None and joined.error in {FENCED_INSTANCE_ID, UNKNOWN_MEMBER_ID}:
-            if joined.error == FENCED_INSTANCE_ID and not await self._is_ours(seat):
+            twice = joined.error == FENCED_INSTANCE_ID
+            if twice and not await self._is_ours(seat):
                 return await self._fenced(seat)
             regaining = True
             seat.unanswered += 1
@@ -230,7 +231,7 @@ class Keeper:
         if not alone(joined):
             await link.send(wire.leave_group(place))
             return await self._held_by_members(seat)
-        if regaining and not seat.regained(joined):
+        if regaining and not seat.regained(joined, twice=twice):
             await link.send(wire.leave_group(place))
             return self._fence(seat, had_by_another(seat.group))
         if lost is not None:

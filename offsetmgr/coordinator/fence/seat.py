@@ -133,13 +133,17 @@ class Seat:
         """Why nothing is committed, where the service is fenced."""
         return Failure(error_info(FENCED_INSTANCE_ID), self.why)
 
-    def regained(self, joined: Joined) -> bool:
-        """Whether nobody else can have had the seat since it was lost."""
+    def regained(self, joined: Joined, *, twice: bool) -> bool:
+        """Whether nobody else can have had the seat since it was lost.
+
+        ``twice``: the one that was in it was this service already, and had not heard of it.  Where
+        nobody was in it, one generation more is that of somebody else who has come and gone.
+        """
         if self.place is None:
             return True
         alone = self.place.generation + _ALONE
         # With two answers lost, one more generation may be ours or somebody else's.
-        return alone <= joined.generation <= alone + min(self.unanswered, 1)
+        return alone <= joined.generation <= alone + twice
 
 
 def alone(joined: Joined) -> bool:
