@@ -47,6 +47,10 @@ class FenceJudge(Referee):
         """Services that had a group when another one took it over, and which that was."""
         self._passed_over: dict[tuple[str, str], None] = {}
         """Services that had a group when the place was given to another one, seated or not."""
+        self._sat: dict[tuple[str, str], None] = {}
+        """Who sat in Kafka's eyes, and did not leave, by group."""
+        self._unaware: dict[tuple[str, str], None] = {}
+        """Those of them who had not heard of it when a newer one sat down."""
         self._stands: dict[ManagerKey, OffsetAndMetadata] = {}
         self._beats: dict[tuple[str, str], int] = defaultdict(int)
         self._fenced: dict[str, dict[str, None]] = defaultdict(dict)
@@ -76,6 +80,9 @@ class FenceJudge(Referee):
             if older is not newer and older.has_had(group):
                 self.met["fence: takeover"] += 1
                 self._ousted.setdefault((older.name, group), newer.name)
+            elif older is not newer and (older.name, group) in self._sat:
+                self._unaware[older.name, group] = None
+        self._sat[client_id, group] = None
 
     def granted(self, group: str, client_id: str) -> None:
         """A member is given the place.
@@ -100,12 +107,14 @@ class FenceJudge(Referee):
         if now_s - unheard_s >= SESSION_S:
             self.met["fence: place lapsed unheard"] += 1
             self.orphaned[group] = None
-        if (client_id, group) in self._ousted:
+        unaware = (client_id, group) in self._unaware and given.has_had(group)
+        if unaware or (client_id, group) in self._ousted:
             self.met["fence: ousted service let in"] += 1
             self.orphaned[group] = None
 
     def left(self, group: str, client_id: str, asked_by: str) -> None:
         """A member's place was given up."""
+        self._sat.pop((client_id, group), None)
         if client_id != asked_by:
             self.blame(f"{asked_by} took away the place of {client_id} in {group}")
 

@@ -226,7 +226,7 @@ class Keeper:
             joined = await self._join(link, lost._replace(member=""))
             seat.unanswered -= 1
         if joined.error:
-            return await self._not_joined(seat, joined.error)
+            return await self._not_joined(seat, joined.error, first=lost is None)
         place = Place(seat.group, INSTANCE, joined.member, joined.generation)
         if not alone(joined):
             await link.send(wire.leave_group(place))
@@ -242,11 +242,8 @@ class Keeper:
         self, seat: Seat, place: Place, link: Link, *, first: bool
     ) -> Failure | None:
         code = wire.read_error(await link.send(wire.sync_group(place, wire.NOTHING_ASSIGNED)))
-        if code == FENCED_INSTANCE_ID and first:
-            seat.contested = True
-            return Failure(JOINING)
         if code:
-            return await self._not_joined(seat, code)
+            return await self._not_joined(seat, code, first=first)
         seat.take(place, now())
         log.debug("group_held", group=seat.group, generation=place.generation)
         return None
@@ -290,9 +287,10 @@ class Keeper:
         )
         return wire.read_joined(await link.send(request, JOIN_S))
 
-    async def _not_joined(self, seat: Seat, code: int) -> Failure:
+    async def _not_joined(self, seat: Seat, code: int, *, first: bool) -> Failure:
         if code == FENCED_INSTANCE_ID:
-            return await self._fenced(seat)
+            seat.contested = first
+            return Failure(JOINING) if first else await self._fenced(seat)
         if code == INCONSISTENT_GROUP_PROTOCOL:
             return await self._held_by_members(seat)
         if code in MOVED:
