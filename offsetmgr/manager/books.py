@@ -56,6 +56,8 @@ class Books:
         self.bounds = Bounds(settings)
         for partition in ledger.doubted():
             self.watch(partition)
+        # After a crash: what was to be read, and so looked at again, is not known any more.
+        self.reads.awaiting.update(self.watched)
 
     def expect(self, members: Mapping[TopicPartition, Member]) -> None:
         """Serve these; their initial offsets are wanted."""

@@ -82,6 +82,11 @@ class CommitPlan:
 
     def detach(self, partition: TopicPartition, now: float) -> None:
         """The manager is gone; what it did not commit is in its answer."""
+        member = self._members.get(partition)
+        acknowledged = None if member is None else member.slot.reopened
+        if acknowledged is not None:
+            # It is put back without its manager.
+            self._ledger.keep(partition, acknowledged, now)
         self._books.forget(partition)
         self._ledger.depart(partition, now)
         self._books.watch(partition)

@@ -67,6 +67,7 @@ class SubmitSlot:
     __slots__ = (
         "_dropped",
         "_newest",
+        "_reopened",
         "_rewind",
         "_settled",
         "armed",
@@ -95,6 +96,7 @@ class SubmitSlot:
         """How many lower offsets were refused."""
         self._dropped: Version | None = None
         self._newest: Version | None = None
+        self._reopened: Version | None = None
         self._rewind = False
         self._settled = 0
 
@@ -258,7 +260,14 @@ class SubmitSlot:
             if newest is None or newest.number != number or number > self._settled:
                 return False
             self._settled, self.armed = number - 1, True
+            self._reopened = newest
             return True
+
+    @property
+    def reopened(self) -> Version | None:
+        """What was acknowledged, is not committed any more, and was not committed again yet."""
+        version = self._reopened
+        return version if version is not None and version.number > self._settled else None
 
     def follow(self, theirs: OffsetAndMetadata) -> None:
         """Somebody else committed ``theirs``: the floor from now on, and news what is not that."""

@@ -293,7 +293,7 @@ class Judge(Referee):
     def final(self) -> None:
         """All that was acknowledged or submitted stands, unless somebody else changed it."""
         for group in self._sent:
-            self.learn_answer(group, newer=0)
+            self.learn_answer(group)
         if self._promises:
             self.blame(f"never answered: {self._promises}")
         for key, truth in self.truths.items():

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.coordinator.base import CommitResult, FetchResult
 from offsetmgr.coordinator.memory import BrokerState
@@ -16,11 +15,8 @@ if TYPE_CHECKING:
 
     from actors.testing import SimSystem
     from offsetmgr.coordinator.base import Failure
-    from offsetmgr.coordinator.memory import MemoryCoordinator, Request
+    from offsetmgr.coordinator.memory import MemoryCoordinator, Request, _Call
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
-
-_LOOK_BACK: Final = 50
-"""How many requests back the previous one of the same group is looked for."""
 
 
 class ViolationError(AssertionError):
@@ -70,6 +66,8 @@ class Referee(ABC):
         """How often something happened that a simulation is there to try."""
         self._orders = 0
         self._sent: dict[str, Request] = {}
+        self._asked: dict[str, _Call[Any]] = {}
+        """The last request of each group, with its answer when there is one."""
         self._unread: dict[str, set[TopicPartition]] = defaultdict(set)
         self._violation: str | None = None
 
@@ -81,6 +79,7 @@ class Referee(ABC):
         """Watch the requests of this coordinator from now on."""
         self._coordinator = coordinator
         self._sent.clear()
+        self._asked.clear()
         self._unread.clear()
 
     def blame(self, what: str) -> None:
@@ -101,19 +100,19 @@ class Referee(ABC):
     def sent(self, request: Request) -> None:
         """A request is on its way."""
         group = request.group
+        self.learn_answer(group)
         self._sent[group] = request
+        self._asked[group] = self._coordinator._calls[-1]
         if self._coordinator.most_in_flight(group) > 1:
             self.blame(f"{group}: two requests in flight: {request}")
-        self.learn_answer(group)
         unread = self._unread[group].intersection(request.offsets)
         if unread:
             self.blame(f"{group}: after an unknown outcome {unread} was written before it was read")
 
-    def learn_answer(self, group: str, newer: int = 1) -> None:
-        """Look at the answer to the request before: what is unknown has to be read."""
-        calls = reversed(self._coordinator._calls)
-        earlier = [c.request for c in islice(calls, newer, _LOOK_BACK) if c.request.group == group]
-        answer = earlier[0].answer if earlier else None
+    def learn_answer(self, group: str) -> None:
+        """Look at the answer to the last request: what is unknown has to be read."""
+        last = self._asked.get(group)
+        answer = None if last is None else last.request.answer
         unread = self._unread[group]
         if isinstance(answer, CommitResult):
             unknown = [p for p, f in answer.failures.items() if f.info.verdict is Verdict.UNKNOWN]

@@ -67,6 +67,7 @@ class ServiceProcess:
         self._rng = rng
         self._judge = judge
         self.draining = False
+        self._frozen_s = 0.0
         self.process = Process(host, f"service{number}")
         self.loop = Loop(self.process)
         self.coordinator = MemoryCoordinator(
@@ -160,6 +161,7 @@ class ServiceProcess:
         """SIGTERM: commit what is held, then end."""
         done: Future[dict[ManagerKey, StopResult]] = Future()
         self.draining = True
+        self._frozen_s = self.process.frozen_s
 
         async def shut_down() -> None:
             self.assembly.service.drain()
@@ -172,6 +174,11 @@ class ServiceProcess:
             self._host.timers.call_after(0.0, self._end)
 
         self.loop.create_task(shut_down(), name="drain")
+
+    @property
+    def frozen_at_drain(self) -> bool:
+        """Whether it stood still on its way to its end, and so may have run out of time."""
+        return self.process.frozen_s > self._frozen_s
 
     def _end(self) -> None:
         self.process.kill()

@@ -273,7 +273,7 @@ class ServiceWorld:
             isinstance(each.error, OffsetRegressionError) or self.judge.fates[key].tampered
             for key, each in left.items()
         )
-        if self.weather.calm and not excused:
+        if self.weather.calm and not excused and not service.frozen_at_drain:
             self.judge.blame(f"nothing went wrong, yet the drain left {left}")
 
     # Kafka and the clock.

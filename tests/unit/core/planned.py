@@ -62,6 +62,18 @@ class Group:
         self.attach(*partitions)
         self.fetch({tp(p): None if committed is None else at(committed) for p in partitions})
 
+    def crash(self) -> None:
+        """A new committer begins where the old one left its ledger and its managers."""
+        self.plan = CommitPlan(self.settings, Random(1), self.ledger)  # noqa: S311 -- jitter
+        members = {tp(number): member for number, member in self.members.items()}
+        self.plan.recover(members, self.now)
+        self._in_flight = None
+
+    def detach(self, partition: int) -> None:
+        """A manager is gone."""
+        del self.members[partition]
+        self.plan.detach(tp(partition), self.now)
+
     def fetch(
         self,
         offsets: dict[TopicPartition, OffsetAndMetadata | None],

@@ -130,6 +130,32 @@ class TestUnknownOutcomes:
         lost.read({0: 12})
         assert sent(lost.commit(after_s=0.0)) == {0: 13}
 
+    def test_what_was_being_put_back_is_when_its_manager_is_gone(self, lost: Group) -> None:
+        """It was acknowledged; that a stop could not wait for it takes nothing back."""
+        lost.read({0: 10})
+        lost.submit(13)
+        lost.answer(lost.commit(after_s=1.0))
+        lost.wait()
+        lost.read({0: 12})
+        lost.answer(lost.commit(after_s=0.0), failures={0: LOADING})
+        lost.plan.detach(tp(0), lost.now)
+        lost.wait()
+        lost.read({0: 12})
+        assert sent(lost.commit(after_s=0.0)) == {0: 13}
+
+    def test_it_is_watched_over_a_crash_though_its_manager_is_gone(self, lost: Group) -> None:
+        """Whatever was to be read before is read again."""
+        lost.read({0: 10})
+        lost.submit(13)
+        lost.answer(lost.commit(after_s=1.0))
+        lost.detach(0)
+        lost.wait()
+        lost.read({0: 12})
+        lost.answer(lost.commit(after_s=0.0), failures={0: TIMED_OUT})
+        lost.crash()
+        lost.fetch({tp(0): at(12), tp(1): at(10)}, told=False)
+        assert sent(lost.commit(after_s=0.0)) == {0: 13}
+
     def test_a_successor_puts_right_what_lands_late(self, lost: Group) -> None:
         """It finds its predecessor's lost commit, and starts from what was acknowledged."""
         lost.read({0: 10})
