@@ -362,6 +362,17 @@ class Outbox:
             held.rewound_from = -1
         return True
 
+    def passed_over(
+        self, key: ManagerKey, value: OffsetAndMetadata, version: int
+    ) -> OffsetRegressionError | None:
+        """Set where Kafka has `value`, for which the service has dropped ours up to `version`."""
+        held = self._held.get(key)
+        if held is None or held.newest is None or held.rewind_version > version:
+            return None
+        if value.offset <= held.newest.offset:
+            return None
+        return OffsetRegressionError(str(key), held.newest.offset, value.offset)
+
     def stop(self, keys: Iterable[ManagerKey]) -> list[ManagerKey]:
         """Take no more offsets for `keys`; those of them that were not being stopped before."""
         stopped = []

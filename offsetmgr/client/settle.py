@@ -234,14 +234,17 @@ class Settling:
 
     def _apply(self, settled: wire.Settled, taken: Mapping[ManagerKey, int]) -> None:
         for key, value in settled.committed.items():
-            if self._is_passed_over(key, value, taken):
-                self._core.committed(key, value)
-            else:
-                self._core.committed(key, value, taken.get(key, 0))
-        for key, error in settled.uncommitted.items():
+            version = taken.get(key, 0)
+            with self._core.lock:
+                error = self._core.outbox.passed_over(key, value, version)
             if error is not None:
                 self._reasons[key] = error
-                if self._is_final(key, error, taken):
+                self._hopeless.add(key)
+            self._core.committed(key, value, version if error is None else 0)
+        for key, left in settled.uncommitted.items():
+            if left is not None:
+                self._reasons[key] = left
+                if self._is_final(key, left, taken):
                     self._hopeless.add(key)
         with self._core.lock:
             for key in self._targets:
@@ -259,20 +262,6 @@ class Settling:
                 # Else something newer is on its way, and may be high enough.
                 return held is None or held.version <= taken.get(key, 0)
         return isinstance(error, CoordinatorError) and not error.retriable
-
-    def _is_passed_over(
-        self, key: ManagerKey, value: OffsetAndMetadata, taken: Mapping[ManagerKey, int]
-    ) -> bool:
-        """Whether Kafka had a higher offset, for which the service has dropped ours."""
-        with self._core.lock:
-            held = self._core.outbox.get(key)
-            if held is None or held.newest is None or held.rewind_version > taken.get(key, 0):
-                return False
-            if value.offset <= held.newest.offset:
-                return False
-            self._reasons[key] = OffsetRegressionError(str(key), held.newest.offset, value.offset)
-            self._hopeless.add(key)
-            return True
 
     def _result(self) -> FlushResult:
         """What is known when the wait is over."""

@@ -136,7 +136,12 @@ class Commit:
             core.deliver(key, error)
         versions = {item.key: item.version for item in batch.items}
         for key, value in settled.committed.items():
-            core.committed(key, value, versions.get(key, 0))
+            version = versions.get(key, 0)
+            with core.lock:
+                dropped = core.outbox.passed_over(key, value, version)
+            if dropped is not None:
+                self._final[key] = dropped
+            core.committed(key, value, version if dropped is None else 0)
         for item in batch.items:
             refusal = refused.get(item.key.topic_partition)
             if refusal is not None:

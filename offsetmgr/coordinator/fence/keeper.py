@@ -214,6 +214,8 @@ class Keeper:
                 return _not_sent(error)
 
     async def _take(self, seat: Seat, link: Link) -> Failure | None:
+        if seat.standing is Standing.FENCED:  # found out while the connection was made
+            return seat.refusal()
         lost = seat.place
         joined = await self._join(link, lost or Place(seat.group, INSTANCE, ""))
         regaining = twice = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import TYPE_CHECKING
 
@@ -137,6 +138,17 @@ def test_sync_over_a_restart(service: ScriptedService, client: OffsetClient) -> 
     service.up()
     waiting.join()
     assert service.kafka == {KEY: OffsetAndMetadata(5)}
+
+
+def test_a_late_sync_that_is_lower_than_what_stands(
+    service: ScriptedService, client: OffsetClient
+) -> None:
+    """The service has dropped it for a newer one, which it refused: that is no success."""
+    stands = {"topic": "orders", "partition": 3, "offset": 60, "metadata": "", "leader_epoch": None}
+    answer = {"accepted": 1, "refused": [], "committed": [stands], "uncommitted": []}
+    service.script("/v1/offsets", Fault(act=False, status=200, body=json.dumps(answer).encode()))
+    with pytest.raises(OffsetRegressionError, match="offset 16 is lower than 60"):
+        client.submit("g", {("orders", 3): 16}, sync=True, timeout=600)
 
 
 def test_an_outdated_sync_over_a_restart(service: ScriptedService, client: OffsetClient) -> None:
