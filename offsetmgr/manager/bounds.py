@@ -107,6 +107,11 @@ class Bounds:
         for held in books:
             held.pop(partition, None)
 
+    def withdraw(self, partition: TopicPartition) -> None:
+        """What was to be committed before somebody else did is looked at anew."""
+        for held in (self._waiting, self._reading, self._cleared):
+            held.pop(partition, None)
+
     def admit(self, partition: TopicPartition, version: Version) -> Version | None:
         """What to commit where ``version`` is due; None until the ends of its log are known."""
         cleared = self._cleared.pop(partition, None)

@@ -136,8 +136,8 @@ class Desk:
             return StopResult(self.acknowledged)
         return StopResult(self.acknowledged, wanted.value, self.state.last_error)
 
-    def flushed(self) -> StopResult:
-        """The same for a flush, which also tells that what was submitted last was dropped."""
+    def settled(self) -> StopResult:
+        """The same where nothing is under way; also tells that the last submit was dropped."""
         left, dropped = self.left(), self.slot.dropped
         if self.result is not None or left.uncommitted is not None or dropped is None:
             return left

@@ -242,9 +242,12 @@ class GroupCommitter(PooledActor):
             return list(desks)
         sent, others = flight.request.versions.get, []
         for desk in desks:
-            version = sent(desk.slot.where)
-            # One that is settled goes out to be kept alive; nobody has to wait for that.
-            if version is None or version.number <= desk.slot.settled or desk.result is not None:
+            slot = desk.slot
+            version = sent(slot.where)
+            # One that is settled goes out to be kept alive; nobody has to wait for that.  Nor is
+            # an older one the answer, where the newest one's log has to be looked at first.
+            known = version is None or version.number <= slot.settled or version is not slot.seen
+            if version is None or known or desk.result is not None:
                 others.append(desk)
             elif ticket is not None:
                 # A newer one came after the flush.
@@ -258,7 +261,7 @@ class GroupCommitter(PooledActor):
         versions = wanted_of([desk.slot for desk in desks])
         for desk, version in zip(desks, versions, strict=True):
             if version is None or desk.result is not None:
-                left.append((desk, desk.flushed()))
+                left.append((desk, desk.settled()))
                 continue
             if ticket is not None:
                 desk.wait(version.number, ticket, now)

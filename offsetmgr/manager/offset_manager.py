@@ -152,7 +152,7 @@ class OffsetManager(PooledActor):
         """End; again where an earlier instance failed over it."""
         desk = self._desk
         first = desk.result is None
-        result = desk.result = desk.result or answer or desk.left()
+        result = desk.result = desk.result or answer or desk.settled()
         desk.slot.close()
         desk.initial.close()
         desk.committed.close()

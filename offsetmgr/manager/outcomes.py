@@ -182,6 +182,9 @@ class Outcomes:
         """Somebody else committed ``found`` over ``kept``."""
         foreign, slot = self._ledger.foreign, self._members[partition].slot
         failure = foreign.found(partition, found)
+        if self._books.bounds.before_commits:
+            self._books.bounds.withdraw(partition)
+            self._dirty.expect(self._dirty.get(partition))
         if foreign.policy == "overwrite":
             # As if it were new: until it is committed again nobody needs to look.
             self._ledger.keep(partition, kept, now)

@@ -108,6 +108,11 @@ class SubmitSlot:
             return self._see()
 
     @property
+    def seen(self) -> Version | None:
+        """The newest that somebody has looked at; what came since is newer."""
+        return self._newest
+
+    @property
     def dirty(self) -> bool:
         """Whether the newest offset is not known to be committed."""
         return self.wanted() is not None

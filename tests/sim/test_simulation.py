@@ -11,12 +11,17 @@ from typing import Final
 import pytest
 
 from offsetmgr.manager import state as machine
-from tests.sim.run import main, transition
+from tests.sim.run import main, run_seed, silence, transition
 
 ROOT: Final = Path(__file__).parents[2]
 SEEDS: Final = 2_000
 GUARD_S: Final = 600
 """A guard against a run that hangs, on a machine that has much else to do."""
+
+ONCE_FAILED: Final = (
+    3879, 9929, 10254, 13887, 16292, 18532, 20804, 22060, 23181, 24974, 25064, 25254, 29379, 31862,
+    34095, 39034, 39169, 39232, 44562, 48572, 51412, 52397, 57428, 62442, 65769, 72780, 73997,
+)  # fmt: skip
 
 WEATHER: Final = (
     "slow", "beyond the deadline", "refuse all", "refuse some", "deny", "lose", "half apply",
@@ -88,6 +93,13 @@ def _split(line: str) -> tuple[str, str]:
 
 
 @pytest.mark.timeout(GUARD_S)
+@pytest.mark.parametrize("seed", ONCE_FAILED)
+def test_a_seed_that_once_failed(seed: int) -> None:
+    """What was mended stays so, as long as the seed leads there."""
+    with silence():
+        run_seed(seed)
+
+
 def test_a_seed_replays_to_the_last_step_in_any_process() -> None:
     """The same seeds give the same runs, so that a failure can be looked at again anywhere."""
     fingerprints = {
