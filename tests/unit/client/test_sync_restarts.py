@@ -1,0 +1,75 @@
+"""Sync submits over lost answers and restarts of the service."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsetmgr.errors import OffsetRegressionError
+from offsetmgr.types import ManagerKey, OffsetAndMetadata
+from tests.unit.client.scripted import CUT, Fault
+
+if TYPE_CHECKING:
+    from offsetmgr.client import OffsetClient
+    from tests.unit.client.scripted import ScriptedService
+
+KEY = ManagerKey("g", "orders", 3)
+
+
+def test_a_lost_answer_to_sync(service: ScriptedService, client: OffsetClient) -> None:
+    """A sync submit whose answer was lost repeats its sequence and gets the answer."""
+    service.script("/v1/offsets", CUT, CUT, CUT)
+    client.submit("g", {("orders", 3): 5}, sync=True, timeout=20)
+    assert len({seen.sequence for seen in service.of("/v1/offsets")}) == 1
+
+
+def test_sync_over_a_restart(service: ScriptedService, client: OffsetClient) -> None:
+    """A sync submit waits out a restart of the service and commits with its successor."""
+    service.down()
+    waiting = threading.Thread(
+        target=lambda: client.submit("g", {("orders", 3): 5}, sync=True, timeout=20)
+    )
+    waiting.start()
+    service.restart()
+    service.up()
+    waiting.join()
+    assert service.kafka == {KEY: OffsetAndMetadata(5)}
+
+
+def test_a_late_sync_that_is_lower_than_what_stands(
+    service: ScriptedService, client: OffsetClient
+) -> None:
+    """The service has dropped it for a newer one, which it refused: that is no success."""
+    stands = {"topic": "orders", "partition": 3, "offset": 60, "metadata": "", "leader_epoch": None}
+    answer = {"accepted": 1, "refused": [], "committed": [stands], "uncommitted": []}
+    service.script("/v1/offsets", Fault(act=False, status=200, body=json.dumps(answer).encode()))
+    with pytest.raises(OffsetRegressionError, match="offset 16 is lower than 60"):
+        client.submit("g", {("orders", 3): 16}, sync=True, timeout=600)
+
+
+def test_an_outdated_sync_over_a_restart(service: ScriptedService, client: OffsetClient) -> None:
+    """What was sent before a newer offset is not given to a service that never heard of that."""
+    client.submit("g", {("orders", 3): 5}, sync=True)
+    answer = threading.Event()
+    service.script("/v1/offsets", Fault(act=False, cut=True, hold=answer))
+    waiting = threading.Thread(
+        target=lambda: client.submit("g", {("orders", 3): 8}, sync=True, timeout=20)
+    )
+    waiting.start()
+    service.wait_for(lambda: len(service.of("/v1/offsets")) == 2)
+    client.submit("g", {("orders", 3): 6}, rewind=True)
+    service.wait_for(lambda: service.taken.get(KEY, {}).get("offset") == 6)
+    service.restart()
+    answer.set()
+    waiting.join()
+    assert service.kafka == {KEY: OffsetAndMetadata(6)}
+    outdated = [
+        seen.headers.get("offsetmgr-instance")
+        for seen in service.of("/v1/offsets")
+        if seen.body["offsets"][0]["offset"] == 8
+    ]
+    assert len(outdated) > 1
+    assert set(outdated) == {"instance-1"}
