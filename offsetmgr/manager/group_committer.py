@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from offsetmgr.manager.desk import Desk
     from offsetmgr.manager.ledger import Ledger
     from offsetmgr.manager.observer import Observer
-    from offsetmgr.manager.requests import Notes, Request
+    from offsetmgr.manager.requests import AllCommitted, Notes, Request
     from offsetmgr.manager.ticket import Ticket
     from offsetmgr.manager.tray import Tray
     from offsetmgr.types import StopResult, TopicPartition
@@ -375,7 +375,7 @@ class GroupCommitter(PooledActor):
         self._roster.flight = None
         request = flight.request
         kind: Literal["commit", "fetch"] = "fetch"
-        notes: Notes
+        notes: Notes | AllCommitted
         if isinstance(request, CommitRequest):
             kind = "commit"
             notes = self._plan.committed(request, result, now)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import repeat
-from operator import is_
+from itertools import islice
+from operator import is_, itemgetter
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.errors import Scope, Verdict
 from offsetmgr.manager.ledger import Holding, same
 from offsetmgr.manager.requests import (
+    AllCommitted,
     CommitRequest,
     FetchRequest,
     InitialFailed,
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from offsetmgr.manager.requests import Member, Note, Notes
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
-_new: Final = tuple.__new__
-"""Makes a named tuple in half the time; for what is made once for each offset."""
+_number_of: Final = itemgetter(0)
+"""The number of a version."""
 
 
 def settled(member: Member, version: Version, now: float) -> bool:
@@ -239,7 +240,9 @@ class Outcomes:
 
     # Commits.
 
-    def committed(self, request: CommitRequest, result: CommitResult, now: float) -> Notes:
+    def committed(
+        self, request: CommitRequest, result: CommitResult, now: float
+    ) -> Notes | AllCommitted:
         """Each partition is committed, refused or unknown."""
         # All of it stands in the ledger before anybody is told: an observer that fails must not
         # make what was committed here look like somebody else's.
@@ -247,7 +250,7 @@ class Outcomes:
         plain = not result.failures and not self._ledger.foreign
         if plain and all(map(is_, map(self._members.get, asked), asked.values())):
             self._ledger.keep_all(request.versions, now)
-            notes = self._all_settled(request, now)
+            notes: Notes | AllCommitted = self._all_settled(request, now)
         else:
             notes = self._mixed(request, result, now)
         group_wide = any(f.info.scope is Scope.GROUP for f in result.failures.values())
@@ -255,22 +258,22 @@ class Outcomes:
         self._dirty.expect_all(request.versions)
         return notes
 
-    def _all_settled(self, request: CommitRequest, now: float) -> Notes:
-        versions, told = request.versions, []
+    def _all_settled(self, request: CommitRequest, now: float) -> AllCommitted:
+        versions, told = request.versions, 0
         try:
             for member, version in zip(request.members.values(), versions.values(), strict=True):
-                told.append((member.slot, version.number))
+                told += 1
                 member.acknowledge(version, now)
         finally:
             # What was told must not be committed again over somebody else's offset.
-            clean = settle_all(told)
+            slots = [member.slot for member in islice(request.members.values(), told)]
+            clean = settle_all(slots, map(_number_of, versions.values()))
         again = zip(versions, clean, strict=True)
         newer = [] if all(clean) else [p for p, c in again if not c and self._submitted(p)]
         self._dirty.remove_all(versions)
         for partition in newer:
             self._dirty.requeue(partition, now)
-        outcomes = zip(versions.values(), clean, strict=True)
-        return list(zip(versions, map(_new, repeat(VersionCommitted), outcomes), strict=False))
+        return AllCommitted(request, clean)
 
     def _mixed(self, request: CommitRequest, result: CommitResult, now: float) -> Notes:
         """The same where not all of it simply succeeded."""

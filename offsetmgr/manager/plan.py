@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from offsetmgr.manager.bounds import LogsRequest
     from offsetmgr.manager.dirty import Entry
     from offsetmgr.manager.ledger import Ledger
-    from offsetmgr.manager.requests import Member, Notes, Request
+    from offsetmgr.manager.requests import AllCommitted, Member, Notes, Request
     from offsetmgr.manager.slot import Version
     from offsetmgr.types import TopicPartition
 
@@ -268,6 +268,8 @@ class CommitPlan:
         """The ends of some logs are known: what waited for them is due, or lies outside."""
         return self._outcomes.logs_read(request, logs, now)
 
-    def committed(self, request: CommitRequest, result: CommitResult, now: float) -> Notes:
+    def committed(
+        self, request: CommitRequest, result: CommitResult, now: float
+    ) -> Notes | AllCommitted:
         """Each partition is committed, refused or unknown."""
         return self._outcomes.committed(request, result, now)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from offsetmgr.coordinator.base import Failure
     from offsetmgr.manager.slot import SubmitSlot, Version
@@ -67,6 +68,21 @@ class VersionCommitted(NamedTuple):
 
     version: Version
     clean: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AllCommitted:
+    """The coordinator holds all versions of a request: a note for each, as it is gone through."""
+
+    request: CommitRequest
+    clean: Sequence[bool]
+    """Where nothing newer waits."""
+
+    def __iter__(self) -> Iterator[tuple[TopicPartition, VersionCommitted]]:
+        for (partition, version), clean in zip(
+            self.request.versions.items(), self.clean, strict=True
+        ):
+            yield partition, VersionCommitted(version, clean)
 
 
 class VersionFailed(NamedTuple):

@@ -239,9 +239,10 @@ class SubmitSlot:
 
     def mark_settled(self, number: int) -> bool:
         """``settle``, with the lock held."""
-        self._settled = max(self._settled, number)
+        if number > self._settled:
+            self._settled = number
         newest = self._newest if self.pending is None else self._see()
-        if newest is not None and newest.number > number:
+        if newest is not None and newest[0] > number:
             return False
         self.armed = self._rewind = False
         return True
@@ -327,17 +328,14 @@ def wanted_of(slots: Iterable[SubmitSlot]) -> list[Version | None]:
     return wanted
 
 
-def settle_all(settled: Iterable[tuple[SubmitSlot, int]]) -> list[bool]:
+def settle_all(slots: Iterable[SubmitSlot], numbers: Iterable[int]) -> list[bool]:
     """``SubmitSlot.settle`` for each of these; those that share a tray in one step."""
     clean: list[bool] = []
-    for tray, shared in groupby(settled, _tray_of_first):
+    versions = iter(numbers)
+    for tray, shared in groupby(slots, _tray_of):
         with tray.lock:
-            clean += [slot.mark_settled(number) for slot, number in shared]
+            clean += [slot.mark_settled(next(versions)) for slot in shared]
     return clean
-
-
-def _tray_of_first(settled: tuple[SubmitSlot, int]) -> Tray:
-    return settled[0].tray
 
 
 _tray_of: Final = attrgetter("tray")

@@ -14,6 +14,7 @@ from offsetmgr.errors import (
 )
 from offsetmgr.manager import state as machine
 from offsetmgr.manager.requests import (
+    AllCommitted,
     InitialFailed,
     InitialKnown,
     Noticed,
@@ -51,10 +52,32 @@ class Teller:
         self._resolve(desk, inf, desk.left(), answers)
         _answer(answers)
 
-    def tell(self, notes: Notes, now: float) -> None:
+    def tell(self, notes: Notes | AllCommitted, now: float) -> None:
         """Pass answers on: to whoever flushes, then to the managers whose life they change."""
-        if not notes:
-            return
+        if isinstance(notes, AllCommitted):
+            self._tell_all(notes, now)
+        elif notes:
+            self._tell_each(notes, now)
+
+    def _tell_all(self, notes: AllCommitted, now: float) -> None:
+        """The same for what simply succeeded, where hardly a manager has to hear of it."""
+        answers: Answers = defaultdict(list)
+        desks = map(self._desks.get, notes.request.versions)
+        each = zip(desks, notes.request.versions.values(), notes.clean, strict=True)
+        others: Notes = []
+        for desk, version, clean in each:
+            if desk is None:
+                continue
+            if desk.troubled or desk.slot.closed or not clean:
+                others.append((desk.slot.where, _new(VersionCommitted, (version, clean))))
+            elif desk.waiters:
+                result = _new(StopResult, (version[1], None, None))
+                self._resolve(desk, version[0], result, answers)
+        _answer(answers)
+        if others:
+            self._tell_each(others, now)
+
+    def _tell_each(self, notes: Notes, now: float) -> None:
         answers: Answers = defaultdict(list)
         told: list[tuple[Desk, machine.Event]] = []
         desks = self._desks
