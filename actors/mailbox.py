@@ -169,33 +169,40 @@ class OneShot(Mailbox[T]):
 class Latest(Mailbox[T]):
     """Only the newest unread value: a put replaces the one that nobody has read."""
 
-    __slots__ = ("_value",)
+    __slots__ = ("_read", "_value")
 
     def __init__(self) -> None:
         super().__init__()
-        self._value: T | _Nothing = _NOTHING
+        # Each value in a tuple of its own, so that one that was put twice is news twice.
+        self._value: tuple[T] | None = None
+        self._read: tuple[T] | None = None
 
     def put(self, value: T) -> bool:
-        """As for any mailbox; spelled out, for what is put at every commit of every manager."""
-        with self._lock:
-            if self._closed:
-                return False
-            self._value = value
-            if self._ready is not None:
+        """As for any mailbox, but without the lock where nobody waits.
+
+        It is put at every commit of every manager. Only puts write the value and only readers
+        what is read, so neither undoes the other; and a reader that comes to wait first says so
+        and then looks once more, so it sees the value or is seen here.
+        """
+        if self._closed:
+            return False
+        self._value = (value,)
+        if self._ready is not None:
+            with self._lock:
                 self._ready.notify_all()
         if self._listeners:
             self._notify()
         return True
 
     def _store(self, value: T) -> None:
-        self._value = value
+        self._value = (value,)
 
     def _take(self) -> T:
-        value, self._value = self._value, _NOTHING
-        return cast("T", value)
+        taken = self._read = cast("tuple[T]", self._value)
+        return taken[0]
 
     def _holds(self) -> bool:
-        return self._value is not _NOTHING
+        return self._value is not self._read
 
 
 class DropOldest(Mailbox[T]):

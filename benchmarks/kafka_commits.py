@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Future
 
+    from offsetmgr.types import ManagerKey
+
 TIMEOUT_S = 60.0
 
 
@@ -71,14 +73,18 @@ def spawn(factory: Factory, groups: Sequence[str], size: int) -> list[ManagerHan
 
 
 def _commit_all(
-    factory: Factory, handles: Sequence[ManagerHandle], groups: Sequence[str], size: int, at: int
+    factory: Factory,
+    groups: Sequence[str],
+    partitions: Sequence[TopicPartition],
+    keys: Sequence[ManagerKey],
+    at: int,
 ) -> None:
     """Submitted as the service does it, a group at a time."""
-    offsets = {TopicPartition("bench", partition): at for partition in range(size)}
+    offsets = dict.fromkeys(partitions, at)
     for group in groups:
         if factory.submit(group, offsets):
             raise RuntimeError("an offset was refused")
-    left = factory.flush([handle.key for handle in handles], TIMEOUT_S).get()
+    left = factory.flush(keys, TIMEOUT_S).get()
     if any(result.uncommitted for result in left.values()):
         raise RuntimeError("not everything was committed")
 
@@ -91,7 +97,8 @@ def commits(bootstrap_servers: str, *, groups: int, size: int, rounds: int) -> N
     coordinator = KafkaCoordinator({"bootstrap.servers": bootstrap_servers})
     factory = Factory(coordinator)
     ours = [f"ours-{groups}-{number}" for number in range(groups)]
-    handles = spawn(factory, ours, size)
+    partitions = [TopicPartition("bench", partition) for partition in range(size)]
+    keys = [handle.key for handle in spawn(factory, ours, size)]
     contestants = [
         Contestant(
             f"bare loop, {len(many)} admin clients",
@@ -99,7 +106,7 @@ def commits(bootstrap_servers: str, *, groups: int, size: int, rounds: int) -> N
         ),
         Contestant(
             "offset managers",
-            lambda number: _commit_all(factory, handles, ours, size, number + 1),
+            lambda number: _commit_all(factory, ours, partitions, keys, number + 1),
         ),
     ]
     if groups > 1:

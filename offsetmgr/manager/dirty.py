@@ -14,12 +14,17 @@ if TYPE_CHECKING:
 
 
 class Entry(Retry):
-    """One partition with something to commit, and the pause after an error of its own."""
+    """A partition with something to commit, and the pause after an error of its own.
+
+    What is submitted together shares an entry for as long as nothing happens to one of them alone.
+    """
 
     since: float = -inf
     """``-inf`` once it was due: after an error only the pause counts."""
     refresh: bool = False
     """Whether not the newest version is to be committed, but the last committed one again."""
+    shared: bool = False
+    """Whether it may be that of several; then it has no pause, and is no refresh."""
 
 
 class DirtyBook:
@@ -35,20 +40,32 @@ class DirtyBook:
         self.urgent = False
         """Whether somebody waits: due now, whatever ``due_at`` says."""
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def __contains__(self, partition: object) -> bool:
         return partition in self._entries
 
     def get(self, partition: TopicPartition) -> Entry | None:
-        """The entry of ``partition``, if it is dirty."""
-        return self._entries.get(partition)
+        """The entry of ``partition``, if it is dirty; from now on its own."""
+        entry = self._entries.get(partition)
+        if entry is not None and entry.shared:
+            since = entry.since
+            entry = self._entries[partition] = Entry()
+            entry.since = since
+        return entry
 
     def items(self) -> list[tuple[TopicPartition, Entry]]:
         """All entries as of now; they may be removed while the caller goes through them."""
         return list(self._entries.items())
 
+    def different(self) -> list[Entry]:
+        """All entries, a shared one once."""
+        return list(dict.fromkeys(self._entries.values()))
+
     def mark(self, partition: TopicPartition, now: float, *, urgent: bool = False) -> None:
         """The newest version is to be committed; at once where ``urgent``."""
-        entry = self._entries.get(partition)
+        entry = self.get(partition)
         if entry is None:
             entry = self._entries[partition] = Entry()
             entry.since = now
@@ -59,24 +76,24 @@ class DirtyBook:
 
     def mark_all(self, partitions: Iterable[TopicPartition], since: float) -> None:
         """The newest versions are to be committed; the first of them was submitted at ``since``."""
-        entries, first = self._entries, Entry()
-        first.since = since
+        entries, fresh = self._entries, Entry()
+        fresh.since, fresh.shared = since, True
         for partition in partitions:
-            entry = entries.get(partition)
-            if entry is None:
-                entry = entries[partition] = Entry()
-                entry.since = since
-            else:
+            entry = entries.setdefault(partition, fresh)
+            if entry.refresh:
                 entry.refresh = False
-        self.expect(first)
+        self.expect(fresh)
 
     def mark_due(self, partition: TopicPartition) -> Entry:
         """The newest version is to be committed, as soon as pauses allow, unless it waits so."""
-        return self._entries.setdefault(partition, Entry())
+        entry = self.get(partition)
+        if entry is None:
+            entry = self._entries[partition] = Entry()
+        return entry
 
     def refresh(self, partition: TopicPartition) -> Entry:
         """Commit the last committed version again, unless something newer is to be anyway."""
-        entry = self._entries.get(partition)
+        entry = self.get(partition)
         if entry is None:
             entry = self._entries[partition] = Entry()
             entry.refresh = True
@@ -88,9 +105,9 @@ class DirtyBook:
         self._entries.pop(partition, None)
         self.mark(partition, now)
 
-    def remove(self, partition: TopicPartition) -> Entry | None:
+    def remove(self, partition: TopicPartition) -> None:
         """Nothing is to be committed there any more."""
-        return self._entries.pop(partition, None)
+        self._entries.pop(partition, None)
 
     def remove_all(self, partitions: Mapping[TopicPartition, object]) -> None:
         """Nothing is to be committed in all of these any more."""
@@ -102,7 +119,7 @@ class DirtyBook:
 
     def hurry(self) -> None:
         """Everything is due now, past errors forgiven once."""
-        for entry in self._entries.values():
+        for entry in self.different():
             entry.since = -inf
             if entry.attempts:
                 entry.forgive()
@@ -123,5 +140,5 @@ class DirtyBook:
     def expect_all(self, partitions: Iterable[TopicPartition]) -> None:
         """Look again no later than any of these is due that is still dirty."""
         if self._entries:
-            for partition in partitions:
-                self.expect(self._entries.get(partition))
+            for entry in dict.fromkeys(map(self._entries.get, partitions)):
+                self.expect(entry)

@@ -7,7 +7,9 @@ refused at once; what is submitted goes into slots; everything else is messages.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
 import pykka
 
@@ -171,7 +173,7 @@ class Factory:
 
         Keys without a live manager are left out of the answer.
         """
-        desks = self._find(keys)
+        desks = self._names.find_all(keys)
         ticket = self._ticket(desks, timeout_s, stopping=False)
         for tray, members in _by_tray(desks):
             self._hurry(tray, Hurry(members, ticket))
@@ -184,7 +186,7 @@ class Factory:
 
         Keys without a live manager are left out of the answer.
         """
-        return self.stop_desks(self._find(keys), timeout_s)
+        return self.stop_desks(self._names.find_all(keys), timeout_s)
 
     def stop_desks(
         self, desks: Sequence[Desk], timeout_s: float
@@ -226,10 +228,6 @@ class Factory:
         """Block on an answer that comes by ``timeout_s`` by itself."""
         return self._system.wait(future, timeout_s)
 
-    def _find(self, keys: Iterable[ManagerKey]) -> list[Desk]:
-        find = self._names.find
-        return [desk for key in keys if (desk := find(key)) is not None]
-
     def _ticket(self, desks: Sequence[Desk], timeout_s: float, *, stopping: bool) -> Ticket:
         ticket = Ticket(desks, self._system.clock.now() + timeout_s)
 
@@ -264,12 +262,15 @@ class Factory:
 
 def _by_tray(desks: Iterable[Desk]) -> Iterable[tuple[Tray, list[Desk]]]:
     found: dict[str, tuple[Tray, list[Desk]]] = {}
-    for desk in desks:
-        held = found.get(desk.key[0])
-        if held is None:
-            held = found[desk.key[0]] = (desk.slot.tray, [])
-        held[1].append(desk)
+    # Those of a group mostly come in a row.
+    for group, members in groupby(desks, _group_of):
+        row = list(members)
+        held = found.setdefault(group, (row[0].slot.tray, []))
+        held[1].extend(row)
     return found.values()
+
+
+_group_of: Final = attrgetter("key.group")
 
 
 def _default_rng() -> Random:

@@ -17,9 +17,9 @@ from offsetmgr.errors import error_info
 from offsetmgr.manager.idle import Idle
 from offsetmgr.manager.offset_manager import Abandon, Hurry, Leave, Rejoin
 from offsetmgr.manager.plan import CommitPlan
-from offsetmgr.manager.requests import CommitRequest, FetchRequest
+from offsetmgr.manager.requests import AllCommitted, CommitRequest, FetchRequest
 from offsetmgr.manager.slot import wanted_of
-from offsetmgr.manager.telling import Teller
+from offsetmgr.manager.telling import Flush, Teller
 from offsetmgr.manager.tray import Rung
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from offsetmgr.manager.desk import Desk
     from offsetmgr.manager.ledger import Ledger
     from offsetmgr.manager.observer import Observer
-    from offsetmgr.manager.requests import AllCommitted, Notes, Request
+    from offsetmgr.manager.requests import Notes, Request
     from offsetmgr.manager.ticket import Ticket
     from offsetmgr.manager.tray import Tray
     from offsetmgr.types import StopResult, TopicPartition
@@ -95,6 +95,8 @@ class Flight:
     request: Request
     future: Future[Any]
     started_at: float
+    flushes: list[Flush] = field(default_factory=list)
+    """Who waits for it."""
 
 
 @dataclass
@@ -241,6 +243,7 @@ class GroupCommitter(PooledActor):
         if flight is None or not isinstance(flight.request, CommitRequest):
             return list(desks)
         sent, others = flight.request.versions.get, []
+        flush = None if ticket is None else Flush(ticket)
         for desk in desks:
             slot = desk.slot
             version = sent(slot.where)
@@ -249,9 +252,12 @@ class GroupCommitter(PooledActor):
             known = version is None or version.number <= slot.settled or version is not slot.seen
             if version is None or known or desk.result is not None:
                 others.append(desk)
+            elif flush is not None and not desk.waiters:
+                flush.wait(desk, version)
             elif ticket is not None:
-                # A newer one came after the flush.
                 desk.wait(version.number, ticket, now)
+        if flush is not None:
+            flight.flushes.append(flush)
         return others
 
     def _wait_for_newest(self, desks: Sequence[Desk], ticket: Ticket | None, now: float) -> None:
@@ -277,7 +283,7 @@ class GroupCommitter(PooledActor):
     def _collect(self, now: float) -> None:
         """Tell the plan what was submitted; it is due an interval after the first of it."""
         touched, since = self._roster.tray.collect(now)
-        self._plan.mark_all_dirty((slot.where for slot in touched if slot.established), since)
+        self._plan.mark_all_dirty([slot.where for slot in touched if slot.established], since)
 
     def _pump(self) -> None:
         if self._roster.flight is not None:
@@ -383,7 +389,10 @@ class GroupCommitter(PooledActor):
             notes = self._plan.fetched(request, result, now)
         else:
             notes = self._plan.read_back(request, result, now)
-        self._teller.tell(notes, now)
+        if isinstance(notes, AllCommitted):
+            self._teller.tell_all(notes, flight.flushes, now)
+        else:
+            self._teller.tell(notes, now)
         size, failed = len(request.members), len(result.failures)
         self._observer.requested(kind, self._group, size, failed, now - flight.started_at)
 

@@ -99,9 +99,9 @@ class Ledger:
         found = self._kept.get(partition)
         return None if found is None else found[1]
 
-    def kept_of(self, partitions: Iterable[TopicPartition]) -> list[Version | None]:
+    def standing(self, partitions: Iterable[TopicPartition]) -> list[OffsetAndMetadata | None]:
         """What was committed last in each of these."""
-        return [found and found[1] for found in map(self._kept.get, partitions)]
+        return [found and found[1][1] for found in map(self._kept.get, partitions)]
 
     def kept_partitions(self) -> list[TopicPartition]:
         """Where something is committed."""

@@ -6,6 +6,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from offsetmgr.manager.desk import Desk
     from offsetmgr.manager.tray import Tray
     from offsetmgr.types import ManagerKey, TopicPartition
@@ -36,9 +38,20 @@ class Names:
 
     def find(self, key: ManagerKey) -> Desk | None:
         """The live manager of ``key``, if there is one."""
-        group = self.groups.get(key[0])
-        # Two names in one tuple, as a TopicPartition is, and quicker made than one.
-        return None if group is None else group.desks.get(key[1:])  # type: ignore[call-overload]
+        found = self.find_all((key,))
+        return found[0] if found else None
+
+    def find_all(self, keys: Iterable[ManagerKey]) -> list[Desk]:
+        """The live managers of ``keys``, in their order."""
+        groups, found = self.groups, []
+        for key in keys:
+            group = groups.get(key[0])
+            if group is not None:
+                # Two names in one tuple, as a TopicPartition is, and quicker made than one.
+                desk = group[1].get(key[1:])  # type: ignore[call-overload]
+                if desk is not None:
+                    found.append(desk)
+        return found
 
     def desks(self, name: str | None = None) -> list[Desk]:
         """All live managers (of one group), as of now."""

@@ -99,7 +99,7 @@ class CommitPlan:
     def mark_all_dirty(self, partitions: Iterable[TopicPartition], since: float) -> None:
         """There is something to commit in all of these, the first of it submitted at ``since``."""
         members, watched = self._members, self._watched
-        served = [each for each in partitions if each in members]
+        served = list(filter(members.__contains__, partitions))
         if watched:
             served = [each for each in served if each not in watched]
         if served:
@@ -155,14 +155,14 @@ class CommitPlan:
         dirty.urgent = False
         dirty.due_at = inf
         versions: dict[TopicPartition, Version] = {}
-        ready, members = self._ready(now), self._members
-        newest = wanted_of([members[partition].slot for partition, _ in ready])
-        kept = self._ledger.kept_of([partition for partition, _ in ready])
+        ready = self._ready(now)
+        asked = {partition: self._members[partition] for partition, _ in ready}
+        newest = wanted_of([member.slot for member in asked.values()])
+        standing = self._ledger.standing(asked)
         foreign, before_commits = bool(self._ledger.foreign), self._bounds.before_commits
-        for (partition, entry), wanted, stands in zip(ready, newest, kept, strict=True):
+        for (partition, entry), wanted, stands in zip(ready, newest, standing, strict=True):
             version = wanted
-            known = wanted is None or (stands is not None and stands.value == wanted.value)
-            if known or foreign or entry.refresh:
+            if wanted is None or stands == wanted[1] or foreign or entry.refresh:
                 version = self._wanted(partition, entry, wanted, notes, now)
             if version is None:
                 dirty.remove(partition)
@@ -172,14 +172,18 @@ class CommitPlan:
                 version = self._bounds.admit(partition, version)
             if version is not None:
                 versions[partition] = version  # else due again when the ends of its log are known
-        served = {partition: members[partition] for partition in versions}
-        return CommitRequest(versions, served) if versions else None
+        if len(versions) < len(asked):
+            asked = {partition: asked[partition] for partition in versions}
+        return CommitRequest(versions, asked) if versions else None
 
     def _ready(self, now: float) -> list[tuple[TopicPartition, Entry]]:
         """What is dirty and may be tried, as much as one request can carry."""
         dirty, reads = self._dirty, self._reads
         blocked = now < dirty.group.not_before
         must_read = bool(reads.unknown or reads.awaiting)
+        paused = blocked or any(now < entry.not_before for entry in dirty.different())
+        if not must_read and not paused and len(dirty) <= BATCH_LIMIT:
+            return dirty.items()
         ready: list[tuple[TopicPartition, Entry]] = []
         for item in dirty.items():
             if must_read and reads.must_precede(item[0]):

@@ -66,16 +66,16 @@ class SubmitSlot:
 
     __slots__ = (
         "_dropped",
-        "_newest",
         "_reopened",
         "_rewind",
-        "_settled",
         "armed",
         "closed",
         "established",
         "floor",
         "pending",
         "regressions",
+        "seen",
+        "settled",
         "tray",
         "where",
     )
@@ -95,10 +95,12 @@ class SubmitSlot:
         self.regressions = 0
         """How many lower offsets were refused."""
         self._dropped: Version | None = None
-        self._newest: Version | None = None
+        self.seen: Version | None = None
+        """The newest that somebody has looked at; what came since is newer."""
+        self.settled = 0
+        """Number of the newest version that is known to be committed."""
         self._reopened: Version | None = None
         self._rewind = False
-        self._settled = 0
 
     @property
     def newest(self) -> Version | None:
@@ -106,11 +108,6 @@ class SubmitSlot:
         with self.tray.lock:
             self.tray.hand_out()
             return self._see()
-
-    @property
-    def seen(self) -> Version | None:
-        """The newest that somebody has looked at; what came since is newer."""
-        return self._newest
 
     @property
     def dirty(self) -> bool:
@@ -130,11 +127,6 @@ class SubmitSlot:
         with self.tray.lock:
             self.tray.hand_out()
             return self.unsettled()
-
-    @property
-    def settled(self) -> int:
-        """Number of the newest version that is known to be committed."""
-        return self._settled
 
     @property
     def rewinds(self) -> bool:
@@ -184,17 +176,28 @@ class SubmitSlot:
             self.armed = True
             self.tray.touch(self)
 
-    def look(self) -> bool:
-        """Whether it is dirty, with the lock held; if not, its committer may forget it."""
-        # As ``unsettled``, without a call to it for each offset that is submitted.
-        newest = self._newest if self.pending is None else self._see()
-        self.armed = newest is not None and newest.number > self._settled
-        return self.armed
+    @staticmethod
+    def look_at(slots: Iterable[SubmitSlot]) -> list[SubmitSlot]:
+        """Which of these are dirty, with the lock held; the others their committer may forget."""
+        dirty: list[SubmitSlot] = []
+        for slot in slots:
+            # ``_see``, without a call to it for each offset that is submitted.
+            newest, pending = slot.seen, slot.pending
+            if pending is not None:
+                slot.pending = slot._dropped = None  # noqa: SLF001 -- of the same class
+                if newest is None or newest[1] != pending:
+                    number = 1 if newest is None else newest[0] + 1
+                    newest = _new(Version, (number, _new(OffsetAndMetadata, pending)))
+                    slot.seen = newest
+            slot.armed = newest is not None and newest[0] > slot.settled
+            if slot.armed:
+                dirty.append(slot)
+        return dirty
 
     def unsettled(self) -> Version | None:
         """The newest version, where it is not known to be committed; with the lock held."""
-        newest = self._newest if self.pending is None else self._see()
-        return newest if newest is not None and newest.number > self._settled else None
+        newest = self.seen if self.pending is None else self._see()
+        return newest if newest is not None and newest[0] > self.settled else None
 
     def establish(self, committed: OffsetAndMetadata | None) -> Finding:
         """Learn what is committed; decide, in one step with the floor, what that means.
@@ -206,7 +209,7 @@ class SubmitSlot:
             self.tray.part()
             submitted = self._see()
             if self.established:
-                dirty = submitted is not None and submitted.number > self._settled
+                dirty = submitted is not None and submitted.number > self.settled
                 return Finding(Standing.DIRTY if dirty else Standing.CLEAN, submitted)
             self.established = True
             return Finding(self._compare(submitted, committed), submitted)
@@ -218,13 +221,13 @@ class SubmitSlot:
         if committed is None:
             return Standing.DIRTY
         if newest.value == committed:
-            self._settled, self.armed = newest.number, False
+            self.settled, self.armed = newest.number, False
             return Standing.SAME
         if newest.value.offset < committed.offset and not self._rewind:
             self.regressions += 1
-            self._settled, self.armed = newest.number, False
+            self.settled, self.armed = newest.number, False
             self._set_floor(committed)
-            self._dropped, self._newest = newest, Version(newest.number, committed)
+            self._dropped, self.seen = newest, Version(newest.number, committed)
             return Standing.REGRESSED
         return Standing.DIRTY
 
@@ -239,9 +242,9 @@ class SubmitSlot:
 
     def mark_settled(self, number: int) -> bool:
         """``settle``, with the lock held."""
-        if number > self._settled:
-            self._settled = number
-        newest = self._newest if self.pending is None else self._see()
+        if number > self.settled:  # noqa: PLR1730 -- no call for each offset that is committed
+            self.settled = number
+        newest = self.seen if self.pending is None else self._see()
         if newest is not None and newest[0] > number:
             return False
         self.armed = self._rewind = False
@@ -263,9 +266,9 @@ class SubmitSlot:
         """Version ``number`` was committed and is not any more; True where it is the newest."""
         with self.tray.lock:
             newest = self._see()
-            if newest is None or newest.number != number or number > self._settled:
+            if newest is None or newest.number != number or number > self.settled:
                 return False
-            self._settled, self.armed = number - 1, True
+            self.settled, self.armed = number - 1, True
             self._reopened = newest
             return True
 
@@ -273,17 +276,17 @@ class SubmitSlot:
     def reopened(self) -> Version | None:
         """What was acknowledged, is not committed any more, and was not committed again yet."""
         version = self._reopened
-        return version if version is not None and version.number > self._settled else None
+        return version if version is not None and version.number > self.settled else None
 
     def follow(self, theirs: OffsetAndMetadata) -> None:
         """Somebody else committed ``theirs``: the floor from now on, and news what is not that."""
         with self.tray.lock:
             self.tray.part()
             newest = self._see()
-            waits = newest is not None and newest.number > self._settled
+            waits = newest is not None and newest.number > self.settled
             if newest is None or not waits:
                 self._set_floor(theirs)
-                self._newest = newest and Version(newest.number, theirs)
+                self.seen = newest and Version(newest.number, theirs)
             elif newest.value.offset < theirs.offset and not self._rewind:
                 self._set_floor(theirs)  # else what waits is the floor, and goes over theirs
 
@@ -292,7 +295,7 @@ class SubmitSlot:
         with self.tray.lock:
             self.tray.part()
             newest = self._see()
-            if newest is not None and newest.number > self._settled:
+            if newest is not None and newest.number > self.settled:
                 return False
             self.closed, self.floor = True, _CLOSED
             return True
@@ -305,13 +308,13 @@ class SubmitSlot:
 
     def _see(self) -> Version | None:
         """Make a version of what was put in, unless it is the newest anyway."""
-        pending, newest = self.pending, self._newest
+        pending, newest = self.pending, self.seen
         if pending is not None:
             self.pending = self._dropped = None
-            if newest is None or newest.value != pending:
-                number = 1 if newest is None else newest.number + 1
+            if newest is None or newest[1] != pending:
+                number = 1 if newest is None else newest[0] + 1
                 newest = _new(Version, (number, _new(OffsetAndMetadata, pending)))
-                self._newest = newest
+                self.seen = newest
         return newest
 
     def _name(self) -> str:
@@ -324,7 +327,13 @@ def wanted_of(slots: Iterable[SubmitSlot]) -> list[Version | None]:
     for tray, shared in groupby(slots, _tray_of):
         with tray.lock:
             tray.hand_out()
-            wanted += [slot.unsettled() for slot in shared]
+            # Most were looked at just now, and hold what nobody else has put in since.
+            wanted += [
+                seen
+                if slot.pending is None and (seen := slot.seen) and seen[0] > slot.settled
+                else slot.unsettled()
+                for slot in shared
+            ]
     return wanted
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from math import inf
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from offsetmgr.errors import (
@@ -13,8 +14,8 @@ from offsetmgr.errors import (
     OffsetRegressionError,
 )
 from offsetmgr.manager import state as machine
+from offsetmgr.manager.desk import Waiter
 from offsetmgr.manager.requests import (
-    AllCommitted,
     InitialFailed,
     InitialKnown,
     Noticed,
@@ -25,11 +26,12 @@ from offsetmgr.manager.slot import Standing
 from offsetmgr.types import StopResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from offsetmgr.manager.desk import Desk
     from offsetmgr.manager.plan import CommitPlan
-    from offsetmgr.manager.requests import Notes
+    from offsetmgr.manager.requests import AllCommitted, Notes
+    from offsetmgr.manager.slot import Version
     from offsetmgr.manager.ticket import Ticket
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
@@ -37,6 +39,37 @@ _new: Final = tuple.__new__
 """Makes a named tuple in half the time; for what is made once for each offset."""
 
 Answers: TypeAlias = "defaultdict[Ticket, list[tuple[Desk, StopResult]]]"
+
+_waiters_of: Final = attrgetter("waiters")
+
+
+class Flush:
+    """Who waits for nothing but what one commit carries, with the answer if that succeeds.
+
+    It is noted down while the coordinator works, so that not much is left to do when it answers.
+    The desks know of their waiter as of any other, and what is said here holds only as long as
+    theirs is the only one.
+    """
+
+    def __init__(self, ticket: Ticket) -> None:
+        self._ticket = ticket
+        self._desks: list[Desk] = []
+        self._waiters: list[tuple[Waiter, ...]] = []
+        self._results: list[StopResult] = []
+
+    def wait(self, desk: Desk, version: Version) -> None:
+        """``desk``, for which nobody waits yet, goes with ``version``."""
+        waiters = desk.waiters = (_new(Waiter, (version[0], self._ticket)),)
+        self._desks.append(desk)
+        self._waiters.append(waiters)
+        self._results.append(_new(StopResult, (version[1], None, None)))
+
+    def answer(self) -> None:
+        """The commit has succeeded; answers nobody where somebody else has come or gone."""
+        if all(map(is_, map(_waiters_of, self._desks), self._waiters)):
+            for desk in self._desks:
+                desk.waiters = ()
+            self._ticket.done_all(self._desks, self._results)
 
 
 class Teller:
@@ -52,32 +85,26 @@ class Teller:
         self._resolve(desk, inf, desk.left(), answers)
         _answer(answers)
 
-    def tell(self, notes: Notes | AllCommitted, now: float) -> None:
+    def tell_all(self, notes: AllCommitted, flushes: Iterable[Flush], now: float) -> None:
+        """As ``tell`` for what simply succeeded: hardly a manager has to hear of it."""
+        for flush in flushes:
+            flush.answer()
+        versions = notes.request.versions
+        each = zip(map(self._desks.get, versions), versions.values(), notes.clean, strict=True)
+        self.tell(
+            [
+                (desk.slot.where, VersionCommitted(version, clean))
+                for desk, version, clean in each
+                if desk is not None
+                and (desk.waiters or desk.troubled or desk.slot.closed or not clean)
+            ],
+            now,
+        )
+
+    def tell(self, notes: Notes, now: float) -> None:
         """Pass answers on: to whoever flushes, then to the managers whose life they change."""
-        if isinstance(notes, AllCommitted):
-            self._tell_all(notes, now)
-        elif notes:
-            self._tell_each(notes, now)
-
-    def _tell_all(self, notes: AllCommitted, now: float) -> None:
-        """The same for what simply succeeded, where hardly a manager has to hear of it."""
-        answers: Answers = defaultdict(list)
-        desks = map(self._desks.get, notes.request.versions)
-        each = zip(desks, notes.request.versions.values(), notes.clean, strict=True)
-        others: Notes = []
-        for desk, version, clean in each:
-            if desk is None:
-                continue
-            if desk.troubled or desk.slot.closed or not clean:
-                others.append((desk.slot.where, _new(VersionCommitted, (version, clean))))
-            elif desk.waiters:
-                result = _new(StopResult, (version[1], None, None))
-                self._resolve(desk, version[0], result, answers)
-        _answer(answers)
-        if others:
-            self._tell_each(others, now)
-
-    def _tell_each(self, notes: Notes, now: float) -> None:
+        if not notes:
+            return
         answers: Answers = defaultdict(list)
         told: list[tuple[Desk, machine.Event]] = []
         desks = self._desks

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from actors import Future
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from offsetmgr.manager.desk import Desk
     from offsetmgr.types import ManagerKey, StopResult
+
+
+_key_of: Final = attrgetter("key")
 
 
 class Ticket:
@@ -39,6 +43,19 @@ class Ticket:
             complete = not waited_for
         if complete:
             self.future.set(results)
+
+    def done_all(self, desks: Sequence[Desk], results: Iterable[StopResult]) -> None:
+        """``done`` for all of these, quickest where nobody else is waited for."""
+        with self._lock:
+            waited_for = self._open
+            if len(desks) == len(waited_for) and all(map(waited_for.__contains__, desks)):
+                waited_for.clear()
+                self._results.update(zip(map(_key_of, desks), results, strict=True))
+            complete = not waited_for
+        if complete:
+            self.future.set(self._results)
+        else:
+            self.done(zip(desks, results, strict=True))
 
     def expire(self) -> list[Desk]:
         """Answer for those who have not; returns them."""

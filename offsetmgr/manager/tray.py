@@ -12,6 +12,7 @@ from operator import lt
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from offsetmgr.manager.slot import SubmitSlot
 from offsetmgr.types import MAX_OFFSET
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from actors import ActorRef, Clock
     from actors.timers import Timers
-    from offsetmgr.manager.slot import SubmitSlot
     from offsetmgr.types import TopicPartition
 
 _PLAIN: Final = {int}
@@ -117,7 +117,7 @@ class Tray:
             self.hand_out()
             touched, self._touched = self._touched, []
             since, self._since = self._since, None
-            return [slot for slot in touched if slot.look()], now if since is None else since
+            return SubmitSlot.look_at(touched), now if since is None else since
 
     # For whoever submits a group's offsets at once.
 

@@ -65,7 +65,7 @@ def test_no_read_back_after_an_unknown_outcome(monkeypatch: pytest.MonkeyPatch) 
     """A commit that was given up and is simply sent again is found."""
     committed = CommitPlan.committed
 
-    def hasty(self: CommitPlan, request: CommitRequest, result: Any, now: float) -> Notes:
+    def hasty(self: CommitPlan, request: CommitRequest, result: Any, now: float) -> Any:
         notes = committed(self, request, result, now)
         self._reads.unknown.clear()
         return notes
