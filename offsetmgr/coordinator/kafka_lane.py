@@ -1,7 +1,7 @@
-"""The way to one client: a few requests under way, a bounded queue before them, deadlines.
+"""The way to one client: some requests under way, a bounded queue before them, deadlines.
 
-Kafka serves one request of a connection at a time, so more than a few under way would only wait
-inside librdkafka, where what was not sent can no longer be told from what was.
+Kafka serves one request of a connection at a time, so more than a few dozen under way would only
+wait inside librdkafka, where what was not sent can no longer be told from what was.
 
 Deadlines are kept here and never by librdkafka: a request about a group that times out *in* it
 while the coordinator is away aborts the process as soon as the coordinator is back
@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from actors import Clock, TimerHandle, Timers
     from offsetmgr.coordinator.kafka_client import ClientSlot, PooledClient, Troubles
 
-WINDOW: Final = 8
-"""Requests of one lane handed to librdkafka at a time.  One broker is busy with two; with several
-brokers behind a client, eight still let the others work while one of them is silent."""
+WINDOW: Final = 32
+"""Requests of one lane handed to librdkafka at a time.  One broker is busy with two; but what hands
+over the next waits for the interpreter while a thousand groups are being planned, and with eight
+librdkafka runs dry meanwhile: commits of all took a tenth longer so, and no less with 64."""
 
-LATE_LIMIT: Final = 64
+LATE_LIMIT: Final = 256
 """Requests of one lane that librdkafka may still hold after their deadline; at the limit nothing
 more is handed over.  They do not count as under way, so that groups of a dead broker do not keep
 those of the others waiting."""

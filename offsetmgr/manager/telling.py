@@ -56,12 +56,16 @@ class Flush:
         self._desks: list[Desk] = []
         self._waiters: list[tuple[Waiter, ...]] = []
         self._results: list[StopResult] = []
+        self._last: tuple[Waiter, ...] = (Waiter(0, ticket),)
 
     def wait(self, desk: Desk, version: Version) -> None:
         """``desk``, for which nobody waits yet, goes with ``version``."""
-        waiters = desk.waiters = (_new(Waiter, (version[0], self._ticket)),)
+        if self._last[0][0] != version[0]:
+            # One for all that have come as far: those of a job mostly have.
+            self._last = (Waiter(version[0], self._ticket),)
+        desk.waiters = self._last
         self._desks.append(desk)
-        self._waiters.append(waiters)
+        self._waiters.append(self._last)
         self._results.append(_new(StopResult, (version[1], None, None)))
 
     def answer(self) -> None:
