@@ -174,9 +174,6 @@ class Library:
             function = getattr(library, f"rd_kafka_{name}")
             function.restype, function.argtypes = result, arguments
             setattr(self, name, function)
-        # What is there already is taken without waiting, and so without giving the lock away.
-        self.queue_take = quick.rd_kafka_queue_poll
-        self.queue_take.restype, self.queue_take.argtypes = _SIGNATURES["queue_poll"]
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"{name} is not among the functions of librdkafka that are used here")
@@ -333,7 +330,7 @@ class Handle(ABC, Generic[_T]):
         """Hand out answers until closed, then end the handle: in this thread, which may block."""
         library = self.library
         while not self._closed:
-            event = library.queue_take(self._queue, 0) or library.queue_poll(self._queue, _POLL_MS)
+            event = library.queue_poll(self._queue, _POLL_MS)
             if event:
                 self._hear(event)
                 library.event_destroy(event)
