@@ -137,8 +137,10 @@ class OffsetCommitter(Handle[Committed]):
         ``answer`` is called once, in the committer's thread.  Raises RuntimeError once closed.
         """
         where = sorted(offsets)
+        in_order = where == list(offsets)
         wanted = self.partition_list(where)
-        self._fill(wanted, [offsets[each] for each in where])
+        values = offsets.values() if in_order else [offsets[each] for each in where]
+        self._fill(wanted, list(values))
         self.ask(group, wanted, timeout_s, answer)
 
     def _fill(self, wanted: Any, values: Sequence[OffsetAndMetadata]) -> None:

@@ -76,13 +76,16 @@ class DirtyBook:
 
     def mark_all(self, partitions: Iterable[TopicPartition], since: float) -> None:
         """The newest versions are to be committed; the first of them was submitted at ``since``."""
-        entries, fresh = self._entries, Entry()
+        fresh = Entry()
         fresh.since, fresh.shared = since, True
+        self.expect(fresh)
+        if not self._entries:
+            self._entries = dict.fromkeys(partitions, fresh)
+            return
         for partition in partitions:
-            entry = entries.setdefault(partition, fresh)
+            entry = self._entries.setdefault(partition, fresh)
             if entry.refresh:
                 entry.refresh = False
-        self.expect(fresh)
 
     def mark_due(self, partition: TopicPartition) -> Entry:
         """The newest version is to be committed, as soon as pauses allow, unless it waits so."""
@@ -111,7 +114,7 @@ class DirtyBook:
 
     def remove_all(self, partitions: Mapping[TopicPartition, object]) -> None:
         """Nothing is to be committed in all of these any more."""
-        if self._entries.keys() == partitions.keys():
+        if list(self._entries) == list(partitions):  # nothing is looked up for that
             self._entries.clear()
         else:
             for partition in partitions:

@@ -7,9 +7,9 @@ refused at once; what is submitted goes into slots; everything else is messages.
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pykka
 
@@ -173,9 +173,9 @@ class Factory:
 
         Keys without a live manager are left out of the answer.
         """
-        desks = self._names.find_all(keys)
-        ticket = self._ticket(desks, timeout_s, stopping=False)
-        for tray, members in _by_tray(desks):
+        found = self._names.find_all(keys)
+        ticket = self._ticket([*chain(*found.values())], timeout_s, stopping=False)
+        for tray, members in found.items():
             self._hurry(tray, Hurry(members, ticket))
         return ticket.future
 
@@ -186,7 +186,7 @@ class Factory:
 
         Keys without a live manager are left out of the answer.
         """
-        return self.stop_desks(self._names.find_all(keys), timeout_s)
+        return self.stop_desks([*chain(*self._names.find_all(keys).values())], timeout_s)
 
     def stop_desks(
         self, desks: Sequence[Desk], timeout_s: float
@@ -195,8 +195,8 @@ class Factory:
         ticket = self._ticket(desks, timeout_s, stopping=True)
         for desk in desks:
             desk.slot.close()
-        for tray, members in _by_tray(desks):
-            self._hurry(tray, Hurry(members))
+        for tray, members in groupby(desks, attrgetter("slot.tray")):
+            self._hurry(tray, Hurry(list(members)))
         for desk in desks:
             self._send(desk, Stop(ticket))
         return ticket.future
@@ -258,19 +258,6 @@ class Factory:
         except (pykka.ActorDeadError, InboxFullError):
             if message.ticket is not None:
                 message.ticket.done([(desk, desk.left()) for desk in message.desks])
-
-
-def _by_tray(desks: Iterable[Desk]) -> Iterable[tuple[Tray, list[Desk]]]:
-    found: dict[str, tuple[Tray, list[Desk]]] = {}
-    # Those of a group mostly come in a row.
-    for group, members in groupby(desks, _group_of):
-        row = list(members)
-        held = found.setdefault(group, (row[0].slot.tray, []))
-        held[1].extend(row)
-    return found.values()
-
-
-_group_of: Final = attrgetter("key.group")
 
 
 def _default_rng() -> Random:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import itemgetter
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from offsetmgr.manager.desk import Desk
     from offsetmgr.manager.tray import Tray
     from offsetmgr.types import ManagerKey, TopicPartition
+
+
+_group_of: Final = itemgetter(0)
+"""The group of a manager's key."""
 
 
 class Group(NamedTuple):
@@ -38,19 +44,20 @@ class Names:
 
     def find(self, key: ManagerKey) -> Desk | None:
         """The live manager of ``key``, if there is one."""
-        found = self.find_all((key,))
-        return found[0] if found else None
+        group = self.groups.get(key.group)
+        return None if group is None else group.desks.get(key.topic_partition)
 
-    def find_all(self, keys: Iterable[ManagerKey]) -> list[Desk]:
-        """The live managers of ``keys``, in their order."""
-        groups, found = self.groups, []
-        for key in keys:
-            group = groups.get(key[0])
+    def find_all(self, keys: Iterable[ManagerKey]) -> dict[Tray, list[Desk]]:
+        """The live managers of ``keys``, by the tray of their group."""
+        found: dict[Tray, list[Desk]] = {}
+        # Those of a group mostly come in a row.
+        for name, row in groupby(keys, _group_of):
+            group = self.groups.get(name)
             if group is not None:
+                find: Callable[[tuple[Any, ...]], Desk | None] = group.desks.get  # type: ignore[assignment]
                 # Two names in one tuple, as a TopicPartition is, and quicker made than one.
-                desk = group[1].get(key[1:])  # type: ignore[call-overload]
-                if desk is not None:
-                    found.append(desk)
+                desks = [desk for key in row if (desk := find(key[1:])) is not None]
+                found.setdefault(group.tray, []).extend(desks)
         return found
 
     def desks(self, name: str | None = None) -> list[Desk]:
