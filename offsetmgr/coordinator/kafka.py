@@ -50,7 +50,7 @@ from offsetmgr.coordinator.kafka_client import (
     committer_slot,
     fetcher_slot,
 )
-from offsetmgr.coordinator.kafka_lane import Job, Lane
+from offsetmgr.coordinator.kafka_lane import GivenUpError, Job, Lane
 from offsetmgr.coordinator.kafka_logs import ask, id_of, topic_logs, wanted
 from offsetmgr.errors import InvalidValueError
 
@@ -410,6 +410,8 @@ def _guarded(job: Job[Any], then: Callable[[_C], None], answer: _C) -> None:
     """Call ``then(answer)``; were it to fail, the job would keep its place for ever."""
     try:
         then(answer)
+    except GivenUpError:
+        pass  # Kafka's answer came after its deadline, which has been told
     except Exception as error:
         log.exception("kafka_answer_failed", group=job.group)
         known = job.known

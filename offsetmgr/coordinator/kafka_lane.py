@@ -63,6 +63,10 @@ _C = TypeVar("_C")
 _R = TypeVar("_R")
 
 
+class GivenUpError(Exception):
+    """The request is answered, and its client not its any more: nothing is left to do."""
+
+
 class Job(Generic[_R]):
     """One request on its way."""
 
@@ -144,11 +148,11 @@ class Lane(Generic[_C]):
     def client_of(self, job: Job[_R]) -> Iterator[_C]:
         """The client that ``job`` was handed to, for a further request of its; not to be kept.
 
-        Raises RuntimeError where it was given up meanwhile.
+        Raises GivenUpError where it was given up meanwhile.
         """
         pooled = job.client
         if pooled is None:
-            raise RuntimeError("the request was given up")
+            raise GivenUpError
         self._slot.hold(pooled)
         try:
             yield pooled.client

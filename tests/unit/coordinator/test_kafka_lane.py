@@ -21,6 +21,7 @@ from offsetmgr.coordinator.kafka_lane import (
     QUEUE_LIMIT,
     STUCK_S,
     WINDOW,
+    GivenUpError,
     Job,
     Lane,
 )
@@ -258,3 +259,13 @@ def test_abandon(road: Road) -> None:
     road.lane.abandon()
     assert answers([waiting, held]) == [CLOSED.name] * 2
     assert answers(sent[:2]) == ["_DESTROY", "refused"]
+
+
+def test_what_was_given_up_gets_no_client_for_a_further_request(road: Road) -> None:
+    """Its answer came too late, and it was answered: nobody has to hear of that again."""
+    job = road.job(timeout_s=1)
+    road.advance(1)
+    road.advance(STUCK_S)
+    assert answers([job]) == ["_TIMED_OUT"]
+    with pytest.raises(GivenUpError), road.lane.client_of(job):
+        pass
