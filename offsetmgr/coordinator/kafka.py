@@ -321,8 +321,8 @@ class KafkaCoordinator:
             job.finish(unknown)
             return
         self._troubles.clear()
-        with job.lane.client_of(job) as client:
-            asked = ask(client, found, asks, job.librdkafka_timeout_s())
+        left_s = job.librdkafka_timeout_s()
+        asked = job.lane.with_client(job, lambda client: ask(client, found, asks, left_s))
 
         def put_together(_: object) -> None:
             job.finish({**topic_logs(found, ids, asked), **unknown})
@@ -332,14 +332,14 @@ class KafkaCoordinator:
 
     def _list_topics(self, job: Job[TopicNames]) -> None:
         try:
-            with job.lane.client_of(job) as client:
-                left_s = max(job.deadline_s - self._clock.now(), 0.001)
-                found = client.list_topics(timeout=left_s).topics
+            left_s = max(job.deadline_s - self._clock.now(), 0.001)
+            found = job.lane.with_client(job, lambda client: client.list_topics(timeout=left_s))
         except KafkaException as error:
             job.finish(TopicNames([], self._explained(error)))
             return
         self._troubles.clear()
-        job.finish(TopicNames(sorted(name for name in found if name not in _INTERNAL)))
+        names = sorted(name for name in found.topics if name not in _INTERNAL)
+        job.finish(TopicNames(names))
 
     def _checked(self, job: Job[Failure | None], pending: Pending[Any], _: object) -> None:
         error = pending.exception()

@@ -12,7 +12,6 @@ request can need, and a client that sits on one for too long is replaced before 
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -24,7 +23,7 @@ from offsetmgr.coordinator.kafka_client import MOVED_WAIT_S
 from offsetmgr.errors import error_info
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from actors import Clock, TimerHandle, Timers
     from offsetmgr.coordinator.kafka_client import ClientSlot, PooledClient, Troubles
@@ -61,6 +60,7 @@ _DESTROYED: Final = error_info(-197)
 
 _C = TypeVar("_C")
 _R = TypeVar("_R")
+_T = TypeVar("_T")
 
 
 class GivenUpError(Exception):
@@ -144,18 +144,21 @@ class Lane(Generic[_C]):
             self._pump()
         return job.future
 
-    @contextmanager
-    def client_of(self, job: Job[_R]) -> Iterator[_C]:
-        """The client that ``job`` was handed to, for a further request of its; not to be kept.
+    def with_client(self, job: Job[_R], use: Callable[[_C], _T]) -> _T:
+        """What ``use`` makes of the client that ``job`` was handed to; it must not keep it.
 
-        Raises GivenUpError where it was given up meanwhile.
+        Raises what ``use`` does, and GivenUpError where the request was given up meanwhile.
         """
         pooled = job.client
         if pooled is None:
             raise GivenUpError
         self._slot.hold(pooled)
+        # This may be a thread of librdkafka's, which aborts the process where a client ends in
+        # one: no frame of this thread may hold it, or be held, once it is given back.
         try:
-            yield pooled.client
+            return use(pooled.client)
+        except Exception as error:  # noqa: BLE001 -- whatever it is
+            raise error.with_traceback(None) from None
         finally:
             self._slot.give_back(pooled)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from sys import getrefcount
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import pytest
 
@@ -11,6 +13,7 @@ from actors.testing import ManualClock
 from offsetmgr.coordinator.explain import CLOSED, NOT_SENT, QUEUE_FULL
 from offsetmgr.coordinator.kafka_client import (
     MOVED_WAIT_S,
+    ClientSlot,
     LibrdkafkaLog,
     Troubles,
     admin_slot,
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
     from offsetmgr.coordinator.base import Failure
+    from offsetmgr.coordinator.kafka_client import PooledClient
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
 
@@ -267,5 +271,28 @@ def test_what_was_given_up_gets_no_client_for_a_further_request(road: Road) -> N
     road.advance(1)
     road.advance(STUCK_S)
     assert answers([job]) == ["_TIMED_OUT"]
-    with pytest.raises(GivenUpError), road.lane.client_of(job):
-        pass
+    with pytest.raises(GivenUpError):
+        road.lane.with_client(job, lambda client: client)
+
+
+def test_a_client_that_was_given_back_is_held_by_nobody(road: Road) -> None:
+    """It is to end in the thread that ends it: librdkafka aborts where it does in one of its."""
+    pooled = road.job().client
+    assert pooled is not None
+    held: list[int] = []
+
+    def give_back(pooled: PooledClient[AdminClient]) -> None:
+        held.append(getrefcount(pooled.client))
+        ClientSlot.give_back(road.slot, pooled)
+
+    def fail(client: AdminClient) -> None:
+        raise ValueError(f"{client} does not take it")
+
+    lane, job = road.lane, road.sent[0]
+    alone = getrefcount(pooled.client)
+    with patch.object(road.slot, "give_back", give_back):
+        assert lane.with_client(job, type) is type(pooled.client)
+        with pytest.raises(ValueError, match="does not take it") as failed:
+            lane.with_client(job, fail)
+    assert held == [alone, alone]
+    assert failed.value.__traceback__ is not None
