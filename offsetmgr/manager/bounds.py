@@ -149,6 +149,15 @@ class Bounds:
         self._request = LogsRequest(self._request.number + 1, topics)
         return self._request
 
+    def met_by(self, logs: Mapping[str, TopicLog]) -> bool:
+        """Whether all that is being looked at lies between the ends in ``logs``."""
+        for partition, version in self._reading.items():
+            log = logs.get(partition.topic)
+            ends = None if log is None else log.partitions.get(partition.partition)
+            if ends is None or ends.failure is not None or _outside(version, ends) is not None:
+                return False
+        return True
+
     def wake_at(self) -> float:
         """When an answer is overdue; ``inf`` where none is waited for."""
         return self._read_at + self._patience_s if self._reading else inf

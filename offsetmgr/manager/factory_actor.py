@@ -8,6 +8,7 @@ from actors import Directive, PooledActor
 from offsetmgr.manager.group_committer import Attach, GroupCommitter, Roster, Vacant
 from offsetmgr.manager.ledger import Ledger
 from offsetmgr.manager.offset_manager import OffsetManager, deliver
+from offsetmgr.manager.recent_logs import RecentLogs
 from offsetmgr.manager.tray import Bell
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class FactoryActor(PooledActor):
         self._observer = observer
         self._names = names
         self._rosters = rosters
+        self._recent = RecentLogs(settings)
         self._committers: dict[str, ActorRef[GroupCommitter]] = {}
         # What each committer was told of last.
         self._attached: dict[str, object] = {}
@@ -151,6 +153,7 @@ class FactoryActor(PooledActor):
             self._settings,
             self._rng,
             self._observer,
+            self._recent,
             name=group,
             inbox_limit=INBOX_LIMIT,
         )

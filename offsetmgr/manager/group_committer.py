@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from offsetmgr.manager.desk import Desk
     from offsetmgr.manager.ledger import Ledger
     from offsetmgr.manager.observer import Observer
+    from offsetmgr.manager.recent_logs import RecentLogs
     from offsetmgr.manager.requests import Notes, Request
     from offsetmgr.manager.ticket import Ticket
     from offsetmgr.manager.tray import Tray
@@ -128,6 +129,7 @@ class GroupCommitter(PooledActor):
         settings: CommitSettings,
         rng: Random,
         observer: Observer,
+        recent: RecentLogs,
     ) -> None:
         super().__init__()
         self._group = group
@@ -135,6 +137,7 @@ class GroupCommitter(PooledActor):
         self._coordinator = coordinator
         self._settings = settings
         self._observer = observer
+        self._recent = recent
         self._plan = CommitPlan(settings, rng, roster.ledger)
         self._teller = Teller(roster.desks, self._plan)
         self._idle = Idle(settings.idle_timeout_s)
@@ -343,10 +346,16 @@ class GroupCommitter(PooledActor):
         request = self._plan.logs_to_read(now)
         if request is None:
             return
-        ref = self.actor_ref
+        ref, recent, clock = self.actor_ref, self._recent, self.system.clock
+        known = recent.get(request.topics, now)
+        if self._plan.lies_within(known):
+            ref.try_tell(LogsRead(request, known))
+            return
 
         def answered(done: Future[Mapping[str, TopicLog]]) -> None:
-            ref.try_tell(LogsRead(request, {} if done.exception() is not None else done.get()))
+            logs = {} if done.exception() is not None else done.get()
+            recent.put(logs, clock.now())
+            ref.try_tell(LogsRead(request, logs))
 
         timeout_s = self._settings.request_timeout_s
         self._coordinator.topic_logs(request.topics, timeout_s).add_done_callback(answered)

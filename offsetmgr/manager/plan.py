@@ -149,6 +149,10 @@ class CommitPlan:
         """Which logs' ends to read now, beside the one request that is in flight."""
         return self._bounds.to_read(now)
 
+    def lies_within(self, logs: Mapping[str, TopicLog]) -> bool:
+        """Whether these, though older, do for what the ends of logs are to be read for."""
+        return self._bounds.met_by(logs)
+
     def _commit(self, now: float, notes: Notes) -> CommitRequest | None:
         """Everything dirty that may be tried; computes anew when the rest is due."""
         dirty = self._dirty
