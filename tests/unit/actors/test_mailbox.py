@@ -243,3 +243,29 @@ def test_no_offer_is_lost_between_threads() -> None:
     owner.join(30)
     assert taken[-1] == -1
     assert taken[:-1] == sorted(taken[:-1])
+
+
+def test_the_same_value_put_twice_is_news_twice() -> None:
+    """Also where it is the very same object, as an offset that is committed again is."""
+    mailbox: Latest[str] = Latest()
+    value = "offset"
+    for _ in range(2):
+        mailbox.put(value)
+        assert mailbox.get(timeout=0) is value
+        with pytest.raises(TimeoutError):
+            mailbox.get(timeout=0)
+
+
+def test_no_newest_value_is_lost_between_a_put_and_a_read() -> None:
+    """One thread puts without the lock, another reads what it finds and waits for what is not."""
+    mailbox: Latest[int] = Latest()
+    last = 20_000
+    found: list[int] = []
+    reader = threading.Thread(target=lambda: found.extend(mailbox))
+    reader.start()
+    for number in range(last + 1):
+        mailbox.put(number)
+    mailbox.close()
+    reader.join(timeout=30)
+    assert found[-1] == last
+    assert found == sorted(set(found))

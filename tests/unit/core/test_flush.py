@@ -112,6 +112,36 @@ class TestFlush:
         assert core.factory.flush([key], 5.0).get(timeout=0) == {}
         assert core.factory.stop_managers([key], 5.0).get(timeout=0) == {}
 
+    def test_two_at_once_are_answered_by_the_same_commit(self) -> None:
+        """Each with all that it asked for, also where one waits for a part of the other's."""
+        core = Core(latency_s=1.0)
+        handles = [core.factory.spawn("g", "t", number) for number in range(10)]
+        core.advance(2.0)
+        core.factory.submit("g", {tp(number): 5 for number in range(10)})
+        keys = [handle.key for handle in handles]
+        whole = core.factory.flush(keys, 30.0)
+        core.advance(0.1)
+        part = core.factory.flush(keys[:4], 30.0)
+        core.advance(2.0)
+        assert whole.get(timeout=0) == dict.fromkeys(keys, StopResult(at(5)))
+        assert part.get(timeout=0) == dict.fromkeys(keys[:4], StopResult(at(5)))
+        assert len(core.commits()) == 1
+        assert not any(handle._desk.waiters for handle in handles)
+
+    def test_of_one_that_stops_meanwhile_is_answered_for_all(self) -> None:
+        """Who flushes all learns of each, whoever came or went while the commit was under way."""
+        core = Core(latency_s=1.0)
+        handles = [core.factory.spawn("g", "t", number) for number in range(3)]
+        core.advance(2.0)
+        core.factory.submit("g", {tp(number): 5 for number in range(3)})
+        keys = [handle.key for handle in handles]
+        flushed = core.factory.flush(keys, 30.0)
+        core.advance(0.1)
+        stopped = core.stop(handles[1], 30.0)
+        core.advance(3.0)
+        assert flushed.get(timeout=0) == dict.fromkeys(keys, StopResult(at(5)))
+        assert stopped.get(timeout=0) == {keys[1]: StopResult(at(5))}
+
     def test_again_and_again_while_the_coordinator_is_away_leaves_nothing_behind(
         self, core: Core
     ) -> None:

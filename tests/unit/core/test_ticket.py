@@ -69,3 +69,30 @@ def test_a_manager_that_has_ended_answers_with_how_it_ended() -> None:
     ticket = Ticket([only], 1.0)
     ticket.expire()
     assert ticket.future.get(timeout=0) == {only.key: StopResult(at(4), at(5))}
+
+
+def test_answers_of_all_count_as_those_of_each() -> None:
+    """Alone, beside others that are waited for, and after one that has answered already."""
+    both = desks(0, 1)
+    answers = [DONE, StopResult(at(2))]
+    whole = Ticket(both, 1.0)
+    whole.done_all(both, answers)
+    keys = [desk.key for desk in both]
+    assert whole.future.get(timeout=0) == dict(zip(keys, answers, strict=True))
+    (third,) = desks(2)
+    some = Ticket([*both, third], 1.0)
+    some.done([(both[0], StopResult(at(9)))])
+    some.done_all(both, answers)
+    assert not some.future.done()
+    some.done([(third, DONE)])
+    found = [StopResult(at(9)), answers[1], DONE]
+    assert some.future.get(timeout=0) == dict(zip([*keys, third.key], found, strict=True))
+
+
+def test_answers_of_all_after_the_deadline_change_nothing() -> None:
+    """As answers of one."""
+    both = desks(0, 1)
+    ticket = Ticket(both, 1.0)
+    ticket.expire()
+    ticket.done_all(both, [DONE, DONE])
+    assert set(ticket.future.get(timeout=0).values()) == {StopResult(None)}
