@@ -120,8 +120,14 @@ class FactoryActor(PooledActor):
         committer = self._committers.get(group)
         if committer is None:
             committer = self._committers[group] = self._start_committer(tray)
-        # After a restart of this actor the message that asks for them may still be on its way.
-        absent = {p: d for p, d in desks.items() if d.ref is None or not d.ref.is_alive()}
+        # After a restart of this actor the message that asks for them may still be on its way: for
+        # some that live already, and for some that have ended, whose names others may have by now.
+        named = self._names.named(group)
+        absent = {
+            partition: desk
+            for partition, desk in desks.items()
+            if named.get(partition) is desk and (desk.ref is None or not desk.ref.is_alive())
+        }
         for partition, desk in absent.items():
             desk.ref = self.spawn_child(
                 OffsetManager,

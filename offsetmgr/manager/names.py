@@ -8,7 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from offsetmgr.manager.desk import Desk
     from offsetmgr.manager.tray import Tray
@@ -59,6 +59,11 @@ class Names:
                 desks = [desk for key in row if (desk := find(key[1:])) is not None]
                 found.setdefault(group.tray, []).extend(desks)
         return found
+
+    def named(self, group: str) -> Mapping[TopicPartition, Desk]:
+        """Who has the names of ``group`` now; to be looked at, not kept."""
+        held = self.groups.get(group)
+        return {} if held is None else held.desks
 
     def desks(self, name: str | None = None) -> list[Desk]:
         """All live managers (of one group), as of now."""

@@ -9,10 +9,11 @@ import structlog
 
 from offsetmgr.coordinator.memory import Refuse, Unknown
 from offsetmgr.errors import OffsetRegressionError
+from offsetmgr.manager.factory_actor import Start
 from offsetmgr.manager.offset_manager import Hurry
 from offsetmgr.manager.ticket import Ticket
 from offsetmgr.types import StopResult
-from tests.unit.core.core import GROUP_DENIED, LOADING, POISON, TIMED_OUT, Core, at
+from tests.unit.core.core import GROUP_DENIED, LOADING, POISON, TIMED_OUT, Core, at, tp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -324,3 +325,18 @@ def test_a_flush_of_what_is_committed_does_not_wait_for_its_keep_alive(core: Cor
     future = core.factory.flush([handle.key], 10.0)
     core.system.run_until_idle()
     assert future.get(timeout=0) == {handle.key: StopResult(at(5))}
+
+
+def test_a_start_that_comes_late_takes_nobodys_name(core: Core) -> None:
+    """Of a manager that has ended meanwhile: its successor goes on being served."""
+    gone = core.spawn()
+    stopped = core.stop(gone, 5.0)
+    core.advance(5.0)
+    assert stopped.done()
+    successor = core.spawn()
+    core.factory._ref.tell(Start(gone._desk.slot.tray, {tp(): gone._desk}))
+    core.advance(1.0)
+    successor.submit(5)
+    core.advance(5.0)
+    assert core.holds() == at(5)
+    assert successor.status().phase == "ready"
