@@ -99,7 +99,9 @@ class FactoryActor(PooledActor):
         """Start actors; drop a committer whose group is empty."""
         match message:
             case Start(tray, desks):
-                self._start(tray, desks)
+                # A group that had no manager left has begun anew since, with another tray.
+                if self._names.tray(tray.group) is tray:
+                    self._start(tray, desks)
             case Forward(desk, inner):
                 deliver(desk, inner)
             case ForwardHurry(tray, hurry):

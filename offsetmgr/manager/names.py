@@ -60,6 +60,11 @@ class Names:
                 found.setdefault(group.tray, []).extend(desks)
         return found
 
+    def tray(self, group: str) -> Tray | None:
+        """The tray of ``group``; None where it has no managers."""
+        held = self.groups.get(group)
+        return None if held is None else held.tray
+
     def named(self, group: str) -> Mapping[TopicPartition, Desk]:
         """Who has the names of ``group`` now; to be looked at, not kept."""
         held = self.groups.get(group)

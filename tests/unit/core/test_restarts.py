@@ -327,9 +327,12 @@ def test_a_flush_of_what_is_committed_does_not_wait_for_its_keep_alive(core: Cor
     assert future.get(timeout=0) == {handle.key: StopResult(at(5))}
 
 
-def test_a_start_that_comes_late_takes_nobodys_name(core: Core) -> None:
+@pytest.mark.parametrize("others", [(), (1,)], ids=["alone", "among others"])
+def test_a_start_that_comes_late_takes_nobodys_name(core: Core, others: tuple[int, ...]) -> None:
     """Of a manager that has ended meanwhile: its successor goes on being served."""
     gone = core.spawn()
+    for other in others:
+        core.spawn(other)
     stopped = core.stop(gone, 5.0)
     core.advance(5.0)
     assert stopped.done()
