@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.errors import ManagerStoppedError, OffsetRegressionError
 from offsetmgr.manager import Submission
 from offsetmgr.types import ManagerKey, StopResult
 from tests.unit.core.core import GROUP_DENIED, Core, at, tp
+
+if TYPE_CHECKING:
+    from actors import Future
+    from offsetmgr.manager import ManagerHandle
+
+
+def flushing(
+    partitions: int,
+) -> tuple[Core, list[ManagerHandle], Future[dict[ManagerKey, StopResult]]]:
+    """All of a group's managers at 5, and the commit that somebody flushes under way."""
+    core = Core(latency_s=1.0)
+    handles = [core.factory.spawn("g", "t", number) for number in range(partitions)]
+    core.advance(2.0)
+    core.factory.submit("g", {tp(number): 5 for number in range(partitions)})
+    flushed = core.factory.flush([handle.key for handle in handles], 30.0)
+    core.advance(0.1)
+    return core, handles, flushed
 
 
 class TestFlush:
@@ -114,13 +133,8 @@ class TestFlush:
 
     def test_two_at_once_are_answered_by_the_same_commit(self) -> None:
         """Each with all that it asked for, also where one waits for a part of the other's."""
-        core = Core(latency_s=1.0)
-        handles = [core.factory.spawn("g", "t", number) for number in range(10)]
-        core.advance(2.0)
-        core.factory.submit("g", {tp(number): 5 for number in range(10)})
+        core, handles, whole = flushing(10)
         keys = [handle.key for handle in handles]
-        whole = core.factory.flush(keys, 30.0)
-        core.advance(0.1)
         part = core.factory.flush(keys[:4], 30.0)
         core.advance(2.0)
         assert whole.get(timeout=0) == dict.fromkeys(keys, StopResult(at(5)))
@@ -130,13 +144,8 @@ class TestFlush:
 
     def test_of_one_that_stops_meanwhile_is_answered_for_all(self) -> None:
         """Who flushes all learns of each, whoever came or went while the commit was under way."""
-        core = Core(latency_s=1.0)
-        handles = [core.factory.spawn("g", "t", number) for number in range(3)]
-        core.advance(2.0)
-        core.factory.submit("g", {tp(number): 5 for number in range(3)})
+        core, handles, flushed = flushing(3)
         keys = [handle.key for handle in handles]
-        flushed = core.factory.flush(keys, 30.0)
-        core.advance(0.1)
         stopped = core.stop(handles[1], 30.0)
         core.advance(3.0)
         assert flushed.get(timeout=0) == dict.fromkeys(keys, StopResult(at(5)))
