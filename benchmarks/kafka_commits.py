@@ -89,7 +89,9 @@ def _commit_all(
         raise RuntimeError("not everything was committed")
 
 
-def commits(bootstrap_servers: str, *, groups: int, size: int, rounds: int) -> None:
+def commits(
+    bootstrap_servers: str, *, groups: int, size: int, rounds: int, warmup: int = 1
+) -> None:
     """All of ``groups`` times ``size`` dirty at once, until all are committed."""
     many = _clients(bootstrap_servers, CLIENTS)
     one = many[:1]
@@ -116,7 +118,7 @@ def commits(bootstrap_servers: str, *, groups: int, size: int, rounds: int) -> N
                 lambda number: _bare_commit(one, bare, size, number + 1),
             )
         )
-    results = in_turn(contestants, rounds=rounds)
+    results = in_turn(contestants, rounds=rounds, warmup=warmup)
     factory.stop(TIMEOUT_S)
     coordinator.close(TIMEOUT_S)
     title = f"Commit {groups:,} group(s) x {size:,} partitions, all dirty at once"

@@ -27,6 +27,11 @@ class Entry(Retry):
     """Whether it may be that of several; then it has no pause, and is no refresh."""
 
 
+def different(entries: Mapping[TopicPartition, Entry]) -> list[Entry]:
+    """Those of ``entries``, a shared one once."""
+    return list(dict.fromkeys(entries.values()))
+
+
 class DirtyBook:
     """Everything dirty of one group; ``due_at`` is never later than the first that is due."""
 
@@ -55,13 +60,13 @@ class DirtyBook:
             entry.since = since
         return entry
 
-    def items(self) -> list[tuple[TopicPartition, Entry]]:
+    def entries(self) -> dict[TopicPartition, Entry]:
         """All entries as of now; they may be removed while the caller goes through them."""
-        return list(self._entries.items())
+        return self._entries.copy()
 
     def different(self) -> list[Entry]:
         """All entries, a shared one once."""
-        return list(dict.fromkeys(self._entries.values()))
+        return different(self._entries)
 
     def mark(self, partition: TopicPartition, now: float, *, urgent: bool = False) -> None:
         """The newest version is to be committed; at once where ``urgent``."""

@@ -20,9 +20,11 @@ from __future__ import annotations
 
 from itertools import islice
 from math import inf
-from typing import TYPE_CHECKING
+from operator import eq, itemgetter
+from typing import TYPE_CHECKING, Final
 
 from offsetmgr.manager.books import Books
+from offsetmgr.manager.dirty import different
 from offsetmgr.manager.outcomes import Outcomes, settled
 from offsetmgr.manager.requests import (
     BATCH_LIMIT,
@@ -35,8 +37,9 @@ from offsetmgr.manager.requests import (
 from offsetmgr.manager.slot import wanted_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from random import Random
+    from typing import TypeGuard
 
     from offsetmgr.config import CommitSettings
     from offsetmgr.coordinator.base import CommitResult, FetchResult, TopicLog
@@ -45,7 +48,10 @@ if TYPE_CHECKING:
     from offsetmgr.manager.ledger import Ledger
     from offsetmgr.manager.requests import AllCommitted, Member, Notes, Request
     from offsetmgr.manager.slot import Version
-    from offsetmgr.types import TopicPartition
+    from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+_value_of: Final = itemgetter(1)
+"""The value of a version."""
 
 
 class CommitPlan:
@@ -158,44 +164,75 @@ class CommitPlan:
         dirty = self._dirty
         dirty.urgent = False
         dirty.due_at = inf
-        versions: dict[TopicPartition, Version] = {}
         ready = self._ready(now)
-        asked = {partition: self._members[partition] for partition, _ in ready}
+        asked = dict(zip(ready, map(self._members.__getitem__, ready), strict=True))
         newest = wanted_of([member.slot for member in asked.values()])
-        standing = self._ledger.standing(asked)
-        foreign, before_commits = bool(self._ledger.foreign), self._bounds.before_commits
-        for (partition, entry), wanted, stands in zip(ready, newest, standing, strict=True):
-            version = wanted
-            if wanted is None or stands == wanted[1] or foreign or entry.refresh:
-                version = self._wanted(partition, entry, wanted, notes, now)
-            if version is None:
-                dirty.remove(partition)
-                continue
-            entry.since = -inf
-            if before_commits and not entry.refresh:
-                version = self._bounds.admit(partition, version)
-            if version is not None:
-                versions[partition] = version  # else due again when the ends of its log are known
+        entries = different(ready)
+        if self._are_news(newest, entries, self._ledger.standing(asked)):
+            for entry in entries:
+                entry.since = -inf
+            versions = dict(zip(ready, newest, strict=True))
+        else:
+            versions = self._each(ready, newest, notes, now)
         if len(versions) < len(asked):
             asked = {partition: asked[partition] for partition in versions}
         return CommitRequest(versions, asked) if versions else None
 
-    def _ready(self, now: float) -> list[tuple[TopicPartition, Entry]]:
+    def _are_news(
+        self,
+        newest: Sequence[Version | None],
+        entries: Sequence[Entry],
+        standing: Sequence[OffsetAndMetadata | None],
+    ) -> TypeGuard[Sequence[Version]]:
+        """Whether all of ``newest`` are to be committed as they are, as is the rule.
+
+        Quicker found out for all than for each: nothing here runs Python's own code but once.
+        """
+        if self._ledger.foreign or self._bounds.before_commits:
+            return False
+        return (
+            all(newest)
+            and not any(map(eq, standing, map(_value_of, filter(None, newest))))
+            and not any(entry.refresh for entry in entries)
+        )
+
+    def _each(
+        self,
+        ready: Mapping[TopicPartition, Entry],
+        newest: Sequence[Version | None],
+        notes: Notes,
+        now: float,
+    ) -> dict[TopicPartition, Version]:
+        """What to commit of each; the others are noted, not dirty any more, or wait."""
+        versions: dict[TopicPartition, Version] = {}
+        for (partition, entry), wanted in zip(ready.items(), newest, strict=True):
+            version = self._wanted(partition, entry, wanted, notes, now)
+            if version is None:
+                self._dirty.remove(partition)
+                continue
+            entry.since = -inf
+            if self._bounds.before_commits and not entry.refresh:
+                version = self._bounds.admit(partition, version)
+            if version is not None:
+                versions[partition] = version  # else due again when the ends of its log are known
+        return versions
+
+    def _ready(self, now: float) -> dict[TopicPartition, Entry]:
         """What is dirty and may be tried, as much as one request can carry."""
         dirty, reads = self._dirty, self._reads
         blocked = now < dirty.group.not_before
         must_read = bool(reads.unknown or reads.awaiting)
         paused = blocked or any(now < entry.not_before for entry in dirty.different())
         if not must_read and not paused and len(dirty) <= BATCH_LIMIT:
-            return dirty.items()
-        ready: list[tuple[TopicPartition, Entry]] = []
-        for item in dirty.items():
-            if must_read and reads.must_precede(item[0]):
+            return dirty.entries()
+        ready: dict[TopicPartition, Entry] = {}
+        for partition, entry in dirty.entries().items():
+            if must_read and reads.must_precede(partition):
                 continue  # due again when it has been read
-            if blocked or now < item[1].not_before or len(ready) == BATCH_LIMIT:
-                dirty.expect(item[1])
+            if blocked or now < entry.not_before or len(ready) == BATCH_LIMIT:
+                dirty.expect(entry)
             else:
-                ready.append(item)
+                ready[partition] = entry
         return ready
 
     def _wanted(

@@ -8,7 +8,7 @@ looks, so submits that nobody saw cost no version.
 from __future__ import annotations
 
 from enum import Enum
-from itertools import groupby
+from itertools import groupby, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -16,7 +16,7 @@ from offsetmgr.errors import ManagerStoppedError, OffsetRegressionError
 from offsetmgr.types import MAX_OFFSET, ManagerKey, OffsetAndMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from offsetmgr.manager.tray import Tray
     from offsetmgr.types import TopicPartition
@@ -191,6 +191,26 @@ class SubmitSlot:
                     slot.seen = newest
             slot.armed = newest is not None and newest[0] > slot.settled
             if slot.armed:
+                dirty.append(slot)
+        return dirty
+
+    @staticmethod
+    def look_at_round(slots: Sequence[SubmitSlot], offsets: Sequence[int]) -> list[SubmitSlot]:
+        """``look_at`` for slots that plain offsets are just being put into, in one step.
+
+        Returns those that their committer does not know of and that are dirty.
+        """
+        dirty: list[SubmitSlot] = []
+        values = map(_new, repeat(OffsetAndMetadata), zip(offsets, repeat(""), repeat(None)))
+        for slot, value in zip(slots, values, strict=True):
+            slot.floor = value[0]
+            slot.pending = slot._dropped = None  # noqa: SLF001 -- of the same class
+            newest = slot.seen
+            if newest is None or newest[1] != value:
+                number = 1 if newest is None else newest[0] + 1
+                newest = slot.seen = _new(Version, (number, value))
+            if not slot.armed and newest[0] > slot.settled:
+                slot.armed = True
                 dirty.append(slot)
         return dirty
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from offsetmgr.manager.requests import AllCommitted, Notes
     from offsetmgr.manager.slot import Version
     from offsetmgr.manager.ticket import Ticket
-    from offsetmgr.types import OffsetAndMetadata, TopicPartition
+    from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 
 _new: Final = tuple.__new__
 """Makes a named tuple in half the time; for what is made once for each offset."""
@@ -55,7 +55,7 @@ class Flush:
         self._ticket = ticket
         self._desks: list[Desk] = []
         self._waiters: list[tuple[Waiter, ...]] = []
-        self._results: list[StopResult] = []
+        self._results: dict[ManagerKey, StopResult] = {}
         self._last: tuple[Waiter, ...] = (Waiter(0, ticket),)
 
     def wait(self, desk: Desk, version: Version) -> None:
@@ -66,7 +66,7 @@ class Flush:
         desk.waiters = self._last
         self._desks.append(desk)
         self._waiters.append(self._last)
-        self._results.append(_new(StopResult, (version[1], None, None)))
+        self._results[desk.key] = _new(StopResult, (version[1], None, None))
 
     def answer(self) -> None:
         """The commit has succeeded; answers nobody where somebody else has come or gone."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from actors import Future
 
@@ -13,9 +12,6 @@ if TYPE_CHECKING:
 
     from offsetmgr.manager.desk import Desk
     from offsetmgr.types import ManagerKey, StopResult
-
-
-_key_of: Final = attrgetter("key")
 
 
 class Ticket:
@@ -34,8 +30,8 @@ class Ticket:
 
     def done(self, answers: Iterable[tuple[Desk, StopResult]]) -> None:
         """Answers of managers; the first one of each counts."""
-        results, waited_for = self._results, self._open
         with self._lock:
+            results, waited_for = self._results, self._open
             for desk, result in answers:
                 if desk in waited_for:
                     del waited_for[desk]
@@ -44,18 +40,23 @@ class Ticket:
         if complete:
             self.future.set(results)
 
-    def done_all(self, desks: Sequence[Desk], results: Iterable[StopResult]) -> None:
-        """``done`` for all of these, quickest where nobody else is waited for."""
+    def done_all(self, desks: Sequence[Desk], results: dict[ManagerKey, StopResult]) -> None:
+        """``done`` for all of these, quickest where nobody else is waited for.
+
+        ``results`` are those of ``desks`` in the same order, and the ticket's from now on.
+        """
         with self._lock:
             waited_for = self._open
             if len(desks) == len(waited_for) and all(map(waited_for.__contains__, desks)):
                 waited_for.clear()
-                self._results.update(zip(map(_key_of, desks), results, strict=True))
+                if self._results:
+                    results.update(self._results)
+                self._results = results
             complete = not waited_for
         if complete:
             self.future.set(self._results)
         else:
-            self.done(zip(desks, results, strict=True))
+            self.done(zip(desks, results.values(), strict=True))
 
     def expire(self) -> list[Desk]:
         """Answer for those who have not; returns them."""

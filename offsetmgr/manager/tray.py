@@ -114,10 +114,16 @@ class Tray:
     def collect(self, now: float) -> tuple[list[SubmitSlot], float]:
         """The slots that were filled and are dirty, and since when; the next one rings again."""
         with self.lock:
-            self.hand_out()
-            touched, self._touched = self._touched, []
-            since, self._since = self._since, None
-            return SubmitSlot.look_at(touched), now if since is None else since
+            last, since = self.last, self._since
+            self._since = None
+            if last is not None and last.waits and not self._touched:
+                last.waits = False
+                dirty = SubmitSlot.look_at_round(last.slots, last.offsets)
+            else:
+                self.hand_out()
+                touched, self._touched = self._touched, []
+                dirty = SubmitSlot.look_at(touched)
+            return dirty, now if since is None else since
 
     # For whoever submits a group's offsets at once.
 

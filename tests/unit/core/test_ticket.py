@@ -76,13 +76,13 @@ def test_answers_of_all_count_as_those_of_each() -> None:
     both = desks(0, 1)
     answers = [DONE, StopResult(at(2))]
     whole = Ticket(both, 1.0)
-    whole.done_all(both, answers)
     keys = [desk.key for desk in both]
+    whole.done_all(both, dict(zip(keys, answers, strict=True)))
     assert whole.future.get(timeout=0) == dict(zip(keys, answers, strict=True))
     (third,) = desks(2)
     some = Ticket([*both, third], 1.0)
     some.done([(both[0], StopResult(at(9)))])
-    some.done_all(both, answers)
+    some.done_all(both, dict(zip(keys, answers, strict=True)))
     assert not some.future.done()
     some.done([(third, DONE)])
     found = [StopResult(at(9)), answers[1], DONE]
@@ -94,5 +94,5 @@ def test_answers_of_all_after_the_deadline_change_nothing() -> None:
     both = desks(0, 1)
     ticket = Ticket(both, 1.0)
     ticket.expire()
-    ticket.done_all(both, [DONE, DONE])
+    ticket.done_all(both, {desk.key: DONE for desk in both})
     assert set(ticket.future.get(timeout=0).values()) == {StopResult(None)}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from actors import PooledActor
 from actors.testing import SimSystem
@@ -275,3 +277,63 @@ def test_a_successor_is_rung_for_what_its_predecessor_left() -> None:
     second.wait(10.0)
     assert second.told_at == [10.0]
     assert tray.heard(10.0)
+
+
+class TestLookingAtRounds:
+    """A committer that finds a round looks at it in one step."""
+
+    @given(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["fresh", "settled", "parked", "sent", "waiting", "dropped"]),
+                st.integers(0, 2),
+            ),
+            min_size=1,
+            max_size=6,
+        )
+    )
+    def test_it_leaves_what_handing_out_and_looking_would(
+        self, histories: list[tuple[str, int]]
+    ) -> None:
+        """Whatever became of what each slot held before."""
+        offsets = [5 + more for _, more in histories]
+        at_once, by_hand = held(histories, offsets), held(histories, offsets)
+        dirty, since = at_once.collect(1.0)
+        last = by_hand.last
+        assert last is not None
+        assert last.waits
+        with by_hand.lock:
+            by_hand.hand_out()
+            touched = SubmitSlot.look_at(by_hand._touched)
+        assert [slot.where for slot in dirty] == [slot.where for slot in touched]
+        assert since == 1.0
+        assert at_once.last is not None
+        for one, other in zip(at_once.last.slots, last.slots, strict=True):
+            # Whoever else looks finds the same; what is in flight may be looked at later.
+            assert one.newest == other.newest
+            assert one.dropped == other.dropped
+            assert (one.floor, one.armed, one.settled) == (other.floor, other.armed, other.settled)
+
+
+def held(histories: list[tuple[str, int]], offsets: list[int]) -> Tray:
+    """A tray whose slots have these histories, with a round of ``offsets`` in it."""
+    tray = Tray("g")
+    slots = [SubmitSlot(tray, tp(number)) for number in range(len(histories))]
+    for slot, (history, _) in zip(slots, histories, strict=True):
+        if history == "dropped":
+            slot.put(3, "", None)
+        slot.establish(at(4) if history == "dropped" else None)
+        if history not in {"fresh", "dropped"}:
+            slot.put(5, "", None)
+    tray.collect(0.0)
+    for slot, (history, _) in zip(slots, histories, strict=True):
+        if history == "settled":
+            slot.settle(1)
+        elif history == "parked":
+            slot.park(1)
+        elif history == "waiting":
+            slot.put(6, "", None)
+    with tray.lock:
+        tray.remember([slot.where for slot in slots], slots, [0] * len(slots))
+    assert tray.repeat({slot.where: offset for slot, offset in zip(slots, offsets, strict=True)})
+    return tray
