@@ -116,7 +116,7 @@ class Ledger:
         """All of these are committed; nothing of somebody else's stands in the group."""
         kept, inherited = self._kept, self._inherited
         # Out and in again: the one committed longest ago comes first.
-        if kept.keys() != versions.keys():  # else all are as old
+        if list(kept) != list(versions):  # else all are as old; nothing is looked up for that
             for partition in versions:
                 kept.pop(partition, None)
         held = zip(repeat(now), versions.values(), strict=False)

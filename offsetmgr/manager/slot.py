@@ -258,17 +258,21 @@ class SubmitSlot:
     def settle(self, number: int) -> bool:
         """Version ``number`` is committed; True where nothing newer waits."""
         with self.tray.lock:
-            return self.mark_settled(number)
+            return self.mark_all_settled([(self, number)])[0]
 
-    def mark_settled(self, number: int) -> bool:
-        """``settle``, with the lock held."""
-        if number > self.settled:  # noqa: PLR1730 -- no call for each offset that is committed
-            self.settled = number
-        newest = self.seen if self.pending is None else self._see()
-        if newest is not None and newest[0] > number:
-            return False
-        self.armed = self._rewind = False
-        return True
+    @staticmethod
+    def mark_all_settled(settled: Iterable[tuple[SubmitSlot, int]]) -> list[bool]:
+        """``settle`` for each of these, with the lock held."""
+        clean: list[bool] = []
+        for slot, number in settled:
+            if number > slot.settled:  # noqa: PLR1730 -- no call for each offset
+                slot.settled = number
+            newest = slot.seen if slot.pending is None else slot._see()  # noqa: SLF001 -- as above
+            newer = newest is not None and newest[0] > number
+            if not newer:
+                slot.armed = slot._rewind = False  # noqa: SLF001 -- as above
+            clean.append(not newer)
+        return clean
 
     def park(self, number: int) -> bool:
         """Version ``number`` was refused for good; True where nothing newer waits.
@@ -363,7 +367,7 @@ def settle_all(slots: Iterable[SubmitSlot], numbers: Iterable[int]) -> list[bool
     versions = iter(numbers)
     for tray, shared in groupby(slots, _tray_of):
         with tray.lock:
-            clean += [slot.mark_settled(next(versions)) for slot in shared]
+            clean += SubmitSlot.mark_all_settled(zip(shared, versions, strict=False))
     return clean
 
 
