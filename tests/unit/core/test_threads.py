@@ -8,12 +8,14 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from actors import ActorSystem
 from offsetmgr.config import CommitSettings
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import ManagerExistsError, ManagerStoppedError, OffsetRegressionError
 from offsetmgr.manager import Factory, ManagerHandle
+from offsetmgr.manager import factory as factory_module
 from offsetmgr.types import StopResult
 from tests.unit.core.core import at, tp
 
@@ -230,3 +232,16 @@ def test_a_factory_of_its_own_leaves_no_thread_behind() -> None:
     handle.submit(3)
     assert factory.stop(LIMIT_S) == {handle.key: StopResult(at(3))}
     assert threading.active_count() == before
+
+
+def test_what_managers_leave_of_a_stop_is_left_for_the_ends_of_actors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Thousands of them take longer than the grace; none is left behind for that."""
+    monkeypatch.setattr(factory_module, "STOP_GRACE_S", 0.0)
+    factory = Factory(MemoryCoordinator())
+    for number in range(200):
+        factory.spawn(f"g-{number}", "t", 0)
+    with capture_logs() as logs:
+        assert len(factory.stop(LIMIT_S)) == 200
+    assert [entry for entry in logs if entry["event"] == "actors_left_behind"] == []
