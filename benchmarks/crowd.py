@@ -24,13 +24,13 @@ from offsetmgr.types import OffsetAndMetadata
 
 TIMEOUT_S = 300.0
 IDLE_S = 60.0
-"""Long enough for a round of looks at what stands, which is five times as often as by default."""
+"""Each group looks once meanwhile at what stands: five times as often as by default."""
 TICKS = 10
 
 _NOTHING = OffsetAndMetadata(0)
 
 
-def measure(bootstrap_servers: str, groups: int, size: int) -> None:
+def measure(bootstrap_servers: str, groups: int, size: int, idle_s: float) -> None:
     """Start ``groups`` times ``size`` managers, let them idle, commit some, stop all."""
     process = psutil.Process()
     table = Table(
@@ -41,7 +41,7 @@ def measure(bootstrap_servers: str, groups: int, size: int) -> None:
     table.add_column("what")
     table.add_column("figure", justify="right")
     coordinator = KafkaCoordinator({"bootstrap.servers": bootstrap_servers})
-    factory = Factory(coordinator, CommitSettings(verify_interval_s=IDLE_S))
+    factory = Factory(coordinator, CommitSettings(verify_interval_s=idle_s))
     began = perf_counter()
     handles = spawn(factory, [f"crowd-{number}" for number in range(groups)], size)
     table.add_row("started, all initial offsets known", f"{perf_counter() - began:.1f} s")
@@ -50,8 +50,8 @@ def measure(bootstrap_servers: str, groups: int, size: int) -> None:
     for handle in handles:
         handle.submit(0)
     factory.flush([handle.key for handle in handles], TIMEOUT_S).get()
-    name = f"of a core, when idle, with a look of each group every {IDLE_S:.0f} s"
-    table.add_row(name, f"{_idle(process):.1%}")
+    name = f"of a core, when idle, with a look of each group every {idle_s:.0f} s"
+    table.add_row(name, f"{_idle(process, idle_s):.1%}")
     for count in (1, size, 10 * size):
         spent_s = _ticks(process, factory, handles[:count])
         table.add_row(f"a commit of {count:,}, processor time", f"{spent_s * 1000:,.1f} ms")
@@ -67,11 +67,11 @@ def measure(bootstrap_servers: str, groups: int, size: int) -> None:
     Console(width=110).print(table)
 
 
-def _idle(process: psutil.Process) -> float:
+def _idle(process: psutil.Process, idle_s: float) -> float:
     """The share of one core that the process takes while nothing is submitted."""
     before = sum(process.cpu_times()[:2])
-    sleep(IDLE_S)
-    return float(sum(process.cpu_times()[:2]) - before) / IDLE_S
+    sleep(idle_s)
+    return float(sum(process.cpu_times()[:2]) - before) / idle_s
 
 
 def _ticks(process: psutil.Process, factory: Factory, handles: list[ManagerHandle]) -> float:
@@ -85,10 +85,11 @@ def _ticks(process: psutil.Process, factory: Factory, handles: list[ManagerHandl
     return float(sum(process.cpu_times()[:2]) - before) / TICKS
 
 
-def in_own_process(bootstrap_servers: str, groups: int, size: int) -> None:
+def in_own_process(bootstrap_servers: str, groups: int, size: int, idle_s: float = IDLE_S) -> None:
     """Measure in a process that does nothing else."""
     command = [sys.executable, "-m", "benchmarks.crowd", "--brokers", bootstrap_servers]
-    subprocess.run([*command, "--groups", str(groups), "--size", str(size)], check=True)
+    command += ["--groups", str(groups), "--size", str(size), "--idle", str(idle_s)]
+    subprocess.run(command, check=True)
 
 
 def main() -> None:
@@ -97,14 +98,15 @@ def main() -> None:
     parser.add_argument("--brokers", help="a Kafka of yours; without it one is started")
     parser.add_argument("--groups", type=int, default=1_000, help="groups (1,000)")
     parser.add_argument("--size", type=int, default=100, help="partitions of each (100)")
+    parser.add_argument("--idle", type=float, default=IDLE_S, help="seconds to idle (60)")
     options = parser.parse_args()
     with ExitStack() as stack:
         if options.brokers:
-            measure(options.brokers, options.groups, options.size)
+            measure(options.brokers, options.groups, options.size, options.idle)
             return
         brokers = stack.enter_context(DevKafka()).bootstrap_servers
         create_topic(brokers, options.size)
-        in_own_process(brokers, options.groups, options.size)
+        in_own_process(brokers, options.groups, options.size, options.idle)
 
 
 if __name__ == "__main__":
