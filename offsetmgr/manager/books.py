@@ -83,4 +83,5 @@ class Books:
         if not doubted and partition not in self.dirty and partition not in self.reads.unknown:
             del self.watched[partition]
             del self.members[partition]
+            self.reads.forget(partition)
             self.ledger.drop(partition)

@@ -115,14 +115,21 @@ class Bounds:
     def admit(self, partition: TopicPartition, version: Version) -> Version | None:
         """What to commit where ``version`` is due; None until the ends of its log are known."""
         cleared = self._cleared.pop(partition, None)
-        if cleared is not None:
+        if cleared is not None and cleared.number == version.number:
             return cleared
         ends = self._ends.get(partition)
         if ends is not None and _outside(version, ends) is None:
+            # What was submitted before it must not be cleared, and go out, behind it.
+            self.withdraw(partition)
             return version
         if partition not in self._reading:
             self._waiting[partition] = version
         return None
+
+    def hold(self, partition: TopicPartition) -> bool:
+        """Whether what is to be committed there waits for the ends of its log."""
+        waits = partition in self._waiting or partition in self._reading
+        return waits and self.before_commits
 
     def clear(self, partition: TopicPartition, version: Version) -> None:
         """Let ``version`` be committed as it is."""
@@ -164,7 +171,8 @@ class Bounds:
 
     def read(self, request: LogsRequest, logs: Mapping[str, TopicLog]) -> list[Found]:
         """Compare what waited for this answer; a later request makes an earlier one void."""
-        if request != self._request:
+        # The committer before this one has numbered its requests in the same way.
+        if request is not self._request:
             return []
         reading, self._reading = self._reading, {}
         found: list[Found] = []

@@ -138,11 +138,19 @@ class Desk:
 
     def settled(self) -> StopResult:
         """The same where nothing is under way; also tells that the last submit was dropped."""
-        left, dropped = self.left(), self.slot.dropped
-        if self.result is not None or left.uncommitted is not None or dropped is None:
-            return left
+        if self.result is not None:
+            return self.result
+        wanted, dropped = self.slot.outlook()
+        if wanted is not None:
+            return StopResult(self.acknowledged, wanted.value, self.state.last_error)
+        return self.clean(dropped)
+
+    def clean(self, dropped: OffsetAndMetadata | None) -> StopResult:
+        """What is committed, where nothing was left but ``dropped``; newer submits do not count."""
+        if dropped is None:
+            return StopResult(self.acknowledged)
         error = OffsetRegressionError(str(self.key), dropped.offset, self.slot.floor)
-        return StopResult(left.committed, dropped, error)
+        return StopResult(self.acknowledged, dropped, error)
 
     def status(self) -> ManagerStatus:
         """A snapshot."""

@@ -131,10 +131,12 @@ class Factory:
     def _begin(self, tray: Tray, fresh: Mapping[TopicPartition, Desk]) -> None:
         try:
             self._ref.tell(Start(tray, fresh))
-        except pykka.ActorDeadError:
+        except (pykka.ActorDeadError, InboxFullError) as error:
             for where in fresh:
                 del self._names.groups[tray.group].desks[where]
             self._names.prune(tray.group)
+            if isinstance(error, InboxFullError):
+                raise
             raise ManagerStoppedError(
                 "the actor system of the factory is stopped; nothing can be spawned any more"
             ) from None

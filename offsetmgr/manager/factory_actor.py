@@ -105,7 +105,8 @@ class FactoryActor(PooledActor):
             case Forward(desk, inner):
                 deliver(desk, inner)
             case ForwardHurry(tray, hurry):
-                tray.tell(hurry)
+                if not tray.tell(hurry) and hurry.ticket is not None:
+                    hurry.ticket.done([(desk, desk.left()) for desk in hurry.desks])
             case Vacant(group, attached):
                 # Not where managers were on their way to it as it said so, or to its successor.
                 newest = group in self._attached and self._attached[group] is attached

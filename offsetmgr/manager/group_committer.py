@@ -18,7 +18,6 @@ from offsetmgr.manager.idle import Idle
 from offsetmgr.manager.offset_manager import Abandon, Hurry, Leave, Rejoin
 from offsetmgr.manager.plan import CommitPlan
 from offsetmgr.manager.requests import AllCommitted, CommitRequest, FetchRequest
-from offsetmgr.manager.slot import wanted_of
 from offsetmgr.manager.telling import Flush, Teller
 from offsetmgr.manager.tray import Rung
 
@@ -267,10 +266,10 @@ class GroupCommitter(PooledActor):
         """``ticket`` waits for what is newest in these, or is answered with how they are."""
         left: list[tuple[Desk, StopResult]] = []
         dirty: list[TopicPartition] = []
-        versions = wanted_of([desk.slot for desk in desks])
-        for desk, version in zip(desks, versions, strict=True):
+        for desk in desks:
+            version, dropped = desk.slot.outlook()
             if version is None or desk.result is not None:
-                left.append((desk, desk.settled()))
+                left.append((desk, desk.result or desk.clean(dropped)))
                 continue
             if ticket is not None:
                 desk.wait(version.number, ticket, now)

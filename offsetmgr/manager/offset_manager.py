@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from actors import PooledActor
 from offsetmgr.manager import state as machine
+from offsetmgr.manager.slot import Standing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -126,7 +127,24 @@ class OffsetManager(PooledActor):
             if all(ticket.deadline <= now for ticket in desk.stops):
                 self._step(machine.Abandoned())
         else:
-            self._step(message)
+            self._step(self._as_of_now(message))
+
+    def _as_of_now(self, event: machine.Event) -> machine.Event:
+        """``event``, unless something newer was submitted after the committer had looked.
+
+        A stop came with it then, and came first: the manager must not end with what is older.
+        """
+        wanted = self._desk.slot.wanted()
+        match event:
+            case machine.Committed(number, clean=True) if wanted:
+                return machine.Committed(number, clean=False)
+            case machine.CommitFailed(number, error, final=True) if (
+                wanted and wanted.number > number
+            ):
+                return machine.CommitFailed(number, error, final=False)
+            case machine.Fetched() if wanted:
+                return event._replace(standing=Standing.DIRTY)
+        return event
 
     def _stop_asked(self) -> machine.StopAsked:
         slot = self._desk.slot
@@ -157,12 +175,13 @@ class OffsetManager(PooledActor):
         desk.initial.close()
         desk.committed.close()
         desk.errors.close()
-        # The name is free before anybody learns of the end, so that a new one can start at once.
+        if first:
+            # While the name is its own: behind it, this would be told of the next one.
+            self._observer.stopped(desk.key, result)
+        # The name is free before whoever stops it is answered, so that a new one can start at once.
         self._released(desk)
         self._committer.try_tell(Leave(desk))
         stops, desk.stops = desk.stops, ()
         for ticket in stops:
             ticket.done([(desk, result)])
         self.stop()
-        if first:
-            self._observer.stopped(desk.key, result)

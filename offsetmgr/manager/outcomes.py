@@ -195,9 +195,11 @@ class Outcomes:
         if entry is not None and entry.refresh:
             self._dirty.remove(partition)
         self._ledger.drop(partition)
+        if found is not None and foreign.policy == "follow":
+            slot.follow(found)
+        else:
+            slot.renew()
         if found is not None:
-            if foreign.policy == "follow":
-                slot.follow(found)
             # Newer than what was committed here, not than what waits: that stays dirty.
             self._ledger.keep(partition, Version(slot.settled, found), now)
         return Noticed(failure, kept.value, found)
@@ -228,6 +230,9 @@ class Outcomes:
             if bounds.before_commits and (outside is None or bounds.policy == "clamp"):
                 bounds.clear(partition, outside.nearest if outside else version)
                 self._dirty.expect(self._dirty.get(partition))
+                if outside is not None:
+                    # By the time that it is submitted again the log may hold it.
+                    self._members[partition].slot.renew()
             if outside is None:
                 continue
             failure = outside.failure(bounds.policy)
@@ -315,7 +320,8 @@ class Outcomes:
         served = partition in self._members
         if served and partition not in self._books.watched:
             version = version._replace(number=0)  # its successor counts anew
-        if failure is None and served:
+        if failure is None and (served or self._ledger.kept(partition) is not None):
+            # The latter between a restart of the factory and its managers' first message.
             self._ledger.keep(partition, version, now)
         elif failure is not None and failure.info.verdict is Verdict.UNKNOWN:
             self._ledger.lose(partition, version)
@@ -363,4 +369,7 @@ class Outcomes:
             self._ledger.keep(partition, kept, now)
         if refresh or final:
             self._dirty.remove(partition)
+        elif entry is not None:
+            # What is newer may fare no better: not at once, over and over.
+            self._dirty.requeue(partition, now)
         return VersionFailed(version, failure, final)

@@ -227,8 +227,8 @@ class CommitPlan:
             return dirty.entries()
         ready: dict[TopicPartition, Entry] = {}
         for partition, entry in dirty.entries().items():
-            if must_read and reads.must_precede(partition):
-                continue  # due again when it has been read
+            if (must_read and reads.must_precede(partition)) or self._bounds.hold(partition):
+                continue  # due again when it, or the ends of its log, have been read
             if blocked or now < entry.not_before or len(ready) == BATCH_LIMIT:
                 dirty.expect(entry)
             else:
@@ -252,7 +252,7 @@ class CommitPlan:
                 self._ledger.foreign.forget(partition)
             clean = settled(member, wanted, now)
             notes.append((partition, VersionCommitted(wanted, clean)))
-            return member.slot.wanted()
+            return self._wanted(partition, entry, member.slot.wanted(), notes, now)
         refusal = wanted and self._ledger.foreign.refusal(partition, wanted, member.slot)
         if not wanted or not refusal:
             return wanted

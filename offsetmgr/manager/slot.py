@@ -5,6 +5,8 @@ queues: a hot loop of submits replaces one tuple.  What was put in becomes a ver
 looks, so submits that nobody saw cost no version.
 """
 
+# ruff: noqa: SLF001 -- static methods go through many slots of their own class
+
 from __future__ import annotations
 
 from enum import Enum
@@ -65,6 +67,7 @@ class SubmitSlot:
     """
 
     __slots__ = (
+        "_anew",
         "_dropped",
         "_reopened",
         "_rewind",
@@ -101,6 +104,8 @@ class SubmitSlot:
         """Number of the newest version that is known to be committed."""
         self._reopened: Version | None = None
         self._rewind = False
+        self._anew = False
+        """Whether what is put in next is news, though it be what was put in last."""
 
     @property
     def newest(self) -> Version | None:
@@ -114,13 +119,15 @@ class SubmitSlot:
         """Whether the newest offset is not known to be committed."""
         return self.wanted() is not None
 
-    @property
-    def dropped(self) -> OffsetAndMetadata | None:
-        """What was submitted last, where it was dropped for a higher one that was committed."""
+    def outlook(self) -> tuple[Version | None, OffsetAndMetadata | None]:
+        """``wanted``; or what was submitted last and dropped for a higher one that was committed.
+
+        At one moment, so that never are both there.
+        """
         with self.tray.lock:
             self.tray.hand_out()
-            self._see()
-            return self._dropped and self._dropped.value
+            wanted = self.unsettled()
+            return wanted, self._dropped and self._dropped.value
 
     def wanted(self) -> Version | None:
         """The newest version, where it is not known to be committed."""
@@ -184,14 +191,17 @@ class SubmitSlot:
             # ``_see``, without a call to it for each offset that is submitted.
             newest, pending = slot.seen, slot.pending
             if pending is not None:
-                slot.pending = slot._dropped = None  # noqa: SLF001 -- of the same class
-                if newest is None or newest[1] != pending:
+                slot.pending = slot._dropped = None
+                if newest is None or newest[1] != pending or slot._anew:
                     number = 1 if newest is None else newest[0] + 1
                     newest = _new(Version, (number, _new(OffsetAndMetadata, pending)))
-                    slot.seen = newest
+                    slot.seen, slot._anew = newest, False
             slot.armed = newest is not None and newest[0] > slot.settled
             if slot.armed:
                 dirty.append(slot)
+            else:
+                # A rewind to what is committed is over: it is no licence for what comes later.
+                slot._rewind = False
         return dirty
 
     @staticmethod
@@ -204,11 +214,12 @@ class SubmitSlot:
         values = map(_new, repeat(OffsetAndMetadata), zip(offsets, repeat(""), repeat(None)))
         for slot, value in zip(slots, values, strict=True):
             slot.floor = value[0]
-            slot.pending = slot._dropped = None  # noqa: SLF001 -- of the same class
+            slot.pending = slot._dropped = None
             newest = slot.seen
-            if newest is None or newest[1] != value:
+            if newest is None or newest[1] != value or slot._anew:
                 number = 1 if newest is None else newest[0] + 1
                 newest = slot.seen = _new(Version, (number, value))
+                slot._anew = False
             if not slot.armed and newest[0] > slot.settled:
                 slot.armed = True
                 dirty.append(slot)
@@ -241,7 +252,7 @@ class SubmitSlot:
         if committed is None:
             return Standing.DIRTY
         if newest.value == committed:
-            self.settled, self.armed = newest.number, False
+            self.settled, self.armed, self._rewind = newest.number, False, False
             return Standing.SAME
         if newest.value.offset < committed.offset and not self._rewind:
             self.regressions += 1
@@ -267,10 +278,10 @@ class SubmitSlot:
         for slot, number in settled:
             if number > slot.settled:  # noqa: PLR1730 -- no call for each offset
                 slot.settled = number
-            newest = slot.seen if slot.pending is None else slot._see()  # noqa: SLF001 -- as above
+            newest = slot.seen if slot.pending is None else slot._see()
             newer = newest is not None and newest[0] > number
             if not newer:
-                slot.armed = slot._rewind = False  # noqa: SLF001 -- as above
+                slot.armed = slot._rewind = False
             clean.append(not newer)
         return clean
 
@@ -314,6 +325,13 @@ class SubmitSlot:
             elif newest.value.offset < theirs.offset and not self._rewind:
                 self._set_floor(theirs)  # else what waits is the floor, and goes over theirs
 
+    def renew(self) -> None:
+        """What was submitted last is not what is committed: to submit it again is news."""
+        with self.tray.lock:
+            self.tray.hand_out()
+            self._see()
+            self._anew = True
+
     def close_if_clean(self) -> bool:
         """Refuse offers from now on, unless one waits to be committed; True where it did."""
         with self.tray.lock:
@@ -335,10 +353,10 @@ class SubmitSlot:
         pending, newest = self.pending, self.seen
         if pending is not None:
             self.pending = self._dropped = None
-            if newest is None or newest[1] != pending:
+            if newest is None or newest[1] != pending or self._anew:
                 number = 1 if newest is None else newest[0] + 1
                 newest = _new(Version, (number, _new(OffsetAndMetadata, pending)))
-                self.seen = newest
+                self.seen, self._anew = newest, False
         return newest
 
     def _name(self) -> str:

@@ -162,6 +162,9 @@ class Teller:
                 if final:
                     result = StopResult(desk.acknowledged, version.value, error)
                     self._resolve(desk, version.number, result, answers)
+                elif not failure.info.retriable and (desk.waiters or desk.slot.closed):
+                    # They wait for a newer one, and their hurry was spent on this.
+                    self._plan.mark_dirty(desk.slot.where, now, urgent=True)
                 return machine.CommitFailed(version.number, error, final)
 
     def _established(

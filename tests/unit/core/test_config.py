@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from offsetmgr.config import CHOICES, MAY_BE_ZERO, CommitSettings
+from offsetmgr.config import CHOICES, LARGEST, MAY_BE_ZERO, CommitSettings
 from offsetmgr.errors import InvalidValueError
 
 NAMES = [field.name for field in fields(CommitSettings) if field.name not in CHOICES]
@@ -42,6 +42,21 @@ def test_negative_settings_are_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(InvalidValueError) as caught:
         CommitSettings(**{name: value})
     assert caught.value.field == name
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("value", [LARGEST + 1, 10**400], ids=["long", "longer"])
+def test_what_no_time_or_length_can_be_is_refused_by_name(name: str, value: int) -> None:
+    """Also where the number has more digits than a float can hold."""
+    with pytest.raises(InvalidValueError, match=f"^{name} [0-9]+…? is too large; give a number"):
+        CommitSettings(**dict[str, Any]({name: value}))
+
+
+def test_a_request_may_take_five_minutes_and_no_more() -> None:
+    """Above an hour librdkafka would take ten seconds instead, and say nothing."""
+    assert CommitSettings(request_timeout_s=300).request_timeout_s == 300
+    with pytest.raises(InvalidValueError, match=r"too large; give a number of at most 300$"):
+        CommitSettings(request_timeout_s=300.5)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in MAY_BE_ZERO])

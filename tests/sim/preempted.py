@@ -1,0 +1,108 @@
+"""A run in which turns are not whole: other threads come in between, as on a pool of real ones.
+
+Wherever an actor takes a lock of the core's or tells another one something, its thread may lose the
+interpreter: other actors take some turns then, and users ask for something.  Never with such a lock
+held, for whoever came to want it would wait.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+from unittest import mock
+
+from actors.cell import Cell
+from offsetmgr.manager import names, ticket, tray
+from tests.sim.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Self
+
+OFTEN: Final = (0.01, 0.05, 0.2)
+"""How often a thread is preempted where it may be; each seed has one of these."""
+
+MOST_TURNS: Final = 6
+"""Of others meanwhile."""
+
+
+class PreemptedWorld(World):
+    """As its parent, with threads that get into each other's way."""
+
+    def __init__(self, seed: int) -> None:
+        self._held = 0
+        self._away = False
+        self._often = OFTEN[seed % len(OFTEN)]
+        with self._locks():
+            super().__init__(seed)
+        self._asks: list[Callable[[], None]] = [
+            self.submit,
+            self.submit,
+            self.submit_groupwise,
+            self.rewind,
+            self.flush,
+            self.stop,
+            self.spawn,
+        ]
+
+    def _live(self) -> None:
+        post = Cell.post
+
+        def told(cell: Cell, *message: Any) -> None:
+            self.preempt()
+            post(cell, *message)
+            self.preempt()
+
+        with self._locks(), mock.patch.object(Cell, "post", told):
+            super()._live()
+
+    def recover(self) -> None:
+        """Users leave it alone at last; threads go on as before."""
+        self._asks.clear()
+        super().recover()
+
+    def _locks(self) -> ExitStack:
+        """The core's own locks are such as a thread may be preempted at."""
+        stack = ExitStack()
+        for module in (names, ticket, tray):
+            stack.enter_context(mock.patch.object(module, "Lock", lambda: _Lock(self)))
+        return stack
+
+    def preempt(self) -> None:
+        """Let others run for a while, maybe, in the middle of an actor's turn."""
+        inside = self.system._inside
+        if not inside or self._held or self._away or self.rng.random() >= self._often:
+            return
+        self._away, self.system._inside = True, False
+        try:
+            for _ in range(self.rng.randint(0, 2) if self._asks else 0):
+                self.judge.met["preempted: by a user"] += 1
+                self.rng.choice(self._asks)()
+            self._few_steps(self.rng.randint(0, MOST_TURNS))
+            self.judge.met["preempted"] += 1
+        finally:
+            self._away, self.system._inside = False, True
+
+    def taken(self, more: int) -> None:
+        """A lock of the core's was taken (1) or given back (-1)."""
+        self._held += more
+
+
+class _Lock:
+    """A lock, before which its thread may be preempted."""
+
+    def __init__(self, world: PreemptedWorld) -> None:
+        self._world = world
+        self._lock = Lock()
+
+    def __enter__(self) -> Self:
+        self._world.preempt()
+        self._world.taken(1)
+        assert self._lock.acquire(blocking=False), "taken twice by one thread"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        self._world.taken(-1)
