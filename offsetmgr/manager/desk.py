@@ -58,9 +58,9 @@ _new: Final = tuple.__new__
 class Desk:
     """One manager.
 
-    Any thread fills its slot.  ``state``, ``stops`` and ``result`` are written by its actor, what
-    was acknowledged, ``waiters`` and ``troubled`` by its group's committer; all are replaced
-    whole, so that any thread may read them.
+    Any thread fills its slot, and adds to ``stops``.  ``state`` and ``result`` are written by its
+    actor, which answers ``stops`` once it has a result; what was acknowledged, ``waiters`` and
+    ``troubled`` by its group's committer; all are replaced whole, so that any thread may read them.
     """
 
     __slots__ = (

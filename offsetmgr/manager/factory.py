@@ -197,6 +197,8 @@ class Factory:
         ticket = self._ticket(desks, timeout_s, stopping=True)
         for desk in desks:
             desk.slot.close()
+            # A message may die with an instance of the actor; the next one finds it here.
+            desk.stops = (*desk.stops, ticket)
         for tray, members in groupby(desks, attrgetter("slot.tray")):
             self._hurry(tray, Hurry(list(members)))
         for desk in desks:

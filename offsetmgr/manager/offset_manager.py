@@ -105,6 +105,8 @@ class OffsetManager(PooledActor):
         elif desk.slot.closed:
             self._committer.tell(Hurry([desk]))
             self._step(self._stop_asked())
+            if desk.stops:
+                self._abandon_late()
 
     def on_restart(self, reason: BaseException) -> None:
         """Ask for the initial offset again, where that is what the failure was about."""
@@ -120,14 +122,19 @@ class OffsetManager(PooledActor):
             if desk.result is not None:
                 message.ticket.done([(desk, desk.result)])
                 return
-            desk.stops = (*desk.stops, message.ticket)
+            if message.ticket not in desk.stops:
+                desk.stops = (*desk.stops, message.ticket)
             self._step(self._stop_asked())
         elif isinstance(message, Abandon):
-            now = self.system.clock.now()
-            if all(ticket.deadline <= now for ticket in desk.stops):
-                self._step(machine.Abandoned())
+            self._abandon_late()
         else:
             self._step(self._as_of_now(message))
+
+    def _abandon_late(self) -> None:
+        """End now where no stop gives more time."""
+        now = self.system.clock.now()
+        if all(ticket.deadline <= now for ticket in self._desk.stops):
+            self._step(machine.Abandoned())
 
     def _as_of_now(self, event: machine.Event) -> machine.Event:
         """``event``, unless something newer was submitted after the committer had looked.

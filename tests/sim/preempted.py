@@ -8,13 +8,14 @@ held, for whoever came to want it would wait.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
 from actors.cell import Cell
 from offsetmgr.manager import names, ticket, tray
-from tests.sim.world import World
+from tests.sim.world import World, _level
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,9 +42,11 @@ class PreemptedWorld(World):
             self.submit,
             self.submit,
             self.submit_groupwise,
-            self.rewind,
+            self.rewind_anew,
             self.flush,
             self.stop,
+            self.submit_and_stop,
+            self.submit_and_stop,
             self.spawn,
         ]
 
@@ -58,6 +61,21 @@ class PreemptedWorld(World):
         with self._locks(), mock.patch.object(Cell, "post", told):
             super()._live()
 
+    def rewind_anew(self) -> None:
+        """Go back, but not to what may just have been dropped: nobody could tell which is meant."""
+        handle = self._some_handle()
+        newest = None if handle is None else self._newest(handle.key)
+        if handle is not None and newest is not None:
+            lower = self._value(_level(newest) - self.rng.randint(0, 6))
+            self._offer(handle, lower, rewind=True)
+
+    def submit_and_stop(self) -> None:
+        """A last offset, and the end."""
+        handle = self._some_handle()
+        if handle is not None:
+            self._offer(handle, self._plain(_level(self._newest(handle.key)) + 1))
+            self._stop([handle.key], 10.0)
+
     def recover(self) -> None:
         """Users leave it alone at last; threads go on as before."""
         self._asks.clear()
@@ -67,7 +85,7 @@ class PreemptedWorld(World):
         """The core's own locks are such as a thread may be preempted at."""
         stack = ExitStack()
         for module in (names, ticket, tray):
-            stack.enter_context(mock.patch.object(module, "Lock", lambda: _Lock(self)))
+            stack.enter_context(mock.patch.object(module, "Lock", partial(_Lock, self)))
         return stack
 
     def preempt(self) -> None:

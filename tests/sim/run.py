@@ -22,6 +22,7 @@ import structlog
 
 from offsetmgr.manager import state as machine
 from tests.sim.fence_world import FenceWorld
+from tests.sim.preempted import PreemptedWorld
 from tests.sim.service_world import ServiceWorld
 from tests.sim.world import World
 
@@ -44,6 +45,9 @@ FENCE_EVERY: Final = 10
 """One seed of so many runs services with a fence, which take groups over from one another."""
 
 FENCE_SEEDS: Final = range(2, 10_000_000, FENCE_EVERY)
+
+PREEMPTED_SEEDS: Final = range(3, 10_000_000, 10)
+"""Seeds of runs in which actors are preempted in the middle of their turns."""
 
 
 class SeedError(AssertionError):
@@ -93,6 +97,8 @@ def world_of(seed: int) -> World | ServiceWorld | FenceWorld:
     """The run of ``seed``, before it begins."""
     if seed in FENCE_SEEDS:
         return FenceWorld(seed)
+    if seed in PREEMPTED_SEEDS:
+        return PreemptedWorld(seed)
     return ServiceWorld(seed) if seed in SERVICE_SEEDS else World(seed)
 
 

@@ -83,6 +83,7 @@ def test_every_fault_and_every_transition_is_met(told: str) -> None:
     wanted |= {f"fence: {what}" for what in ("takeover", "freeze", "cut", "move_coordinator")}
     fates = ("lost", "unanswered", "closed", "slow", "refused")
     wanted |= {f"fence: {kind} {fate}" for kind in ("join", "heartbeat", "find") for fate in fates}
+    wanted |= {"preempted", "preempted: by a user"}
     wanted |= {transition(*pair) for pair in machine.TABLE.keys() - RARE}
     rare = {what: met.get(what, 0) for what in wanted if met.get(what, 0) < 10}
     assert not rare

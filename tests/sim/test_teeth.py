@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
@@ -12,11 +13,20 @@ from offsetmgr.manager import factory as factory_module
 from offsetmgr.manager import state as machine
 from offsetmgr.manager.desk import Desk
 from offsetmgr.manager.group_committer import GroupCommitter
+from offsetmgr.manager.offset_manager import OffsetManager
 from offsetmgr.manager.plan import CommitPlan
 from offsetmgr.manager.slot import Finding, Standing, SubmitSlot
 from offsetmgr.manager.ticket import Ticket
 from offsetmgr.manager.tray import Tray
-from tests.sim.run import FENCE_SEEDS, SERVICE_SEEDS, SeedError, main, run_seed, silence
+from tests.sim.run import (
+    FENCE_SEEDS,
+    PREEMPTED_SEEDS,
+    SERVICE_SEEDS,
+    SeedError,
+    main,
+    run_seed,
+    silence,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,16 +39,19 @@ if TYPE_CHECKING:
 MOST_SEEDS = 500
 
 
-def found() -> str:
+OTHERS = {*SERVICE_SEEDS[:MOST_SEEDS], *FENCE_SEEDS[:MOST_SEEDS]}
+SEEDS = [seed for seed in range(MOST_SEEDS) if seed not in OTHERS]
+
+
+def found(seeds: Iterable[int] = SEEDS) -> str:
     """What the simulation says of the planted bug."""
     with silence():
-        others = {*SERVICE_SEEDS[:MOST_SEEDS], *FENCE_SEEDS[:MOST_SEEDS]}
-        for seed in (each for each in range(MOST_SEEDS) if each not in others):
+        for seed in seeds:
             try:
                 run_seed(seed)
             except SeedError as error:
                 return str(error)
-    pytest.fail(f"{MOST_SEEDS} seeds did not find the bug")
+    pytest.fail("no seed has found the bug")
 
 
 def test_pipelined_commits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,6 +208,32 @@ def test_a_bell_that_nobody_hears(monkeypatch: pytest.MonkeyPatch) -> None:
     """Submits of which the committer never learns are found."""
     monkeypatch.setattr(Tray, "_ring", lambda _self: None)
     assert "a minute after all faults ended" in found()
+
+
+def test_a_manager_that_believes_what_is_older_than_its_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A last submit that is given up for what its committer had found before is found."""
+    monkeypatch.setattr(OffsetManager, "_as_of_now", lambda _self, event: event)
+    assert "nothing went wrong, yet this was left" in found(PREEMPTED_SEEDS[:MOST_SEEDS])
+
+
+def test_an_end_that_is_told_after_its_name_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who listens would take it for the end of the next manager of that name."""
+    finish = OffsetManager._finish
+
+    def late(self: OffsetManager, answer: Any) -> None:
+        told: list[tuple[Any, ...]] = []
+        observer = mock.Mock(wraps=self._observer)
+        observer.stopped = lambda *args: told.append(args)
+        before, self._observer = self._observer, observer
+        finish(self, answer)
+        self._observer = before
+        for args in told:
+            before.stopped(*args)
+
+    monkeypatch.setattr(OffsetManager, "_finish", late)
+    assert "ended, though nobody stopped it" in found(PREEMPTED_SEEDS[:MOST_SEEDS])
 
 
 def test_a_failing_seed_says_how_to_replay_it(

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from offsetmgr.coordinator.base import TopicLog
+    from offsetmgr.coordinator.memory import Request
     from offsetmgr.types import ManagerKey
 
 TIMED_OUT = -185
 UNKNOWN_TOPIC = 3
+LOADING = 14
 TOO_LARGE = 12
 DENIED = 29
 
@@ -399,3 +401,41 @@ def test_what_is_watched_no_longer_is_not_read_any_more() -> None:
             group.plan.read_back(request, FetchResult({tp(0): at(7)}, {}), group.now)
     assert {FetchRequest, ReadBackRequest} <= set(asked)
     assert asked[-1] is type(None)
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, 30.0])
+def test_a_stop_that_dies_with_an_instance_of_the_manager_is_known_to_the_next(
+    timeout_s: float,
+) -> None:
+    """The factory crashes: what comes behind the end of its children is handled by nobody."""
+    core = Core(latency_s=0.0)
+    handle = core.spawn()
+    handle.submit(1)
+    core.advance(2)
+    refusing = [True]
+
+    def plan(request: Request) -> Refuse | None:
+        return Refuse(LOADING) if refusing and request.operation == "commit" else None
+
+    core.coordinator._plan = plan
+    handle.submit(2)
+    core.advance(1.5)
+    manager = core.manager(handle).cell
+    core.factory._ref.tell(POISON)
+    while not manager._stop_requested:
+        runnable = core.system._sim_dispatcher.pick()
+        if runnable is not None:
+            core.system._step(runnable)
+        else:
+            core.system._manual_clock.advance(0.1)
+            core.system.timers.fire_due()
+    assert manager.alive
+    stopped = core.stop(handle, timeout_s)
+    core.system.timers.fire_due()
+    core.advance(10.0)
+    if timeout_s:
+        refusing.clear()
+        core.advance(15.0)
+        assert stopped.get(timeout=0) == {handle.key: StopResult(at(2))}
+    # Its name is free, whatever Kafka says.
+    assert core.factory.get(handle.key) is None
