@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Final, TypeGuard
 
 from offsetmgr.errors import InvalidValueError
 
@@ -21,6 +21,19 @@ CHOICES: Final = {
 MAY_BE_ZERO: Final = frozenset({"recommit_interval_s", "verify_interval_s", "idle_timeout_s"})
 """Settings that 0 switches off."""
 
+LARGEST: Final = 2**63 - 1
+"""A larger number is no setting but a mistake, and neither a time nor a length to Python."""
+
+MOST: Final = {"request_timeout_s": 300}
+"""Upper bounds: librdkafka takes a time-out of over an hour for none, and then its own of 10 s."""
+
+
+def is_number(value: object, kind: type | tuple[type, ...]) -> TypeGuard[float]:
+    """Whether it is one of ``kind``, and finite; it may be an integer too large for any float."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return False
+    return isinstance(value, kind) and not isinstance(value, bool)
+
 
 @dataclass(frozen=True)
 class CommitSettings:
@@ -32,7 +45,7 @@ class CommitSettings:
 
     request_timeout_s: float = 5.0
     """How long the coordinator has to answer a commit or fetch; after it, what became of a commit
-    is unknown and is read back.  The broker's own limit for a commit is 5 s."""
+    is unknown and is read back; at most 300.  The broker's own limit for a commit is 5 s."""
 
     retry_backoff_s: float = 0.2
     """First pause after an error; doubled on each further one, with jitter."""
@@ -73,12 +86,16 @@ class CommitSettings:
                     raise InvalidValueError(field.name, value, "is no choice", fix)
                 continue
             kind = int if field.name == "error_limit" else (int, float)
-            if isinstance(value, bool) or not isinstance(value, kind) or not math.isfinite(value):
+            if not is_number(value, kind):
                 raise InvalidValueError(field.name, value, "is not a number", "give a number")
             low = 0 if field.name in MAY_BE_ZERO else 0.001
             if value < low:
                 fix = f"give a number of at least {low}"
                 raise InvalidValueError(field.name, value, "is too small", fix)
+            most = MOST.get(field.name, LARGEST)
+            if value > most:
+                fix = f"give a number of at most {most}"
+                raise InvalidValueError(field.name, value, "is too large", fix)
         if self.retry_backoff_max_s < self.retry_backoff_s:
             raise InvalidValueError(
                 "retry_backoff_max_s",

@@ -373,7 +373,10 @@ class KafkaCoordinator:
 
     def _poll(self) -> None:
         # Without it librdkafka's log and errors pile up unread.
-        self._cluster_slot.poll(lambda client: client.poll(0))
+        try:
+            self._cluster_slot.poll(lambda client: client.poll(0))
+        except Exception:
+            log.exception("kafka_poll_failed")
         self._timers.call_after(POLL_INTERVAL_S, self._poll)
 
     def _release(self) -> None:

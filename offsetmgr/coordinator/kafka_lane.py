@@ -100,7 +100,12 @@ class Job(Generic[_R]):
 
 
 class Lane(Generic[_C]):
-    """Takes requests from any thread and answers each by its deadline."""
+    """Takes requests from any thread and answers each by its deadline.
+
+    A request is answered by whoever takes it out of its place, which is decided under the lock, and
+    by nobody else: one that is in no place any more was taken out a moment ago, maybe by the answer
+    of a broker that has committed it, and nothing is known of it here.
+    """
 
     def __init__(
         self, slot: ClientSlot[_C], timers: Timers, clock: Clock, troubles: Troubles
@@ -115,6 +120,7 @@ class Lane(Generic[_C]):
         self._waiting: dict[Job[Any], None] = {}
         self._sent: dict[Job[Any], None] = {}
         self._late: dict[Job[Any], None] = {}
+        """Answered at their deadline; librdkafka has them still."""
         self._held: dict[Job[Any], None] = {}
         self._moved: dict[str, float] = {}
         self._look: TimerHandle | None = None
@@ -163,8 +169,9 @@ class Lane(Generic[_C]):
             self._slot.give_back(pooled)
 
     def finish(self, job: Job[_R], answer: _R) -> None:
-        """Answer ``job``, whose turn is over."""
-        self._settle(job, answer)
+        """Answer ``job``, whose turn is over, unless its deadline did."""
+        if self._free(job):
+            job.future.set(answer)
         self._pump()
 
     def coordinator_moved(self, group: str) -> None:
@@ -184,15 +191,18 @@ class Lane(Generic[_C]):
             self._idle.wait_for(lambda: not (self._waiting or self._sent or self._held), timeout_s)
 
     def abandon(self) -> None:
-        """Answer all that is left: nobody else will."""
+        """Take no more, and answer all that is left: nobody else will."""
         with self._lock:
+            self._closed = True
+            # Taken out at once: what is to be told that it was not sent must not be any more.
             unsent = [*self._waiting, *self._held]
+            self._waiting.clear()
+            self._held.clear()
             sent = [*self._sent, *self._late]
         for job in unsent:
-            self._settle(job, job.spoil(Failure(CLOSED)))
+            job.future.set(job.spoil(Failure(CLOSED)))
         for job in sent:
-            lost = job.spoil(Failure(_DESTROYED)) if job.known is None else job.known
-            self._settle(job, lost)
+            self.finish(job, job.spoil(Failure(_DESTROYED)) if job.known is None else job.known)
 
     def _pump(self) -> None:
         while (job := self._next()) is not None:
@@ -215,25 +225,39 @@ class Lane(Generic[_C]):
         pooled: PooledClient[_C] | None = None
         try:
             # Once for this call, and once for the request.
-            job.client = pooled = self._slot.acquire(2)
-            job.send(pooled.client, job)
+            pooled = self._slot.acquire(2)
+            if self._hand(job, pooled):
+                job.send(pooled.client, job)
         except Exception as error:  # noqa: BLE001 -- whatever it was, it was not sent
             why = f"the Kafka client did not take the request: {one_line(str(error), 300)}"
-            self._settle(job, job.spoil(Failure(NOT_SENT, why)))
+            if self._free(job):
+                job.future.set(job.spoil(Failure(NOT_SENT, why)))
         finally:
             if pooled is not None:
                 self._slot.give_back(pooled)
 
-    def _settle(self, job: Job[_R], answer: _R) -> None:
-        """Answer ``job``, unless its deadline did, and free its place."""
+    def _hand(self, job: Job[_R], pooled: PooledClient[_C]) -> bool:
+        """Give ``job`` its hold of ``pooled``, unless it was answered while that one was made."""
         with self._lock:
-            for place in (self._waiting, self._held, self._sent, self._late):
-                place.pop(job, None)
+            self._late.pop(job, None)
+            wanted = job in self._sent
+            if wanted:
+                job.client = pooled
+        if not wanted:
+            self._slot.give_back(pooled)
+        return wanted
+
+    def _free(self, job: Job[Any]) -> bool:
+        """Take ``job``, which was sent, out of its place; whether it has yet to be answered."""
+        with self._lock:
+            unanswered = job in self._sent
+            self._sent.pop(job, None)
+            self._late.pop(job, None)
             client, job.client = job.client, None
             self._idle.notify_all()
         if client is not None:
             self._slot.give_back(client)
-        job.future.set(answer)
+        return unanswered
 
     def _look_by(self, at_s: float, now_s: float) -> None:
         """See to deadlines at ``at_s``; with the lock held.
@@ -260,17 +284,18 @@ class Lane(Generic[_C]):
             self._expire(job)
 
     def _expire(self, job: Job[_R]) -> None:
-        """The deadline has come."""
+        """The deadline has come; for one in no place, an answer came before it just now."""
         with self._lock:
-            sent = job in self._sent
+            place = next((p for p in (self._sent, self._waiting, self._held) if job in p), None)
+            if place is None:
+                return
+            del place[job]
+            sent = place is self._sent
             if sent:
-                del self._sent[job]
                 self._late[job] = None
-            self._waiting.pop(job, None)
-            self._held.pop(job, None)
             self._idle.notify_all()
         if not sent:
-            self._settle(job, job.spoil(Failure(NOT_SENT)))
+            job.future.set(job.spoil(Failure(NOT_SENT)))
             return
         stuck_s = max(job.sent_s + STUCK_S - self.clock.now(), 0.0)
         self._timers.call_after(stuck_s, partial(self._unstick, job))
@@ -284,7 +309,8 @@ class Lane(Generic[_C]):
             client = job.client if job in self._late else None
         if client is not None:
             self._slot.retire(client)
-            self.finish(job, job.spoil(self._troubles.timed_out()))
+            self._free(job)
+            self._pump()
 
     def _let_go(self, job: Job[_R]) -> None:
         with self._lock:

@@ -8,8 +8,9 @@ from confluent_kafka import IsolationLevel, Uuid
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import OffsetSpec
 
-from offsetmgr.coordinator.base import PartitionLog, TopicLog
+from offsetmgr.coordinator.base import Failure, PartitionLog, TopicLog
 from offsetmgr.coordinator.kafka_answers import failure_of_exception
+from offsetmgr.errors import error_info
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,13 +36,15 @@ _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _ENDS: Final = (Wanted("log_start_offset", _EARLIEST), Wanted("high_watermark", _LATEST))
 _NO_ID: Final = str(Uuid(0, 0))
 _STABLE: Final = Wanted("last_stable_offset", _LATEST, IsolationLevel.READ_COMMITTED)
+_AT: Final = "offset_at"
+_NO_END: Final = Failure(error_info(-1), "Kafka's answer does not say where the log ends")
 
 
 def wanted(at_ms: int | None, *, stable: bool) -> list[Wanted]:
     """Both ends of a log, and what else was asked for."""
     found = [*_ENDS, *([_STABLE] if stable else [])]
     if at_ms is not None:
-        found.append(Wanted("offset_at", OffsetSpec.for_timestamp(at_ms)))
+        found.append(Wanted(_AT, OffsetSpec.for_timestamp(at_ms)))
     return found
 
 
@@ -83,11 +86,13 @@ def _partition_log(where: tuple[str, int], asked: Asked) -> PartitionLog:
     if error is not None:
         return PartitionLog(0, 0, failure_of_exception(error))
     offsets = {field: int(each.result().offset) for field, each in answers.items()}
-    # -1 where no record is as young as was asked for.
-    known = {field: offset for field, offset in offsets.items() if offset >= 0}
+    # -1 where no record is as young as was asked for; a log without an end there is not.
+    at = offsets.pop(_AT, -1)
+    if min(offsets.values()) < 0:
+        return PartitionLog(0, 0, _NO_END)
     return PartitionLog(
-        known["log_start_offset"],
-        known["high_watermark"],
-        offset_at=known.get("offset_at"),
-        last_stable_offset=known.get("last_stable_offset"),
+        offsets["log_start_offset"],
+        offsets["high_watermark"],
+        offset_at=at if at >= 0 else None,
+        last_stable_offset=offsets.get("last_stable_offset"),
     )

@@ -140,7 +140,11 @@ class OffsetCommitter(Handle[Committed]):
         in_order = where == list(offsets)
         wanted = self.partition_list(where)
         values = offsets.values() if in_order else [offsets[each] for each in where]
-        self._fill(wanted, list(values))
+        try:
+            self._fill(wanted, list(values))
+        except BaseException:
+            self.library.topic_partition_list_destroy(wanted)
+            raise
         self.ask(group, wanted, timeout_s, answer)
 
     def _fill(self, wanted: Any, values: Sequence[OffsetAndMetadata]) -> None:

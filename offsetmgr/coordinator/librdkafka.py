@@ -20,13 +20,15 @@ import ctypes
 import struct
 import threading
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
+import structlog
 from confluent_kafka import cimpl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 PRODUCER: Final = 0
 """``RD_KAFKA_PRODUCER``."""
@@ -44,10 +46,15 @@ PARTITION: Final = struct.Struct("@PiqPNPiP")
 """``rd_kafka_topic_partition_t``: topic, partition, offset, metadata, its size, opaque, error and
 what is private (0 where there is none, and then no leader epoch)."""
 
+LONGEST_S: Final = 3_600
+"""The longest time-out of a request that librdkafka takes."""
+
 _ERROR_CHARS: Final = 512
 _POLL_MS: Final = 200
 _LOG_EVENT: Final = 0x4
 _ERROR_EVENT: Final = 0x8
+
+log = structlog.get_logger("offsetmgr.coordinator.kafka")
 
 
 class Operation(NamedTuple):
@@ -195,7 +202,7 @@ class Handle(ABC, Generic[_T]):
         """``config`` as for confluent-kafka, plain values only (callbacks are left out).
 
         Without ``listener`` it is silent.  Raises ValueError where librdkafka does not take a
-        setting.
+        setting, and RuntimeError where no thread is to be had.
         """
         self.library = Library()
         self._listener = listener
@@ -214,7 +221,11 @@ class Handle(ABC, Generic[_T]):
         self._kept_options = self._new_options()
         self._timeout_ms = 0
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # its own thread would have ended librdkafka's
+            self._end()
+            raise
 
     def close(self, timeout_s: float) -> None:
         """Take no more; what is open is answered as failed.  Returns by ``timeout_s``."""
@@ -237,7 +248,8 @@ class Handle(ABC, Generic[_T]):
     ) -> None:
         """Send a request about ``wanted``, a partition list that is destroyed here, or None.
 
-        ``answer`` is called once, in the handle's thread.  Raises RuntimeError once closed.
+        ``answer`` is called once, in the handle's thread.  Raises RuntimeError once closed, and
+        where librdkafka does not take the time-out.
         """
         library = self.library
         try:
@@ -309,10 +321,13 @@ class Handle(ABC, Generic[_T]):
     def _options(self, timeout_s: float, number: int) -> int:
         """Options of a request, which librdkafka copies with it; with the lock held."""
         library, options = self.library, self._kept_options
-        milliseconds = ceil(timeout_s) * 1000
+        milliseconds = ceil(min(timeout_s, LONGEST_S)) * 1000
         if milliseconds != self._timeout_ms:
             error = ctypes.create_string_buffer(_ERROR_CHARS)
-            library.AdminOptions_set_request_timeout(options, milliseconds, error, _ERROR_CHARS)
+            set_timeout = library.AdminOptions_set_request_timeout
+            if set_timeout(options, milliseconds, error, _ERROR_CHARS):
+                # It would take a short one of its own, and run out: see ``kafka_lane``.
+                raise RuntimeError(f"librdkafka refuses the time-out: {decoded(error.value)}")
             self._timeout_ms = milliseconds
         library.AdminOptions_set_opaque(options, number)
         return options
@@ -332,13 +347,19 @@ class Handle(ABC, Generic[_T]):
         while not self._closed:
             event = library.queue_poll(self._queue, _POLL_MS)
             if event:
-                self._hear(event)
+                with _costing_no_other():
+                    self._hear(event)
                 library.event_destroy(event)
         with self._lock:
             left = list(self._open.values())
             self._open.clear()
         for answer in left:
-            answer(self.read(Answer(FAIL, "the service is shutting down")))
+            with _costing_no_other():
+                answer(self.read(Answer(FAIL, "the service is shutting down")))
+        self._end()
+
+    def _end(self) -> None:
+        library = self.library
         library.AdminOptions_destroy(self._kept_options)
         library.queue_destroy(self._queue)
         library.destroy_flags(self._handle, 0x8)  # RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE
@@ -358,7 +379,15 @@ class Handle(ABC, Generic[_T]):
             with self._lock:
                 answer = self._open.pop(library.event_opaque(event) or 0, None)
             if answer is not None:
-                answer(self.read(self._answer(event)))
+                answer(self._read(event))
+
+    def _read(self, event: int) -> _T:
+        """What an event answers; what cannot be read has failed, and nobody waits for it."""
+        try:
+            return self.read(self._answer(event))
+        except Exception as error:
+            log.exception("kafka_answer_unreadable")
+            return self.read(Answer(FAIL, f"the answer cannot be read: {error!r}"))
 
     def _answer(self, event: int) -> Answer:
         library = self.library
@@ -378,6 +407,15 @@ class Handle(ABC, Generic[_T]):
             return Answer(library.error_code(error), decoded(library.error_string(error)))
         found = library.group_result_partitions(group).contents
         return Answer(0, "", found.elems or 0, found.cnt)
+
+
+@contextmanager
+def _costing_no_other() -> Iterator[None]:
+    """Log what goes wrong with one event: the thread goes on with all others."""
+    try:
+        yield
+    except Exception:
+        log.exception("kafka_event_failed")
 
 
 def decoded(text: bytes | None) -> str:

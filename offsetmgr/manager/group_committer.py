@@ -357,7 +357,12 @@ class GroupCommitter(PooledActor):
             ref.try_tell(LogsRead(request, logs))
 
         timeout_s = self._settings.request_timeout_s
-        self._coordinator.topic_logs(request.topics, timeout_s).add_done_callback(answered)
+        try:
+            future = self._coordinator.topic_logs(request.topics, timeout_s)
+        except Exception as error:  # noqa: BLE001 -- as for any other request
+            future = Future()
+            future.set_exception(error)
+        future.add_done_callback(answered)
 
     def _await(self, flight: Flight) -> None:
         ref = self.actor_ref

@@ -13,11 +13,13 @@ import structlog
 
 from actors import Future
 from offsetmgr.errors import (
+    InvalidValueError,
     ManagerExistsError,
     ManagerStoppedError,
     OffsetManagerError,
     OffsetRegressionError,
 )
+from offsetmgr.service import sameness
 from offsetmgr.service.messages import (
     GroupUncommitted,
     ManagerState,
@@ -28,6 +30,7 @@ from offsetmgr.service.messages import (
     SubmitAnswer,
     Uncommitted,
 )
+from offsetmgr.service.operations import SEQUENCE
 from offsetmgr.service.problems import DrainingError, error_body
 from offsetmgr.service.render import body_or_none, entry, group_entry
 from offsetmgr.types import ManagerKey, TopicPartition
@@ -37,24 +40,30 @@ if TYPE_CHECKING:
 
     from actors import Clock
     from offsetmgr.manager import Factory, Submission
-    from offsetmgr.service.sessions import Caller, Client, Registry
+    from offsetmgr.service.sessions import Answers, Caller, Client, Registry
     from offsetmgr.service.validate import Open, Settle, Submit
     from offsetmgr.types import StopResult
 
 _T = TypeVar("_T")
-
-Answer: TypeAlias = "Future[Any]"
-"""The answer to a request that may still be under way; kept for those who ask again."""
 
 Refusals: TypeAlias = "dict[TopicPartition, OffsetManagerError]"
 
 log = structlog.get_logger("offsetmgr.service")
 
 
+class Answer(NamedTuple):
+    """The answer to a request that may still be under way; kept for those who ask again."""
+
+    request: int
+    """What was asked, as ``sameness`` has it."""
+    future: Future[Any]
+
+
 class _Stopping(NamedTuple):
-    """A manager on its way out, of which no client is the owner any more."""
+    """Managers on their way out, of which no client is the owner any more."""
 
     client: str
+    managers: int
     done: Future[dict[ManagerKey, StopResult]]
 
 
@@ -75,6 +84,7 @@ class OffsetService:
         self._clock = clock
         self._lapse_timeout_s = lapse_timeout_s
         self._stopping: dict[ManagerKey, _Stopping] = {}
+        self._stops: list[_Stopping] = []
         self._draining = False
 
     @property
@@ -109,23 +119,30 @@ class OffsetService:
 
     async def open(self, caller: Caller, asked: Open) -> OpenAnswer:
         """Spawn the managers that the client does not have yet."""
-        return await self._once(caller, lambda: self._open(caller, asked), _open_weight)
+        request = sameness.of_open(asked)
+        return await self._once(caller, request, lambda: self._open(caller, asked), _open_weight)
 
     async def submit(self, caller: Caller, asked: Submit) -> SubmitAnswer:
         """Take offsets, spawning managers where needed; with ``wait``, see them committed."""
-        return await self._once(caller, lambda: self._submit(caller, asked), _submit_weight)
+        request = sameness.of_submit(asked)
+        return await self._once(
+            caller, request, lambda: self._submit(caller, asked), _submit_weight
+        )
 
     async def flush(self, caller: Caller, asked: Settle) -> SettleAnswer:
         """Commit what the client's managers hold."""
-        return await self._once(caller, lambda: self._flush(caller, asked), _settle_weight)
+        request = sameness.of_settle("flush", asked)
+        return await self._once(caller, request, lambda: self._flush(caller, asked), _settle_weight)
 
     async def stop(self, caller: Caller, asked: Settle) -> SettleAnswer:
         """Commit what the client's managers hold, stop them and give them back."""
-        return await self._once(caller, lambda: self._stop(caller, asked), _settle_weight)
+        request = sameness.of_settle("stop", asked)
+        return await self._once(caller, request, lambda: self._stop(caller, asked), _settle_weight)
 
     def sweep(self) -> None:
         """Stop the managers of clients that were silent for a lease; call it every second or so."""
         self._stopping = {key: each for key, each in self._stopping.items() if not each.done.done()}
+        self._stops = [each for each in self._stops if not each.done.done()]
         for name, keys in self._registry.lapse(self._clock.now()):
             log.warning("client_lapsed", client=name, managers=len(keys))
             if keys:
@@ -140,28 +157,22 @@ class OffsetService:
         return self._registry.enter(caller, self._clock.now())
 
     async def _once(
-        self, caller: Caller, do: Callable[[], Coroutine[Any, Any, _T]], weigh: Callable[[_T], int]
+        self,
+        caller: Caller,
+        request: int,
+        do: Callable[[], Coroutine[Any, Any, _T]],
+        weigh: Callable[[_T], int],
     ) -> _T:
         """Do it, or answer as before where this sequence was asked already."""
-        # A takeover replaces the client's answers: this one must not land among the successor's.
-        answers = self._enter(caller).answers
-        sequence = caller.sequence
-        if sequence is None:
-            return await do()
-        earlier = answers.get(sequence)
-        if earlier is not None:
-            return cast("_T", await earlier)
-        answer: Answer = Future()
-        answers.put(sequence, answer)
+        client = self._enter(caller)
+        client.begin()
         try:
-            result = await do()
-        except BaseException as error:
-            answers.drop(sequence)
-            answer.set_exception(error)
-            raise
-        answer.set(result)
-        answers.put(sequence, answer, weigh(result))
-        return result
+            if caller.sequence is None:
+                return await do()
+            # A takeover replaces the client's answers: this must not land among the successor's.
+            return await _kept(client.answers, caller.sequence, request, do, weigh)
+        finally:
+            client.end(caller.incarnation, self._clock.now())
 
     async def _open(self, caller: Caller, asked: Open) -> OpenAnswer:
         await self._wait_for_stops(asked.group, asked.partitions)
@@ -171,12 +182,7 @@ class OffsetService:
         errors = _foreign(asked.group, sorting.foreign)
         errors |= self._spawn(client, asked.group, sorting.new, sequence)
         self._registry.touch(client, asked.group, sorting.mine, sequence)
-        # One that a newer request of this client stopped meanwhile stays stopped.
-        held = client.held.get(asked.group, {})
-        for where in sorting.late:
-            if where not in held:
-                key = ManagerKey(asked.group, *where)
-                errors[where] = ManagerStoppedError(f"{key} was stopped by a newer request")
+        errors |= _stopped(client, asked.group, sorting.late)
         return OpenAnswer(
             [ManagerState(*where, body_or_none(errors.get(where))) for where in asked.partitions]
         )
@@ -211,6 +217,7 @@ class OffsetService:
             sorting = self._registry.sort(client, group, offsets, sequence)
             refused = _foreign(group, sorting.foreign)
             refused |= self._spawn(client, group, sorting.new, sequence)
+            refused |= _stopped(client, group, sorting.late)
             self._registry.touch(client, group, sorting.mine, sequence)
             aside = {*refused, *sorting.late}
             offsets = {where: each for where, each in offsets.items() if where not in aside}
@@ -286,7 +293,8 @@ class OffsetService:
     ) -> Refusals:
         if not partitions:
             return {}
-        self._registry.check_room(len(partitions))
+        leaving = sum(each.managers for each in self._stops if not each.done.done())
+        self._registry.check_room(len(partitions), leaving)
         made = self._factory.spawn_many(group, partitions, client.name)
         refused: Refusals = {
             where: each for where, each in made.items() if isinstance(each, ManagerExistsError)
@@ -315,7 +323,8 @@ class OffsetService:
         self, name: str, keys: Sequence[ManagerKey], timeout_s: float
     ) -> Future[dict[ManagerKey, StopResult]]:
         done = self._factory.stop_managers(keys, timeout_s)
-        stopping = _Stopping(name, done)
+        stopping = _Stopping(name, len(keys), done)
+        self._stops.append(stopping)
         self._stopping.update(dict.fromkeys(keys, stopping))
         return done
 
@@ -329,6 +338,33 @@ class OffsetService:
             await done
 
 
+async def _kept(
+    answers: Answers[Answer],
+    sequence: int,
+    request: int,
+    do: Callable[[], Coroutine[Any, Any, _T]],
+    weigh: Callable[[_T], int],
+) -> _T:
+    """Do it and keep the answer, or give the one that is kept."""
+    earlier = answers.get(sequence)
+    if earlier is not None:
+        if earlier.request != request:
+            fix = "give each request a higher one, and its own again only to a request sent again"
+            raise InvalidValueError(SEQUENCE, sequence, "was given to another request before", fix)
+        return cast("_T", await earlier.future)
+    answer = Answer(request, Future())
+    answers.put(sequence, answer)
+    try:
+        result = await do()
+    except BaseException as error:
+        answers.drop(sequence)
+        answer.future.set_exception(error)
+        raise
+    answer.future.set(result)
+    answers.put(sequence, answer, weigh(result))
+    return result
+
+
 def _sequence(caller: Caller, client: Client[Answer]) -> int:
     return client.highest if caller.sequence is None else caller.sequence
 
@@ -337,6 +373,16 @@ def _foreign(group: str, owners: Mapping[TopicPartition, str]) -> Refusals:
     return {
         where: ManagerExistsError(str(ManagerKey(group, *where)), owner)
         for where, owner in owners.items()
+    }
+
+
+def _stopped(client: Client[Answer], group: str, late: Iterable[TopicPartition]) -> Refusals:
+    """What of ``late`` a newer request of this client has stopped: it stays stopped."""
+    held = client.held.get(group, {})
+    return {
+        where: ManagerStoppedError(f"{ManagerKey(group, *where)} was stopped by a newer request")
+        for where in late
+        if where not in held
     }
 
 

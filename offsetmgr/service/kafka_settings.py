@@ -10,6 +10,7 @@ import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from offsetmgr.config import LARGEST
 from offsetmgr.errors import InvalidValueError, shown
 from offsetmgr.service.problems import MissingError
 
@@ -154,8 +155,11 @@ def _unknown(key: str, value: object, field: str) -> InvalidValueError:
 def _text(key: str, value: object, field: str) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, (int, float)):
+    if isinstance(value, (int, float)) and abs(value) <= LARGEST:
         return str(value)
+    if isinstance(value, (int, float)):
+        fix = f"give a number of at most {LARGEST}"
+        raise InvalidValueError(field, MASK, "is too large", fix)
     if not isinstance(value, str):
         problem = f"is a {type(value).__name__}"
         raise InvalidValueError(field, MASK, problem, "give text, a number or true/false")
@@ -167,7 +171,7 @@ def _text(key: str, value: object, field: str) -> str:
 
 
 def _read_secret(path: object, field: str) -> str:
-    if not isinstance(path, str) or not path:
+    if not isinstance(path, str) or not path or "\0" in path:
         raise InvalidValueError(field, path, "is not a path", "give the path of a readable file")
     try:
         with Path(path).open("rb") as file:

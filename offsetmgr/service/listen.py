@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import ipaddress
 import os
 import socket
@@ -20,6 +21,9 @@ BACKLOG: Final = 1024
 MAX_PORT: Final = 65_535
 MAX_SOCKET_PATH_BYTES: Final = 107
 """What the kernel takes (``sun_path`` without its NUL)."""
+
+LOCK_SUFFIX: Final = ".lock"
+"""The socket file's path with this is locked while a service starts there."""
 
 _SOCKET_MODE: Final = 0o600
 _EXAMPLES: Final = "give 127.0.0.1:8741 or unix:///run/offsetmgr.sock"
@@ -67,7 +71,7 @@ def check_listen(value: object, field: str = "listen") -> TcpAddress | UnixAddre
     if value.startswith("unix:"):
         return _check_unix(value, field)
     host, colon, port = value.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > MAX_PORT:
+    if not colon or not _is_port(port):
         raise InvalidValueError(field, value, "is no address with a port", _EXAMPLES)
     host = host.removeprefix("[").removesuffix("]")
     if host == "localhost":
@@ -87,6 +91,12 @@ def check_listen(value: object, field: str = "listen") -> TcpAddress | UnixAddre
     return TcpAddress(host, int(port))
 
 
+def _is_port(text: str) -> bool:
+    # Of thousands of digits Python makes no number.
+    short = len(text) <= len(str(MAX_PORT))
+    return short and text.isascii() and text.isdigit() and int(text) <= MAX_PORT
+
+
 def _check_unix(value: str, field: str) -> UnixAddress:
     path = value.removeprefix("unix:").removeprefix("//")
     if not path.startswith("/") or not path.isprintable():
@@ -103,9 +113,8 @@ def listening(address: TcpAddress | UnixAddress) -> Iterator[tuple[socket.socket
 
     Raises AddressInUseError where somebody listens there, OSError for what else the system says.
     """
-    sock = _bind_tcp(address) if isinstance(address, TcpAddress) else _bind_unix(address)
+    sock = _listen_tcp(address) if isinstance(address, TcpAddress) else _listen_unix(address)
     try:
-        sock.listen(BACKLOG)
         sock.setblocking(False)  # noqa: FBT003 -- the library's parameter
         if isinstance(address, TcpAddress):
             yield sock, str(TcpAddress(address.host, sock.getsockname()[1]))
@@ -119,13 +128,14 @@ def listening(address: TcpAddress | UnixAddress) -> Iterator[tuple[socket.socket
         sock.close()
 
 
-def _bind_tcp(address: TcpAddress) -> socket.socket:
+def _listen_tcp(address: TcpAddress) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     # asyncio switches Nagle off on sockets that say that they are TCP, and on no others.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((address.host, address.port))
+        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         if error.errno != errno.EADDRINUSE:
@@ -136,18 +146,57 @@ def _bind_tcp(address: TcpAddress) -> socket.socket:
     return sock
 
 
-def _bind_unix(address: UnixAddress) -> socket.socket:
+def _listen_unix(address: UnixAddress) -> socket.socket:
     path = Path(address.path)
-    _clear_stale(path)
+    # A socket that is bound and does not listen yet looks like that of a dead process.
+    with _starting_alone(path):
+        _clear_stale(path)
+        return _bind_unix(address)
+
+
+@contextlib.contextmanager
+def _starting_alone(path: Path) -> Iterator[None]:
+    """No other service starts at ``path`` meanwhile; nothing of the lock is left afterwards."""
+    lock = Path(f"{path}{LOCK_SUFFIX}")
+    # Not through a link that somebody else may have put into a folder for all.
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with contextlib.ExitStack() as stack:
+        try:
+            descriptor = os.open(lock, flags, _SOCKET_MODE)
+            stack.callback(os.close, descriptor)
+            alone = _lock(descriptor, lock)
+        except OSError as error:
+            problem = f"cannot lock {path} for the start: {error.strerror}"
+            raise OSError(error.errno, problem, str(lock)) from None
+        if not alone:
+            raise AddressInUseError(
+                f"another process is starting on {path} (it holds {lock}); stop it, or listen "
+                "elsewhere (--listen)"
+            )
+        stack.callback(lock.unlink, missing_ok=True)
+        yield
+
+
+def _lock(descriptor: int, lock: Path) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Who held it until now has removed it, and a third process may have made another one.
+        return os.path.samestat(os.fstat(descriptor), lock.lstat())
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
+def _bind_unix(address: UnixAddress) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o777 ^ _SOCKET_MODE)
     try:
         sock.bind(address.path)
+        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         if error.errno != errno.EADDRINUSE:
             raise
-        raise AddressInUseError(f"{path} was taken by another process just now") from None
+        raise AddressInUseError(f"{address.path} was taken by another process just now") from None
     finally:
         os.umask(before)
     return sock

@@ -77,6 +77,8 @@ class Client(Generic[_T]):
         self.name = name
         self.incarnation = incarnation
         self.renewed_s = 0.0
+        self.under_way = 0
+        """Requests of this incarnation that have no answer yet: till then it is not silent."""
         self.highest = -1
         """Highest sequence seen."""
         self.held: dict[str, dict[TopicPartition, int]] = {}
@@ -92,12 +94,23 @@ class Client(Generic[_T]):
     def succeed(self, incarnation: int) -> None:
         """A newer incarnation takes over: same managers, sequences from the start."""
         self.incarnation = incarnation
+        self.under_way = 0
         self.highest = -1
         self.released.clear()
         self.answers = Answers()
         for held in self.held.values():
             for where in held:
                 held[where] = -1
+
+    def begin(self) -> None:
+        """A request of this incarnation is under way."""
+        self.under_way += 1
+
+    def end(self, incarnation: int, now: float) -> None:
+        """A request of ``incarnation`` is over: renew the lease, unless a newer one has it."""
+        if incarnation == self.incarnation:
+            self.under_way -= 1
+            self.renewed_s = now
 
 
 class Sorting(NamedTuple):
@@ -226,12 +239,16 @@ class Registry(Generic[_T]):
         held.update(dict.fromkeys(partitions, sequence))
         return True
 
-    def check_room(self, managers: int) -> None:
-        """Raise OverloadedError where ``managers`` more are too many."""
-        if self._managers + managers > self._manager_limit:
+    def check_room(self, managers: int, leaving: int) -> None:
+        """Raise OverloadedError where ``managers`` more are too many.
+
+        ``leaving`` are nobody's any more, and there until they have stopped.
+        """
+        if self._managers + leaving + managers > self._manager_limit:
+            wait = f"wait until the {leaving} that are being stopped have, " if leaving else ""
             raise OverloadedError(
                 f"{managers} more managers would be more than {self._manager_limit}, the limit "
-                "(limits.managers); stop some, or raise it"
+                f"(limits.managers); {wait}stop some, or raise it"
             )
 
     def touch(
@@ -264,7 +281,11 @@ class Registry(Generic[_T]):
 
     def lapse(self, now: float) -> list[tuple[str, list[ManagerKey]]]:
         """Forget clients that were silent for a lease; their names and what they owned."""
-        silent = [each for each in self._clients.values() if now - each.renewed_s > self.lease_s]
+        silent = [
+            each
+            for each in self._clients.values()
+            if now - each.renewed_s > self.lease_s and not each.under_way
+        ]
         lapsed = []
         for client in silent:
             keys = client.keys()

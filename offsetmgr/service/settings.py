@@ -6,14 +6,13 @@ Every error names the setting, where it came from, its value and the fix.
 from __future__ import annotations
 
 import difflib
-import math
 import re
 import sys
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from offsetmgr.config import CHOICES, MAY_BE_ZERO, CommitSettings
+from offsetmgr.config import CHOICES, LARGEST, MAY_BE_ZERO, CommitSettings, is_number
 from offsetmgr.coordinator.fence.finder import brokers_of
 from offsetmgr.coordinator.fence.security import security_of
 from offsetmgr.errors import InvalidValueError
@@ -190,17 +189,18 @@ def _switch(where: str, value: object) -> bool:
 
 def _number(where: str, value: object, *, whole: bool, zero: bool) -> float:
     kind = "a whole number" if whole else "a number"
-    number = value
+    number: object = value
     if isinstance(value, str):
         try:
             number = int(value) if whole else float(value)
         except ValueError:
             raise InvalidValueError(where, value, f"is not {kind}", f"give {kind}") from None
-    allowed = (int,) if whole else (int, float)
-    if isinstance(number, bool) or not isinstance(number, allowed) or not math.isfinite(number):
+    if not is_number(number, int if whole else (int, float)):
         raise InvalidValueError(where, value, f"is not {kind}", f"give {kind}")
     if number < 0 or (number == 0 and not zero):
         raise InvalidValueError(where, value, "is too small", f"give {kind} above 0")
+    if number > LARGEST:
+        raise InvalidValueError(where, value, "is too large", f"give {kind} of at most {LARGEST}")
     return number
 
 
@@ -216,10 +216,13 @@ def from_toml(path: Path) -> Found:
     if len(raw) > CONFIG_BYTES:
         raise InvalidValueError("config", str(path), f"has over {CONFIG_BYTES} bytes", fix)
     try:
-        table = tomllib.loads(raw.decode())
+        table = dict(flatten(tomllib.loads(raw.decode())))
     except ValueError as error:  # of TOML or of UTF-8
         raise InvalidValueError("config", str(path), f"is not TOML: {error}", fix) from None
-    return {name: (value, str(path)) for name, value in flatten(table)}
+    except RecursionError:
+        fix = "give settings in [sections], as deploy/offsetmgr.toml does"
+        raise InvalidValueError("config", str(path), "is nested too deeply", fix) from None
+    return {name: (value, str(path)) for name, value in table.items()}
 
 
 def from_env(env: Mapping[str, str]) -> Found:

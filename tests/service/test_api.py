@@ -103,13 +103,14 @@ def test_a_newer_incarnation_takes_over(service: Running, etl: httpx.Client) -> 
 
 @pytest.mark.fault(16)
 def test_a_repeated_request_has_one_effect(service: Running, etl: httpx.Client) -> None:
-    """The same bytes come back, whatever has happened since."""
+    """The same bytes come back, whatever has happened since, and whoever waits less by now."""
     body = {"group": GROUP, "offsets": [entry(0, 10)], "wait": True}
     first = etl.post("/v1/offsets", json=body, headers=identity("etl", 0, 1))
     submit(etl, entry(0, 20), wait=True, headers=identity("etl", 0, 2))
     commits = len(service.coordinator.requests)
-    again = etl.post("/v1/offsets", json=body, headers=identity("etl", 0, 1))
-    assert again.content == first.content
+    for more in ({}, {"timeout_s": 2.5}):
+        again = etl.post("/v1/offsets", json=body | more, headers=identity("etl", 0, 1))
+        assert again.content == first.content
     assert len(service.coordinator.requests) == commits
     assert committed(service, 0) == OffsetAndMetadata(20)
 
@@ -126,6 +127,83 @@ def test_a_late_request_does_not_undo_a_newer_one(service: Running, etl: httpx.C
     submit(etl, entry(1, 4, rewind=True), headers=identity("etl", 0, 6))
     etl.post("/v1/flush", json={}).raise_for_status()
     assert committed(service, 1) == OffsetAndMetadata(20)
+
+
+@pytest.mark.fault(17)
+def test_a_late_request_for_what_was_stopped_is_refused(etl: httpx.Client) -> None:
+    """Its offset is committed by nobody, which is said, whether it waits or not."""
+    submit(etl, entry(0, 1), wait=True, headers=identity("etl", 0, 1))
+    etl.post("/v1/stop", json={}, headers=identity("etl", 0, 5)).raise_for_status()
+    for sequence, wait in ((3, False), (4, True)):
+        answer = submit(etl, entry(0, 9), wait=wait, headers=identity("etl", 0, sequence))
+        assert (answer["accepted"], answer["committed"], answer["uncommitted"]) == (0, [], [])
+        assert answer["refused"][0]["error"]["code"] == "manager_stopped"
+    wanted = {"group": GROUP, "partitions": [{"topic": "orders", "partition": 0}]}
+    opened = etl.post("/v1/managers", json=wanted, headers=identity("etl", 0, 2)).json()
+    assert opened["managers"][0]["error"]["code"] == "manager_stopped"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/offsets", {"group": GROUP, "offsets": [entry(0, 11)], "wait": True}),
+        ("/v1/offsets", {"group": GROUP, "offsets": [entry(0, 10)]}),
+        ("/v1/offsets", {"group": GROUP, "offsets": [entry(0, 10, metadata="m")], "wait": True}),
+        ("/v1/offsets", {"group": GROUP, "offsets": [entry(0, 10, rewind=True)], "wait": True}),
+        ("/v1/offsets", {"group": "other", "offsets": [entry(0, 10)], "wait": True}),
+        ("/v1/managers", {"group": GROUP, "partitions": [{"topic": "orders", "partition": 0}]}),
+        ("/v1/flush", {}),
+        ("/v1/stop", {}),
+    ],
+)
+def test_a_sequence_is_one_requests(
+    service: Running, etl: httpx.Client, path: str, body: dict[str, Any]
+) -> None:
+    """Another one that bears it is refused, and nothing of it done."""
+    first = identity("etl", 0, 1)
+    submit(etl, entry(0, 10), wait=True, headers=first)
+    answer = etl.post(path, json=body, headers=first)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["code"], error["field"], error["value"]) == (
+        "invalid_value", "Offsetmgr-Sequence", "1",
+    )  # fmt: skip
+    assert "give each request a higher one" in error["fix"]
+    managers = etl.get("/v1/managers").json()["managers"]
+    assert [(each["group"], each["submitted"]["offset"]) for each in managers] == [(GROUP, 10)]
+    assert committed(service, 0, "other") is None
+
+
+def test_the_same_in_other_words_is_the_same_request(etl: httpx.Client) -> None:
+    """Defaults spelled out, another order, less time to wait: it is answered as before."""
+    first = submit(etl, entry(0, 10), entry(1, 5, metadata="m"), headers=identity("etl", 0, 1))
+    plain = submit(etl, entry(0, 11), entry(1, 6), headers=identity("etl", 0, 2))
+    spelled = entry(1, 6, metadata="", leader_epoch=None), entry(0, 11, rewind=False)
+    again = submit(etl, *spelled, timeout_s=2.5, wait=False, headers=identity("etl", 0, 2))
+    assert again == plain
+    named = entry(1, 5, metadata="m"), entry(0, 10, metadata="")
+    assert submit(etl, *named, timeout_s=2.5, headers=identity("etl", 0, 1)) == first
+
+
+def test_what_a_flush_and_a_stop_are_for_is_part_of_them(etl: httpx.Client) -> None:
+    """The sequence of one belongs to its operation and its managers."""
+    submit(etl, entry(0, 10), entry(1, 10), wait=True)
+    partitions = [{"topic": "orders", "partition": number} for number in (0, 1)]
+    header = identity("etl", 0, 1)
+    named = {"group": GROUP, "partitions": partitions[:1]}
+    first = etl.post("/v1/stop", json=named, headers=header)
+    assert first.status_code == 200
+    for path, body in (
+        ("/v1/stop", {"group": GROUP, "partitions": partitions}),
+        ("/v1/stop", {"group": "other", "partitions": partitions[:1]}),
+        ("/v1/stop", {"group": GROUP}),
+        ("/v1/stop", {}),
+        ("/v1/flush", named),
+    ):
+        assert etl.post(path, json=body, headers=header).status_code == 400
+    again = etl.post("/v1/stop", json={**named, "timeout_s": 3.5}, headers=header)
+    assert again.content == first.content
+    assert [each["partition"] for each in etl.get("/v1/managers").json()["managers"]] == [1]
 
 
 def test_initial_offsets_are_told_when_kafka_has_told_them(

@@ -59,7 +59,7 @@ def committed(service: Running) -> OffsetAndMetadata | None:
 def test_a_request_repeated_while_it_is_under_way_gets_the_same_answer(
     service: Running, etl: httpx.Client
 ) -> None:
-    """By its number, whatever the second one holds: one effect, and the same bytes for both."""
+    """One effect, and the same bytes for both; another one with its number is told so at once."""
     service.coordinator.pause()
     headers = identity("etl", 0, 1) | JSON
 
@@ -72,9 +72,12 @@ def test_a_request_repeated_while_it_is_under_way_gets_the_same_answer(
         first = threads.submit(ask, 7)
         while not _has(etl, "etl", 7):
             pass  # until it has arrived, or the guard of the test run ends it
-        second = threads.submit(ask, 9)
+        second = threads.submit(ask, 7)
+        assert b"Offsetmgr-Sequence" in ask(9)
         service.coordinator.resume()
         assert first.result() == second.result()
+    commits = [each for each in service.coordinator.requests if each.operation == "commit"]
+    assert len(commits) == 1
     assert committed(service) == OffsetAndMetadata(7)
 
 

@@ -103,7 +103,7 @@ def test_a_service_that_fences_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Seat, "grant", forget)
     monkeypatch.setattr(Seat, "take", taken)
-    assert "last, and yet" in found(since=380)
+    assert "last, and yet" in found(since=1_525)
 
 
 def test_heartbeats_without_need(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -17,22 +18,36 @@ if TYPE_CHECKING:
 _ASKING: Final = -1
 """Number of the connections that questions go over."""
 
+_OTHERS: Final = 16
+"""Brokers remembered beside those of the configuration, which may be gone by now."""
+
 _DEFAULT_PORT: Final = 9092
+_PORTS: Final = range(1, 65_536)
+_PORT_DIGITS: Final = 5
 
 
 def brokers_of(bootstrap_servers: str) -> list[Broker]:
     """The addresses in ``host:port,host:port``.  Raises InvalidValueError."""
-    found = []
-    for part in bootstrap_servers.split(","):
-        address = part.strip().rpartition("://")[2]
-        host, colon, port = address.rpartition(":")
-        if not colon or address.endswith("]"):
-            host, port = address, str(_DEFAULT_PORT)
-        if not host or not port.isdecimal():
-            fix = "give it as host:port,host:port"
-            raise InvalidValueError("bootstrap.servers", part, "is no address", fix)
-        found.append(wire.Broker(host.strip("[]"), int(port)))
-    return found
+    parts = [part for part in map(str.strip, bootstrap_servers.split(",")) if part]
+    if not parts:
+        raise _no_address(bootstrap_servers)
+    return [_broker_of(part) for part in parts]
+
+
+def _broker_of(part: str) -> Broker:
+    address = part.rpartition("://")[2]
+    host, colon, port = address.rpartition(":")
+    if not colon or address.endswith("]"):
+        host, port = address, str(_DEFAULT_PORT)
+    numbered = port.isdecimal() and len(port) <= _PORT_DIGITS
+    if not host or not numbered or int(port) not in _PORTS:
+        raise _no_address(part)
+    return wire.Broker(host.strip("[]"), int(port))
+
+
+def _no_address(value: str) -> InvalidValueError:
+    fix = f"give it as host:port,host:port, with ports from 1 to {_PORTS[-1]}"
+    return InvalidValueError("bootstrap.servers", value, "is no address", fix)
 
 
 class RefusedError(LinkError):
@@ -51,6 +66,8 @@ class Finder:
         self._links = links
         self._bootstrap = bootstrap
         self._found: dict[str, Broker] = {}
+        self._others: deque[Broker] = deque(maxlen=_OTHERS)
+        """Coordinators of any group, newest first; they outlive what is forgotten of groups."""
 
     async def find(self, group: str) -> Broker:
         """The coordinator of ``group``; any broker is asked.  Raises LinkError."""
@@ -59,7 +76,7 @@ class Finder:
             return known
         trouble = LinkError("no broker was asked")
         # Those of the configuration may be gone by now, others not.
-        for broker in dict.fromkeys(chain(self._bootstrap, self._found.values())):
+        for broker in dict.fromkeys(chain(self._bootstrap, self._others)):
             try:
                 link = await self._links.get(broker, _ASKING)
                 answer = wire.read_found(await link.send(wire.find_coordinator(group)))
@@ -67,7 +84,7 @@ class Finder:
                 trouble = LinkError(str(error))
                 continue
             if not answer.error:
-                self._found[group] = answer.broker
+                self._remember(group, answer.broker)
                 return answer.broker
             trouble = RefusedError(error_info(answer.error))
         raise trouble
@@ -75,3 +92,8 @@ class Finder:
     def forget(self, group: str) -> None:
         """Ask again next time."""
         self._found.pop(group, None)
+
+    def _remember(self, group: str, broker: Broker) -> None:
+        self._found[group] = broker
+        if broker not in self._others:
+            self._others.appendleft(broker)

@@ -100,6 +100,7 @@ class Keeper:
         self._seats: dict[str, Seat] = {}
         self._joins = asyncio.Semaphore(JOINS)
         self._beats: set[asyncio.Future[None]] = set()
+        self._fenced_so_far = 0
 
     def count(self, standing: Standing) -> int:
         """How many groups the service stands to like that; for any thread."""
@@ -157,6 +158,7 @@ class Keeper:
                 await self._leave(seat)
                 if seat.forgettable:
                     del self._seats[group]
+                    self._finder.forget(group)
 
     async def release_all(self) -> None:
         """Give all seats up."""
@@ -398,10 +400,10 @@ class Keeper:
     def _fence(self, seat: Seat, why: str) -> Failure:
         if seat.standing is not Standing.FENCED:
             seat.fence(why)
-            fenced = self.count(Standing.FENCED)
-            if fenced <= FENCED_LOGGED:
+            self._fenced_so_far += 1  # for good, each of them: no need to count anew
+            if self._fenced_so_far <= FENCED_LOGGED:
                 log.error("group_fenced", group=seat.group, reason=why)
-            elif fenced == FENCED_LOGGED + 1:
+            elif self._fenced_so_far == FENCED_LOGGED + 1:
                 log.error("groups_fenced_more", reason="further ones are counted in the metrics")
         return seat.refusal()
 

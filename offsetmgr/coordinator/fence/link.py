@@ -116,7 +116,8 @@ class Link:
                     answer.set_result(raw[_INT_BYTES:])
         except (OSError, asyncio.IncompleteReadError) as error:
             lost = isinstance(error, asyncio.IncompleteReadError)
-            self._end("the broker closed the connection" if lost else str(error))
+            why = "the broker closed the connection" if lost else str(error)
+            self._end(why or type(error).__name__)
 
     def _end(self, why: str) -> None:
         if self._why:
@@ -141,7 +142,8 @@ async def open_link(broker: Broker, security: Security, client_id: str) -> Link:
         raise LinkError(f"{where} and the service do not accept each other: {error}") from error
     except wire.MalformedError as error:
         raise LinkError(f"{where} does not speak Kafka's protocol: {error}") from error
-    except (OSError, LinkError) as error:
+    except (OSError, LinkError, ValueError, OverflowError) as error:
+        # asyncio raises the last two of names and ports that no broker can have.
         raise LinkError(f"{where}: {one_line(str(error), 300)}") from error
 
 

@@ -109,16 +109,18 @@ class Scram:
 
     def reply(self, challenge: bytes) -> bytes | None:
         """The proof; then check the broker's own."""
-        fields = dict(part.split("=", 1) for part in challenge.decode().split(",") if "=" in part)
-        if "e" in fields:
-            raise RejectedError(f"SCRAM was refused: {fields['e']}")
         try:
-            if self._signature is None:
-                return self._prove(challenge.decode(), fields)
-            shown = base64.b64decode(fields["v"])
+            return self._replied(challenge.decode())
         except (KeyError, ValueError) as error:
             raise RejectedError("the broker's SCRAM message makes no sense") from error
-        if not hmac.compare_digest(shown, self._signature):
+
+    def _replied(self, challenge: str) -> bytes | None:
+        fields = dict(part.split("=", 1) for part in challenge.split(",") if "=" in part)
+        if "e" in fields:
+            raise RejectedError(f"SCRAM was refused: {fields['e']}")
+        if self._signature is None:
+            return self._prove(challenge, fields)
+        if not hmac.compare_digest(base64.b64decode(fields["v"]), self._signature):
             raise RejectedError("the broker does not know the password: it is an impostor")
         return None
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from threading import Semaphore
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
@@ -10,10 +12,12 @@ from structlog.testing import capture_logs
 
 from actors.testing import ManualClock
 from offsetmgr.coordinator.kafka import KafkaCoordinator
-from offsetmgr.coordinator.kafka_client import LOG_INTERVAL_S, LibrdkafkaLog, Troubles
+from offsetmgr.coordinator.kafka_client import LOG_INTERVAL_S, ClientSlot, LibrdkafkaLog, Troubles
 from offsetmgr.errors import InvalidValueError
 
 ALL_DOWN, AUTHENTICATION, TRANSPORT = -187, -169, -195
+WAIT_S = 30.0
+"""A guard against what never comes, not a measure."""
 
 
 class TestTroubles:
@@ -85,6 +89,23 @@ def test_log_of_an_outage_is_a_trickle() -> None:
         ("REQTMOUT", 0),
         ("FAIL", 99),
     ]
+
+
+def test_librdkafka_is_listened_to_also_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes wrong with one look at its log is logged, and the next look comes."""
+    looks = Semaphore(0)
+
+    def look(_slot: ClientSlot[Any], _poll: object) -> None:
+        looks.release()
+        raise LookupError("a callback failed")
+
+    with capture_logs() as logs:
+        coordinator = KafkaCoordinator({"bootstrap.servers": "127.0.0.1:1"}, clients=1)
+        monkeypatch.setattr(ClientSlot, "poll", look)
+        for _ in range(3):
+            assert looks.acquire(timeout=WAIT_S)
+        coordinator.close(WAIT_S)
+    assert "kafka_poll_failed" in {entry["event"] for entry in logs}
 
 
 class TestSettings:

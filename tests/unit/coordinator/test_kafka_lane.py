@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
 from sys import getrefcount
 from typing import TYPE_CHECKING
 from unittest.mock import patch
@@ -31,12 +33,15 @@ from offsetmgr.coordinator.kafka_lane import (
 from offsetmgr.errors import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from confluent_kafka.admin import AdminClient
 
     from offsetmgr.coordinator.base import Failure
     from offsetmgr.coordinator.kafka_client import PooledClient
+
+GUARD_S = 60.0
+"""Against what never comes, not a measure."""
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
 
@@ -74,6 +79,18 @@ class Road:
         """Let time pass."""
         self.clock.advance(seconds)
         self.timers.fire_due()
+
+    @contextmanager
+    def while_a_client_is_had(self, happen: Callable[[], None]) -> Iterator[None]:
+        """Have something happen between a request's turn and the client that it gets."""
+
+        def acquire(times: int = 1) -> PooledClient[AdminClient]:
+            pooled = ClientSlot.acquire(self.slot, times)
+            happen()
+            return pooled
+
+        with patch.object(self.slot, "acquire", acquire):
+            yield
 
 
 @pytest.fixture
@@ -134,6 +151,30 @@ def test_deadline_of_the_sent(road: Road) -> None:
     assert road.sent == [*under_way, waiting]
     under_way[0].finish("done")
     assert answers(under_way[:1]) == ["_TIMED_OUT"]
+
+
+def test_an_answer_at_the_deadline(road: Road) -> None:
+    """What is just being answered is left to the answer, never told that it was not sent."""
+    first, second = road.job(), road.job()
+    taken, over = threading.Event(), threading.Event()
+    answering = threading.Thread(target=second.finish, args=("done",))
+
+    def give_back(pooled: PooledClient[AdminClient]) -> None:
+        if threading.current_thread() is answering:
+            taken.set()
+            assert over.wait(GUARD_S)
+        ClientSlot.give_back(road.slot, pooled)
+
+    def meanwhile(_: object) -> None:
+        answering.start()
+        assert taken.wait(GUARD_S)
+
+    with patch.object(road.slot, "give_back", give_back):
+        first.future.add_done_callback(meanwhile)
+        road.advance(5)
+        over.set()
+        answering.join(GUARD_S)
+    assert answers([first, second]) == ["_TIMED_OUT", "done"]
 
 
 def test_neighbours_in_time(road: Road) -> None:
@@ -263,6 +304,39 @@ def test_abandon(road: Road) -> None:
     road.lane.abandon()
     assert answers([waiting, held]) == [CLOSED.name] * 2
     assert answers(sent[:2]) == ["_DESTROY", "refused"]
+
+
+def test_abandoned_while_answers_come(road: Road) -> None:
+    """A free place is for nobody any more: who is told that it was not sent never is."""
+    jobs = [road.job() for _ in range(WINDOW + 3)]
+    jobs[WINDOW].future.add_done_callback(lambda _: jobs[0].finish("done"))
+    road.lane.abandon()
+    assert road.sent == jobs[:WINDOW]
+    assert answers(jobs[WINDOW:]) == [CLOSED.name] * 3
+    assert answers(jobs[:2]) == ["done", "_DESTROY"]
+
+
+def test_abandoned_while_its_client_is_had(road: Road) -> None:
+    """What was answered before it could be handed over is not sent, and holds no client."""
+    pooled = road.slot.acquire()
+    with road.while_a_client_is_had(road.lane.abandon):
+        job = road.job()
+    assert answers([job]) == ["_DESTROY"]
+    assert road.sent == []
+    assert (job.client, pooled.holders) == (None, 1)
+    road.slot.give_back(pooled)
+
+
+def test_deadline_while_its_client_is_had(road: Road) -> None:
+    """It is not sent after its deadline, and takes no place among those that librdkafka holds."""
+    pooled = road.slot.acquire()
+    with road.while_a_client_is_had(lambda: road.advance(5)):
+        jobs = [road.job(timeout_s=5) for _ in range(LATE_LIMIT)]
+    assert answers(jobs) == ["_TIMED_OUT"] * LATE_LIMIT
+    assert road.sent == []
+    assert pooled.holders == 1
+    assert road.job() in road.sent
+    road.slot.give_back(pooled)
 
 
 def test_what_was_given_up_gets_no_client_for_a_further_request(road: Road) -> None:

@@ -12,7 +12,13 @@ from actors.testing import SimSystem
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import OffsetCommitError, OverloadedError, error_info
 from offsetmgr.manager import Factory
-from offsetmgr.service.events import FAILURES_KEPT, EventHub, Subscription
+from offsetmgr.service.events import (
+    BATCH,
+    FAILURES_KEPT,
+    NEWS_KEPT,
+    EventHub,
+    Subscription,
+)
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 
 if TYPE_CHECKING:
@@ -223,6 +229,73 @@ def test_a_stop_after_a_commit_keeps_the_commit(hub: EventHub) -> None:
         hub.committed(A, OffsetAndMetadata(6))
         await deliver()
         assert names(reader.take()) == ["committed"]
+
+    run(test())
+
+
+@pytest.mark.fault(30)
+def test_a_reader_that_stands_still_while_managers_come_and_go_is_sent_away(hub: EventHub) -> None:
+    """What waits for it has a bound; its stream ends, and the next one begins with what is."""
+
+    async def test() -> None:
+        reader = hub.subscribe(None, None)
+        stream = hub.stream(reader)
+        assert await anext(stream) == b": connected\n\n"
+        for number in range(NEWS_KEPT + 1):
+            hub.stopped(ManagerKey("g", "t", number))
+        await deliver()
+        hub.stopped(B)
+        await deliver()
+        assert not reader.news
+        assert [each async for each in stream] == []
+
+    run(test())
+
+
+def test_news_of_live_managers_are_no_reason_to_send_a_reader_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There are never more of those than managers; only those of others are counted."""
+    monkeypatch.setattr("offsetmgr.service.events.NEWS_KEPT", 3)
+    system = SimSystem(4)
+    factory = Factory(MemoryCoordinator(), system=system)
+    hub = EventHub(lambda: factory, Owners, streams=1, first_number=FIRST)
+    live = [factory.spawn("g", "t", partition).key for partition in range(10)]
+    system.run_until_idle()
+
+    async def test() -> None:
+        reader = hub.subscribe(None, "g")
+        for key in live:
+            hub.committed(key, OffsetAndMetadata(1))
+        for partition in range(3):
+            hub.stopped(ManagerKey("g", "gone", partition))
+        await deliver()
+        assert len(reader.news) == 13
+        hub.stopped(ManagerKey("g", "gone", 3))
+        await deliver()
+        assert reader.closed
+
+    run(test())
+
+
+def test_a_failure_on_its_way_is_told_once_to_a_reader_that_comes(hub: EventHub) -> None:
+    """It is among what is kept already; who asks for nothing old does not hear of it at all."""
+
+    async def test() -> None:
+        first = hub.subscribe(None, None)
+        for _ in range(FAILURES_KEPT + 2):
+            hub.failed(A, error(A))
+        back = hub.subscribe(None, None, after=FIRST + 1)
+        await deliver()
+        assert [each.number for each in back.failures] == [*range(FIRST + 2, FIRST + 1_002)]
+        assert names(back.take())[0] == "failed"
+        assert first.take()[0] == LOST % 2
+        assert len(first.failures) + BATCH - 1 == FAILURES_KEPT
+        hub.unsubscribe(first)
+        hub.failed(A, error(A))
+        plain = hub.subscribe(None, None)
+        await deliver()
+        assert plain.take() == []
 
     run(test())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import socket
 import stat
 from contextlib import ExitStack
@@ -52,7 +53,7 @@ def test_a_socket_file_is_its_owners_alone_and_goes_afterwards(path: Path) -> No
     with listening(UnixAddress(str(path))) as (_, address):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert address == f"unix://{path}"
-    assert not path.exists()
+    assert not list(path.parent.iterdir())
 
 
 def test_the_socket_of_a_dead_process_is_replaced(path: Path) -> None:
@@ -76,6 +77,57 @@ def test_the_socket_of_a_live_process_is_left_alone(path: Path) -> None:
             pass
         client = stack.enter_context(socket.socket(socket.AF_UNIX))
         client.connect(str(path))
+
+
+def test_a_socket_that_does_not_listen_yet_is_not_taken_for_a_dead_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two services that start at once one says so, and the other one's file stays."""
+    real, refused = socket.socket.listen, []
+
+    def listen(sock: socket.socket, backlog: int) -> None:
+        with (
+            pytest.raises(AddressInUseError, match="another process is starting") as caught,
+            listening(UnixAddress(str(path))),
+        ):
+            pass
+        refused.append(str(caught.value))
+        real(sock, backlog)
+
+    monkeypatch.setattr(socket.socket, "listen", listen)
+    with listening(UnixAddress(str(path))), socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        assert list(path.parent.iterdir()) == [path]
+    (message,) = refused
+    assert f"{path}.lock" in message
+
+
+def test_a_lock_that_its_holder_has_removed_counts_for_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who opened it before that would be alone with a file that nobody else can see."""
+    real, lock = fcntl.flock, Path(f"{path}.lock")
+
+    def flock(descriptor: int, flags: int) -> None:
+        lock.unlink()
+        lock.touch()
+        real(descriptor, flags)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(AddressInUseError, match="is starting"), listening(UnixAddress(str(path))):
+        pass
+    assert lock.exists()
+    assert not path.exists()
+
+
+def test_a_lock_that_cannot_be_had_names_the_socket(path: Path) -> None:
+    """A folder that is missing, or not ours to write to, say."""
+    nowhere = path / "offsetmgr.sock"
+    with (
+        pytest.raises(FileNotFoundError, match=f"cannot lock {nowhere} for the start: No such"),
+        listening(UnixAddress(str(nowhere))),
+    ):
+        pass
 
 
 def test_a_file_that_is_no_socket_is_left_alone(path: Path) -> None:

@@ -50,6 +50,7 @@ class RegistryMachine(RuleBasedStateMachine):
         self.renewed: dict[str, float] = {}
         self.owned: dict[TopicPartition, Owned] = {}
         self.released: dict[tuple[str, TopicPartition], int] = {}
+        self.under_way: list[tuple[sessions.Client[str], Caller]] = []
 
     def enter(self, caller: Caller) -> sessions.Client[str] | None:
         """Enter both; None where the caller is fenced, which the model foresees."""
@@ -119,6 +120,29 @@ class RegistryMachine(RuleBasedStateMachine):
                 del self.owned[place]
                 self.released[name, place] = sequence
 
+    @rule(name=names, incarnation=incarnations)
+    def begin(self, name: str, incarnation: int) -> None:
+        """A request comes that will take its time."""
+        caller = Caller(name, incarnation)
+        client = self.enter(caller)
+        if client is not None:
+            client.begin()
+            self.under_way.append((client, caller))
+
+    @precondition(lambda self: self.under_way)
+    @rule(which=st.integers(0, 9))
+    def end(self, which: int) -> None:
+        """One of them is over: the newest incarnation's lease begins anew."""
+        client, caller = self.under_way.pop(which % len(self.under_way))
+        client.end(caller.incarnation, self.now)
+        if caller.incarnation == self.newest[caller.name] and caller.name in self.renewed:
+            self.renewed[caller.name] = self.now
+
+    def is_heard(self, name: str) -> bool:
+        """Whether the newest incarnation of that name waits for an answer."""
+        callers = [caller for _, caller in self.under_way]
+        return Caller(name, self.newest[name]) in callers
+
     @rule(seconds=st.floats(0, 20))
     def wait(self, seconds: float) -> None:
         """Time passes."""
@@ -128,7 +152,8 @@ class RegistryMachine(RuleBasedStateMachine):
     @rule()
     def lapse(self) -> None:
         """Exactly those that were silent for longer than a lease go, with all they own."""
-        gone = {name for name, at in self.renewed.items() if self.now - at > LEASE_S}
+        silent = {name for name, at in self.renewed.items() if self.now - at > LEASE_S}
+        gone = {name for name in silent if not self.is_heard(name)}
         lapsed = dict(self.registry.lapse(self.now))
         assert set(lapsed) == gone
         for name, keys in lapsed.items():
@@ -195,6 +220,33 @@ def test_reading_renews_a_lease() -> None:
     assert registry.lapse(LEASE_S + 1) == []
 
 
+def test_a_request_under_way_keeps_the_lease() -> None:
+    """However long it takes; the lease begins anew with its answer."""
+    registry = registry_of()
+    client = registry.enter(Caller("etl", 1), 0.0)
+    client.begin()
+    assert registry.lapse(10 * LEASE_S) == []
+    client.end(1, 10 * LEASE_S)
+    assert registry.lapse(11 * LEASE_S) == []
+    assert registry.lapse(11 * LEASE_S + 1) == [("etl", [])]
+
+
+def test_a_request_of_the_one_before_keeps_no_lease() -> None:
+    """Who has taken over is alive by its own requests, and by those alone."""
+    registry = registry_of()
+    client = registry.enter(Caller("etl", 1), 0.0)
+    client.begin()
+    registry.enter(Caller("etl", 2), 1.0)
+    client.begin()
+    client.end(1, 20.0)
+    assert registry.lapse(10 * LEASE_S) == []
+    client.end(2, 10 * LEASE_S)
+    client = registry.enter(Caller("etl", 2), 10 * LEASE_S)
+    client.begin()
+    registry.enter(Caller("etl", 3), 10 * LEASE_S)
+    assert registry.lapse(11 * LEASE_S + 1) == [("etl", [])]
+
+
 def test_without_a_sequence_a_request_is_the_newest() -> None:
     """Curl needs no sequence; what it sends stands above what was sent before."""
     registry = registry_of()
@@ -216,9 +268,11 @@ def test_too_many_clients_are_refused() -> None:
 def test_too_many_managers_are_refused() -> None:
     """The limit is named."""
     registry = registry_of(managers=2)
-    registry.check_room(2)
+    registry.check_room(2, 0)
     with pytest.raises(OverloadedError, match=r"limits\.managers"):
-        registry.check_room(3)
+        registry.check_room(3, 0)
+    with pytest.raises(OverloadedError, match="wait until the 1 that are being stopped"):
+        registry.check_room(2, 1)
 
 
 def test_answers_are_bounded_by_number() -> None:

@@ -75,6 +75,10 @@ BAD = [
     ("lease_s", 0, "lease_s (--set) 0 is too small"),
     ("lease_s", True, "True is not a number"),
     ("lease_s", float("nan"), "nan is not a number"),
+    ("lease_s", 10**400, "… is too large; give a number of at most 9223372036854775807"),
+    ("limits.entries", "1" + "0" * 400, "(401 characters) is too large; give a whole number"),
+    ("commit.commit_interval_s", 10**400, "commit.commit_interval_s (--set) 1000"),
+    ("commit.request_timeout_s", 4_000, "4000 is too large; give a number of at most 300"),
     ("limits.managers", 1.5, "limits.managers (--set) 1.5 is not a whole number"),
     ("limits.body_bytes", "-1", "is too small"),
     ("log_level", "loud", "give one of debug, info, warning, error"),
@@ -90,11 +94,14 @@ BAD = [
     ("listen", "example.org:80", "is no IP address"),
     ("listen", "127.0.0.1", "is no address with a port"),
     ("listen", "127.0.0.1:65536", "is no address with a port"),
+    ("listen", "127.0.0.1:" + "9" * 5_000, "(5010 characters) is no address with a port"),
     ("listen", "unix://relative.sock", "is no absolute path"),
     ("listen", "unix:///" + "x" * 120, "is too long"),
     ("kafka.plugin.library.paths", "/tmp/evil.so", "is not a setting that may be given"),
     ("kafka.sasl.kerberos.kinit.cmd", "rm -rf /", "is not a setting that may be given"),
     ("kafka.sasl.pasword", "geheim", "did you mean sasl.password?"),
+    ("kafka.sasl.password_file", "/run/\0", r"'/run/\x00' is not a path; give the path of a"),
+    ("kafka.reconnect.backoff.ms", 2**9_000, "is too large; give a number of at most"),
     ("kafka.client.id", "a\nb", "holds a control character"),
     ("kafka.bootstrap.servers", " ", "kafka.bootstrap.servers is missing"),
 ]
@@ -147,6 +154,15 @@ def test_a_broken_file_is_named(tmp_path: Path, text: str, problem: str) -> None
     with pytest.raises(InvalidValueError, match=problem) as caught:
         load(config, {}, BOOTSTRAP)
     assert str(config) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 50_000, ".".join("a" * 2_000) + " = 1"])
+def test_a_file_of_endless_depth_is_named(tmp_path: Path, text: str) -> None:
+    """Whether the parser gives up or what looks through its tables."""
+    config = tmp_path / "deep.toml"
+    config.write_text(text)
+    with pytest.raises(InvalidValueError, match=r"deep\.toml' is nested too deeply; give"):
+        load(config, {}, BOOTSTRAP)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

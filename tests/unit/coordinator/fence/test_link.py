@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from typing import TYPE_CHECKING, TypeAlias
+from unittest.mock import Mock
 
 import pytest
 
@@ -59,6 +60,17 @@ async def hurried(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.close()
 
 
+async def naming(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Say who coordinates the group."""
+    size, _, _, number = HEAD.unpack(await reader.readexactly(HEAD.size))
+    await reader.readexactly(size - HEAD.size + 4)
+    head = struct.pack(">iihhi", number, 0, 0, -1, 7)
+    answer = head + wire.string("kafka7") + struct.pack(">i", 9_092)
+    writer.write(wire.blob(answer))
+    await reader.read()
+    writer.close()
+
+
 def with_broker(peer: Peer, use: Callable[[wire.Broker], Awaitable[None]]) -> None:
     """Run ``use`` against a server on loopback."""
 
@@ -109,6 +121,21 @@ def test_what_is_open_fails_with_the_connection(peer: Peer, why: str) -> None:
     with_broker(peer, use)
 
 
+def test_a_connection_that_ends_without_words_has_ended() -> None:
+    """Not every error of the operating system's has a text."""
+
+    async def run() -> None:
+        reader = asyncio.StreamReader()
+        link = Link(reader, Mock(spec=asyncio.StreamWriter), "test")
+        answer = link.send(QUESTION)
+        reader.set_exception(ConnectionResetError())
+        with pytest.raises(LinkError, match="ConnectionResetError"):
+            await answer
+        assert not link.usable
+
+    asyncio.run(asyncio.wait_for(run(), WAIT_S))
+
+
 def test_answers_match_their_requests() -> None:
     """By number, not by order."""
 
@@ -150,3 +177,22 @@ def test_a_coordinator_is_looked_for_at_every_broker() -> None:
         links.close()
 
     with_broker(leaving, use)
+
+
+@pytest.mark.parametrize(
+    ("host", "port"),
+    [("kafka..example", 9_092), (f"{'k' * 64}.example", 9_092), ("a\0b", 1), ("127.0.0.1", 99_999)],
+    ids=["empty label", "long label", "NUL", "port"],
+)
+def test_a_broker_that_cannot_be_is_one_that_is_down(host: str, port: int) -> None:
+    """A typing error in one address, or a broker's nonsense, does not stop the fence."""
+
+    async def use(broker: wire.Broker) -> None:
+        links, impossible = Links(NO_SECURITY, "test"), wire.Broker(host, port)
+        found = await Finder(links, [impossible, broker]).find("g")
+        assert found == ("kafka7", 9_092)
+        with pytest.raises(LinkError):
+            await links.new(impossible, "test")
+        links.close()
+
+    with_broker(naming, use)

@@ -51,6 +51,16 @@ def test_a_challenge_that_is_not_to_be_trusted(challenge: str) -> None:
         Scram(USER, NONCE).reply(challenge.encode())
 
 
+def test_a_challenge_that_is_no_text() -> None:
+    """Whoever sends it is not trusted either, at either step."""
+    proof = Scram(USER, NONCE)
+    with pytest.raises(RejectedError, match="no sense"):
+        proof.reply(b"e=\xff")
+    proof.reply(CHALLENGE)
+    with pytest.raises(RejectedError, match="no sense"):
+        proof.reply(b"v=\xff")
+
+
 def test_a_broker_that_does_not_know_the_password() -> None:
     """Who cannot sign the exchange is an impostor."""
     proof = Scram(USER, NONCE)

@@ -68,14 +68,17 @@ def test_an_answer_that_is_cut_short(raw: bytes) -> None:
         ("a", [("a", 9092)]),
         ("SASL_SSL://a:1, b:2", [("a", 1), ("b", 2)]),
         ("[::1]:9,[::2]", [("::1", 9), ("::2", 9092)]),
+        ("a:1,,b:65535, ", [("a", 1), ("b", 65_535)]),
     ],
 )
 def test_addresses_are_those_of_librdkafka(text: str, brokers: list[tuple[str, int]]) -> None:
-    """With or without port and protocol, IPv6 in brackets."""
+    """With or without port and protocol, IPv6 in brackets; nothing between commas is nothing."""
     assert brokers_of(text) == brokers
 
 
-@pytest.mark.parametrize("text", ["", "a:b", "a:1,,b:2", ":1"])
+@pytest.mark.parametrize(
+    "text", ["", " , ", "a:b", ":1", "a:0", "a:65536", "a:-1", "a:" + "9" * 5_000]
+)
 def test_a_bad_address_is_refused(text: str) -> None:
     """The fence names what is wrong with it."""
     with pytest.raises(InvalidValueError, match="is no address"):

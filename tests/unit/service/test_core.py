@@ -1,0 +1,130 @@
+"""The service's operations around the real core: leases and limits, in simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from offsetmgr.errors import OverloadedError
+from offsetmgr.service.core import OffsetService
+from offsetmgr.service.sessions import Caller, Registry
+from offsetmgr.service.validate import Open, Settle, Submit
+from tests.unit.core.core import Core, tp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from offsetmgr.service.core import Answer
+
+LEASE_S = 30.0
+LONG_S = 300.0
+ALL = Settle(None, None, LONG_S)
+
+
+def offsets(*partitions: int, wait: bool = False) -> Submit:
+    """An offset for each."""
+    return Submit("g", {tp(each): 5 for each in partitions}, wait=wait, timeout_s=LONG_S)
+
+
+class Scene:
+    """A service whose Kafka stands still until it is told to go on."""
+
+    def __init__(self, managers: int = 100) -> None:
+        self.core = Core()
+        self.core.coordinator.pause()
+        self.registry: Registry[Answer] = Registry(lease_s=LEASE_S, clients=9, managers=managers)
+        self.service = OffsetService(self.core.factory, self.registry, self.core.system.clock)
+
+    async def begun(self, asked: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Have a request come as far as it does by itself."""
+        task = asyncio.create_task(asked)
+        await asyncio.sleep(0)
+        assert not task.done()
+        return task
+
+    def pass_time(self, seconds: float) -> int:
+        """Let leases run out; how many clients are left."""
+        self.core.advance(seconds)
+        self.service.sweep()
+        return self.registry.client_count
+
+
+@pytest.mark.parametrize("sequence", [None, 7])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda service, me: service.open(me, Open("g", [tp(9)])),
+        lambda service, me: service.submit(me, offsets(0, wait=True)),
+        lambda service, me: service.flush(me, ALL),
+        lambda service, me: service.stop(me, ALL),
+    ],
+    ids=["open", "submit", "flush", "stop"],
+)
+def test_a_lease_does_not_lapse_while_a_request_is_under_way(
+    ask: Callable[[OffsetService, Caller], Coroutine[Any, Any, Any]], sequence: int | None
+) -> None:
+    """A client that waits for its answer is not silent; it has a lease's time from then on."""
+
+    async def play() -> None:
+        scene, other = Scene(), Caller("other")
+        await scene.service.submit(Caller("me", 0, 1), offsets(0))
+        # What "me" opens is on its way out: whoever asks for it has to wait for that.
+        await scene.service.submit(other, offsets(9))
+        leaving = await scene.begun(scene.service.stop(other, ALL))
+        waiting = await scene.begun(ask(scene.service, Caller("me", 0, sequence)))
+        assert scene.pass_time(4 * LEASE_S) == 2
+        scene.core.coordinator.resume()
+        scene.core.advance(LEASE_S)
+        await leaving
+        await waiting
+        assert scene.pass_time(LEASE_S) == 2
+        assert scene.pass_time(1) == 0
+
+    asyncio.run(play())
+
+
+def test_a_request_that_fails_is_over() -> None:
+    """It keeps no lease for ever."""
+
+    async def play() -> None:
+        scene = Scene(managers=0)
+        with pytest.raises(OverloadedError):
+            await scene.service.open(Caller("me"), Open("g", [tp(0)]))
+        assert scene.pass_time(LEASE_S + 1) == 0
+
+    asyncio.run(play())
+
+
+def test_managers_on_their_way_out_count() -> None:
+    """The limit is for all that are there; the place of one is free as soon as it has stopped."""
+
+    async def play() -> None:
+        scene, me = Scene(managers=2), Caller("me")
+        await scene.service.submit(me, offsets(0, 1))
+        stop = await scene.begun(scene.service.stop(me, ALL))
+        with pytest.raises(OverloadedError, match=r"limits\.managers"):
+            await scene.service.open(me, Open("g", [tp(2)]))
+        scene.core.coordinator.resume()
+        scene.core.advance(1)
+        await stop
+        answer = await scene.service.open(me, Open("g", [tp(2), tp(3)]))
+        assert [each.error for each in answer.managers] == [None, None]
+
+    asyncio.run(play())
+
+
+def test_managers_of_a_lapsed_client_count_until_they_have_stopped() -> None:
+    """Nobody owns them, and they are there."""
+
+    async def play() -> None:
+        scene, heir = Scene(managers=1), Caller("heir")
+        await scene.service.submit(Caller("dead"), offsets(0))
+        assert scene.pass_time(LEASE_S + 1) == 0
+        with pytest.raises(OverloadedError):
+            await scene.service.open(heir, Open("g", [tp(1)]))
+        scene.core.advance(LEASE_S)
+        await scene.service.open(heir, Open("g", [tp(1)]))
+
+    asyncio.run(play())
