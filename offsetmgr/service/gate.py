@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from offsetmgr.errors import OverloadedError, shown
 from offsetmgr.service.connections import connections_before
-from offsetmgr.service.http import problem
+from offsetmgr.service.http import STREAMS, problem
 from offsetmgr.service.operations import INSTANCE
 from offsetmgr.service.problems import DrainingError, RefusedRequestError
 
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 _HEALTH: Final = frozenset({"/livez", "/readyz"})
 """Answered however much else is going on."""
-
-_STREAMS: Final = frozenset({"/v1/events"})
-"""Stay open, and have a limit of their own."""
 
 _CLOSE: Final = (b"connection", b"close")
 
@@ -66,10 +63,19 @@ class Gate:
         if refusal is not None:
             await problem(refusal)(scope, receive, named)
             return
-        counted = scope["path"] not in _STREAMS
+        counted = scope["path"] not in STREAMS  # which have a limit of their own
         self._in_flight += counted
+
+        async def answering(message: Message) -> None:
+            # The work is done.  A client that takes no answers keeps its connection from going
+            # on, but nobody else.
+            nonlocal counted
+            self._in_flight -= counted
+            counted = False
+            await named(message)
+
         try:
-            await self._app(scope, receive, named)
+            await self._app(scope, receive, answering)
         finally:
             self._in_flight -= counted
 

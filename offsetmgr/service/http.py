@@ -59,6 +59,11 @@ RETRY_AFTER_S: Final = 1
 MAX_TOPICS: Final = 1_000
 """Topics in one query."""
 
+STREAMS: Final = frozenset(
+    each.path for each in OPERATIONS if each.media_type == "text/event-stream"
+)
+"""Answers that do not end by themselves."""
+
 _ENCODE: Final = msgspec.json.Encoder().encode
 _BY_NAME: Final[Mapping[str, Operation]] = {each.name: each for each in OPERATIONS}
 
@@ -237,29 +242,39 @@ def application(api: Api) -> Starlette:
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method] = getattr(api, operation.name)
     app = Starlette(
-        routes=[
-            Route(path, _endpoint(handlers), methods=list(handlers))
-            for path, handlers in paths.items()
-        ],
+        routes=[_route(path, handlers) for path, handlers in paths.items()],
         exception_handlers={HTTPException: _http_problem},
     )
     app.router.redirect_slashes = False
     return app
 
 
+def _route(path: str, handlers: Mapping[str, Handler]) -> Route:
+    route = Route(path, _endpoint(handlers), methods=list(handlers))
+    if path in STREAMS and route.methods is not None:
+        # Starlette offers HEAD with every GET; here it would take a reader's place, and not end.
+        route.methods.discard("HEAD")
+    return route
+
+
 def _endpoint(handlers: Mapping[str, Handler]) -> Handler:
     async def answer(request: Request) -> Response:
         handler = handlers["GET" if request.method == "HEAD" else request.method]
         try:
-            return await handler(request)
-        except OffsetManagerError as error:
-            return problem(error)
+            return await _outcome(handler, request)
         except Exception:
             log.exception("request_failed", method=request.method, path=request.url.path)
             body = ErrorBody("internal", "the service failed at this request; see its log")
             return _json(ErrorAnswer(body), HTTPStatus.INTERNAL_SERVER_ERROR)
 
     return answer
+
+
+async def _outcome(handler: Handler, request: Request) -> Response:
+    try:
+        return await handler(request)
+    except OffsetManagerError as error:
+        return problem(error)
 
 
 def problem(error: OffsetManagerError) -> Response:

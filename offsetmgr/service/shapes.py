@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
-from offsetmgr.errors import InvalidValueError
+from offsetmgr.errors import InvalidValueError, shown
 from offsetmgr.service.messages import MAX_TIMEOUT_S
 from offsetmgr.service.problems import MissingError
 from offsetmgr.types import (
@@ -64,11 +64,13 @@ class Shape(NamedTuple):
         prefix = f"{path}." if path else ""
         if isinstance(value, _Twice):
             fix = f"give it once in {where}"
-            raise InvalidValueError(prefix + value.name, value[value.name], "stands twice", fix)
+            field = prefix + _key(value.name)
+            raise InvalidValueError(field, value[value.name], "stands twice", fix)
         for name in value:
             if name not in self.fields:
                 fix = f"remove it; known here: {_listed(self.fields)}"
-                raise InvalidValueError(f"{prefix}{name}", value[name], "is an unknown field", fix)
+                field = prefix + _key(name)
+                raise InvalidValueError(field, value[name], "is an unknown field", fix)
         for name, check in self.fields.items():
             if name in value:
                 check(value[name], prefix + name)
@@ -76,6 +78,12 @@ class Shape(NamedTuple):
                 fix = f"add {name!r} to {where}"
                 raise MissingError(prefix + name, fix)
         self.whole(value)
+
+
+def _key(name: str) -> str:
+    """A key that anybody may have made up: as it is where it is plain, else escaped and cut."""
+    text = shown(name)
+    return name if text == f"'{name}'" else text
 
 
 def _listed(names: Mapping[str, object]) -> str:

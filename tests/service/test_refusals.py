@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsetmgr.errors import OffsetManagerError
 from offsetmgr.service import connections
+from offsetmgr.service.core import OffsetService
 from offsetmgr.types import TopicPartition
 from tests.service.support import Running, identity, running
 
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, NoReturn
 
     import httpx
 
@@ -161,6 +163,29 @@ def test_a_name_may_be_in_any_language(service: Running) -> None:
         assert client.get("/v1/managers").json()["managers"][0]["client"] == "grüße"
 
 
+@pytest.mark.parametrize("path", ["managers", "offsets", "flush", "stop", "heartbeat"])
+@pytest.mark.parametrize("body", [rb'{"\ud800":1}', rb'{"\ud800":1,"\ud800":2}'])
+@pytest.mark.fault(25)
+def test_a_key_that_is_no_text_is_named(etl: httpx.Client, path: str, body: bytes) -> None:
+    """JSON can spell what no answer can hold; it is shown escaped."""
+    answer = etl.post(f"/v1/{path}", content=body, headers={"content-type": "application/json"})
+    assert code_of(answer) == (400, "invalid_value")
+    assert answer.json()["error"]["field"] == r"'\ud800'"
+
+
+def test_an_error_that_cannot_be_told_is_one_of_the_service(
+    etl: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In JSON all the same, and the connection goes on."""
+
+    def fails(*_: object) -> NoReturn:
+        raise OffsetManagerError("\ud800")
+
+    monkeypatch.setattr(OffsetService, "heartbeat", fails)
+    for _ in range(2):
+        assert code_of(etl.post("/v1/heartbeat", json={})) == (500, "internal")
+
+
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
 def test_only_json_is_taken(etl: httpx.Client, kind: str) -> None:
     """What a web form can send is refused by its type."""
@@ -206,6 +231,14 @@ def test_what_is_not_there_is_not_found(etl: httpx.Client) -> None:
     answer = etl.delete("/v1/offsets")
     assert code_of(answer) == (405, "method_not_allowed")
     assert {"GET", "POST"} <= {each.strip() for each in answer.headers["allow"].split(",")}
+
+
+def test_a_stream_has_no_head_alone(service: Running, etl: httpx.Client) -> None:
+    """It would take a reader's place and never end; other reads have one."""
+    answer = etl.head("/v1/events")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
+    assert service.service.assembly.hub.reader_count == 0
+    assert etl.head("/v1/managers").status_code == 200
 
 
 @pytest.mark.fault(30)

@@ -70,6 +70,9 @@ BAD_VALUES = [
     ({"leader_epoch": "-1"}, "offsets[0].leader_epoch", "-1 is negative"),
     ({"rewind": "1"}, "offsets[0].rewind", "1 is neither true nor false"),
     ({"ofset": "1"}, "offsets[0].ofset", "1 is an unknown field"),
+    ({"\\ud800": "1"}, r"offsets[0].'\ud800'", "1 is an unknown field"),
+    ({"a\\nb": "1"}, r"offsets[0].'a\nb'", "1 is an unknown field"),
+    ({"k" * 10_000: "1"}, f"offsets[0].'{'k' * 80}'… (10000 characters)", "1 is an unknown field"),
     ({"group": '""'}, "group", "is empty"),
     ({"group": '"a\\nb"'}, "group", "unprintable"),
     ({"group": f'"{"g" * 256}"'}, "group", "has 256 characters"),
@@ -144,6 +147,7 @@ SUBMIT = '{"group":"g","offsets":['
         (SUBMIT + ENTRY + '}],"wait":true,"wait":true}', "wait"),
         (SUBMIT + ENTRY + '}],"timeout_s":1,"timeout_s":2}', "timeout_s"),
         (SUBMIT + ENTRY + '}],"group":"h"}', "group"),
+        (SUBMIT + ENTRY + '}],"\\ud800":1,"\\ud800":2}', r"'\ud800'"),
     ],
 )
 def test_a_key_that_stands_twice_is_named(body: str, field: str) -> None:
