@@ -55,10 +55,13 @@ class Held:
 
     __slots__ = (
         "committed", "committed_version", "error", "newest", "parked", "peak", "refused",
-        "registered", "rewind", "rewind_version", "rewound_from", "sent", "stopping", "version",
+        "registered", "rewind", "rewind_version", "rewound_from", "sent", "since", "stopping",
+        "version",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, since: int) -> None:
+        self.since = since
+        """Requests up to this sequence speak of an earlier manager of the partition."""
         self.newest: OffsetAndMetadata | None = None
         self.version = 0
         self.sent = 0
@@ -127,7 +130,7 @@ class Outbox:
         """Hold `key` from now on; its manager will be asked for."""
         held = self._held.get(key)
         if held is None:
-            held = self._held[key] = Held()
+            held = self._held[key] = Held(self._sequence)
             self._to_register.add(key)
         return held
 
@@ -151,7 +154,7 @@ class Outbox:
         """
         held = self._held.get(key)
         if held is None:
-            held = self._held[key] = Held()
+            held = self._held[key] = Held(self._sequence)
         elif held.stopping:
             return ManagerStoppedError(f"{key} is being stopped; spawn a new manager after that")
         newest = held.newest
@@ -238,7 +241,7 @@ class Outbox:
             return []  # all of it waits already, for the service as it lives now
         news = []
         for item in batch.items:
-            held = self._held.get(item.key)
+            held = self._of(batch, item)
             if held is None:
                 continue
             error = refused.get(item.key.topic_partition)
@@ -247,6 +250,11 @@ class Outbox:
             elif self._refused(item, held, error, now):
                 news.append((item.key, error))
         return news
+
+    def _of(self, batch: Batch, item: Item) -> Held | None:
+        """What `batch` speaks of; None where it was stopped, and maybe spawned anew, since."""
+        held = self._held.get(item.key)
+        return held if held is not None and batch.sequence > held.since else None
 
     def give_back(self, batch: Batch) -> None:
         """`batch` had no effect: what of it is still wanted waits again."""
@@ -291,7 +299,7 @@ class Outbox:
         bad = batch.items if index is None else batch.items[index : index + 1] or batch.items
         news = []
         for item in bad:
-            held = self._held.get(item.key)
+            held = self._of(batch, item)
             if held is None:
                 continue
             if held.error is None or held.error.code != error.code:

@@ -144,7 +144,8 @@ class Commit:
             core.committed(key, value, version if dropped is None else 0)
         for item in batch.items:
             refusal = refused.get(item.key.topic_partition)
-            if refusal is not None:
+            passed = self._held[item.key].committed_version >= self._targets[item.key]
+            if refusal is not None and not passed:  # else by a newer request, and committed
                 self._final[item.key] = refusal
         for key, left in settled.uncommitted.items():
             self._reason = left or self._reason

@@ -331,3 +331,28 @@ def test_what_came_meanwhile_is_not_settled(refused: bool) -> None:  # noqa: FBT
     held = outbox.get(A)
     assert held is not None
     assert held.settled_version == batch.items[0].version < held.version
+
+
+@pytest.mark.parametrize("again", ["spawned", "submitted"])
+def test_an_answer_about_an_earlier_manager_says_nothing_of_the_next(again: str) -> None:
+    """It was stopped, and is there anew, before the answer came: neither taken nor refused."""
+    outbox = Outbox()
+    outbox.submit(A, value(1))
+    taken_once, refused_once = outbox.take(0.0), outbox.take_these([A])
+    assert taken_once is not None
+    outbox.remove([A])
+    if again == "spawned":
+        outbox.add(A)
+    else:
+        outbox.submit(A, value(1))
+    outbox.accept(taken_once, {}, 0.0)
+    stopped = ManagerStoppedError("it was stopped by a newer request")
+    assert outbox.accept(refused_once, {A.topic_partition: stopped}, 0.0) == []
+    assert outbox.reject(refused_once, stopped, None) == []
+    held = outbox.get(A)
+    assert held is not None
+    assert not held.registered
+    assert held.error is None
+    batch = outbox.take(0.0)
+    assert batch is not None
+    assert batch.submits == (again == "submitted")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsetmgr.errors import OffsetRegressionError
+from offsetmgr.errors import OffsetManagerError, OffsetRegressionError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.unit.client.scripted import CUT, Fault
 
@@ -73,3 +73,31 @@ def test_an_outdated_sync_over_a_restart(service: ScriptedService, client: Offse
     ]
     assert len(outdated) > 1
     assert set(outdated) == {"instance-1"}
+
+
+def test_a_late_refusal_of_what_was_passed_is_no_failure(
+    service: ScriptedService, client: OffsetClient
+) -> None:
+    """A newer offset was committed meanwhile, and its manager is gone."""
+    client.submit("g", {("orders", 3): 5}, sync=True)
+    answer = threading.Event()
+    error = {"code": "manager_stopped", "message": "it was stopped by a newer request"}
+    refused = {"topic": "orders", "partition": 3, "error": error}
+    body = {"accepted": 0, "refused": [refused], "committed": [], "uncommitted": []}
+    late = Fault(act=False, status=200, body=json.dumps(body).encode(), hold=answer)
+    service.script("/v1/offsets", late)
+    failures: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            client.submit("g", {("orders", 3): 8}, sync=True, timeout=20)
+        except OffsetManagerError as error:
+            failures.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    service.wait_for(lambda: len(service.of("/v1/offsets")) == 2)
+    client.submit("g", {("orders", 3): 9}, sync=True)
+    answer.set()
+    waiting.join()
+    assert failures == []
