@@ -112,10 +112,14 @@ class Bounds:
         for held in (self._waiting, self._reading, self._cleared):
             held.pop(partition, None)
 
-    def admit(self, partition: TopicPartition, version: Version) -> Version | None:
-        """What to commit where ``version`` is due; None until the ends of its log are known."""
+    def admit(self, partition: TopicPartition, version: Version, settled: int) -> Version | None:
+        """What to commit where ``version`` is due; None until the ends of its log are known.
+
+        It may be an older one, but none as old as what is ``settled``: who submits more quickly
+        than logs can be looked at has always something newer.
+        """
         cleared = self._cleared.pop(partition, None)
-        if cleared is not None and cleared.number == version.number:
+        if cleared is not None and cleared.number > settled:
             return cleared
         ends = self._ends.get(partition)
         if ends is not None and _outside(version, ends) is None:

@@ -149,7 +149,9 @@ class Desk:
         """What is committed, where nothing was left but ``dropped``; newer submits do not count."""
         if dropped is None:
             return StopResult(self.acknowledged)
-        error = OffsetRegressionError(str(self.key), dropped.offset, self.slot.floor)
+        # A slot that is closed has a floor above all offsets.
+        floor = self.slot.floor if self.acknowledged is None else self.acknowledged.offset
+        error = OffsetRegressionError(str(self.key), dropped.offset, floor)
         return StopResult(self.acknowledged, dropped, error)
 
     def status(self) -> ManagerStatus:

@@ -194,9 +194,9 @@ class Ledger:
         landed = [v for v in lost.versions if same(v.value, found)] if lost is not None else []
         if not landed:
             return Verdict(Holding.FOREIGN, None)
-        # Theirs counts as the newest that was committed here, also over the same sent twice.
-        behind = self.foreign.holds(partition)
-        older = kept is not None and landed[-1].number < kept.number + behind
+        # All that was given up before somebody else committed is older than theirs.
+        theirs = self.foreign.holds(partition)
+        older = kept is not None and (theirs or landed[-1].number < kept.number)
         return Verdict(Holding.OLDER if older else Holding.NEWER, landed[-1])
 
     def stands(self, partition: TopicPartition, value: OffsetAndMetadata) -> bool:

@@ -212,7 +212,8 @@ class CommitPlan:
                 continue
             entry.since = -inf
             if self._bounds.before_commits and not entry.refresh:
-                version = self._bounds.admit(partition, version)
+                settled = self._members[partition].slot.settled
+                version = self._bounds.admit(partition, version, settled)
             if version is not None:
                 versions[partition] = version  # else due again when the ends of its log are known
         return versions

@@ -103,7 +103,9 @@ class SubmitSlot:
         self.settled = 0
         """Number of the newest version that is known to be committed."""
         self._reopened: Version | None = None
-        self._rewind = False
+        self._rewind = 0
+        """Number of the newest version that goes back on purpose, until it is committed; 0: none is
+        open."""
         self._anew = False
         """Whether what is put in next is news, though it be what was put in last."""
 
@@ -138,7 +140,7 @@ class SubmitSlot:
     @property
     def rewinds(self) -> bool:
         """Whether what is not committed yet goes back on purpose."""
-        return self._rewind
+        return self._rewind > 0
 
     def put(self, offset: int, metadata: str, leader_epoch: int | None) -> None:
         """Take an offset that is checked and no rewind: ``offer`` for a hot loop.
@@ -176,7 +178,8 @@ class SubmitSlot:
             self.regressions += 1
             raise OffsetRegressionError(self._name(), value.offset, self.floor)
         # It counts until it is committed: what comes after it goes on from there.
-        self._rewind = self._rewind or rewind
+        if rewind:
+            self._rewind = 1 if self.seen is None else self.seen.number + 1
         self.floor = value.offset
         self.pending = value
         if not self.armed:
@@ -201,7 +204,7 @@ class SubmitSlot:
                 dirty.append(slot)
             else:
                 # A rewind to what is committed is over: it is no licence for what comes later.
-                slot._rewind = False
+                slot._rewind = 0
         return dirty
 
     @staticmethod
@@ -240,6 +243,9 @@ class SubmitSlot:
             self.tray.part()
             submitted = self._see()
             if self.established:
+                if self._dropped is not None:
+                    # Told to an instance that may not have lived to tell it.
+                    return Finding(Standing.REGRESSED, self._dropped)
                 dirty = submitted is not None and submitted.number > self.settled
                 return Finding(Standing.DIRTY if dirty else Standing.CLEAN, submitted)
             self.established = True
@@ -252,7 +258,7 @@ class SubmitSlot:
         if committed is None:
             return Standing.DIRTY
         if newest.value == committed:
-            self.settled, self.armed, self._rewind = newest.number, False, False
+            self.settled, self.armed, self._rewind = newest.number, False, 0
             return Standing.SAME
         if newest.value.offset < committed.offset and not self._rewind:
             self.regressions += 1
@@ -281,7 +287,9 @@ class SubmitSlot:
             newest = slot.seen if slot.pending is None else slot._see()
             newer = newest is not None and newest[0] > number
             if not newer:
-                slot.armed = slot._rewind = False
+                slot.armed = False
+            if slot._rewind and (not newer or slot._rewind <= number):
+                slot._rewind = 0
             clean.append(not newer)
         return clean
 

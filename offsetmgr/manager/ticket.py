@@ -63,7 +63,7 @@ class Ticket:
         with self._lock:
             late = list(self._open)
             for desk in late:
-                self._results[desk.key] = desk.left()
+                self._results[desk.key] = desk.settled()
             self._open.clear()
         if late:
             self.future.set(self._results)
