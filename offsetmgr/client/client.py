@@ -156,9 +156,13 @@ class OffsetClient:
         deadline = Deadline(timeout)
         values = _checked(check_group(group), offsets)
         core = self._core
-        core.submit(values, rewind=rewind)
-        if sync:
-            waits.Commit(core, group, values, deadline).wait()
+        commit = None
+        with core.lock:  # nobody stops and forgets them in between
+            core.submit(values, rewind=rewind)
+            if sync:
+                commit = waits.Commit(core, group, values, deadline)
+        if commit is not None:
+            commit.wait()
 
     def flush(
         self,
@@ -294,7 +298,7 @@ class OffsetClient:
         Managers that another thread is stopping are waited for, and left to its answer.
         """
         deadline = Deadline(timeout)
-        if not self._close_lock.acquire(timeout=deadline.within_s()):
+        if not self._close_lock.acquire(timeout=deadline.within_s(threading.TIMEOUT_MAX)):
             return FlushResult({}, {})  # another thread is at it, and will say
         try:
             if self._closed is None:

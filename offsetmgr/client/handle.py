@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from offsetmgr.client import settle, waits
@@ -110,7 +111,8 @@ class ManagerHandle:
         if mail.result is None:
             settle.stop(core, Scope(self._key.group, [self._key.topic_partition]), deadline)
         with core.lock:  # another thread may be at it
-            core.changed.wait_for(lambda: mail.result is not None, deadline.within_s())
+            wait_s = deadline.within_s(threading.TIMEOUT_MAX)
+            core.changed.wait_for(lambda: mail.result is not None, wait_s)
         if mail.result is not None:
             return mail.result
         error = OffsetTimeoutError(f"{self._key}: another stop of it took longer than {timeout} s")

@@ -139,6 +139,10 @@ class Commit:
             version = versions.get(key, 0)
             with core.lock:
                 dropped = core.outbox.passed_over(key, value, version)
+                if dropped is None and key in self._held:
+                    # It may have been forgotten meanwhile, with a stop that was not answered.
+                    held = self._held[key]
+                    held.committed_version = max(held.committed_version, version)
             if dropped is not None:
                 self._final[key] = dropped
             core.committed(key, value, version if dropped is None else 0)

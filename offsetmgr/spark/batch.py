@@ -201,8 +201,10 @@ class KafkaBatch:
             if exc_type is None:
                 self._commit(time.monotonic() + self._timeout)
         finally:
-            self._release(self.ranges)
-            self._end()
+            try:
+                self._release(self.ranges)
+            finally:
+                self._end()
 
     def _begin(self) -> None:
         key = (self._client.url, self._group)

@@ -195,10 +195,13 @@ class OffsetCommits:
         query: StreamingQuery,
         deadline: float,
     ) -> FlushResult:
-        """Add what managers ended with that the query's end has released meanwhile."""
+        """Add what managers ended with that were released meanwhile, and what none has taken."""
         missing = wanted.keys() - result.committed.keys() - result.uncommitted.keys()
-        if not missing or query.isActive:
+        if not missing:
             return result
+        if query.isActive:
+            left = {key: _untaken(key, wanted[key]) for key in missing}
+            return FlushResult(result.committed, {**result.uncommitted, **left})
         run = Run(str(query.id), str(query.runId))
         released = self._committer.wait(self._committer.end(run), deadline)
         committed, uncommitted = dict(result.committed), dict(result.uncommitted)
@@ -212,6 +215,8 @@ class OffsetCommits:
                 uncommitted[key] = end
             elif end is not None:
                 committed[key] = end
+            else:
+                uncommitted[key] = _untaken(key, wanted[key])
         return FlushResult(committed, uncommitted)
 
     def _flushed(self, wanted: Iterable[ManagerKey], deadline: float) -> FlushResult:
@@ -264,3 +269,8 @@ class OffsetCommits:
         if not query.isActive:
             # Its end may have been told before its progress was taken: nobody tells it again.
             self.ended(run)
+
+
+def _untaken(key: ManagerKey, offset: int) -> Uncommitted:
+    message = f"{key} was not taken: its manager is being stopped, or the client was closed"
+    return Uncommitted(OffsetAndMetadata(offset), ManagerStoppedError(message))

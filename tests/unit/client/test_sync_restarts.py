@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from offsetmgr.client import waits
 from offsetmgr.errors import OffsetManagerError, OffsetRegressionError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.unit.client.scripted import CUT, Fault
 
 if TYPE_CHECKING:
     from offsetmgr.client import OffsetClient
+    from offsetmgr.client.core import Core
     from tests.unit.client.scripted import ScriptedService
 
 KEY = ManagerKey("g", "orders", 3)
@@ -101,3 +103,49 @@ def test_a_late_refusal_of_what_was_passed_is_no_failure(
     answer.set()
     waiting.join()
     assert failures == []
+
+
+def test_a_sync_whose_manager_was_forgotten_believes_its_own_answer(
+    service: ScriptedService, client: OffsetClient
+) -> None:
+    """A stop without time to be answered forgets the manager; Kafka has the offset all the same."""
+    answer = threading.Event()
+    service.script("/v1/offsets", Fault(hold=answer))
+    failures: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            client.submit("g", {("orders", 3): 5}, sync=True, timeout=20)
+        except OffsetManagerError as error:
+            failures.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    service.wait_for(lambda: len(service.of("/v1/offsets")) == 1)
+    client.stop_managers(0.0)
+    answer.set()
+    waiting.join()
+    assert failures == []
+    assert service.kafka == {KEY: OffsetAndMetadata(5)}
+
+
+def test_nobody_comes_between_a_submit_and_the_wait_for_it(
+    client: OffsetClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is stopped and forgotten in between would not be waited for."""
+    real, free = waits.Commit, []
+
+    def commit(core: Core, *args: Any) -> waits.Commit:
+        def look() -> None:
+            if core.lock.acquire(blocking=False):
+                core.lock.release()
+                free.append(1)
+
+        other = threading.Thread(target=look)
+        other.start()
+        other.join()
+        return real(core, *args)
+
+    monkeypatch.setattr(waits, "Commit", commit)
+    client.submit("g", {("orders", 3): 5}, sync=True)
+    assert free == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -277,6 +278,23 @@ def test_nested_batches_of_a_group_are_refused(service: Running, client: OffsetC
     assert committed(service) == {ZERO: 30, ONE: 5}
     with kafka_batch(client, GROUP, ["bills"]) as batch:
         assert batch.is_empty
+
+
+def test_an_interrupted_end_leaves_the_group_free(
+    client: OffsetClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while the managers are given back: the next batch of the process may begin."""
+    interrupt = mock.Mock(side_effect=KeyboardInterrupt)
+    batch = kafka_batch(client, GROUP, ["orders"])
+    with (
+        monkeypatch.context() as patched,
+        pytest.raises(KeyboardInterrupt),
+        batch,
+    ):
+        patched.setattr(client, "stop_managers", interrupt)
+    client.stop_managers(group=GROUP)
+    with kafka_batch(client, GROUP, ["orders"]) as again:
+        assert again.is_empty
 
 
 def test_a_batch_elsewhere_is_refused(service: Running, client: OffsetClient) -> None:
