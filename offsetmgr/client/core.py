@@ -20,11 +20,14 @@ from offsetmgr.client.sender import Sender
 from offsetmgr.client.session import Identity, Session
 from offsetmgr.client.streams import ManagerMail
 from offsetmgr.client.transport import Unreachable
+from offsetmgr.client.wire import TOO_LARGE
 from offsetmgr.errors import (
     ClientFencedError,
+    CoordinatorError,
     ManagerExistsError,
     ManagerStoppedError,
     OffsetManagerError,
+    ServiceError,
 )
 from offsetmgr.types import StopResult
 
@@ -132,12 +135,26 @@ class Core:
             self.outbox.remove(keys)
             self.changed.notify_all()
 
+    def unstop(self, keys: Iterable[ManagerKey]) -> None:
+        """The stop of `keys` was broken off: they take offsets again, and can be stopped again."""
+        with self.lock:
+            self.outbox.unstop(keys)
+            self.wake.notify()
+            self.changed.notify_all()
+
     def deliver(self, key: ManagerKey, error: OffsetManagerError) -> None:
         """Tell the user of `key` what went wrong."""
         self._failure_log.failed(key, error, time.monotonic())
+        self.heed(key, error)
         mail = self._mails.get(key)
         if mail is not None:
             mail.errors.put(error)
+
+    def heed(self, key: ManagerKey, error: OffsetManagerError) -> None:
+        """After a notice, or a refusal for good, Kafka may not get what was submitted last."""
+        if isinstance(error, CoordinatorError) and not error.retriable:
+            with self.lock:
+                self.outbox.doubt(key)
 
     def lose(self, key: ManagerKey, count: int) -> None:
         """So many errors of `key` could not be told."""
@@ -242,10 +259,16 @@ class Core:
 
         Another one may have been started since, and the one before it have committed newer offsets.
         """
-        return self._watched(
-            lambda: self.session.post(path, body, deadline, batch.sequence, batch.instance),
-            deadline,
-        )
+        try:
+            return self._watched(
+                lambda: self.session.post(path, body, deadline, batch.sequence, batch.instance),
+                deadline,
+            )
+        except ServiceError as error:
+            if error.status == TOO_LARGE:
+                with self.lock:
+                    self.outbox.shrink(batch)
+            raise
 
     def get(self, target: str, deadline: Deadline) -> dict[str, Any]:
         """As `Session.get`; ManagerStoppedError where the client is closed meanwhile."""

@@ -8,6 +8,7 @@ committed is a version too, so nothing is compared by value.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.client.ready import Ready
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
 BATCH_LIMIT: Final = 1_000
-"""Entries of one request."""
+"""Entries of one request at most."""
 
 PARK_S: Final = 5.0
 """Pause before a partition is tried again that somebody else holds: their lease may lapse."""
@@ -54,9 +55,9 @@ class Held:
     """What is known of one partition."""
 
     __slots__ = (
-        "committed", "committed_version", "error", "newest", "parked", "peak", "refused",
-        "registered", "rewind", "rewind_version", "rewound_from", "sent", "since", "stopping",
-        "version",
+        "asked", "committed", "committed_version", "doubted", "error", "newest", "parked", "peak",
+        "refused", "registered", "rewind", "rewind_version", "rewound_from", "sent", "since",
+        "stopping", "version",
     )  # fmt: skip
 
     def __init__(self, since: int) -> None:
@@ -69,6 +70,8 @@ class Held:
         self.refused = 0
         """Newest version that it refused for good."""
         self.registered = False
+        self.asked = False
+        """A request for it is under way: the service may have the manager."""
         self.parked = False
         """Held by another client: tried again at a slow pace, and told once."""
         self.stopping = False
@@ -76,6 +79,8 @@ class Held:
         """Why the newest was refused; None where it was not."""
         self.committed: OffsetAndMetadata | None = None
         self.committed_version = 0
+        self.doubted = False
+        """Kafka may not have the newest, though the service took it: the same is no repetition."""
         self.rewind = False
         """The next request has to say that it may go back."""
         self.rewind_version = 0
@@ -101,6 +106,8 @@ class Outbox:
         self._parked: dict[ManagerKey, float] = {}
         self._version = 0
         self._sequence = -1
+        self.limit = BATCH_LIMIT
+        """Entries of one request: fewer, once one was too large."""
         self.epoch = 0
         self.instance: str | None = None
         """The service process that was heard last."""
@@ -161,11 +168,12 @@ class Outbox:
         if newest is not None and not rewind:
             if value.offset < newest.offset:
                 return OffsetRegressionError(str(key), value.offset, newest.offset)
-            if value == newest and held.refused < held.version:
+            if value == newest and held.refused < held.version and not held.doubted:
                 return None
         self._version += 1
         held.version = self._version
         held.newest = value
+        held.doubted = False
         if rewind:
             held.rewind = True
             held.rewind_version = self._version
@@ -182,17 +190,22 @@ class Outbox:
         """The next request, if there is one; its partitions are under way from now on."""
         self._unpark(now)
         if self._to_register:
-            return self._batch(*self._to_register.take(BATCH_LIMIT), submits=False)
+            return self._batch(*self._to_register.take(self.limit), submits=False)
         if self._to_submit:
-            return self._batch(*self._to_submit.take(BATCH_LIMIT), submits=True)
+            return self._batch(*self._to_submit.take(self.limit), submits=True)
         return None
 
     def take_these(self, keys: Collection[ManagerKey]) -> Batch:
-        """A request for `keys`, all of one group and all submitted, whatever else waits."""
-        for key in keys:
+        """A request for the first of `keys`, all submitted and of one group, before all else."""
+        taken = list(islice(keys, self.limit))
+        for key in taken:
             self._to_submit.discard(key)
             self._to_register.discard(key)
-        return self._batch(next(iter(keys)).group, keys, submits=True)
+        return self._batch(taken[0].group, taken, submits=True)
+
+    def shrink(self, batch: Batch) -> None:
+        """`batch` was too large for the service: those to come are smaller."""
+        self.limit = min(self.limit, max(1, len(batch.items) // 2))
 
     def next_sequence(self) -> int:
         """The sequence of the next request that changes something."""
@@ -203,6 +216,7 @@ class Outbox:
         items = []
         for key in keys:
             held = self._held[key]
+            held.asked = True
             value = held.newest if submits else None
             items.append(Item(key, held.version, value, held.rewind))
         sequence = self.next_sequence()
@@ -213,7 +227,7 @@ class Outbox:
         if held.version > held.settled_version:
             self._to_register.discard(key)
             self._to_submit.add(key)
-        elif not held.registered and not held.parked:
+        elif not held.registered and not held.parked and not held.stopping:
             self._to_register.add(key)
 
     def parked_until(self) -> float | None:
@@ -244,6 +258,7 @@ class Outbox:
             held = self._of(batch, item)
             if held is None:
                 continue
+            held.asked = False
             error = refused.get(item.key.topic_partition)
             if error is None:
                 self._accepted(item, held)
@@ -256,8 +271,16 @@ class Outbox:
         held = self._held.get(item.key)
         return held if held is not None and batch.sequence > held.since else None
 
+    def withdraw(self, batch: Batch) -> None:
+        """`batch` did not reach the service, and is not repeated."""
+        for item in batch.items:
+            held = self._of(batch, item)
+            if held is not None:
+                held.asked = False
+        self.give_back(batch)
+
     def give_back(self, batch: Batch) -> None:
-        """`batch` had no effect: what of it is still wanted waits again."""
+        """`batch` is not repeated: what of it is still wanted waits again."""
         for item in batch.items:
             held = self._held.get(item.key)
             if held is not None:
@@ -324,7 +347,14 @@ class Outbox:
         self.epoch += 1
         self._parked.clear()
         for key, held in self._held.items():
+            held.asked = False
             self._forgotten(key, held)
+
+    def doubt(self, key: ManagerKey) -> None:
+        """Somebody else changed what Kafka has of `key`, or a commit of it was refused for good."""
+        held = self._held.get(key)
+        if held is not None:
+            held.doubted = True
 
     def released(self, key: ManagerKey) -> None:
         """The service has stopped the manager of `key` by itself: it is asked for again."""
@@ -388,5 +418,15 @@ class Outbox:
             held = self._held.get(key)
             if held is not None and not held.stopping:
                 held.stopping = True
+                self._to_register.discard(key)
                 stopped.append(key)
         return stopped
+
+    def unstop(self, keys: Iterable[ManagerKey]) -> None:
+        """`keys` are not being stopped any more; the service may have stopped some of them."""
+        for key in keys:
+            held = self._held.get(key)
+            if held is not None:
+                held.stopping = False
+                if not held.parked:
+                    self._forgotten(key, held)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from offsetmgr.client import wire
 from offsetmgr.client.deadline import LONGEST_WAIT_S, Deadline
-from offsetmgr.client.outbox import BATCH_LIMIT, Batch
+from offsetmgr.client.outbox import Batch
 from offsetmgr.client.session import BusyError
 from offsetmgr.client.transport import Unreachable
 from offsetmgr.errors import ClientFencedError, OffsetManagerError, ServiceError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 REQUEST_TIMEOUT_S: Final = 10.0
 
-_BAD_REQUESTS: Final = frozenset({400, 403, 413})
+_BAD_REQUESTS: Final = frozenset({400, 403, wire.TOO_LARGE})
 """What is wrong lies in the request: sending the same again is pointless."""
 
 _NOT_FOUND: Final = 404
@@ -90,7 +90,7 @@ class Sender:
             outbox.give_back(flight)
         if not core.met or now >= pace.beat_at:
             return "beat"
-        if outbox.unsent < BATCH_LIMIT and now < pace.send_at:
+        if outbox.unsent < outbox.limit and now < pace.send_at:
             return self._until(pace.send_at)
         return outbox.take(now) or self._until(
             min(pace.beat_at, outbox.parked_until() or pace.beat_at)
@@ -134,7 +134,8 @@ class Sender:
             if error.sent or batch.sequence == self._uncertain:
                 self._flight, self._uncertain = batch, batch.sequence
             else:
-                self._give_back(batch)
+                with core.lock:
+                    core.outbox.withdraw(batch)
             self._troubled(error)
         except OffsetManagerError as error:
             if isinstance(error, ServiceError) and error.status in _BAD_REQUESTS:
@@ -149,6 +150,9 @@ class Sender:
                 core.deliver(key, refusal)
 
     def _reject(self, batch: Batch, error: ServiceError) -> None:
+        if error.status == wire.TOO_LARGE and len(batch.items) > 1:
+            self._give_back(batch)  # each of them may be fine: smaller requests will tell
+            return
         with self._core.lock:
             news = self._core.outbox.reject(batch, error, wire.bad_index(error))
         for key, each in news:

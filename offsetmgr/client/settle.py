@@ -71,7 +71,12 @@ def stop(core: Core, scope: Scope, deadline: Deadline) -> FlushResult:
     """
     with core.lock:
         keys = core.outbox.stop(core.outbox.keys(*scope))
-    result = Settling(core, scope, keys, deadline).stop()
+    try:
+        result = Settling(core, scope, keys, deadline).stop()
+    except BaseException:
+        # Ctrl-C: nobody else would end this stop, so that its managers go on.
+        core.unstop(keys)
+        raise
     core.forget(keys, result)
     return result
 
@@ -160,7 +165,10 @@ class Settling:
         """Whether the service may have managers to stop, or has yet to be given offsets."""
         with self._core.lock:
             found = (self._core.outbox.get(key) for key in self._keys)
-            return any(held is not None and (held.registered or held.version) for held in found)
+            return any(
+                held is not None and (held.registered or held.asked or held.version)
+                for held in found
+            )
 
     def _attempt(self, path: str) -> bool:
         """Have everything sent, then ask; whether the answer counts."""
@@ -183,8 +191,8 @@ class Settling:
             def sent() -> bool:
                 while waiting:
                     key, version = waiting[-1]
-                    held = core.outbox.get(key)
-                    if held is not None and held.settled_version < version:
+                    held = self._held[key]
+                    if not self._is_gone(key) and held.settled_version < version:
                         return core.fenced is not None or core.ended.is_set()
                     waiting.pop()
                 return True
@@ -244,6 +252,7 @@ class Settling:
         for key, left in settled.uncommitted.items():
             if left is not None:
                 self._reasons[key] = left
+                self._core.heed(key, left)
                 if self._is_final(key, left, taken):
                     self._hopeless.add(key)
         with self._core.lock:

@@ -25,7 +25,7 @@ from offsetmgr.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from offsetmgr.client.core import Core
     from offsetmgr.client.streams import ManagerMail
@@ -134,8 +134,23 @@ class Commit:
             news = core.outbox.accept(batch, refused, time.monotonic())
         for key, error in news:
             core.deliver(key, error)
+        self._committed(batch, settled.committed)
+        for item in batch.items:
+            refusal = refused.get(item.key.topic_partition)
+            passed = self._held[item.key].committed_version >= self._targets[item.key]
+            if refusal is not None and not passed:  # else by a newer request, and committed
+                self._final[item.key] = refusal
+        for key, left in settled.uncommitted.items():
+            self._reason = left or self._reason
+            if isinstance(left, CoordinatorError) and not left.retriable:
+                self._final[key] = left
+                core.heed(key, left)
+        return bool(refused or settled.committed)
+
+    def _committed(self, batch: Batch, committed: Mapping[ManagerKey, OffsetAndMetadata]) -> None:
+        core = self._core
         versions = {item.key: item.version for item in batch.items}
-        for key, value in settled.committed.items():
+        for key, value in committed.items():
             version = versions.get(key, 0)
             with core.lock:
                 dropped = core.outbox.passed_over(key, value, version)
@@ -146,16 +161,6 @@ class Commit:
             if dropped is not None:
                 self._final[key] = dropped
             core.committed(key, value, version if dropped is None else 0)
-        for item in batch.items:
-            refusal = refused.get(item.key.topic_partition)
-            passed = self._held[item.key].committed_version >= self._targets[item.key]
-            if refusal is not None and not passed:  # else by a newer request, and committed
-                self._final[item.key] = refusal
-        for key, left in settled.uncommitted.items():
-            self._reason = left or self._reason
-            if isinstance(left, CoordinatorError) and not left.retriable:
-                self._final[key] = left
-        return bool(refused or settled.committed)
 
     def _failure(self, waiting: list[ManagerKey]) -> OffsetManagerError:
         for error in self._final.values():
@@ -186,7 +191,7 @@ def claim(core: Core, keys: Sequence[ManagerKey], deadline: Deadline) -> None:
             wait_s = deadline.within_s(threading.TIMEOUT_MAX)
             given = core.changed.wait_for(lambda: _are_given(core, keys), wait_s)
             reason = core.link_error
-    except OffsetManagerError:
+    except BaseException:  # Ctrl-C too: nobody else would give them back
         _give_back(core, keys)
         raise
     if not given:

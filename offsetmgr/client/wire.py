@@ -41,6 +41,9 @@ INITIAL_OFFSETS: Final = "/v1/initial-offsets"
 TOPICS: Final = "/v1/topics"
 TOPIC_NAMES: Final = "/v1/topic-names"
 
+TOO_LARGE: Final = 413
+"""The status of a request whose body is longer than the service takes."""
+
 _INDEX: Final = re.compile(r"^\w+\[(\d{1,9})\]")
 _BAD_GATEWAY: Final = 502
 _SAFE: Final = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
@@ -131,7 +134,8 @@ def _offsets(items: Sequence[Item]) -> list[dict[str, object]]:
 
 
 def _dump(body: Mapping[str, object]) -> bytes:
-    return json.dumps(body, separators=(",", ":")).encode()
+    # An escape takes three times the bytes; lone surrogates are in no group, topic or metadata.
+    return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 # Answers

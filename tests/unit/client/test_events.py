@@ -81,6 +81,28 @@ def test_errors(service: ScriptedService, client: OffsetClient) -> None:
     assert isinstance(third, OffsetRegressionError)
 
 
+CHANGED = {"code": "OFFSET_CHANGED_EXTERNALLY", "message": "m", "kafka_code": 32_001}
+DENIED = {"code": "GROUP_AUTHORIZATION_FAILED", "message": "m", "kafka_code": 30}
+
+
+@pytest.mark.parametrize("told", [{**CHANGED, "notice": True}, DENIED], ids=["reset", "refused"])
+def test_the_same_offset_again(service: ScriptedService, client: OffsetClient, told: Json) -> None:
+    """After a reset by somebody else, or a refusal for good, an equal offset is committed anew."""
+    manager = client.spawn(*KEY)
+    errors = manager.errors()
+    service.wait_for_readers()
+    client.submit("g", {KEY.topic_partition: 50}, sync=True)
+    with service.lock:
+        service.kafka[KEY] = OffsetAndMetadata(40)
+    service.emit("failed", {**KEY._asdict(), "error": {**told, "offset": 50}}, 1)
+    errors.get(timeout=10)
+    client.submit("g", {KEY.topic_partition: 50}, sync=True)
+    assert service.kafka[KEY] == OffsetAndMetadata(50)
+    before = len(service.of("/v1/offsets"))
+    client.submit("g", {KEY.topic_partition: 50}, sync=True)
+    assert len(service.of("/v1/offsets")) == before
+
+
 def test_unread_errors_are_bounded(
     service: ScriptedService, client: OffsetClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,6 +138,40 @@ def test_no_offsets_while_stopping() -> None:
     assert outbox.keys() == [A]
 
 
+def test_no_manager_is_asked_for_while_stopping() -> None:
+    """What waits for a request is not asked for once it is being stopped, nor anew by a restart."""
+    outbox = Outbox()
+    outbox.meet("1")
+    outbox.add(A)
+    outbox.stop([A])
+    assert outbox.take(0.0) is None
+    outbox.meet("2")
+    assert outbox.take(0.0) is None
+    outbox.unstop([A])
+    assert [item.key for item in taken(outbox).items] == [A]
+
+
+def test_a_manager_is_asked_for_until_there_is_an_answer() -> None:
+    """While a request for it may arrive, and no longer, the service has to be asked to stop it."""
+    outbox = Outbox()
+    held = outbox.add(A)
+    states = []
+    batch = outbox.take(0.0)
+    assert batch is not None
+    outbox.give_back(batch)
+    states.append(held.asked)
+    outbox.withdraw(batch)
+    states.append(held.asked)
+    taken(outbox)
+    states.append(held.asked)
+    outbox.lost([A])
+    assert outbox.take(0.0) is not None
+    states.append(held.asked)
+    outbox.renew()
+    states.append(held.asked)
+    assert states == [True, False, False, True, False]
+
+
 def test_an_event_after_a_rewind_proves_nothing() -> None:
     """A late event of an equal offset from before a rewind does not make the rewind committed."""
     outbox = Outbox()
