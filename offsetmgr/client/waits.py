@@ -154,10 +154,10 @@ class Commit:
             version = versions.get(key, 0)
             with core.lock:
                 dropped = core.outbox.passed_over(key, value, version)
-                if dropped is None and key in self._held:
-                    # It may have been forgotten meanwhile, with a stop that was not answered.
-                    held = self._held[key]
-                    held.committed_version = max(held.committed_version, version)
+                held = self._held.get(key)
+                if dropped is None and held is not None and held.committed_version < version:
+                    # Here, as it may have been forgotten, with a stop that was not answered.
+                    held.committed, held.committed_version = value, version
             if dropped is not None:
                 self._final[key] = dropped
             core.committed(key, value, version if dropped is None else 0)
