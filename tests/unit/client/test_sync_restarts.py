@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
@@ -14,11 +16,20 @@ from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.unit.client.scripted import CUT, Fault
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from offsetmgr.client import OffsetClient
     from offsetmgr.client.core import Core
     from tests.unit.client.scripted import ScriptedService
 
 KEY = ManagerKey("g", "orders", 3)
+
+
+@contextmanager
+def alone(client: OffsetClient) -> Iterator[None]:
+    """Callers alone send meanwhile; else it is luck whose request is the first, theirs or not."""
+    with mock.patch.object(client._core.outbox, "take", return_value=None):
+        yield
 
 
 def test_a_lost_answer_to_sync(service: ScriptedService, client: OffsetClient) -> None:
@@ -60,8 +71,9 @@ def test_an_outdated_sync_over_a_restart(service: ScriptedService, client: Offse
     waiting = threading.Thread(
         target=lambda: client.submit("g", {("orders", 3): 8}, sync=True, timeout=20)
     )
-    waiting.start()
-    service.wait_for(lambda: len(service.of("/v1/offsets")) == 2)
+    with alone(client):
+        waiting.start()
+        service.wait_for(lambda: len(service.of("/v1/offsets")) == 2)
     client.submit("g", {("orders", 3): 6}, rewind=True)
     service.wait_for(lambda: service.taken.get(KEY, {}).get("offset") == 6)
     service.restart()
@@ -97,9 +109,10 @@ def test_a_late_refusal_of_what_was_passed_is_no_failure(
             failures.append(error)
 
     waiting = threading.Thread(target=wait)
-    waiting.start()
-    service.wait_for(lambda: len(service.of("/v1/offsets")) == 2)
-    client.submit("g", {("orders", 3): 9}, sync=True)
+    with alone(client):
+        waiting.start()
+        service.wait_for(lambda: len(service.of("/v1/offsets")) == 2)
+        client.submit("g", {("orders", 3): 9}, sync=True)
     answer.set()
     waiting.join()
     assert failures == []
@@ -120,9 +133,10 @@ def test_a_sync_whose_manager_was_forgotten_believes_its_own_answer(
             failures.append(error)
 
     waiting = threading.Thread(target=wait)
-    waiting.start()
-    service.wait_for(lambda: len(service.of("/v1/offsets")) == 1)
-    client.stop_managers(0.0)
+    with alone(client):
+        waiting.start()
+        service.wait_for(lambda: len(service.of("/v1/offsets")) == 1)
+        client.stop_managers(0.0)
     answer.set()
     waiting.join()
     assert failures == []
