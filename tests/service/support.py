@@ -7,6 +7,7 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -79,6 +80,16 @@ def identity(client: str, incarnation: int = 0, sequence: int | None = None) -> 
     """Headers that say who sends."""
     headers = {"Offsetmgr-Client": client, "Offsetmgr-Incarnation": str(incarnation)}
     return headers | ({} if sequence is None else {"Offsetmgr-Sequence": str(sequence)})
+
+
+def connected(service: Running) -> socket.socket:
+    """A bare connection, whose system takes little ahead of its reader."""
+    host, _, port = service.address.removeprefix("http://").partition(":")
+    raw = socket.socket()
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    raw.settimeout(WAIT_S)
+    raw.connect((host, int(port)))
+    return raw
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import socket
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -15,9 +14,10 @@ from offsetmgr.service import connections, run
 from offsetmgr.service.connections import MAX_HEAD_BYTES, MAX_HEADERS
 from offsetmgr.service.events import FAILURES_KEPT
 from offsetmgr.types import ManagerKey
-from tests.service.support import WAIT_S, Running, running
+from tests.service.support import WAIT_S, Running, connected, running
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
     from typing import NoReturn
 
@@ -40,16 +40,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     monkeypatch.setattr(connections, "STILL_S", 0.2)
     with running(limits__requests_in_flight=1) as here:
         yield here
-
-
-def connected(service: Running) -> socket.socket:
-    """A bare connection, whose system takes little ahead of its reader."""
-    host, _, port = service.address.removeprefix("http://").partition(":")
-    raw = socket.socket()
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    raw.settimeout(WAIT_S)
-    raw.connect((host, int(port)))
-    return raw
 
 
 def answer_on(raw: socket.socket) -> tuple[int, bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ import pytest
 from offsetmgr.errors import OffsetCommitError, error_info
 from offsetmgr.service.events import FAILURES_KEPT
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
-from tests.service.support import ROOT, Running, identity, running
+from tests.service.support import ROOT, Running, connected, identity, running
 
 if TYPE_CHECKING:
     import httpx
@@ -38,16 +37,6 @@ def body_of(offset: int, *, rewind: bool = False, wait: bool = False) -> bytes:
     """A submit to the one partition of these tests."""
     entry = {"topic": "t", "partition": 0, "offset": offset, "rewind": rewind}
     return json.dumps({"group": "g", "offsets": [entry], "wait": wait}).encode()
-
-
-def connected(service: Running) -> socket.socket:
-    """A bare connection, whose system takes little ahead of its reader."""
-    host, _, port = service.address.removeprefix("http://").partition(":")
-    raw = socket.socket()
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    raw.settimeout(WAIT_S)
-    raw.connect((host, int(port)))
-    return raw
 
 
 def committed(service: Running) -> OffsetAndMetadata | None:

@@ -32,6 +32,19 @@ def alone(client: OffsetClient) -> Iterator[None]:
         yield
 
 
+def syncing(client: OffsetClient, offset: int) -> tuple[threading.Thread, list[BaseException]]:
+    """A thread for a sync submit, to be started, and what that raises."""
+    failures: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            client.submit("g", {("orders", 3): offset}, sync=True, timeout=20)
+        except OffsetManagerError as error:
+            failures.append(error)
+
+    return threading.Thread(target=wait), failures
+
+
 def test_a_lost_answer_to_sync(service: ScriptedService, client: OffsetClient) -> None:
     """A sync submit whose answer was lost repeats its sequence and gets the answer."""
     service.script("/v1/offsets", CUT, CUT, CUT)
@@ -100,15 +113,7 @@ def test_a_late_refusal_of_what_was_passed_is_no_failure(
     body = {"accepted": 0, "refused": [refused], "committed": [], "uncommitted": []}
     late = Fault(act=False, status=200, body=json.dumps(body).encode(), hold=answer)
     service.script("/v1/offsets", late)
-    failures: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            client.submit("g", {("orders", 3): 8}, sync=True, timeout=20)
-        except OffsetManagerError as error:
-            failures.append(error)
-
-    waiting = threading.Thread(target=wait)
+    waiting, failures = syncing(client, 8)
     with alone(client):
         waiting.start()
         service.wait_for(lambda: len(service.of("/v1/offsets")) == 2)
@@ -124,15 +129,7 @@ def test_a_sync_whose_manager_was_forgotten_believes_its_own_answer(
     """A stop without time to be answered forgets the manager; Kafka has the offset all the same."""
     answer = threading.Event()
     service.script("/v1/offsets", Fault(hold=answer))
-    failures: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            client.submit("g", {("orders", 3): 5}, sync=True, timeout=20)
-        except OffsetManagerError as error:
-            failures.append(error)
-
-    waiting = threading.Thread(target=wait)
+    waiting, failures = syncing(client, 5)
     with alone(client):
         waiting.start()
         service.wait_for(lambda: len(service.of("/v1/offsets")) == 1)
