@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from tests.conftest import TopicFactory
 
 WAIT_S = 60.0
-CATCH_UP_S = 240.0
-"""For a broker that starts again on a busy machine, and has all it missed to read first."""
 """Far beyond what anything here takes: a guard, not a measure."""
 
 REQUEST_S = 5.0
@@ -393,6 +391,7 @@ def test_coordinator_moves_while_both_brokers_live(
     librdkafka alone goes on asking the old one for as long as it is asked to.
     """
     topic = new_topic(on=kafka3)
+    give_back_to_preferred(kafka3)  # a test before may have left them elsewhere
     with coordinator(kafka3.bootstrap_servers, clients=1) as kafka:
         assert only(kafka.commit(group, one(topic, 1), WAIT_S)) is None
         preferred = coordinator_of(kafka3, group)
@@ -400,7 +399,8 @@ def test_coordinator_moves_while_both_brokers_live(
         commit_until_taken(kafka, group, one(topic, 2))
         assert coordinator_of(kafka3, group) != preferred
         kafka3.broker(preferred).start()
-        move_coordinator_back(kafka3, group, preferred)
+        give_back_to_preferred(kafka3)
+        await_coordinator(kafka3, group, preferred)
         refusals = commit_until_taken(kafka, group, one(topic, 3))
         fetched = kafka.fetch(group, [TopicPartition(topic, 0)], WAIT_S).get(timeout=WAIT_S)
     assert refusals.count("NOT_COORDINATOR") <= 1
@@ -421,15 +421,23 @@ def coordinator_of(cluster: DevKafka, group: str) -> int:
     return number
 
 
-def move_coordinator_back(cluster: DevKafka, group: str, preferred: int) -> None:
-    """Let Kafka give every partition back to its preferred leader, as it does after a restart."""
+def await_coordinator(cluster: DevKafka, group: str, expected: int) -> None:
+    """Wait until clients are told that ``expected`` coordinates ``group``."""
+    deadline_s = time.monotonic() + WAIT_S
+    while (found := coordinator_of(cluster, group)) != expected:
+        if time.monotonic() > deadline_s:
+            pytest.fail(f"{group} is coordinated by {found}, not by broker {expected}")
+
+
+def give_back_to_preferred(cluster: DevKafka) -> None:
+    """Have every partition led by its preferred replica, as Kafka does sooner or later."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    deadline_s = time.monotonic() + CATCH_UP_S
+    deadline_s = time.monotonic() + WAIT_S
     while time.monotonic() < deadline_s:
-        admin.elect_leaders(ElectionType.PREFERRED, None).result(WAIT_S)
-        if coordinator_of(cluster, group) == preferred:
+        elsewhere = admin.elect_leaders(ElectionType.PREFERRED, None).result(WAIT_S)
+        if not elsewhere:  # only those that another replica led are answered
             return
-    pytest.fail(f"broker {preferred} does not coordinate {group} again after {CATCH_UP_S} s")
+    pytest.fail(f"still not led by their preferred replicas: {elsewhere}")
 
 
 def commit_until_taken(
