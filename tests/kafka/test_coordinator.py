@@ -393,7 +393,7 @@ def test_coordinator_moves_while_both_brokers_live(
     topic = new_topic(on=kafka3)
     give_back_to_preferred(kafka3)  # a test before may have left them elsewhere
     with coordinator(kafka3.bootstrap_servers, clients=1) as kafka:
-        assert only(kafka.commit(group, one(topic, 1), WAIT_S)) is None
+        commit_until_taken(kafka, group, one(topic, 1))  # they may be on the move still
         preferred = coordinator_of(kafka3, group)
         kafka3.broker(preferred).stop()
         commit_until_taken(kafka, group, one(topic, 2))
@@ -407,18 +407,16 @@ def test_coordinator_moves_while_both_brokers_live(
     assert fetched.offsets == one(topic, 3)
 
 
-NOBODY = -1
-
-
 def coordinator_of(cluster: DevKafka, group: str) -> int:
-    """Ask a client that remembers nothing which broker coordinates ``group``."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    described = admin.describe_consumer_groups([group], request_timeout=WAIT_S)[group]
-    try:
-        number: int = described.result(WAIT_S).coordinator.id
-    except KafkaException:  # it is on the move
-        return NOBODY
-    return number
+    """Ask clients that remember nothing which broker coordinates ``group``, until one is told."""
+    deadline_s = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline_s:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        described = admin.describe_consumer_groups([group], request_timeout=WAIT_S)[group]
+        with contextlib.suppress(KafkaException):  # it is on the move
+            number: int = described.result(WAIT_S).coordinator.id
+            return number
+    pytest.fail(f"no broker coordinates {group} after {WAIT_S} s")
 
 
 def await_coordinator(cluster: DevKafka, group: str, expected: int) -> None:
