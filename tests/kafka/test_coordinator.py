@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, ElectionType, KafkaException, Producer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient
 
 from offsetmgr.coordinator.base import CommitResult, PartitionLog
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.coordinator.kafka_lane import WINDOW
 from offsetmgr.errors import Verdict
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.kafka.leaders import await_coordinator, coordinator_of, give_back_to_preferred
 from tests.kafka.mock_cluster import OFFSET_COMMIT, MockCluster
 
 if TYPE_CHECKING:
@@ -405,37 +405,6 @@ def test_coordinator_moves_while_both_brokers_live(
         fetched = kafka.fetch(group, [TopicPartition(topic, 0)], WAIT_S).get(timeout=WAIT_S)
     assert refusals.count("NOT_COORDINATOR") <= 1
     assert fetched.offsets == one(topic, 3)
-
-
-def coordinator_of(cluster: DevKafka, group: str) -> int:
-    """Ask clients that remember nothing which broker coordinates ``group``, until one is told."""
-    deadline_s = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline_s:
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-        described = admin.describe_consumer_groups([group], request_timeout=WAIT_S)[group]
-        with contextlib.suppress(KafkaException):  # it is on the move
-            number: int = described.result(WAIT_S).coordinator.id
-            return number
-    pytest.fail(f"no broker coordinates {group} after {WAIT_S} s")
-
-
-def await_coordinator(cluster: DevKafka, group: str, expected: int) -> None:
-    """Wait until clients are told that ``expected`` coordinates ``group``."""
-    deadline_s = time.monotonic() + WAIT_S
-    while (found := coordinator_of(cluster, group)) != expected:
-        if time.monotonic() > deadline_s:
-            pytest.fail(f"{group} is coordinated by {found}, not by broker {expected}")
-
-
-def give_back_to_preferred(cluster: DevKafka) -> None:
-    """Have every partition led by its preferred replica, as Kafka does sooner or later."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    deadline_s = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline_s:
-        elsewhere = admin.elect_leaders(ElectionType.PREFERRED, None).result(WAIT_S)
-        if not elsewhere:  # only those that another replica led are answered
-            return
-    pytest.fail(f"still not led by their preferred replicas: {elsewhere}")
 
 
 def commit_until_taken(
