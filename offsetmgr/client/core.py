@@ -32,11 +32,12 @@ from offsetmgr.errors import (
 from offsetmgr.types import StopResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from offsetmgr.client.address import Address
     from offsetmgr.client.deadline import Deadline
     from offsetmgr.client.outbox import Batch
+    from offsetmgr.client.session import FullError
     from offsetmgr.client.settle import FlushResult
     from offsetmgr.types import ManagerKey, OffsetAndMetadata
 
@@ -57,7 +58,12 @@ class Core:
         self.changed = threading.Condition(self.lock)
         """For those who wait for what the sender does."""
         self.outbox = Outbox()
-        self.pace = Pace(random.Random())  # noqa: S311 -- jitter is no secret
+        rng = random.Random()  # noqa: S311 -- jitter is no secret
+        self.pace = Pace(rng)
+        self.room_pace = Pace(rng)
+        """For new managers, while the service has no room for any."""
+        self.left_pace = Pace(rng)
+        """For what stops without an answer have left."""
         self.identity = Identity.new(name)
         self.session = Session(url, address, self.identity, self._heard)
         self.met = False
@@ -123,9 +129,12 @@ class Core:
         if refused:
             raise refused[0]
 
-    def forget(self, keys: Iterable[ManagerKey], result: FlushResult) -> None:
-        """The managers of `keys` are stopped, with `result`."""
+    def forget(self, keys: Collection[ManagerKey], result: FlushResult, *, answered: bool) -> None:
+        """The managers of `keys` are stopped, with `result`; the service has `answered` so."""
         with self.lock:
+            if not answered:
+                self.outbox.leave(keys)
+                self.wake.notify()
             for key in keys:
                 held, mail = self.outbox.get(key), self._mails.pop(key, None)
                 if mail is not None:
@@ -165,10 +174,9 @@ class Core:
     def committed(self, key: ManagerKey, value: OffsetAndMetadata, version: int = 0) -> None:
         """The coordinator has acknowledged `value`."""
         with self.lock:
-            is_news = self.outbox.committed(key, value, version)
-        mail = self._mails.get(key)
-        if mail is not None and is_news:
-            mail.committed.put(value)
+            mail = self._mails.get(key)
+            if self.outbox.committed(key, value, version) and mail is not None:
+                mail.committed.put(value)  # here, lest a newer one overtakes it
 
     def released(self, key: ManagerKey) -> None:
         """The service has stopped the manager of `key` by itself."""
@@ -192,6 +200,7 @@ class Core:
         """Somebody waits: the sender tries at once, whatever pause it is in."""
         with self.lock:
             self.pace.hurry()
+            self.room_pace.hurry()
             self.wake.notify()
 
     def listen(self) -> None:
@@ -290,6 +299,16 @@ class Core:
             if not deadline.over:  # else the caller was in a hurry, which says nothing
                 self.lost(error)
             raise
+
+    def crowd(self, batch: Batch, error: FullError) -> bool:
+        """The service is at a limit; whether it is one that new managers in `batch` may exceed."""
+        now = time.monotonic()
+        with self.lock:
+            if not self.outbox.crowd(batch, error):
+                return False
+            self.room_pace.failed(now, error.retry_after_s)
+        self._failure_log.failed(batch.items[0].key, error, now)
+        return True
 
     def check_fence(self) -> None:
         """Raise ClientFencedError once a newer incarnation has taken over."""

@@ -9,91 +9,24 @@ committed is a version too, so nothing is compared by value.
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from offsetmgr.client.held import Batch, Held, Item
+from offsetmgr.client.left import Left
 from offsetmgr.client.ready import Ready
 from offsetmgr.errors import ManagerStoppedError, OffsetManagerError, OffsetRegressionError
-from offsetmgr.types import MAX_OFFSET, ManagerKey, OffsetAndMetadata, TopicPartition
+from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
+
+__all__ = ["BATCH_LIMIT", "PARK_S", "Batch", "Held", "Item", "Outbox"]
 
 BATCH_LIMIT: Final = 1_000
 """Entries of one request at most."""
 
 PARK_S: Final = 5.0
 """Pause before a partition is tried again that somebody else holds: their lease may lapse."""
-
-_ABOVE_ALL: Final = MAX_OFFSET + 1
-
-
-class Item(NamedTuple):
-    """One partition of a batch."""
-
-    key: ManagerKey
-    version: int
-    value: OffsetAndMetadata | None
-    """None where only a manager is asked for."""
-    rewind: bool = False
-
-
-class Batch(NamedTuple):
-    """A request to be sent, and sent again as it is while nobody knows whether it arrived."""
-
-    group: str
-    items: tuple[Item, ...]
-    submits: bool
-    """Whether it carries offsets; otherwise it asks for managers."""
-    sequence: int
-    epoch: int
-    """The outbox's epoch when it was made; the answer to an older one means nothing."""
-    instance: str | None
-    """The service process that was heard last then; None where none was."""
-
-
-class Held:
-    """What is known of one partition."""
-
-    __slots__ = (
-        "asked", "committed", "committed_version", "doubted", "error", "newest", "parked", "peak",
-        "refused", "registered", "rewind", "rewind_version", "rewound_from", "sent", "since",
-        "stopping", "version",
-    )  # fmt: skip
-
-    def __init__(self, since: int) -> None:
-        self.since = since
-        """Requests up to this sequence speak of an earlier manager of the partition."""
-        self.newest: OffsetAndMetadata | None = None
-        self.version = 0
-        self.sent = 0
-        """Newest version that the service, as it lives now, has taken."""
-        self.refused = 0
-        """Newest version that it refused for good."""
-        self.registered = False
-        self.asked = False
-        """A request for it is under way: the service may have the manager."""
-        self.parked = False
-        """Held by another client: tried again at a slow pace, and told once."""
-        self.stopping = False
-        self.error: OffsetManagerError | None = None
-        """Why the newest was refused; None where it was not."""
-        self.committed: OffsetAndMetadata | None = None
-        self.committed_version = 0
-        self.doubted = False
-        """Kafka may not have the newest, though the service took it: the same is no repetition."""
-        self.rewind = False
-        """The next request has to say that it may go back."""
-        self.rewind_version = 0
-        self.rewound_from = -1
-        """The highest offset that may be committed while the newest lies below it on purpose:
-        a service that forgot the rewind has to be told again.  -1: there is none."""
-        self.peak = -1
-        """The highest offset seen for this partition; -1: none yet."""
-
-    @property
-    def settled_version(self) -> int:
-        """Everything up to this version needs no request of its own."""
-        return self.version if self.parked else max(self.sent, self.refused)
 
 
 class Outbox:
@@ -103,6 +36,10 @@ class Outbox:
         self._held: dict[ManagerKey, Held] = {}
         self._to_submit = Ready()
         self._to_register = Ready()
+        self._crowded = Ready()
+        """Their managers are new, and the service had no room for one when it was asked last."""
+        self._no_room: OffsetManagerError | None = None
+        """What it said then; None where it has made one since."""
         self._parked: dict[ManagerKey, float] = {}
         self._version = 0
         self._sequence = -1
@@ -111,6 +48,8 @@ class Outbox:
         self.epoch = 0
         self.instance: str | None = None
         """The service process that was heard last."""
+        self.left = Left()
+        """What a stop without an answer has left with the service."""
 
     def __contains__(self, key: ManagerKey) -> bool:
         return key in self._held
@@ -121,8 +60,22 @@ class Outbox:
 
     @property
     def unsent(self) -> int:
-        """How many partitions wait for a request."""
+        """How many partitions wait for a request, besides those that there is no room for."""
         return len(self._to_submit) + len(self._to_register)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the service had no room for a new manager when it was asked last."""
+        return self._no_room is not None
+
+    @property
+    def crowded(self) -> int:
+        """How many partitions wait until the service has room for their managers."""
+        return len(self._crowded)
+
+    def no_room_for(self, held: Held) -> OffsetManagerError | None:
+        """Why there is no manager for what is `held`; None where there is, or it may come."""
+        return None if held.registered else self._no_room
 
     def keys(
         self, group: str | None = None, partitions: Collection[TopicPartition] | None = None
@@ -137,8 +90,13 @@ class Outbox:
         """Hold `key` from now on; its manager will be asked for."""
         held = self._held.get(key)
         if held is None:
-            held = self._held[key] = Held(self._sequence)
-            self._to_register.add(key)
+            held = self._begin(key)
+            self._queue(key, held)
+        return held
+
+    def _begin(self, key: ManagerKey) -> Held:
+        self.left.discard(key)
+        held = self._held[key] = Held(self._sequence)
         return held
 
     def remove(self, keys: Iterable[ManagerKey]) -> None:
@@ -146,8 +104,14 @@ class Outbox:
         for key in keys:
             self._held.pop(key, None)
             self._parked.pop(key, None)
-            self._to_submit.discard(key)
-            self._to_register.discard(key)
+            self._unqueue(key)
+
+    def leave(self, keys: Iterable[ManagerKey]) -> None:
+        """`keys` are about to be forgotten, and the service was not heard to have stopped them."""
+        for key in keys:
+            held = self._held.get(key)
+            if held is not None and (held.registered or held.asked):
+                self.left.add(key)
 
     # What is to be sent
 
@@ -161,7 +125,7 @@ class Outbox:
         """
         held = self._held.get(key)
         if held is None:
-            held = self._held[key] = Held(self._sequence)
+            held = self._begin(key)
         elif held.stopping:
             return ManagerStoppedError(f"{key} is being stopped; spawn a new manager after that")
         newest = held.newest
@@ -171,24 +135,20 @@ class Outbox:
             if value == newest and held.refused < held.version and not held.doubted:
                 return None
         self._version += 1
-        held.version = self._version
-        held.newest = value
-        held.doubted = False
-        if rewind:
-            held.rewind = True
-            held.rewind_version = self._version
-            below = held.peak if held.peak >= 0 else _ABOVE_ALL
-            held.rewound_from = max(held.rewound_from, below)
-        elif value.offset >= held.rewound_from:
-            held.rewound_from = -1
-        held.peak = max(held.peak, value.offset)
+        held.renew(value, self._version, rewind=rewind)
         if not held.parked:
             self._queue(key, held)
         return None
 
-    def take(self, now: float) -> Batch | None:
-        """The next request, if there is one; its partitions are under way from now on."""
+    def take(self, now: float, *, crowded: bool = True) -> Batch | None:
+        """The next request, if there is one; its partitions are under way from now on.
+
+        With `crowded`, the service is asked once more whether it has room for new managers: for
+        these alone, whatever offsets wait for them, so that a refusal is about nothing else.
+        """
         self._unpark(now)
+        if crowded and self._crowded:
+            return self._batch(*self._crowded.take(self.limit), submits=False)
         if self._to_register:
             return self._batch(*self._to_register.take(self.limit), submits=False)
         if self._to_submit:
@@ -199,8 +159,7 @@ class Outbox:
         """A request for the first of `keys`, all submitted and of one group, before all else."""
         taken = list(islice(keys, self.limit))
         for key in taken:
-            self._to_submit.discard(key)
-            self._to_register.discard(key)
+            self._unqueue(key)
         return self._batch(taken[0].group, taken, submits=True)
 
     def shrink(self, batch: Batch) -> None:
@@ -224,11 +183,22 @@ class Outbox:
 
     def _queue(self, key: ManagerKey, held: Held) -> None:
         """Have `key` sent, where there is anything to send."""
-        if held.version > held.settled_version:
+        submits = held.version > held.settled_version
+        if not submits and (held.registered or held.parked or held.stopping):
+            return
+        if self._no_room is not None and not held.registered:
+            self._unqueue(key)
+            self._crowded.add(key)
+        elif submits:
             self._to_register.discard(key)
             self._to_submit.add(key)
-        elif not held.registered and not held.parked and not held.stopping:
+        else:
             self._to_register.add(key)
+
+    def _unqueue(self, key: ManagerKey) -> None:
+        self._to_submit.discard(key)
+        self._to_register.discard(key)
+        self._crowded.discard(key)
 
     def parked_until(self) -> float | None:
         """When the next parked partition is to be tried again."""
@@ -254,17 +224,49 @@ class Outbox:
         if batch.epoch != self.epoch:
             return []  # all of it waits already, for the service as it lives now
         news = []
+        has_room = False
         for item in batch.items:
             held = self._of(batch, item)
+            error = refused.get(item.key.topic_partition)
             if held is None:
+                if error is None and item.key not in self._held:
+                    self.left.add(item.key)  # it came after the stop
                 continue
             held.asked = False
-            error = refused.get(item.key.topic_partition)
+            was_registered = held.registered
             if error is None:
                 self._accepted(item, held)
             elif self._refused(item, held, error, now):
                 news.append((item.key, error))
+            has_room = has_room or (held.registered and not was_registered)
+        if has_room and self._no_room is not None:
+            self._make_room()
+            self.give_back(batch)  # the offsets of what was asked for as a manager alone
         return news
+
+    def crowd(self, batch: Batch, error: OffsetManagerError) -> bool:
+        """The service is at a limit, says `error`, and has done nothing of `batch`.
+
+        Whether that may be for the new managers in it.  These, and all others that it does not
+        have, then wait aside: what it has goes on as if there were none.
+        """
+        found = (self._of(batch, item) for item in batch.items)
+        if batch.epoch != self.epoch or all(held is None or held.registered for held in found):
+            return False
+        if self._no_room is None:
+            self._no_room = error
+            for key, held in self._held.items():
+                if not held.registered:
+                    self._queue(key, held)
+        self._no_room = error
+        return True
+
+    def _make_room(self) -> None:
+        """The service has made a manager: all that wait for one may be asked for as usual."""
+        self._no_room = None
+        waiting, self._crowded = self._crowded, Ready()
+        for key in waiting:
+            self._queue(key, self._held[key])
 
     def _of(self, batch: Batch, item: Item) -> Held | None:
         """What `batch` speaks of; None where it was stopped, and maybe spawned anew, since."""
@@ -306,7 +308,7 @@ class Outbox:
             held.peak = max(held.peak, error.floor)
         else:
             held.registered = False
-            self._to_submit.discard(item.key)
+            self._unqueue(item.key)
             if not held.parked:
                 held.parked = True
                 self._parked[item.key] = now + PARK_S
@@ -339,6 +341,7 @@ class Outbox:
             return False
         if self.instance is not None:
             self.renew()
+            self.left = Left()  # it has nothing that it was not asked for again
         self.instance = instance
         return True
 
@@ -346,6 +349,7 @@ class Outbox:
         """The service no longer knows this client: everything is sent again."""
         self.epoch += 1
         self._parked.clear()
+        self._no_room, self._crowded = None, Ready()
         for key, held in self._held.items():
             held.asked = False
             self._forgotten(key, held)
@@ -379,26 +383,9 @@ class Outbox:
         self._queue(key, held)
 
     def committed(self, key: ManagerKey, value: OffsetAndMetadata, version: int = 0) -> bool:
-        """The coordinator has `value`, and with it all versions up to `version`.
-
-        Without a version (an event), the newest is meant if it looks the same; not after a
-        rewind, when an event may still tell of the time before.  False where the answer to a
-        newer request has overtaken this one.
-        """
+        """As `Held.commit`; True for what is not held, of which nothing newer is known."""
         held = self._held.get(key)
-        if held is None:
-            return True
-        if 0 < version < held.committed_version:
-            return False
-        if not version and value == held.newest and held.rewound_from < 0:
-            version = held.version
-        if version or held.committed_version < held.version or not held.version:
-            held.committed = value
-        held.committed_version = max(held.committed_version, version)
-        held.peak = max(held.peak, value.offset)
-        if version and version >= held.rewind_version:
-            held.rewound_from = -1
-        return True
+        return held is None or held.commit(value, version)
 
     def passed_over(
         self, key: ManagerKey, value: OffsetAndMetadata, version: int
@@ -419,6 +406,8 @@ class Outbox:
             if held is not None and not held.stopping:
                 held.stopping = True
                 self._to_register.discard(key)
+                if held.version <= held.settled_version:
+                    self._crowded.discard(key)
                 stopped.append(key)
         return stopped
 

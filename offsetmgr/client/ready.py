@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from offsetmgr.types import ManagerKey
 
 
@@ -18,6 +20,10 @@ class Ready:
 
     def __len__(self) -> int:
         return self._count
+
+    def __iter__(self) -> Iterator[ManagerKey]:
+        """All of them, group by group."""
+        return chain.from_iterable(self._groups.values())
 
     def add(self, key: ManagerKey) -> None:
         """Queue `key`, if it is not queued."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from offsetmgr.client import wire
 from offsetmgr.client.deadline import LONGEST_WAIT_S, Deadline
+from offsetmgr.client.left import LeftStop
 from offsetmgr.client.outbox import Batch
-from offsetmgr.client.session import BusyError
+from offsetmgr.client.session import BusyError, FullError
 from offsetmgr.client.transport import Unreachable
 from offsetmgr.errors import ClientFencedError, OffsetManagerError, ServiceError
 
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 
 REQUEST_TIMEOUT_S: Final = 10.0
 
+LEFT_STOP_S: Final = 0.5
+"""How long what else there is to send waits for the answer to a stop that nobody waits for."""
+LEFT_PAUSE_S: Final = 1.0
+"""Least time between two looks whether it is done."""
+
 _BAD_REQUESTS: Final = frozenset({400, 403, wire.TOO_LARGE})
 """What is wrong lies in the request: sending the same again is pointless."""
 
@@ -25,6 +31,7 @@ _NOT_FOUND: Final = 404
 _OTHER_INSTANCE: Final = 412
 
 Beat = Literal["beat"]
+Turn: TypeAlias = Batch | LeftStop | Beat
 
 log = logging.getLogger("offsetmgr.client")
 
@@ -45,6 +52,8 @@ class Sender:
             try:
                 if isinstance(turn, Batch):
                     self._send(turn)
+                elif isinstance(turn, LeftStop):
+                    self._stop(turn)
                 else:
                     self._beat()
             except Exception:
@@ -54,7 +63,7 @@ class Sender:
             with self._core.lock:
                 self._core.changed.notify_all()
 
-    def _next_turn(self) -> Batch | Beat | None:
+    def _next_turn(self) -> Turn | None:
         """Wait for something to do; None when there will be nothing more."""
         core = self._core
         with core.lock:
@@ -75,10 +84,10 @@ class Sender:
         core = self._core
         if core.end_at is None:
             return False
-        waiting = core.outbox.unsent or self._flight is not None
+        waiting = core.outbox.unsent or core.outbox.crowded or self._flight is not None
         return now >= core.end_at or not waiting
 
-    def _decide(self, now: float) -> Batch | Beat | float:
+    def _decide(self, now: float) -> Turn | float:
         """What to do at `now`, or until when to wait."""
         core, pace, outbox = self._core, self._core.pace, self._core.outbox
         if now < pace.resume_at:
@@ -90,11 +99,24 @@ class Sender:
             outbox.give_back(flight)
         if not core.met or now >= pace.beat_at:
             return "beat"
+        if now >= core.left_pace.resume_at and (left := outbox.left.stop(outbox.next_sequence)):
+            return left
         if outbox.unsent < outbox.limit and now < pace.send_at:
             return self._until(pace.send_at)
-        return outbox.take(now) or self._until(
-            min(pace.beat_at, outbox.parked_until() or pace.beat_at)
-        )
+        batch = outbox.take(now, crowded=now >= core.room_pace.resume_at)
+        return batch or self._until(self._next_at())
+
+    def _next_at(self) -> float:
+        """When there may be something to do though nobody submits anything."""
+        core, outbox = self._core, self._core.outbox
+        times = [core.pace.beat_at]
+        if (parked_until := outbox.parked_until()) is not None:
+            times.append(parked_until)
+        if outbox.crowded:
+            times.append(core.room_pace.resume_at)
+        if outbox.left:
+            times.append(core.left_pace.resume_at)
+        return min(times)
 
     def _until(self, at: float) -> float:
         end_at = self._core.end_at
@@ -121,6 +143,26 @@ class Sender:
             core.met = True
             core.changed.notify_all()
 
+    def _stop(self, left: LeftStop) -> None:
+        """Have the service stop what it was left with; it is given more time than the answer."""
+        core = self._core
+        body = wire.settle_body(left.group, left.partitions, REQUEST_TIMEOUT_S)
+        deadline = Deadline(LEFT_STOP_S)
+        try:
+            core.post(wire.STOP, body, deadline, left.sequence)
+        except OffsetManagerError as error:
+            if not isinstance(error, ServiceError) or error.status not in _BAD_REQUESTS:
+                if deadline.over:  # it commits first, or is away: what else is sent will tell
+                    with core.lock:
+                        core.left_pace.failed(time.monotonic(), LEFT_PAUSE_S)
+                else:
+                    self._troubled(error)
+                return
+            log.warning("managers of group %s could not be given back: %s", left.group, error)
+        with core.lock:
+            core.left_pace.heard(time.monotonic())
+            core.outbox.left.answered(left)
+
     def _send(self, batch: Batch) -> None:
         core = self._core
         path = wire.OFFSETS if batch.submits else wire.MANAGERS
@@ -141,11 +183,15 @@ class Sender:
             if isinstance(error, ServiceError) and error.status in _BAD_REQUESTS:
                 self._reject(batch, error)
             else:
+                crowded = isinstance(error, FullError) and core.crowd(batch, error)
                 self._give_back(batch)
-                self._troubled(error)
+                if not crowded:  # else all others go on
+                    self._troubled(error)
         else:
             with core.lock:
                 news = core.outbox.accept(batch, refused, time.monotonic())
+                if not core.outbox.is_full:
+                    core.room_pace.heard(time.monotonic())
             for key, refusal in news:
                 core.deliver(key, refusal)
 

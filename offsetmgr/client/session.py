@@ -33,6 +33,10 @@ class BusyError(ServiceUnavailableError):
         self.retry_after_s = retry_after_s
 
 
+class FullError(BusyError):
+    """A limit of its own is reached."""
+
+
 class Identity(NamedTuple):
     """Who a client is to the service."""
 
@@ -132,7 +136,8 @@ class Session:
             return
         failure = failure_of(answer.status, answer.body)
         if answer.status in {_TOO_MANY_REQUESTS, _UNAVAILABLE}:
-            raise BusyError(str(failure), _retry_after_s(answer)) from failure
+            kind = FullError if answer.status == _TOO_MANY_REQUESTS else BusyError
+            raise kind(str(failure), _retry_after_s(answer)) from failure
         if answer.status < _SERVER_ERRORS:
             self._heard(instance)
         raise failure

@@ -71,13 +71,14 @@ def stop(core: Core, scope: Scope, deadline: Deadline) -> FlushResult:
     """
     with core.lock:
         keys = core.outbox.stop(core.outbox.keys(*scope))
+    settling = Settling(core, scope, keys, deadline)
     try:
-        result = Settling(core, scope, keys, deadline).stop()
+        result = settling.stop()
     except BaseException:
         # Ctrl-C: nobody else would end this stop, so that its managers go on.
         core.unstop(keys)
         raise
-    core.forget(keys, result)
+    core.forget(keys, result, answered=settling.answered)
     return result
 
 
@@ -105,6 +106,8 @@ class Settling:
         """Waiting longer for these is pointless."""
         self._stopped: set[ManagerKey] = set()
         """What the service has committed and stopped, by its answers so far."""
+        self.answered = False
+        """Whether the service is known to have stopped all of them."""
         self._sequences: list[int] = []
         self._sequences_epoch = -1
         with core.lock:
@@ -127,7 +130,8 @@ class Settling:
         """Ask until the service has committed what the managers hold, and stopped them."""
         pause_s = FIRST_PAUSE_S
         while self._to_stop() and not self._is_over():
-            if self._attempt(wire.STOP) or self._core.fenced is not None:
+            self.answered = self._attempt(wire.STOP)
+            if self.answered or self._core.fenced is not None:
                 break
             pause_s = self._pause(pause_s, self._to_stop)
         return self._result()
@@ -182,7 +186,10 @@ class Settling:
         return counts
 
     def _drain(self) -> bool:
-        """Wait until the service has all of it, or has refused it; False where it does not come."""
+        """Wait until the service has all of it, or has refused it; False where it does not come.
+
+        What it has no room for is not waited for: the others can be asked about meanwhile.
+        """
         core = self._core
         with core.lock:
             waiting = list(self._targets.items())
@@ -192,7 +199,8 @@ class Settling:
                 while waiting:
                     key, version = waiting[-1]
                     held = self._held[key]
-                    if not self._is_gone(key) and held.settled_version < version:
+                    is_sent = held.settled_version >= version or self._is_gone(key)
+                    if not is_sent and core.outbox.no_room_for(held) is None:
                         return core.fenced is not None or core.ended.is_set()
                     waiting.pop()
                 return True
@@ -288,7 +296,9 @@ class Settling:
     def _why(self, key: ManagerKey, held: Held) -> OffsetManagerError:
         core = self._core
         known = held.error or self._reasons.get(key) or core.fenced
-        known = known or self._reason or core.link_error
+        # A request may have run out of time for the others, who are asked about all the same.
+        no_room = None if core.link_error else core.outbox.no_room_for(held)
+        known = known or no_room or self._reason or core.link_error
         if known is not None:
             return known
         if self._is_gone(key):

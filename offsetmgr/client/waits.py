@@ -5,14 +5,15 @@ As with a flush, they run in the caller's thread and always answer by the deadli
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.client import settle, wire
 from offsetmgr.client.deadline import Deadline
-from offsetmgr.client.outbox import BATCH_LIMIT, Batch
 from offsetmgr.client.pace import FIRST_PAUSE_S
+from offsetmgr.client.session import FullError
 from offsetmgr.client.settle import LONGEST_PAUSE_S, telling
 from offsetmgr.client.transport import Unreachable
 from offsetmgr.errors import (
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from offsetmgr.client.core import Core
+    from offsetmgr.client.outbox import Batch
     from offsetmgr.client.streams import ManagerMail
     from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 
@@ -85,16 +87,20 @@ class Commit:
     def _attempt(self) -> bool:
         """Send what is not committed and wait for Kafka; whether that brought anything."""
         with self._core.lock:
-            keys = self._outstanding()[:BATCH_LIMIT]
-            if not keys:
+            waiting = self._outstanding()
+            if not waiting:
                 return True
-            batch = self._core.outbox.take_these(keys)
+            batch = self._take(waiting)
+            rest = len(waiting) - len(batch.items)
+            requests = 1 + math.ceil(rest / self._core.outbox.limit)
         try:
-            return self._repeat(batch)
+            return self._repeat(batch, requests)
         except ClientFencedError as error:
             self._final.update(dict.fromkeys(self._targets, error))
             return True
         except OffsetManagerError as error:
+            if isinstance(error, FullError):
+                self._core.crowd(batch, error)
             self._reason = telling(self._reason, error, self._deadline)
             return False
         finally:
@@ -104,12 +110,25 @@ class Commit:
                 # A flush or a stop may wait for just what this request has brought there.
                 self._core.changed.notify_all()
 
-    def _repeat(self, batch: Batch) -> bool:
-        """Ask, and ask the same again while nobody knows whether it arrived."""
+    def _take(self, waiting: list[ManagerKey]) -> Batch:
+        """Those of `waiting` that are asked for next: what the last request was not about."""
+        outbox = self._core.outbox
+        # Nothing that the service has a manager for waits for what it has no room for.
+        keys = [key for key in waiting if outbox.no_room_for(self._held[key]) is None]
+        batch = outbox.take_these(keys or waiting)
+        for item in batch.items:
+            self._targets[item.key] = self._targets.pop(item.key)
+        return batch
+
+    def _repeat(self, batch: Batch, requests: int) -> bool:
+        """Ask, and ask the same again while nobody knows whether it arrived.
+
+        It may take its share of the time that is left: so many `requests` are to be made in it.
+        """
         pause_s = FIRST_PAUSE_S
         sent = False
         while True:
-            body = wire.waiting_body(batch, self._deadline.for_service_s())
+            body = wire.waiting_body(batch, self._deadline.for_service_s() / requests)
             try:
                 data = self._core.post_batch(wire.OFFSETS, body, self._deadline, batch)
             except Unreachable as error:
@@ -154,13 +173,13 @@ class Commit:
             version = versions.get(key, 0)
             with core.lock:
                 dropped = core.outbox.passed_over(key, value, version)
+                core.committed(key, value, version if dropped is None else 0)
                 held = self._held.get(key)
                 if dropped is None and held is not None and held.committed_version < version:
-                    # Here, as it may have been forgotten, with a stop that was not answered.
+                    # It was forgotten, with a stop that was not answered.
                     held.committed, held.committed_version = value, version
             if dropped is not None:
                 self._final[key] = dropped
-            core.committed(key, value, version if dropped is None else 0)
 
     def _failure(self, waiting: list[ManagerKey]) -> OffsetManagerError:
         for error in self._final.values():
@@ -190,7 +209,7 @@ def claim(core: Core, keys: Sequence[ManagerKey], deadline: Deadline) -> None:
         with core.lock:
             wait_s = deadline.within_s(threading.TIMEOUT_MAX)
             given = core.changed.wait_for(lambda: _are_given(core, keys), wait_s)
-            reason = core.link_error
+            reason = core.link_error or _no_room(core, keys)
     except BaseException:  # Ctrl-C too: nobody else would give them back
         _give_back(core, keys)
         raise
@@ -211,6 +230,12 @@ def _are_given(core: Core, keys: Iterable[ManagerKey]) -> bool:
         if not held.registered:
             return False
     return True
+
+
+def _no_room(core: Core, keys: Iterable[ManagerKey]) -> OffsetManagerError | None:
+    """Why the service makes no manager for one of `keys`, where it said so."""
+    held = filter(None, map(core.outbox.get, keys))
+    return next(filter(None, map(core.outbox.no_room_for, held)), None)
 
 
 def _give_back(core: Core, keys: Iterable[ManagerKey]) -> None:
@@ -295,7 +320,7 @@ def _no_initial_offset(
 ) -> OffsetTimeoutError:
     held = core.outbox.get(key)
     refusal = None if held is None or held.registered else held.error
-    reason = reason or refusal or core.link_error
+    reason = reason or refusal or core.link_error or _no_room(core, [key])
     text = f"{key}: the initial offset was not known within {deadline.timeout} s"
     failure = OffsetTimeoutError(f"{text}; last reason: {reason}" if reason else text)
     failure.__cause__ = reason

@@ -10,7 +10,12 @@ from hypothesis import given, settings
 
 from offsetmgr.client import outbox as room
 from offsetmgr.client.outbox import Batch, Outbox
-from offsetmgr.errors import ManagerExistsError, OffsetManagerError, OffsetRegressionError
+from offsetmgr.errors import (
+    ManagerExistsError,
+    OffsetManagerError,
+    OffsetRegressionError,
+    OverloadedError,
+)
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 
 KEYS = [ManagerKey("g", "t", 0), ManagerKey("h", "t", 0)]
@@ -30,6 +35,10 @@ class ClientAndService:
         self.wanted: dict[ManagerKey, int] = {}
         """What the user submitted last."""
         self.rivals: set[ManagerKey] = set()
+        self.managers: set[ManagerKey] = set()
+        """Those of the service as it lives now."""
+        self.full = False
+        """Whether it makes no other ones."""
         self.sequences: list[int] = []
         self.flight: Batch | None = None
         """Sent, and its answer lost."""
@@ -53,6 +62,7 @@ class ClientAndService:
         """The service forgets all but what it has committed."""
         self.instance += 1
         self.taken.clear()
+        self.managers.clear()
 
     def commit(self, key: ManagerKey) -> None:
         """Kafka takes what the service has."""
@@ -61,12 +71,16 @@ class ClientAndService:
 
     def rival(self, key: ManagerKey, *, held: bool) -> None:
         """Another client takes a manager, or gives it back."""
-        if held and key not in self.taken:
+        if held and key not in self.managers:
             self.rivals.add(key)
         else:
             self.rivals.discard(key)
 
-    def send(self, *, arrives: bool) -> None:
+    def limit(self, *, full: bool) -> None:
+        """Whether the service has reached its limit of managers."""
+        self.full = full
+
+    def send(self, *, arrives: bool, crowded: bool = True) -> None:
         """One turn of the sender, unless it waits for an answer."""
         if self.answer is not None:
             return
@@ -74,9 +88,10 @@ class ClientAndService:
         if self.flight is not None and self.flight.epoch != self.outbox.epoch:
             self.outbox.give_back(self.flight)
             self.flight = None
-        batch = self.flight or self.outbox.take(self.now)
+        batch = self.flight or self.outbox.take(self.now, crowded=crowded)
         self.flight = None
         if batch is None:
+            assert not self.outbox.unsent, "what there is room for waits for what there is not"
             return
         assert 1 <= len(batch.items) <= room.BATCH_LIMIT
         assert {item.key.group for item in batch.items} == {batch.group}
@@ -86,6 +101,12 @@ class ClientAndService:
         if batch.sequence not in self.sequences[-1:]:
             assert batch.sequence > max(self.sequences, default=-1)
             self.sequences.append(batch.sequence)
+        new = {item.key for item in batch.items} - self.managers - self.rivals
+        if self.full and new:
+            is_crowded = self.outbox.crowd(batch, OverloadedError("full"))
+            assert is_crowded or self.outbox.instance != str(self.instance)
+            self.outbox.give_back(batch)
+            return
         self.answer = (batch, self.serve(batch), str(self.instance))
 
     def receive(self, *, lost: bool) -> None:
@@ -106,9 +127,11 @@ class ClientAndService:
             floor = self.taken.get(item.key, self.kafka.get(item.key, 0))
             if item.key in self.rivals:
                 refused[item.key.topic_partition] = ManagerExistsError("m", "rival")
-            elif item.value is None:
                 continue
-            elif item.value.offset < floor and not item.rewind:
+            self.managers.add(item.key)
+            if item.value is None:
+                continue
+            if item.value.offset < floor and not item.rewind:
                 error = OffsetRegressionError("m", item.value.offset, floor)
                 refused[item.key.topic_partition] = error
             else:
@@ -118,6 +141,7 @@ class ClientAndService:
     def heal(self) -> None:
         """Once the network heals, the service as it lives has the newest of each partition."""
         self.rivals.clear()
+        self.full = False
         self.receive(lost=False)
         self.outbox.meet(str(self.instance))  # a heartbeat finds out
         for _ in range(40):
@@ -126,6 +150,7 @@ class ClientAndService:
             self.receive(lost=False)
         assert self.taken == self.wanted
         assert not self.outbox.unsent
+        assert not self.outbox.crowded
         held = [self.outbox.get(key) for key in KEYS]
         assert all(each.registered for each in held if each is not None)
 
@@ -134,7 +159,8 @@ _KEY = st.sampled_from(KEYS)
 _STEP = st.one_of(
     st.tuples(st.just("submit"), _KEY, st.integers(0, 9), st.booleans()),
     st.tuples(st.just("submit"), _KEY, st.integers(5, 9), st.just(value=False)),
-    st.tuples(st.just("send"), st.sampled_from([True, True, False])),
+    st.tuples(st.just("send"), st.sampled_from([True, True, False]), st.booleans()),
+    st.tuples(st.just("limit"), st.booleans()),
     st.tuples(st.just("receive"), st.sampled_from([False, False, True])),
     st.tuples(st.sampled_from(["commit", "spawn"]), _KEY),
     st.tuples(st.just("restart")),
@@ -152,9 +178,11 @@ def test_the_newest_arrives_whatever_happens(steps: list[tuple[Any, ...]]) -> No
         if name == "submit":
             model.submit(values[0], values[1], rewind=values[2])
         elif name == "send":
-            model.send(arrives=values[0])
+            model.send(arrives=values[0], crowded=values[1])
         elif name == "receive":
             model.receive(lost=values[0])
+        elif name == "limit":
+            model.limit(full=values[0])
         elif name == "rival":
             model.rival(values[0], held=values[1])
         else:

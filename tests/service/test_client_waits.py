@@ -1,0 +1,103 @@
+"""The client against the real service: what one partition waits for holds up no other."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from offsetmgr import OffsetClient
+from offsetmgr.client.core import Core
+from offsetmgr.client.transport import Unreachable
+from offsetmgr.coordinator.memory import Refuse
+from offsetmgr.errors import ManagerExistsError, OffsetTimeoutError
+from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
+from tests.service.support import Running, running
+
+KEY = ManagerKey("g", "t", 0)
+PEER = ManagerKey("g", "t", 1)
+NEW = ManagerKey("other", "t", 7)
+
+
+@pytest.fixture
+def cut(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """While it is set, no stop reaches the service."""
+    away = threading.Event()
+    post = Core.post
+
+    def over_a_link(self: Core, path: str, *more: Any) -> dict[str, Any]:
+        if path == "/v1/stop" and away.is_set():
+            raise Unreachable("the link is cut")
+        return post(self, path, *more)
+
+    monkeypatch.setattr(Core, "post", over_a_link)
+    return away
+
+
+def test_a_manager_beyond_the_limit_holds_up_no_other() -> None:
+    """Offsets of the managers that are there are committed; the new one is made when one goes."""
+    with running(limits__managers=2) as service, OffsetClient(service.address, "etl") as client:
+        client.submit("g", {KEY.topic_partition: 1, PEER.topic_partition: 1}, sync=True)
+        with pytest.raises(OffsetTimeoutError, match=r"limits\.managers"):
+            client.spawn(*NEW).initial_offset(timeout=1)
+        client.submit("g", {("t", 0): 2, ("t", 1): 2, ("t", 2): 2})
+        value = OffsetAndMetadata(2)
+        committed, uncommitted = client.flush(timeout=1.5)
+        assert committed == {KEY: value, PEER: value}
+        assert all("limits.managers" in str(left.error) for left in uncommitted.values())
+        client.stop_managers(group="g", partitions=[("t", 0)])
+        client.stop_managers(group="g", partitions=[("t", 1)])
+        assert client.flush(timeout=60) == ({ManagerKey("g", "t", 2): value}, {})
+        assert service.service.assembly.service.owner(NEW) == "etl"
+
+
+def test_what_a_living_client_has_given_up_is_free(cut: threading.Event) -> None:
+    """A stop that never reached the service ends when it can be reached, and not with the lease."""
+    with running(lease_s=600) as service, OffsetClient(service.address, "etl") as client:
+        client.submit("g", {("t", 0): 1, ("t", 1): 1}, sync=True)
+        cut.set()
+        client.stop_managers(0.2, group="g", partitions=[("t", 0)])
+        with OffsetClient(service.address, "heir") as heir:
+            with pytest.raises(ManagerExistsError):
+                heir.claim("g", [("t", 0)], timeout=60)
+            cut.clear()
+            while True:  # until it is free, or the guard of the test run ends it
+                try:
+                    heir.claim("g", [("t", 0)], timeout=60)
+                except ManagerExistsError:
+                    continue
+                break
+        assert service.service.assembly.service.owner(PEER) == "etl"
+
+
+def test_a_manager_spawned_anew_outlives_the_stop_of_its_predecessor(
+    service: Running, cut: threading.Event
+) -> None:
+    """What an unanswered stop leaves is asked for by an older sequence than the new manager's."""
+    with OffsetClient(service.address, "etl") as client:
+        client.submit("g", {("t", 0): 1, ("t", 1): 1}, sync=True)
+        cut.set()
+        client.stop_managers(0.2)
+        core = client._core
+        with core.lock:  # its request is made, and does not get through yet
+            assert core.outbox.left.stop(core.outbox.next_sequence) is not None
+        client.submit("g", {("t", 0): 2}, sync=True)
+        cut.clear()
+        client.submit("h", {("t", 0): 1})
+        registry = service.service.assembly.service
+        while registry.owner(PEER) is not None:
+            client.committed("h")  # until it is stopped, or the guard of the test run ends it
+        assert registry.owner(KEY) == "etl"
+
+
+def test_a_partition_that_kafka_refuses_holds_up_none_of_thousands(service: Running) -> None:
+    """A sync submit of more than one request says of each partition what became of it."""
+    stuck = [TopicPartition("t", number) for number in range(2)]
+    service.coordinator.inject("commit", *[Refuse(3, stuck)] * 10_000)
+    with OffsetClient(service.address, "etl") as client:
+        offsets = {("t", number): 5 for number in range(2_500)}
+        with pytest.raises(OffsetTimeoutError, match=r": t-[01], t-[01] of group g;"):
+            client.submit("g", offsets, sync=True, timeout=4)
+        service.coordinator._incidents.clear()
+        assert not client.flush(timeout=60).uncommitted

@@ -1,0 +1,250 @@
+"""A service that has no room for new managers: what it has goes on, and the new ones are tried."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsetmgr.client.outbox import Outbox
+from offsetmgr.errors import (
+    ManagerExistsError,
+    OffsetManagerError,
+    OffsetRegressionError,
+    OffsetTimeoutError,
+    OverloadedError,
+)
+from offsetmgr.types import ManagerKey, OffsetAndMetadata
+from tests.unit.client.scripted import Fault, error_body
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from offsetmgr.client import OffsetClient
+    from tests.unit.client.scripted import ScriptedService, Seen
+
+A, B, NEW = (ManagerKey("g", "orders", number) for number in range(3))
+FULL = OverloadedError("no room")
+
+
+def value(offset: int) -> OffsetAndMetadata:
+    """An offset."""
+    return OffsetAndMetadata(offset)
+
+
+class Room:
+    """A limit of managers for a scripted service; requests that exceed it are refused whole."""
+
+    def __init__(self, service: ScriptedService, limit: int) -> None:
+        self.limit = limit
+        self.refused: list[Seen] = []
+        self._service = service
+        self._handle = service.handle
+        service.handle = self.handle  # type: ignore[method-assign]
+
+    def handle(self, seen: Seen) -> tuple[int, bytes]:
+        """Refuse what asks for too many."""
+        if seen.path in {"/v1/managers", "/v1/offsets"} and seen.method == "POST":
+            named = [*seen.body.get("offsets", []), *seen.body.get("partitions", [])]
+            keys = [ManagerKey(seen.body["group"], e["topic"], e["partition"]) for e in named]
+            if len(self._service.managers.keys() | set(keys)) > self.limit:
+                self.refused.append(seen)
+                return 429, error_body("overloaded", "no room here")
+        return self._handle(seen)
+
+
+@pytest.fixture
+def room(service: ScriptedService, client: OffsetClient) -> Room:
+    """Two managers are made, and there is room for none more."""
+    client.submit("g", {A.topic_partition: 1, B.topic_partition: 1}, sync=True)
+    return Room(service, 2)
+
+
+def test_what_the_service_has_goes_before_what_it_has_no_room_for(
+    service: ScriptedService, client: OffsetClient, room: Room
+) -> None:
+    """A manager that is refused holds up no offset of another one."""
+    client.spawn(*NEW)
+    service.wait_for(lambda: bool(room.refused))
+    client.submit("g", {A.topic_partition: 2, B.topic_partition: 2})
+    assert client.flush(timeout=600) == ({A: value(2), B: value(2)}, {})
+
+
+def test_a_flush_tells_apart_what_there_is_no_room_for(
+    service: ScriptedService, client: OffsetClient, room: Room
+) -> None:
+    """Offsets submitted with that of a manager too many are committed; it is told the reason."""
+    client.submit("g", {key.topic_partition: 2 for key in (A, B, NEW)})
+    committed, uncommitted = client.flush(timeout=1.5)
+    assert committed == {A: value(2), B: value(2)}
+    assert "no room here" in str(uncommitted[NEW].error)
+    assert service.kafka == {A: value(2), B: value(2)}
+    assert room.refused
+
+
+def test_a_sync_submit_with_a_manager_too_many(
+    service: ScriptedService, client: OffsetClient, room: Room
+) -> None:
+    """The others are committed, and the error names the one that is not, and why."""
+    offsets = {(key.topic, key.partition): 2 for key in (A, B, NEW)}
+    with pytest.raises(OffsetTimeoutError, match=r"orders-2 of group g.*no room here") as caught:
+        client.submit("g", offsets, sync=True, timeout=1.5)
+    assert "orders-0" not in str(caught.value)
+    assert service.kafka == {A: value(2), B: value(2)}
+    assert room.refused
+
+
+@pytest.mark.usefixtures("room")
+def test_who_waits_for_a_manager_is_told_that_there_is_no_room(client: OffsetClient) -> None:
+    """A claim and an initial offset end in their time, with the service's words."""
+    with pytest.raises(OffsetTimeoutError, match="no room here"):
+        client.claim("g", [NEW.topic_partition], timeout=1)
+    with pytest.raises(OffsetTimeoutError, match="no room here"):
+        client.spawn(*NEW).initial_offset(timeout=1)
+
+
+def test_what_there_was_no_room_for_is_tried_until_there_is(
+    service: ScriptedService, client: OffsetClient, room: Room, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The offset of a refused manager is committed as soon as another one is given back."""
+    client.submit("g", {NEW.topic_partition: 7})
+    service.wait_for(lambda: len(room.refused) > 2)
+    assert "no room here" in caplog.text
+    client.stop_managers(group="g", partitions=[A.topic_partition])
+    service.wait_for(lambda: NEW in service.taken)
+    assert client.flush().committed[NEW] == value(7)
+
+
+def test_a_refusal_beside_offsets_that_never_end(
+    service: ScriptedService, client: OffsetClient, room: Room
+) -> None:
+    """However much is submitted to what the service has, the others get their turns."""
+    client.spawn(*NEW)
+    offset = 1
+    while len(room.refused) < 3:
+        offset += 1
+        client.submit("g", {A.topic_partition: offset})
+    client.flush()
+    assert service.kafka[A] == value(offset)
+
+
+def test_a_service_that_is_busy_with_all_is_left_alone_for_a_while(
+    service: ScriptedService, client: OffsetClient
+) -> None:
+    """A refusal of what it has managers for is about something else: nothing is sent at once."""
+    client.submit("g", {A.topic_partition: 1}, sync=True)
+    hold = threading.Event()
+    service.script("/v1/offsets", Fault(hold=hold, act=False, status=429, body=error_body("full")))
+    client.submit("g", {A.topic_partition: 2})
+    service.wait_for(lambda: len(service.of("/v1/offsets")) == 2)
+    pace, paused = client._core.pace, []
+    failed = pace.failed
+
+    def noted(now: float, at_least_s: float = 0.0) -> None:
+        paused.append(at_least_s)
+        failed(now, at_least_s)
+
+    pace.failed = noted  # type: ignore[method-assign]
+    hold.set()
+    assert client.flush().committed == {A: value(2)}
+    assert len(paused) == 1
+
+
+# What the outbox makes of it
+
+
+def full(outbox: Outbox) -> None:
+    """Its next request asks for too much."""
+    batch = outbox.take(0.0)
+    assert batch is not None
+    assert outbox.crowd(batch, FULL)
+    outbox.give_back(batch)
+
+
+def test_new_managers_are_asked_for_alone() -> None:
+    """A request that may be refused carries no offset of another manager, nor its own."""
+    outbox = Outbox()
+    outbox.add(A)
+    first = outbox.take(0.0)
+    assert first is not None
+    outbox.accept(first, {}, 0.0)
+    outbox.submit(A, value(1))
+    outbox.submit(NEW, value(2))
+    full(outbox)
+    assert (outbox.unsent, outbox.crowded) == (1, 1)
+    asked = [outbox.take(0.0, crowded=crowded) for crowded in (False, False, True, True)]
+    found = [batch and [(i.key, i.value) for i in batch.items] for batch in asked]
+    assert found == [[(A, value(1))], None, [(NEW, None)], None]
+    made = asked[2]
+    assert made is not None
+    outbox.accept(made, {}, 0.0)
+    assert not outbox.is_full
+    offsets = outbox.take(0.0, crowded=False)
+    assert offsets is not None
+    assert [(item.key, item.value) for item in offsets.items] == [(NEW, value(2))]
+
+
+def test_what_is_new_while_there_is_no_room_waits_with_the_others() -> None:
+    """One refusal speaks for all groups: each of them would cost a request."""
+    outbox = Outbox()
+    outbox.add(A)
+    outbox.submit(ManagerKey("h", "orders", 0), value(1))
+    full(outbox)
+    outbox.add(NEW)
+    assert (outbox.unsent, outbox.crowded) == (0, 3)
+    outbox.renew()
+    assert (outbox.unsent, outbox.crowded) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "has_room"),
+    [(ManagerExistsError("m", "rival"), False), (OffsetRegressionError("m", 1, 9), True)],
+    ids=["another's", "lower"],
+)
+def test_only_a_manager_that_was_made_proves_that_there_is_room(
+    error: OffsetManagerError,
+    has_room: bool,  # noqa: FBT001
+) -> None:
+    """That of another client does not; one that refuses the offset is there."""
+    outbox = Outbox()
+    outbox.submit(A, value(1))
+    outbox.add(B)
+    full(outbox)
+    outbox.accept(outbox.take_these([A]), {A.topic_partition: error}, 0.0)
+    assert outbox.is_full == (not has_room)
+    assert (outbox.unsent, outbox.crowded) == ((1, 0) if has_room else (0, 1))
+
+
+END: dict[str, Callable[[Outbox], object]] = {
+    "stopped": lambda outbox: outbox.stop([NEW]),
+    "removed": lambda outbox: outbox.remove([NEW]),
+}
+
+
+@pytest.mark.parametrize("end", END)
+def test_what_is_given_up_is_asked_for_no_more(end: str) -> None:
+    """A manager that was never made is not made for a stop."""
+    outbox = Outbox()
+    outbox.add(NEW)
+    full(outbox)
+    END[end](outbox)
+    assert outbox.take(0.0) is None
+
+
+def test_a_refusal_of_what_the_service_has_is_no_lack_of_room() -> None:
+    """Nor is one that an earlier process of the service gave."""
+    outbox = Outbox()
+    outbox.add(A)
+    first = outbox.take(0.0)
+    assert first is not None
+    outbox.renew()
+    assert not outbox.crowd(first, FULL)
+    again = outbox.take(0.0)
+    assert again is not None
+    outbox.accept(again, {}, 0.0)
+    outbox.submit(A, value(1))
+    offsets = outbox.take(0.0)
+    assert offsets is not None
+    assert not outbox.crowd(offsets, FULL)
+    assert not outbox.is_full
