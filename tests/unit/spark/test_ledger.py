@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.spark.groups import GroupOfTopic, OneGroup
-from offsetmgr.spark.ledger import GroupTopic, Ledger, Move, Refusal
+from offsetmgr.spark.ledger import Decision, GroupTopic, Ledger, Move, Refusal
 from offsetmgr.spark.progress import Snapshot, SourceOffsets
 from offsetmgr.types import ManagerKey, TopicPartition
 
@@ -99,6 +99,29 @@ def test_a_report_of_an_older_run_changes_nothing(ledger: Ledger) -> None:
     assert not ledger.observe(snapshot({0: 24}, batch=10, second=1), {}).moves
 
 
+def test_a_new_run_counts_whatever_the_clock_says(ledger: Ledger) -> None:
+    """A clock that was set back silences no new run, nor makes the run before it a new one."""
+    ledger.observe(snapshot({0: 23}, batch=9, second=50), {})
+    first = ledger.observe(snapshot({0: 30}, run="r2", batch=10, second=1), {})
+    assert first.moves == {KEY: Move(30, rewind=True, back_from=None)}
+    assert not ledger.observe(snapshot({0: 23}, batch=9, second=50), {}).moves
+    following = ledger.observe(snapshot({0: 40}, run="r2", batch=11, second=2), {})
+    assert following.moves == {KEY: Move(40, rewind=False, back_from=None)}
+
+
+def test_a_run_that_nobody_heard_of_is_known_to_be_older(ledger: Ledger) -> None:
+    """A report of an earlier time and an earlier batch is late, also as the first of its run."""
+    ledger.observe(snapshot({0: 30}, run="r2", batch=10, second=5), {})
+    assert not ledger.observe(snapshot({0: 23}, batch=9, second=1), {}).moves
+
+
+def test_a_checkpoint_may_be_set_back(ledger: Ledger) -> None:
+    """A later run counts also where its batches begin below those of the run before."""
+    ledger.observe(snapshot({0: 30}, batch=10, second=1), {})
+    decision = ledger.observe(snapshot({0: 23}, run="r2", batch=7, second=5), {})
+    assert decision.moves == {KEY: Move(23, rewind=True, back_from=30)}
+
+
 @pytest.mark.parametrize("offsets", [(23, 20), (20, 23)])
 def test_two_sources_on_one_topic_commit_the_lowest(
     ledger: Ledger, offsets: tuple[int, int]
@@ -132,9 +155,9 @@ def test_an_ended_run_releases_what_nobody_else_reads(ledger: Ledger) -> None:
     """Keys are released with their last reader, once."""
     ledger.observe(snapshot({0: 50, 1: 5}), {})
     ledger.observe(snapshot({0: 20}, query="p"), {})
-    assert ledger.end("q", "r1") == {OTHER}
-    assert ledger.end("q", "r1") == frozenset()
-    assert ledger.end("p", "another run") == frozenset()
+    assert ledger.end("q", "r1") == Decision(released=frozenset({OTHER}))
+    assert ledger.end("q", "r1") == Decision()
+    assert ledger.end("p", "another run") == Decision()
     assert ledger.end_all() == {KEY}
     assert ledger.end_all() == frozenset()
 
@@ -145,7 +168,7 @@ def test_the_last_report_of_an_ended_run_is_still_taken(ledger: Ledger) -> None:
     ledger.end("q", "r1")
     last = snapshot({0: 60}, batch=1)
     assert ledger.observe(last, {}).moves == {KEY: Move(60, rewind=False, back_from=None)}
-    assert ledger.end("q", "r1") == {KEY}
+    assert ledger.end("q", "r1").released == {KEY}
 
 
 def test_the_last_report_of_an_ended_run_undoes_nobodys_commit(ledger: Ledger) -> None:
@@ -164,6 +187,38 @@ def test_an_ended_run_holds_nobody_back(ledger: Ledger) -> None:
     ledger.end("q", "r1")
     assert not ledger.observe(snapshot({0: 60}, batch=1), {}).moves
     assert ledger.observe(snapshot({0: 80}, query="p", batch=1), {}).moves[KEY].offset == 80
+
+
+def test_the_end_of_the_query_behind_brings_the_group_to_who_reads_on(ledger: Ledger) -> None:
+    """What a query was held back for is not left there, though it may report nothing more."""
+    ledger.observe(snapshot({0: 100}), {})
+    ledger.observe(snapshot({0: 10}, query="p"), {})
+    ended = ledger.end("p", "r1")
+    assert ended == Decision({KEY: Move(100, rewind=False, back_from=None)})
+    assert ledger.end("q", "r1") == Decision(released=frozenset({KEY}))
+
+
+def test_the_end_of_the_query_ahead_moves_nothing(ledger: Ledger) -> None:
+    """The one behind reads on from where it is."""
+    ledger.observe(snapshot({0: 100}), {})
+    ledger.observe(snapshot({0: 10}, query="p"), {})
+    assert ledger.end("q", "r1") == Decision()
+
+
+def test_a_restart_without_a_partition_holds_nobody_back_there(ledger: Ledger) -> None:
+    """What the new run of the query behind reads no longer goes on to who does."""
+    ledger.observe(snapshot({0: 100, 1: 100}), {})
+    ledger.observe(snapshot({0: 10, 1: 10}, query="p"), {})
+    decision = ledger.observe(snapshot({0: 10}, query="p", run="r2", second=1), {})
+    assert {key: move.offset for key, move in decision.moves.items()} == {KEY: 10, OTHER: 100}
+    assert not decision.released
+
+
+def test_queries_that_end_together_end_where_they_are(ledger: Ledger) -> None:
+    """A session that is over leaves its group at the query behind."""
+    ledger.observe(snapshot({0: 100}), {})
+    ledger.observe(snapshot({0: 10}, query="p"), {})
+    assert ledger.end_all() == {KEY}
 
 
 def test_a_new_run_releases_what_it_no_longer_reads(ledger: Ledger) -> None:
@@ -189,7 +244,7 @@ EVENTS = st.lists(
 
 @given(EVENTS)
 def test_never_ahead_of_any_reader(events: list[tuple[str, int, int, bool]]) -> None:
-    """Whatever queries do, a submitted offset is ahead of no live query that reported it."""
+    """A submitted offset is the lowest of the live queries that reported it, whatever they do."""
     ledger = Ledger(OneGroup("etl"))
     runs = dict.fromkeys("qp", 0)
     at: dict[str, int] = {}
@@ -206,6 +261,11 @@ def test_never_ahead_of_any_reader(events: list[tuple[str, int, int, bool]]) -> 
             at[query] = now
         assert moves[KEY].offset == min(at.values())
         if ends:
-            ledger.end(query, f"{query}{runs[query]}")
+            ended = ledger.end(query, f"{query}{runs[query]}")
             runs[query] += 1
             del at[query]
+            lowest = min(at.values(), default=None)
+            held_back = lowest is not None and lowest > moves[KEY].offset
+            assert {key: move.offset for key, move in ended.moves.items()} == (
+                {KEY: lowest} if held_back else {}
+            )
