@@ -228,9 +228,9 @@ class KafkaCoordinator:
     def check(self, timeout_s: float) -> Future[Failure | None]:
         """Whether Kafka answers: None where it does."""
 
-        def send(client: AdminClient, job: Job[Failure | None]) -> None:
-            pending = client.describe_cluster(request_timeout=job.librdkafka_timeout_s())
-            _when_done([pending], job, partial(self._checked, job, pending))
+        def send(_client: AdminClient, job: Job[Failure | None]) -> None:
+            then = partial(_guarded, job, self._find_brokers, job)
+            threading.Thread(target=then, name="kafka-check", daemon=True).start()
 
         return self._submit(self._cluster_lane, "", timeout_s, send, lambda failure: failure)
 
@@ -341,11 +341,12 @@ class KafkaCoordinator:
         names = sorted(name for name in found.topics if name not in _INTERNAL)
         job.finish(TopicNames(names))
 
-    def _checked(self, job: Job[Failure | None], pending: Pending[Any], _: object) -> None:
-        error = pending.exception()
-        if error is None:
+    def _find_brokers(self, job: Job[Failure | None]) -> None:
+        left_s = max(job.deadline_s - self._clock.now(), 0.001)
+        code = self._fetch_slot.call(lambda fetcher: fetcher.find_brokers(left_s))
+        if not code:
             self._troubles.clear()
-        job.finish(None if error is None else self._explained(error))
+        job.finish(self._or_troubles(failure_of_code(code)) if code else None)
 
     def _explained(self, error: BaseException) -> Failure:
         return self._or_troubles(failure_of_exception(error))

@@ -65,6 +65,7 @@ _LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
 """Of Python's logging, by syslog's: emergency, alert, critical, error, and so on to debug."""
 
 _C = TypeVar("_C")
+_T = TypeVar("_T")
 
 log = structlog.get_logger("offsetmgr.coordinator.kafka")
 
@@ -228,6 +229,14 @@ class ClientSlot(Generic[_C]):
                 self._current = PooledClient(self._make())
             self._current.holders += times
             return self._current
+
+    def call(self, use: Callable[[_C], _T]) -> _T:
+        """What ``use`` makes of the client, which it must not keep; raises as ``acquire`` does."""
+        pooled = self.acquire()
+        try:
+            return use(pooled.client)
+        finally:
+            self.give_back(pooled)
 
     def hold(self, pooled: PooledClient[_C]) -> None:
         """Hold ``pooled`` once more.  Raises RuntimeError where it has ended."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from offsetmgr.coordinator.librdkafka import (
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 _INVALID_OFFSET: Final = -1001
+_TIMED_OUT: Final = -185
+_TRANSPORT: Final = -195
 
 # Places of a partition's fields in its block of memory, counted in values of their size.
 _BYTES: Final = PARTITION.size
@@ -96,6 +99,23 @@ class OffsetFetcher(Handle[Fetched]):
         """
         wanted = None if partitions is None else self.partition_list(partitions)
         self.ask(group, wanted, timeout_s, answer)
+
+    def find_brokers(self, timeout_s: float) -> int:
+        """Ask any broker which ones there are, and wait for its answer: 0, or an error's code.
+
+        Who asks this by confluent-kafka's ``describe_cluster`` loses the process where the answer
+        is "none", which a broker may give that has not heard of any yet, not even of itself:
+        librdkafka (2.16) looks for its own error for that in the answer, where there is none, and
+        aborts (``rdkafka_admin.c:960``).
+        """
+        found = ctypes.c_void_p()
+        wait_ms = ceil(timeout_s * 1000)
+        # Not of all topics, nor of a single one: of those this client knows, which are none.
+        error: int = self.library.metadata(self._handle, 0, None, ctypes.byref(found), wait_ms)
+        if not error:
+            self.library.metadata_destroy(found)
+        # No connection in all that time is no answer in time.
+        return _TIMED_OUT if error == _TRANSPORT else error
 
     def read(self, answer: Answer) -> Fetched:
         """Take the partitions out of librdkafka's memory."""

@@ -129,6 +129,8 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "event_error_string": (_TEXT, (_POINTER,)),
     "event_log": (_INT, (_POINTER, _TEXTS, _TEXTS, ctypes.POINTER(_INT))),
     "event_opaque": (_POINTER, (_POINTER,)),
+    "metadata": (_INT, (_POINTER, _INT, _POINTER, ctypes.POINTER(_POINTER), _INT)),
+    "metadata_destroy": (None, (_POINTER,)),
     "mem_malloc": (_POINTER, (_POINTER, _SIZE)),
     "AdminOptions_new": (_POINTER, (_POINTER, _INT)),
     "AdminOptions_destroy": (None, (_POINTER,)),
@@ -166,7 +168,7 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
 }
 
 
-_WAITING: Final = frozenset({"destroy_flags", "new", "queue_poll"})
+_WAITING: Final = frozenset({"destroy_flags", "metadata", "new", "queue_poll"})
 """Functions that wait.  The others keep the interpreter's lock: to give it away and queue up for it
 again, among the threads of all clients, takes far longer than such a call."""
 
