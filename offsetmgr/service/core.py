@@ -6,6 +6,7 @@ nothing but futures of the actor system, so the clock and the schedule are that 
 
 from __future__ import annotations
 
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -21,7 +22,6 @@ from offsetmgr.errors import (
 )
 from offsetmgr.service import sameness
 from offsetmgr.service.messages import (
-    GroupUncommitted,
     ManagerState,
     OffsetEntry,
     OpenAnswer,
@@ -32,11 +32,11 @@ from offsetmgr.service.messages import (
 )
 from offsetmgr.service.operations import SEQUENCE
 from offsetmgr.service.problems import DrainingError, error_body
-from offsetmgr.service.render import body_or_none, entry, group_entry
+from offsetmgr.service.render import body_or_none, entry, settled
 from offsetmgr.types import ManagerKey, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 
     from actors import Clock
     from offsetmgr.manager import Factory, Submission
@@ -105,9 +105,15 @@ class OffsetService:
         """What the client of that name owns."""
         return self._registry.held(name)
 
-    def renew(self, caller: Caller) -> None:
-        """A request that only looks: renew the lease.  Raises ClientFencedError."""
-        self._registry.renew(caller, self._clock.now())
+    @contextmanager
+    def looking(self, caller: Caller) -> Iterator[None]:
+        """A request that only looks: it keeps the lease of a known client, and renews it.
+
+        Raises ClientFencedError.
+        """
+        client = self._registry.renew(caller, self._clock.now())
+        with nullcontext() if client is None else self._under_way(client, caller):
+            yield
 
     # The operations; each raises ClientFencedError, OverloadedError and DrainingError, having
     # done nothing then.
@@ -165,12 +171,18 @@ class OffsetService:
     ) -> _T:
         """Do it, or answer as before where this sequence was asked already."""
         client = self._enter(caller)
-        client.begin()
-        try:
+        with self._under_way(client, caller):
             if caller.sequence is None:
                 return await do()
             # A takeover replaces the client's answers: this must not land among the successor's.
             return await _kept(client.answers, caller.sequence, request, do, weigh)
+
+    @contextmanager
+    def _under_way(self, client: Client[Answer], caller: Caller) -> Iterator[None]:
+        """The client is not silent while it waits for an answer."""
+        client.begin()
+        try:
+            yield
         finally:
             client.end(caller.incarnation, self._clock.now())
 
@@ -306,7 +318,7 @@ class OffsetService:
     async def _flush(self, caller: Caller, asked: Settle) -> SettleAnswer:
         client = self._enter(caller)
         keys = _chosen(client, asked)
-        return _settled(await self._factory.flush(keys, asked.timeout_s))
+        return settled(await self._factory.flush(keys, asked.timeout_s))
 
     async def _stop(self, caller: Caller, asked: Settle) -> SettleAnswer:
         client = self._enter(caller)
@@ -317,7 +329,7 @@ class OffsetService:
             if client.held[key.group][key.topic_partition] <= sequence
         ]
         self._registry.release(client, keys, sequence)
-        return _settled(await self._stop_managers(client.name, keys, asked.timeout_s))
+        return settled(await self._stop_managers(client.name, keys, asked.timeout_s))
 
     def _stop_managers(
         self, name: str, keys: Sequence[ManagerKey], timeout_s: float
@@ -392,18 +404,6 @@ def _chosen(client: Client[Answer], asked: Settle) -> list[ManagerKey]:
     held = client.held.get(asked.group, {})
     wanted = held if asked.partitions is None else [p for p in asked.partitions if p in held]
     return [ManagerKey(asked.group, *where) for where in wanted]
-
-
-def _settled(results: Mapping[ManagerKey, StopResult]) -> SettleAnswer:
-    committed, uncommitted = [], []
-    for key, result in results.items():
-        if result.uncommitted is not None:
-            left = result.uncommitted
-            error = body_or_none(result.error)
-            uncommitted.append(GroupUncommitted(*key, left.offset, left.metadata, error))
-        elif result.committed is not None:
-            committed.append(group_entry(key, result.committed))
-    return SettleAnswer(committed, uncommitted)
 
 
 def _log_left(client: str, future: Future[dict[ManagerKey, StopResult]]) -> None:

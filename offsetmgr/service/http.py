@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -36,7 +37,7 @@ from offsetmgr.service.problems import MissingError, RefusedRequestError, error_
 from offsetmgr.service.reads import MAX_PAGE, PAGE, Filter, read_cursor
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
@@ -141,55 +142,55 @@ class Api:
 
     # Reads
 
-    def _query(self, request: Request, operation: str) -> Query:
-        """The query of a reading request, whose client's lease it renews."""
+    @contextmanager
+    def _reading(self, request: Request, operation: str) -> Iterator[Query]:
+        """The query of a reading request, whose client keeps its lease while it waits."""
         caller = read_caller(request.headers)
-        if caller is not None:
-            self._service.renew(caller)
         name = None if caller is None else caller.name
-        return Query(request.query_params, _BY_NAME[operation].queries(), name)
+        with nullcontext() if caller is None else self._service.looking(caller):
+            yield Query(request.query_params, _BY_NAME[operation].queries(), name)
 
     async def managers(self, request: Request) -> Response:
         """GET /v1/managers."""
-        query = self._query(request, "managers")
-        wanted = Filter(group=query.group(), client=query.text("client"))
-        limit = query.count("limit", PAGE, 1, MAX_PAGE)
-        after = query.text("after")
-        start = None if after is None else read_cursor(after)
-        return _json(await self._aside(lambda: self._reads.managers(wanted, limit, start)))
+        with self._reading(request, "managers") as query:
+            wanted = Filter(group=query.group(), client=query.text("client"))
+            limit = query.count("limit", PAGE, 1, MAX_PAGE)
+            after = query.text("after")
+            start = None if after is None else read_cursor(after)
+            return _json(await self._aside(lambda: self._reads.managers(wanted, limit, start)))
 
     async def initial_offsets(self, request: Request) -> Response:
         """GET /v1/initial-offsets."""
-        query = self._query(request, "initial_offsets")
-        wait_s = query.seconds("wait_s", DEFAULT_WAIT_S, MAX_WAIT_S)
-        wanted = Filter(query.group(required=True), query.client, query.topic(), query.partition())
-        return _json(await self._reads.initial_offsets(wanted, wait_s))
+        with self._reading(request, "initial_offsets") as query:
+            wait_s = query.seconds("wait_s", DEFAULT_WAIT_S, MAX_WAIT_S)
+            group = query.group(required=True)
+            wanted = Filter(group, query.client, query.topic(), query.partition())
+            return _json(await self._reads.initial_offsets(wanted, wait_s))
 
     async def committed(self, request: Request) -> Response:
         """GET /v1/offsets."""
-        query = self._query(request, "committed")
-        group = query.group(required=True) or ""
-        return _json(await self._reads.committed(group, query.topics(MAX_TOPICS)))
+        with self._reading(request, "committed") as query:
+            group = query.group(required=True) or ""
+            return _json(await self._reads.committed(group, query.topics(MAX_TOPICS)))
 
     async def topics(self, request: Request) -> Response:
         """GET /v1/topics."""
-        query = self._query(request, "topics")
-        names = query.topics(MAX_TOPICS, required=True)
-        return _json(
-            await self._reads.topics(names, query.time_ms("at_ms"), stable=query.flag("stable"))
-        )
+        with self._reading(request, "topics") as query:
+            names = query.topics(MAX_TOPICS, required=True)
+            at_ms, stable = query.time_ms("at_ms"), query.flag("stable")
+            return _json(await self._reads.topics(names, at_ms, stable=stable))
 
     async def topic_names(self, request: Request) -> Response:
         """GET /v1/topic-names."""
-        self._query(request, "topic_names")
-        return _json(await self._reads.topic_names())
+        with self._reading(request, "topic_names"):
+            return _json(await self._reads.topic_names())
 
     async def events(self, request: Request) -> Response:
         """GET /v1/events."""
-        query = self._query(request, "events")
-        last = request.headers.get(LAST_EVENT)
-        after = None if last is None else read_count(LAST_EVENT, last)
-        return _EventStream(self._hub, self._hub.subscribe(query.client, query.group(), after))
+        with self._reading(request, "events") as query:
+            last = request.headers.get(LAST_EVENT)
+            after = None if last is None else read_count(LAST_EVENT, last)
+            return _EventStream(self._hub, self._hub.subscribe(query.client, query.group(), after))
 
     async def _aside(self, do: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, do)

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from offsetmgr.service.messages import ErrorAnswer
+from offsetmgr.service.operations import ANY
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -15,12 +18,15 @@ _REF: Final = "#/components/schemas/{name}"
 
 _STATUS_TEXT: Final = {
     400: "A value is wrong; nothing was done.",
+    408: "The body did not arrive within limits.body_timeout_s; nothing was done.",
     409: "A newer incarnation of the client has taken over.",
     412: "The request is for an earlier process of the service; nothing was done.",
     413: "The body is larger than limits.body_bytes.",
     415: "The body is not JSON.",
     421: "The Host header is not one of this service.",
     429: "A limit was reached; nothing was done. Try again later.",
+    431: "The first line and the headers are too large; nothing was done.",
+    500: "The service failed at this request; its log says how.",
     502: "Kafka refused.",
     503: "The service is stopping (or, for /readyz, not ready).",
     504: "Kafka did not answer in time.",
@@ -29,8 +35,8 @@ _STATUS_TEXT: Final = {
 
 def document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
     """The whole document, as JSON-ready values."""
-    used = {each for op in operations for each in (op.request, op.answer, op.failure) if each}
-    types: list[Any] = sorted(used, key=lambda kind: kind.__name__)
+    used = {ErrorAnswer}.union(*((op.request, op.answer, *op.others.values()) for op in operations))
+    types: list[Any] = sorted(used - {None}, key=lambda kind: kind.__name__)
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     by_type = dict(zip(types, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -76,10 +82,11 @@ def _operation(operation: Operation, by_type: dict[Any, Any]) -> dict[str, Any]:
     else:
         content = {operation.media_type: {"schema": {}}}
     described["responses"]["200"]["content"] = content
-    for status in operation.statuses:
+    errors = dict.fromkeys((*operation.statuses, *ANY), ErrorAnswer)
+    for status, failure in sorted({**errors, **operation.others}.items()):
         described["responses"][str(status)] = {
             "description": _STATUS_TEXT[status],
-            "content": {"application/json": {"schema": by_type[operation.failure]}},
+            "content": {"application/json": {"schema": by_type[failure]}},
         }
     return described
 

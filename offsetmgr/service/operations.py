@@ -8,6 +8,8 @@ from offsetmgr.service import messages
 from offsetmgr.service.reads import MAX_PAGE, PAGE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import msgspec
 
 MAX_WAIT_S: Final = 60.0
@@ -44,10 +46,10 @@ class Operation(NamedTuple):
     request: type[msgspec.Struct] | None = None
     parameters: tuple[Parameter, ...] = ()
     statuses: tuple[int, ...] = ()
-    """What it may answer but 200."""
+    """What it may answer but 200 and what any may, each with an ErrorAnswer."""
     media_type: str = "application/json"
-    failure: type[msgspec.Struct] = messages.ErrorAnswer
-    """Body of those other answers."""
+    others: Mapping[int, type[msgspec.Struct]] = {}
+    """What it may answer with another body."""
 
     def queries(self) -> frozenset[str]:
         """Names that may stand in the query."""
@@ -77,8 +79,11 @@ _READER: Final = _identity(required=False)
 _GROUP: Final = Parameter("group", "query", "Consumer group.", _TEXT, required=True)
 _ANY_GROUP: Final = Parameter("group", "query", "Only this consumer group.", _TEXT)
 _TOPICS: Final[dict[str, Any]] = {"type": "array", "items": {"type": "string"}}
-_WRITES: Final = (400, 409, 412, 413, 415, 421, 429, 503)
-_READS: Final = (400, 409, 421, 429, 503)
+_WRITES: Final = (400, 408, 409, 413, 415, 429, 503)
+_READS: Final = (400, 409, 429, 503)
+
+ANY: Final = (412, 421, 431, 500)
+"""What every operation may answer."""
 
 OPERATIONS: Final = (
     Operation(
@@ -173,11 +178,12 @@ OPERATIONS: Final = (
     Operation("GET", "/livez", "live", "Whether the process lives", messages.LiveAnswer),
     Operation(
         "GET", "/readyz", "ready", "Whether the service is of use now", messages.ReadyAnswer,
-        statuses=(503,), failure=messages.ReadyAnswer,
+        others={503: messages.ReadyAnswer},
     ),
     Operation(
-        "GET", "/metrics", "metrics", "Prometheus metrics", None, media_type="text/plain"
+        "GET", "/metrics", "metrics", "Prometheus metrics", None,
+        statuses=(429,), media_type="text/plain",
     ),
-    Operation("GET", "/openapi.json", "openapi", "This document", None),
+    Operation("GET", "/openapi.json", "openapi", "This document", None, statuses=(429,)),
 )  # fmt: skip
 """Everything that is served."""

@@ -158,15 +158,17 @@ class Registry(Generic[_T]):
         client = self._clients.get(name)
         return [] if client is None else client.keys()
 
-    def renew(self, caller: Caller, now: float) -> None:
-        """A request that changes nothing: renew the lease of a known client.
+    def renew(self, caller: Caller, now: float) -> Client[_T] | None:
+        """A request that changes nothing: renew the lease of a known client, which it returns.
 
         Raises ClientFencedError.
         """
         client = self._clients.get(caller.name)
         self._check_fence(caller)
-        if client is not None and client.incarnation == caller.incarnation:
-            client.renewed_s = now
+        if client is None or client.incarnation != caller.incarnation:
+            return None
+        client.renewed_s = now
+        return client
 
     def enter(self, caller: Caller, now: float) -> Client[_T]:
         """A request that changes something: its client, new or renewed.

@@ -34,6 +34,9 @@ ENV_PREFIX: Final = "OFFSETMGR_"
 CONFIG_BYTES: Final = 1_048_576
 """A larger file is no configuration but a mistake."""
 
+CONFIG_LINE_DOTS: Final = 500
+"""In one line, a list of brokers included.  tomllib takes time as the square of a name's parts."""
+
 _NOT_SETTINGS: Final = re.compile(
     # The path of the configuration, the cache of the local Kafka, and what Kubernetes adds for a
     # Service whose name begins like ours.
@@ -206,6 +209,7 @@ def _number(where: str, value: object, *, whole: bool, zero: bool) -> float:
 
 def from_toml(path: Path) -> Found:
     """The settings in a file.  Raises InvalidValueError."""
+    sections = "give settings in [sections], as deploy/offsetmgr.toml does"
     fix = "give the path of a readable TOML file (--config)"
     try:
         with path.open("rb") as file:
@@ -215,13 +219,18 @@ def from_toml(path: Path) -> Found:
         raise InvalidValueError("config", str(path), problem, fix) from None
     if len(raw) > CONFIG_BYTES:
         raise InvalidValueError("config", str(path), f"has over {CONFIG_BYTES} bytes", fix)
+    for number, line in enumerate(raw.split(b"\n"), start=1):
+        dots = line.count(b".")
+        if dots > CONFIG_LINE_DOTS:
+            problem = f"is nested too deeply: line {number} has {dots} dots, more than "
+            problem += str(CONFIG_LINE_DOTS)
+            raise InvalidValueError("config", str(path), problem, sections)
     try:
         table = dict(flatten(tomllib.loads(raw.decode())))
     except ValueError as error:  # of TOML or of UTF-8
         raise InvalidValueError("config", str(path), f"is not TOML: {error}", fix) from None
     except RecursionError:
-        fix = "give settings in [sections], as deploy/offsetmgr.toml does"
-        raise InvalidValueError("config", str(path), "is nested too deeply", fix) from None
+        raise InvalidValueError("config", str(path), "is nested too deeply", sections) from None
     return {name: (value, str(path)) for name, value in table.items()}
 
 

@@ -85,6 +85,20 @@ def test_a_lease_does_not_lapse_while_a_request_is_under_way(
     asyncio.run(play())
 
 
+def test_a_lease_does_not_lapse_while_a_read_is_under_way() -> None:
+    """Who waits for what Kafka says, longer than a lease, has its managers still."""
+
+    async def play() -> None:
+        scene, me = Scene(), Caller("me")
+        await scene.service.submit(me, offsets(0))
+        with scene.service.looking(me), scene.service.looking(Caller("of no manager")):
+            assert scene.pass_time(4 * LEASE_S) == 1
+        assert scene.pass_time(LEASE_S) == 1
+        assert scene.pass_time(1) == 0
+
+    asyncio.run(play())
+
+
 def test_a_request_that_fails_is_over() -> None:
     """It keeps no lease for ever."""
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+from http import HTTPStatus
+from pathlib import Path
 
 import msgspec
 import pytest
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
+from offsetmgr.service import operations
 from offsetmgr.service.http import Api, application
 from offsetmgr.service.messages import MAX_TIMEOUT_S
 from offsetmgr.service.openapi import document
-from offsetmgr.service.operations import OPERATIONS
+from offsetmgr.service.operations import INSTANCE, OPERATIONS
+from tests.service.support import running
 
 DOCUMENT = json.loads(msgspec.json.encode(document(OPERATIONS, "1.2.3")))
 
@@ -37,6 +42,41 @@ def test_the_application_serves_the_table_and_nothing_else() -> None:
     """Starlette's routes are those of the table."""
     routes = {getattr(route, "path", "") for route in application(object.__new__(Api)).routes}
     assert routes == {each.path for each in OPERATIONS}
+
+
+def _statuses(method: str, path: str) -> set[int]:
+    return {int(each) for each in DOCUMENT["paths"][path][method.lower()]["responses"]}
+
+
+def test_the_document_knows_every_status_that_the_service_names() -> None:
+    """But those of the router, for what is no operation."""
+    sources = "".join(p.read_text() for p in Path(operations.__file__).parent.glob("*.py"))
+    named = {HTTPStatus[each].value for each in re.findall(r"HTTPStatus\.([A-Z_]+)", sources)}
+    described = {each for op in OPERATIONS for each in _statuses(op.method, op.path)}
+    assert described == named
+
+
+def test_what_every_operation_may_answer_is_described_for_each() -> None:
+    """A foreign host, another process, a head that is too large, a failure of our own."""
+    for operation in OPERATIONS:
+        described = _statuses(operation.method, operation.path)
+        assert described >= {200, 412, 421, 431, 500}, operation.name
+        assert (408 in described) == (operation.method == "POST"), operation.name
+        assert (429 in described) == (operation.name not in {"live", "ready"}), operation.name
+
+
+def test_what_the_gate_refuses_is_described() -> None:
+    """Status and body, for each operation; also for health, whose 503 has a body of its own."""
+    refused = ({INSTANCE: "another"}, 412), ({"Host": "elsewhere"}, 421)
+    with running() as service, service.http() as http:
+        for operation in OPERATIONS:
+            for headers, status in refused:
+                answer = http.request(operation.method, operation.path, headers=headers)
+                assert answer.status_code == status
+                method = DOCUMENT["paths"][operation.path][operation.method.lower()]
+                body = method["responses"][str(status)]["content"]["application/json"]["schema"]
+                assert body == {"$ref": "#/components/schemas/ErrorAnswer"}
+                OAS31Validator(_schema("ErrorAnswer")).validate(answer.json())
 
 
 def _schema(name: str) -> dict[str, object]:

@@ -9,7 +9,7 @@ import pytest
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.service.kafka_settings import ALLOWED
 from offsetmgr.service.listen import TcpAddress, UnixAddress
-from offsetmgr.service.settings import Found, Settings, load
+from offsetmgr.service.settings import CONFIG_LINE_DOTS, Found, Settings, load
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,6 +36,30 @@ def test_later_sources_win(tmp_path: Path) -> None:
     assert settings.stop_timeout_s == 7
     assert settings.commit.commit_interval_s == 2.5
     assert settings.kafka.for_librdkafka() == {"bootstrap.servers": "toml:1"}
+
+
+@pytest.mark.parametrize("line", ["{}=1", "[{}]", "[commit]\ncommit_interval_s={{{}=1}}"])
+def test_a_name_of_too_many_parts_is_refused_before_it_is_read(
+    tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The TOML library takes time as the square of them; the error names the line."""
+    monkeypatch.setattr("tomllib.loads", pytest.fail)
+    config = tmp_path / "offsetmgr.toml"
+    config.write_text(f"# ...\n{line.format('.'.join('a' * 50_000))}\n")
+    with pytest.raises(InvalidValueError) as error:
+        load(config, {}, BOOTSTRAP)
+    number = 2 + line.count("\n")
+    assert f"line {number} has 49999 dots, more than {CONFIG_LINE_DOTS}" in str(error.value)
+    assert str(config) in str(error.value)
+    assert "[sections]" in str(error.value)
+
+
+def test_a_long_list_of_brokers_may_stand_on_one_line(tmp_path: Path) -> None:
+    """A list of eighty brokers with long names has dots too."""
+    brokers = ",".join(f"b-{n}.orders.a1b2c3.kafka.eu.amazonaws.com:9098" for n in range(80))
+    config = tmp_path / "offsetmgr.toml"
+    config.write_text(f'kafka.bootstrap.servers = "{brokers}"\n')
+    assert load(config, {}, {}).kafka.for_librdkafka() == {"bootstrap.servers": brokers}
 
 
 def test_the_environment_names_the_file_and_its_sections(tmp_path: Path) -> None:
@@ -156,7 +180,11 @@ def test_a_broken_file_is_named(tmp_path: Path, text: str, problem: str) -> None
     assert str(config) in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["a = " + "[" * 50_000, ".".join("a" * 2_000) + " = 1"])
+_LONG = ".".join("a" * CONFIG_LINE_DOTS)
+_TABLES = f"[{_LONG}]\n{_LONG} = " + "{b = " * 150 + "1" + "}" * 150
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 50_000, _TABLES])
 def test_a_file_of_endless_depth_is_named(tmp_path: Path, text: str) -> None:
     """Whether the parser gives up or what looks through its tables."""
     config = tmp_path / "deep.toml"
