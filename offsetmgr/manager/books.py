@@ -84,4 +84,5 @@ class Books:
             del self.watched[partition]
             del self.members[partition]
             self.reads.forget(partition)
+            self.bounds.forget(partition)
             self.ledger.drop(partition)

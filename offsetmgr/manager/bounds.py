@@ -11,7 +11,8 @@ Whichever it is: each such look also finds a topic that was deleted and made ane
 
 For the last two the ends are read before a commit, but only where the offset is not between the
 ends that are known already; meanwhile that partition waits and the others go on.  Where the ends
-cannot be read, the offset is committed: the look must not be why nothing is committed.
+cannot be read, the offset is committed: the look must not be why nothing is committed.  Only where
+``clamp`` knows of a start that it lies below it is moved there, lest what was moved before falls.
 """
 
 from __future__ import annotations
@@ -45,10 +46,11 @@ class Outside(NamedTuple):
 
     @property
     def nearest(self) -> Version:
-        """The same, moved to the nearest end."""
+        """The same, moved to the nearest end; its leader epoch is of where it came from."""
         value = self.version.value
         offset = min(max(value.offset, self.start), self.end)
-        return self.version._replace(value=value._replace(offset=offset))
+        moved = value._replace(offset=offset, leader_epoch=None)
+        return self.version._replace(value=moved)
 
     def failure(self, policy: str) -> Failure:
         """What to tell of it."""
@@ -63,7 +65,6 @@ class Outside(NamedTuple):
 class LogsRequest(NamedTuple):
     """Read the ends of these topics' logs."""
 
-    number: int
     topics: tuple[str, ...]
 
 
@@ -93,7 +94,7 @@ class Bounds:
         self._ids: dict[TopicPartition, str] = {}
         # What was told of already.
         self._told: dict[TopicPartition, int] = {}
-        self._request = LogsRequest(0, ())
+        self._request = LogsRequest(())
         self._read_at = -inf
 
     @property
@@ -157,7 +158,7 @@ class Bounds:
         self._reading, self._waiting = {**self._reading, **self._waiting}, {}
         self._read_at = now
         topics = tuple(sorted({partition.topic for partition in self._reading}))
-        self._request = LogsRequest(self._request.number + 1, topics)
+        self._request = LogsRequest(topics)
         return self._request
 
     def met_by(self, logs: Mapping[str, TopicLog]) -> bool:
@@ -175,7 +176,7 @@ class Bounds:
 
     def read(self, request: LogsRequest, logs: Mapping[str, TopicLog]) -> list[Found]:
         """Compare what waited for this answer; a later request makes an earlier one void."""
-        # The committer before this one has numbered its requests in the same way.
+        # Not one that merely is the same: the committer before this one may have asked for it.
         if request is not self._request:
             return []
         reading, self._reading = self._reading, {}
@@ -183,10 +184,13 @@ class Bounds:
         for partition, version in reading.items():
             log = logs.get(partition.topic)
             ends = None if log is None else log.partitions.get(partition.partition)
-            outside = None
+            outside, known = None, self._ends.get(partition)
             if ends is not None and ends.failure is None:
                 self._ends[partition] = ends
                 outside = _outside(version, ends)
+            elif self.policy == "clamp" and known and _below(version, known):
+                # The start of a log only rises; and what was moved up to it must not fall again.
+                outside = _outside(version, known)
             recreated = None if log is None else self._recreated(partition, log.topic_id)
             found.append(Found(partition, version, outside, recreated))
         return found
@@ -199,6 +203,10 @@ class Bounds:
             return None
         info = error_info(TOPIC_RECREATED)
         return Failure(info, f"the topic was made anew, as {topic_id}, not {known}; {info.hint}")
+
+
+def _below(version: Version, ends: PartitionLog) -> bool:
+    return version.value.offset < ends.log_start_offset
 
 
 def _outside(version: Version, ends: PartitionLog) -> Outside | None:

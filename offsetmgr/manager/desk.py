@@ -106,6 +106,12 @@ class Desk:
         """How it ended; None while it lives."""
         self._observer = observer
 
+    def end_for(self, ticket: Ticket) -> None:
+        """``ticket`` waits for its end; told twice is harmless."""
+        with self.slot.tray.lock:
+            if ticket not in self.stops:
+                self.stops = (*self.stops, ticket)
+
     def wait(self, number: int, ticket: Ticket, now: float) -> None:
         """``ticket`` waits until version ``number`` is committed."""
         waiter = _new(Waiter, (number, ticket))

@@ -198,7 +198,7 @@ class Factory:
         for desk in desks:
             desk.slot.close()
             # A message may die with an instance of the actor; the next one finds it here.
-            desk.stops = (*desk.stops, ticket)
+            desk.end_for(ticket)
         for tray, members in groupby(desks, attrgetter("slot.tray")):
             self._hurry(tray, Hurry(list(members)))
         for desk in desks:

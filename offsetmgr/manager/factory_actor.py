@@ -84,6 +84,7 @@ class FactoryActor(PooledActor):
         population = self._names.snapshot()
         for roster in self._rosters.values():
             roster.desks.clear()
+            roster.attached = None
         # Also committers without managers: their last request may still be under way.
         trays = {name: roster.tray for name, roster in self._rosters.items()}
         trays |= {name: group.tray for name, group in population.items()}
@@ -137,7 +138,7 @@ class FactoryActor(PooledActor):
                 desk,
                 committer,
                 self._observer,
-                self._names.release,
+                self._names,
                 name=f"{group}/{partition.topic}/{partition.partition}",
             )
         self._attached[group] = absent

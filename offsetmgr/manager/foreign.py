@@ -8,8 +8,8 @@ It is told in any case, with what was committed here last and what is committed 
   visible.  Where theirs is lower, or they deleted it, what is submitted next goes over it.
 - ``overwrite``: ours is committed again, until somebody gives up.
 - ``pause``: nothing more is committed there until a rewind, or until the manager is stopped and
-  spawned anew, which then begins with theirs.  What is submitted stays dirty and visible, and
-  where a lost commit of ours lands after all, theirs is put back.
+  spawned anew, which then begins with theirs; it does not end by being idle.  What is submitted
+  stays dirty and visible, and where a lost commit of ours lands after all, theirs is put back.
 
 An operator who resets the group of a live job finds the reset kept by ``pause`` in any case, and by
 ``follow`` for as long as the job is behind it.
@@ -66,6 +66,10 @@ class Foreign:
     def holds(self, partition: TopicPartition) -> bool:
         """Whether what stands there is theirs."""
         return partition in self._theirs
+
+    def pauses(self, partition: TopicPartition) -> bool:
+        """Whether nothing is committed there until somebody decides."""
+        return self.policy == "pause" and partition in self._theirs
 
     def refusal(
         self, partition: TopicPartition, version: Version, slot: SubmitSlot

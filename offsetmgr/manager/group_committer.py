@@ -12,12 +12,16 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from actors import Future, PooledActor
-from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
-from offsetmgr.errors import error_info
 from offsetmgr.manager.idle import Idle
-from offsetmgr.manager.offset_manager import Abandon, Hurry, Leave, Rejoin
+from offsetmgr.manager.offset_manager import Hurry, Leave, Rejoin, Retire
 from offsetmgr.manager.plan import CommitPlan
-from offsetmgr.manager.requests import AllCommitted, CommitRequest, FetchRequest
+from offsetmgr.manager.requests import (
+    AllCommitted,
+    CommitRequest,
+    FetchRequest,
+    broken,
+    given_up,
+)
 from offsetmgr.manager.telling import Flush, Teller
 from offsetmgr.manager.tray import Rung
 
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
 
     from actors import TimerHandle
     from offsetmgr.config import CommitSettings
-    from offsetmgr.coordinator.base import Coordinator, TopicLog
+    from offsetmgr.coordinator.base import CommitResult, Coordinator, FetchResult, TopicLog
     from offsetmgr.manager.bounds import LogsRequest
     from offsetmgr.manager.desk import Desk
     from offsetmgr.manager.ledger import Ledger
@@ -38,9 +42,6 @@ if TYPE_CHECKING:
     from offsetmgr.manager.tray import Tray
     from offsetmgr.types import StopResult, TopicPartition
 
-
-TIMED_OUT: Final = -185
-"""librdkafka's code of a request without an answer."""
 
 OVERDUE_S: Final = 2.0
 """An answer that is this long past the deadline does not come any more: the coordinator's client
@@ -109,7 +110,7 @@ class Roster:
     """Whom it serves."""
     flight: Flight | None = None
     attached: object = None
-    """The newest managers that it has heard of; a mark, for its parent."""
+    """The newest managers that it has heard of; a mark, for its parent.  None: not of any yet."""
 
 
 Message: TypeAlias = (
@@ -146,8 +147,11 @@ class GroupCommitter(PooledActor):
         self._watching = False
 
     def on_start(self) -> None:
-        """Wait for the answer that an earlier committer of the group has asked for."""
-        if self._roster.flight is not None:
+        """Wait for the answer that an earlier committer of the group has asked for.
+
+        Not before it is known whom the answer is about.
+        """
+        if self._roster.flight is not None and self._roster.attached is not None:
             self._await(self._roster.flight)
 
     def on_restart(self, reason: BaseException) -> None:
@@ -199,9 +203,14 @@ class GroupCommitter(PooledActor):
     def _serve(self, message: Attach | Rejoin | Leave, now: float) -> None:
         match message:
             case Attach(tray, desks):
+                first = self._roster.attached is None
                 self._roster.tray, self._roster.attached = tray, desks
+                # One that has ended by now may have said so already.
+                desks = {where: desk for where, desk in desks.items() if desk.result is None}
                 self._replace(desks, now)
                 self._join(desks)
+                if first and self._roster.flight is not None:
+                    self._await(self._roster.flight)
             case Rejoin(desk):
                 self._join({desk.key.topic_partition: desk})
             case Leave(desk):
@@ -306,11 +315,12 @@ class GroupCommitter(PooledActor):
             self._wake_by(min(self._plan.wake_at(), self._idle.at), now)
 
     def _reap(self, now: float) -> None:
-        """Let managers end that nobody uses."""
+        """Let managers end that nobody uses; a submit that comes first keeps them."""
+        foreign = self._roster.ledger.foreign
         for desk in self._idle.look(self._roster.desks, now):
-            # A submit that comes first keeps it; one that comes later finds it stopped.
-            if desk.ref is not None and desk.slot.close_if_clean():
-                desk.ref.try_tell(Abandon())
+            # With its manager a pause would end, though nobody has decided that.
+            if desk.ref is not None and not foreign.pauses(desk.slot.where):
+                desk.ref.try_tell(Retire())
 
     def _wake_by(self, at: float, now: float) -> None:
         """Look again at ``at``; a timer that comes earlier is left to come and look again."""
@@ -369,7 +379,7 @@ class GroupCommitter(PooledActor):
 
         def answered(done: Future[Any]) -> None:
             error = done.exception()
-            result = done.get() if error is None else _broken(flight.request, error)
+            result = done.get() if error is None else broken(flight.request, error)
             ref.try_tell(Answered(flight, result))
 
         flight.future.add_done_callback(answered)
@@ -386,7 +396,7 @@ class GroupCommitter(PooledActor):
             self._watching = True
             self.tell_after(left_s, Overdue())
         else:
-            self._answered(flight, _given_up(flight.request), now)
+            self._answered(flight, given_up(flight.request), now)
 
     def _answered(self, flight: Flight, result: Any, now: float) -> None:
         if flight is not self._roster.flight:
@@ -408,20 +418,3 @@ class GroupCommitter(PooledActor):
             self._teller.tell(notes, now)
         size, failed = len(request.members), len(result.failures)
         self._observer.requested(kind, self._group, size, failed, now - flight.started_at)
-
-
-def _broken(request: Request, error: BaseException) -> CommitResult | FetchResult:
-    """A coordinator that raises breaks its contract; what became of the request is unknown."""
-    return _spoiled(request, Failure(error_info(-1), f"the coordinator's client failed: {error!r}"))
-
-
-def _given_up(request: Request) -> CommitResult | FetchResult:
-    """The same for one that does not answer."""
-    why = "the coordinator's client did not answer by its deadline; report this with its log"
-    return _spoiled(request, Failure(error_info(TIMED_OUT), why))
-
-
-def _spoiled(request: Request, failure: Failure) -> CommitResult | FetchResult:
-    if isinstance(request, CommitRequest):
-        return CommitResult(dict.fromkeys(request.versions, failure))
-    return FetchResult({}, dict.fromkeys(request.members, failure))

@@ -176,7 +176,11 @@ class Ledger:
             self._begin_watch(lost, now)
 
     def succeed(self, partition: TopicPartition) -> None:
-        """A new manager: all that its predecessor sent is older than what it will."""
+        """A new manager: all that its predecessor sent is older than what it will.
+
+        What somebody else committed before it is what it begins with, as anything else.
+        """
+        self.foreign.forget(partition)
         lost, kept = self._lost.get(partition), self._kept.get(partition)
         versions = lost.versions if lost is not None else []
         past = max((v.number for v in (*versions, *(kept or ())[1:])), default=0)
@@ -219,9 +223,9 @@ class Ledger:
 
     def due(self, keep_alive_s: float, now: float) -> Iterator[TopicPartition]:
         """Partitions to look at now, each once."""
-        lost: set[TopicPartition] = set()
+        lost: dict[TopicPartition, _Lost] = {}
         if self.next_check_at(0.0) <= now:
-            lost = {partition for partition, held in self._lost.items() if held.check_at <= now}
+            lost = {where: held for where, held in self._lost.items() if held.check_at <= now}
             yield from lost
         if not keep_alive_s:
             return
@@ -259,10 +263,13 @@ class Ledger:
 
     def postpone(self, partition: TopicPartition, now: float) -> None:
         """A look that was due was refused: take the next one when it is due again."""
-        held = self._kept.get(partition)
+        held, lost = self._kept.get(partition), self._lost.get(partition)
         if held is not None:
             self.keep(partition, held[1], now)
-        self.was_read(partition, now)
+        if lost is not None and lost.departed:
+            self.looked(partition, now)  # nobody is left for whom to try for ever
+        else:
+            self.was_read(partition, now)
 
     def doubts(self, partition: TopicPartition) -> bool:
         """Whether a lost commit may still land there."""

@@ -86,10 +86,24 @@ class Names:
     def release(self, desk: Desk) -> None:
         """Give the name of ``desk`` back, unless another has it already."""
         with self.lock:
-            group = self.groups.get(desk.key.group)
-            if group is not None and group.desks.get(desk.slot.where) is desk:
-                del group.desks[desk.slot.where]
-                self.prune(desk.key.group)
+            self._release(desk)
+
+    def retire(self, desk: Desk) -> bool:
+        """The same for one that nobody uses, in one step with its end; False where it is used.
+
+        Who finds it ended is told to spawn a new one, which must not find the name taken.
+        """
+        with self.lock:
+            if not desk.slot.close_if_clean():
+                return False
+            self._release(desk)
+            return True
+
+    def _release(self, desk: Desk) -> None:
+        group = self.groups.get(desk.key.group)
+        if group is not None and group.desks.get(desk.slot.where) is desk:
+            del group.desks[desk.slot.where]
+            self.prune(desk.key.group)
 
     def prune(self, name: str) -> None:
         """Forget the group if it has no managers; with the lock held."""

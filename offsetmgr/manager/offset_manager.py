@@ -13,10 +13,11 @@ from offsetmgr.manager import state as machine
 from offsetmgr.manager.slot import Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from actors import ActorRef
     from offsetmgr.manager.desk import Desk
+    from offsetmgr.manager.names import Names
     from offsetmgr.manager.observer import Observer
     from offsetmgr.manager.ticket import Ticket
     from offsetmgr.types import StopResult
@@ -33,6 +34,13 @@ class Stop(NamedTuple):
 
 class Abandon(NamedTuple):
     """The deadline of a stop has passed: end now, unless another stop gives more time."""
+
+
+# Message from the group's committer.
+
+
+class Retire(NamedTuple):
+    """Nobody has used it for a while: end, unless something waits to be committed."""
 
 
 # Messages to the group's committer.
@@ -59,7 +67,7 @@ class Leave(NamedTuple):
 
 
 Message: TypeAlias = (
-    "Stop | Abandon | machine.Fetched | machine.FetchFailed"
+    "Stop | Abandon | Retire | machine.Fetched | machine.FetchFailed"
     " | machine.Committed | machine.CommitFailed | machine.Noticed"
 )
 
@@ -87,14 +95,13 @@ class OffsetManager(PooledActor):
         desk: Desk,
         committer: ActorRef[Any],
         observer: Observer,
-        released: Callable[[Desk], None],
+        names: Names,
     ) -> None:
-        """``released`` gives the name back, so that a new manager may start."""
         super().__init__()
         self._desk = desk
         self._committer = committer
         self._observer = observer
-        self._released = released
+        self._names = names
 
     def on_start(self) -> None:
         """Go on from the desk: an earlier instance may have failed over anything."""
@@ -122,11 +129,13 @@ class OffsetManager(PooledActor):
             if desk.result is not None:
                 message.ticket.done([(desk, desk.result)])
                 return
-            if message.ticket not in desk.stops:
-                desk.stops = (*desk.stops, message.ticket)
+            desk.end_for(message.ticket)
             self._step(self._stop_asked())
         elif isinstance(message, Abandon):
             self._abandon_late()
+        elif isinstance(message, Retire):
+            if self._names.retire(desk):
+                self._step(machine.Abandoned())
         else:
             self._step(self._as_of_now(message))
 
@@ -183,10 +192,11 @@ class OffsetManager(PooledActor):
         desk.committed.close()
         desk.errors.close()
         if first:
-            # While the name is its own: behind it, this would be told of the next one.
+            # While the name is its own: behind it, this would be told of the next one.  Only who
+            # retires has just given it back.
             self._observer.stopped(desk.key, result)
         # The name is free before whoever stops it is answered, so that a new one can start at once.
-        self._released(desk)
+        self._names.release(desk)
         self._committer.try_tell(Leave(desk))
         stops, desk.stops = desk.stops, ()
         for ticket in stops:

@@ -119,7 +119,8 @@ class Outcomes:
     ) -> VersionFailed | None:
         version = self._reads.unknown.get(partition)
         if version is None:
-            if failure.info.scope is Scope.PARTITION:
+            gone = partition in self._books.watched
+            if failure.info.scope is Scope.PARTITION or (gone and not failure.info.retriable):
                 self._ledger.postpone(partition, now)
             return None
         if failure.info.retriable:
@@ -211,7 +212,7 @@ class Outcomes:
         if foreign.holds(partition):
             wanted = slot.wanted()
             entry.refresh = wanted is None or bool(foreign.refusal(partition, wanted, slot))
-        elif slot.reopen(kept.number):
+        elif slot.reopen(kept):
             self._ledger.drop(partition)
             entry.refresh = False
 
@@ -320,8 +321,7 @@ class Outcomes:
         served = partition in self._members
         if served and partition not in self._books.watched:
             version = version._replace(number=0)  # its successor counts anew
-        if failure is None and (served or self._ledger.kept(partition) is not None):
-            # The latter between a restart of the factory and its managers' first message.
+        if failure is None and served:
             self._ledger.keep(partition, version, now)
         elif failure is not None and failure.info.verdict is Verdict.UNKNOWN:
             self._ledger.lose(partition, version)

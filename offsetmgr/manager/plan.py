@@ -11,7 +11,8 @@ No actor, no clock, no Kafka: methods take ``now`` and return what to do.  The r
 - a lost commit is looked for, because it may land behind a newer one, which is then put back;
   unchanged offsets are read and committed again before retention expires them;
 - now and then all that was committed is read, and what somebody else changed is told (see
-  ``foreign.py``): right before a due commit, which would cover it, but never before an urgent one.
+  ``foreign.py``): right before a due commit, which would cover it, but before an urgent one only
+  where those have kept it waiting for an interval.
 
 What the answers mean is in ``outcomes.py``; what is known meanwhile, in ``books.py``.
 """
@@ -134,8 +135,8 @@ class CommitPlan:
         due = self._dirty.urgent or now >= self._dirty.due_at
         commit_first = due and self._read_last
         read = self._reads.request(self._members, now)
-        if read is None and not commit_first and not self._dirty.urgent:
-            read = self._verify(now)
+        if read is None and not commit_first:
+            read = self._verify(now) or (self._late(now) if due else None)
         if read is not None and not commit_first:
             self._read_last = True
             return read, notes
@@ -212,8 +213,8 @@ class CommitPlan:
                 continue
             entry.since = -inf
             if self._bounds.before_commits and not entry.refresh:
-                settled = self._members[partition].slot.settled
-                version = self._bounds.admit(partition, version, settled)
+                slot = self._members[partition].slot
+                version = self._bounds.admit(partition, version, slot.settled)
             if version is not None:
                 versions[partition] = version  # else due again when the ends of its log are known
         return versions
@@ -274,7 +275,8 @@ class CommitPlan:
             self._rounds.end()
             return None
         self._rounds.begin(now)
-        if now < self._verify_at(self._dirty.due_at):
+        # An urgent commit goes before a look that is due; but not each of an endless row of them.
+        if now < self._verify_at(inf if self._dirty.urgent else self._dirty.due_at):
             return None
         members = {
             partition: self._members[partition]
@@ -285,6 +287,11 @@ class CommitPlan:
             kept = {partition: self._ledger.kept(partition) for partition in members}
             self._bounds.look_at({p: version for p, version in kept.items() if version})
         return ReadBackRequest(members) if members else None
+
+    def _late(self, now: float) -> ReadBackRequest | None:
+        """A check that commits have kept waiting for an interval: there may always be one due."""
+        late = now >= self._check_at() + self._settings.commit_interval_s
+        return self._check(now) if late else None
 
     def _check(self, now: float) -> ReadBackRequest | None:
         if now < self._check_at():

@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
+from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
+from offsetmgr.errors import error_info
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from offsetmgr.coordinator.base import Failure
     from offsetmgr.manager.slot import SubmitSlot, Version
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 BATCH_LIMIT: Final = 10_000
 """Most partitions in one request; the rest follows in the next."""
+
+_TIMED_OUT: Final = -185
+"""librdkafka's code of a request without an answer."""
 
 
 class Member(Protocol):
@@ -49,6 +54,23 @@ class CommitRequest(NamedTuple):
 
 
 Request: TypeAlias = FetchRequest | ReadBackRequest | CommitRequest
+
+
+def broken(request: Request, error: BaseException) -> CommitResult | FetchResult:
+    """A coordinator that raises breaks its contract; what became of the request is unknown."""
+    return _spoiled(request, Failure(error_info(-1), f"the coordinator's client failed: {error!r}"))
+
+
+def given_up(request: Request) -> CommitResult | FetchResult:
+    """The same for one that does not answer."""
+    why = "the coordinator's client did not answer by its deadline; report this with its log"
+    return _spoiled(request, Failure(error_info(_TIMED_OUT), why))
+
+
+def _spoiled(request: Request, failure: Failure) -> CommitResult | FetchResult:
+    if isinstance(request, CommitRequest):
+        return CommitResult(dict.fromkeys(request.versions, failure))
+    return FetchResult({}, dict.fromkeys(request.members, failure))
 
 
 class InitialKnown(NamedTuple):

@@ -305,14 +305,18 @@ class SubmitSlot:
             self.armed = False
             return True
 
-    def reopen(self, number: int) -> bool:
-        """Version ``number`` was committed and is not any more; True where it is the newest."""
+    def reopen(self, committed: Version) -> bool:
+        """``committed`` is not committed any more; True where it is the newest.
+
+        It is given as it was committed, which need not be as it was submitted.
+        """
+        number = committed.number
         with self.tray.lock:
             newest = self._see()
             if newest is None or newest.number != number or number > self.settled:
                 return False
             self.settled, self.armed = number - 1, True
-            self._reopened = newest
+            self._reopened = committed
             return True
 
     @property

@@ -218,7 +218,7 @@ TABLE: Final[Mapping[tuple[Phase, type[Event]], Transition]] = {
 }
 """Every transition.  FETCHING and CLOSING see commits only where the actor failed over its initial
 offset; FETCHING and READY are abandoned only where it failed over the message that asked it to
-stop."""
+stop, and READY where it was idle."""
 
 IGNORED: Final[Mapping[tuple[Phase, type[Event]], str]] = {
     (Phase.READY, Fetched): "a second answer after a restart",

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offsetmgr.coordinator.memory import Answer, Refuse
+from offsetmgr.coordinator.memory import Answer, Refuse, Unknown
 from offsetmgr.errors import Fault, OffsetCommitError, OffsetNoticeError
 from offsetmgr.types import StopResult
-from tests.unit.core.core import Core, at, tp
+from tests.unit.core.core import TIMED_OUT, Core, at, tp
 
 if TYPE_CHECKING:
     from offsetmgr.manager import ManagerHandle
@@ -150,6 +150,83 @@ def test_where_the_ends_cannot_be_read_it_is_committed(policy: str) -> None:
     core.advance(1.1)
     assert core.holds() == at(21)
     assert told(core) == []
+
+
+def test_what_was_moved_up_does_not_fall_where_the_ends_cannot_be_read() -> None:
+    """The start of a log only rises: what lay below it lies below it still."""
+    core, handle = begun("clamp")
+    core.broker.set_log(tp(), 50, 100)
+    handle.submit(11)
+    core.advance(1.1)
+    assert core.holds() == at(50)
+    core.coordinator.inject("topic_logs", *[Refuse(29)] * 10)
+    handle.submit(12)
+    core.advance(2.0)
+    assert core.holds() == at(50)
+    assert told(core) == [("OFFSET_OUTSIDE_LOG", 11), ("OFFSET_OUTSIDE_LOG", 12)]
+    handle.submit(60)
+    core.advance(2.0)
+    assert core.holds() == at(60)
+
+
+@pytest.mark.parametrize("offset", [3, 21])
+def test_what_is_moved_leaves_its_leader_epoch_behind(offset: int) -> None:
+    """That is of the record before the offset that was submitted, and of no other."""
+    core, handle = begun("clamp")
+    handle.rewind(offset, "m", leader_epoch=7)
+    core.advance(1.1)
+    holds = core.holds()
+    assert holds is not None
+    assert (holds.metadata, holds.leader_epoch) == ("m", None)
+
+
+def test_of_who_is_gone_no_ends_are_kept() -> None:
+    """Though its log was looked at while it was watched for what might land."""
+    core, handle = begun("warn", request_timeout_s=20.0)
+    core.spawn(1).submit(12)
+    core.coordinator.inject("commit", Unknown(7, None))
+    handle.submit(11)
+    core.advance(2.0)
+    handle.submit(12)
+    core.advance(2.0)
+    core.stop(handle, 1.0)
+    core.advance(10 * ROUND_S)
+    assert looks(core) > 0
+    bounds: Any = core.committer().cell._actor
+    assert list(bounds._plan._bounds._ends) == [tp(1)]
+
+
+@pytest.mark.parametrize("lands_after_s", [0.0, 1.0, 8.0, 60.0, None])
+def test_what_was_moved_and_lost_is_known_again(lands_after_s: float | None) -> None:
+    """It is looked for as it was sent, not as it was submitted."""
+    core, handle = begun("clamp", request_timeout_s=2.0)
+    core.coordinator.inject("commit", Unknown(TIMED_OUT, lands_after_s))
+    handle.submit(1_000)
+    core.advance(5.0)
+    assert core.holds() == at(20)
+    assert not handle.status().dirty
+    core.advance(1_000.0)
+    assert core.holds() == at(20)
+    assert told(core) == [("OFFSET_OUTSIDE_LOG", 1_000), ("_TIMED_OUT", 20)]
+
+
+def test_what_was_moved_is_put_back_as_it_was_committed() -> None:
+    """Also where its manager is stopped, and a lost commit has landed behind it."""
+    core, handle = begun("clamp", request_timeout_s=2.0)
+    core.coordinator.inject("commit", Unknown(TIMED_OUT, 6.0))
+    handle.submit(15)
+    core.advance(3.2)
+    handle.submit(1_000)
+    core.advance(2.0)
+    assert core.holds() == at(20)
+    core.coordinator.inject("topic_logs", Answer(1.5))
+    while core.holds() != at(15):
+        core.advance(0.1)
+    while not handle.status().dirty:
+        core.advance(0.1)
+    core.stop(handle, 0.05)
+    core.advance(100.0)
+    assert core.holds() == at(20)
 
 
 def test_a_hot_loop_of_submits_does_not_starve() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -230,6 +231,33 @@ def test_a_round_is_one_request_for_the_group() -> None:
     off.spawn().submit(5)
     off.advance(3600.0)
     assert len(off.requests("fetch")) == 1
+
+
+def test_who_flushes_without_pause_does_not_keep_the_group_from_its_looks() -> None:
+    """Two that take turns: there is always an urgent commit, and the peers are looked at."""
+    core = Core(verify_interval_s=20.0, recommit_interval_s=50.0)
+    handles = [core.spawn(partition) for partition in range(4)]
+    for handle in handles:
+        handle.submit(1)
+    core.advance(2.0)
+    offsets = itertools.count(2)
+
+    def again(handle: ManagerHandle) -> None:
+        handle.submit(next(offsets))
+        flushed = core.factory.flush([handle.key], 10.0)
+        flushed.add_done_callback(
+            lambda _: core.system.timers.call_after(0.0001, lambda: again(handle))
+        )
+
+    again(handles[0])
+    core.advance(0.005)
+    again(handles[1])
+    core.put(at(99), 2)
+    for _ in range(60):
+        core.advance(1.0)
+    assert [notice.partition for notice in notices(core)] == [2]
+    assert sum(3 in commit for commit in core.commits()) == 2
+    assert len(core.commits()) > 1_000
 
 
 def test_a_group_that_cannot_be_read_goes_on_committing() -> None:

@@ -216,6 +216,15 @@ def test_a_partition_is_looked_at_once_for_two_reasons(ledger: Ledger) -> None:
     assert list(ledger.due(60.0, 500.0)) == [P]
 
 
+def test_looks_come_in_the_order_of_the_losses(ledger: Ledger) -> None:
+    """Else one process would ask otherwise than the next, and no simulation replay."""
+    partitions = [tp(number) for number in (5, 3, 8, 1, 9, 2, 7, 4, 6)]
+    for partition in partitions:
+        ledger.lose(partition, Version(1, at(13)))
+        ledger.was_read(partition, 200.0)
+    assert list(ledger.due(0.0, 200.0 + WINDOW_S)) == partitions
+
+
 def test_a_refused_look_waits_for_its_next_turn(ledger: Ledger) -> None:
     """A partition that cannot be read is not asked for in a loop."""
     ledger.lose(P, Version(3, at(13)))
@@ -223,6 +232,19 @@ def test_a_refused_look_waits_for_its_next_turn(ledger: Ledger) -> None:
     ledger.postpone(P, 500.0)
     assert ledger.next_check_at(60.0) == 500.0 + WINDOW_S
     assert ledger.doubts(P)
+
+
+def test_a_look_that_is_always_refused_ends_with_the_minute_of_who_is_gone(
+    ledger: Ledger,
+) -> None:
+    """Else nobody would ever be done with a topic that may not be read any more."""
+    ledger.lose(P, Version(3, at(13)))
+    ledger.depart(P, 200.0)
+    refused: list[float] = []
+    while ledger.waits and len(refused) < 20:
+        refused.append(ledger.next_check_at(0.0) - 200.0)
+        ledger.postpone(P, 200.0 + refused[-1])
+    assert refused == [10.0, 20.0, 40.0, 60.0]
 
 
 def test_only_an_undoubted_offset_needs_no_request(ledger: Ledger) -> None:

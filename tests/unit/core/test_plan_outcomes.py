@@ -290,7 +290,7 @@ class TestKeepAlive:
         assert old.due() is None
         assert old.plan.wake_at() == 7200.0
         old.submit(41)
-        assert sent(old.commit()) == {0: 41}
+        assert sent(old.commit(after_s=10.0)) == {0: 41}
 
     def test_what_expired_all_the_same_is_not_brought_back(self, old: Group) -> None:
         """Deleted by an operator, for all we know."""

@@ -230,21 +230,22 @@ def test_what_is_not_committed_any_more_is_dirty_again(ready: SubmitSlot) -> Non
     ready.offer(at(11))
     assert collected(ready)
     ready.settle(1)
-    assert ready.reopen(1)
+    assert ready.reopen(Version(1, at(10)))
     assert ready.dirty
+    assert ready.reopened == Version(1, at(10)), "as it was committed"
     ready.offer(at(12))
     assert not collected(ready), "the committer is at it already"
 
 
 def test_only_the_newest_can_be_reopened(ready: SubmitSlot) -> None:
     """What is dirty anyway, or was never this manager's, stays as it is."""
-    assert not ready.reopen(0)
+    assert not ready.reopen(Version(0, at(10)))
     ready.offer(at(11))
     assert collected(ready)
-    assert not ready.reopen(1)
+    assert not ready.reopen(Version(1, at(11)))
     ready.settle(1)
     ready.offer(at(12))
-    assert not ready.reopen(1)
+    assert not ready.reopen(Version(1, at(11)))
 
 
 def test_it_is_not_closed_for_idleness_while_something_waits(ready: SubmitSlot) -> None:
