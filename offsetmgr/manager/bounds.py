@@ -138,7 +138,8 @@ class Bounds:
 
     def clear(self, partition: TopicPartition, version: Version) -> None:
         """Let ``version`` be committed as it is."""
-        self._cleared[partition] = version
+        if self.before_commits:
+            self._cleared[partition] = version
 
     def look_at(self, versions: Mapping[TopicPartition, Version]) -> None:
         """Compare these with the ends of their logs as they are from now on."""
@@ -152,9 +153,10 @@ class Bounds:
 
     def to_read(self, now: float) -> LogsRequest | None:
         """What to read now, if anything; one request is under way at a time."""
-        if not self._waiting or (self._reading and now < self.wake_at()):
+        # What was never answered is asked for again, though nothing new waits.
+        due = now >= self.wake_at() if self._reading else bool(self._waiting)
+        if not due:
             return None
-        # What was never answered is asked for again.
         self._reading, self._waiting = {**self._reading, **self._waiting}, {}
         self._read_at = now
         topics = tuple(sorted({partition.topic for partition in self._reading}))

@@ -87,6 +87,8 @@ class Promise:
     newest: dict[ManagerKey, OffsetAndMetadata | None]
     must_commit: bool
     """Whether nothing can excuse that something is left."""
+    tampered: set[ManagerKey]
+    """Where somebody else had a hand in it before it was answered."""
 
 
 class Judge(Referee):
@@ -135,6 +137,8 @@ class Judge(Referee):
     def tampered(self, key: ManagerKey, value: OffsetAndMetadata | None) -> None:
         """Somebody else committed ``value``, or made the broker forget."""
         truth = self.truth(key)
+        for promise in self._promises:
+            promise.tampered.add(key)
         truth.tampered_at = self.next_order() if value is None else order_of(value)
         truth.foreign.add(truth.tampered_at)
         truth.tampering_read = False
@@ -152,7 +156,10 @@ class Judge(Referee):
         """A flush or stop is about to be asked for."""
         newest = {key: self.lives[key].newest for key in keys}
         must_commit = must_commit and not any(self.lives[key].stopping for key in keys)
-        promise = Promise(self._system.clock.now() + timeout_s, newest, must_commit)
+        truths = {key: self.truth(key) for key in keys}
+        tampered = {key for key, each in truths.items() if each.tampered_at or each.deleted}
+        deadline = self._system.clock.now() + timeout_s
+        promise = Promise(deadline, newest, must_commit, tampered)
         self._promises.append(promise)
         self._next_deadline = min(self._next_deadline, promise.deadline)
         return promise
@@ -177,7 +184,7 @@ class Judge(Referee):
             excused = truth.foreign or isinstance(result.error, OffsetRegressionError)
             if promise.must_commit and not excused:
                 self.blame(f"{key}: nothing went wrong, yet this was left: {result}")
-        elif newest is not None and not truth.tampered_at and not truth.deleted:
+        elif newest is not None and key not in promise.tampered:
             standing = order_of(result.committed)
             if standing not in truth.applied:
                 self.blame(f"{key}: called committed and was not: {result}")
@@ -227,8 +234,14 @@ class Judge(Referee):
         if before is None or truth.is_late:
             return
         rewound = any(truth.current < rewind <= order for rewind in truth.rewinds)
-        if order < truth.current or (value.offset < before.offset and not rewound):
+        fell = self.fell(key, before, value)
+        if order < truth.current or (fell and not rewound):
             self.blame(f"{key}: the committed offset went back from {before} to {value}")
+
+    def fell(self, key: ManagerKey, before: OffsetAndMetadata, value: OffsetAndMetadata) -> bool:
+        """Whether it takes a rewind to commit ``value`` over ``before``."""
+        del key
+        return value.offset < before.offset
 
     # What the managers tell.
 
@@ -290,6 +303,11 @@ class Judge(Referee):
             self.blame(f"{step}: a flush or stop was not answered by its deadline")
         self.check()
 
+    def owed(self, key: ManagerKey) -> OffsetAndMetadata | None:
+        """What has to be committed there at last."""
+        life = self.lives.get(key)
+        return None if life is None or life.dropped else life.newest
+
     def final(self) -> None:
         """All that was acknowledged or submitted stands, unless somebody else changed it."""
         for group in self._sent:
@@ -301,8 +319,7 @@ class Judge(Referee):
                 continue
             if truth.current < truth.acked:
                 self.blame(f"{key}: {truth.acked} was acknowledged; at last {truth.current} stands")
-            life = self.lives.get(key)
-            newest = None if life is None or life.dropped else life.newest
+            newest = self.owed(key)
             if newest is not None and not truth.foreign and truth.current != order_of(newest):
                 self.blame(f"{key}: {newest} was submitted; at last {truth.current} stands")
         self.check()

@@ -22,6 +22,7 @@ import structlog
 
 from offsetmgr.manager import state as machine
 from tests.sim.fence_world import FenceWorld
+from tests.sim.finite import FiniteWorld, PreemptedFiniteWorld
 from tests.sim.preempted import PreemptedWorld
 from tests.sim.service_world import ServiceWorld
 from tests.sim.world import World
@@ -48,6 +49,9 @@ FENCE_SEEDS: Final = range(2, 10_000_000, FENCE_EVERY)
 
 PREEMPTED_SEEDS: Final = range(3, 10_000_000, 10)
 """Seeds of runs in which actors are preempted in the middle of their turns."""
+
+FINITE_SEEDS: Final = range(6, 10_000_000, 10)
+"""Seeds of runs in which logs have ends; in every other one actors are preempted as well."""
 
 
 class SeedError(AssertionError):
@@ -99,6 +103,8 @@ def world_of(seed: int) -> World | ServiceWorld | FenceWorld:
         return FenceWorld(seed)
     if seed in PREEMPTED_SEEDS:
         return PreemptedWorld(seed)
+    if seed in FINITE_SEEDS:
+        return PreemptedFiniteWorld(seed) if seed in FINITE_SEEDS[::2] else FiniteWorld(seed)
     return ServiceWorld(seed) if seed in SERVICE_SEEDS else World(seed)
 
 

@@ -29,6 +29,11 @@ WEATHER: Final = (
     "land late",
 )  # fmt: skip
 
+FINITE: Final = (
+    "a log grows", "a log is cut", "a partition is added", "the topic is deleted", "moved",
+    "refused", "told, warn", "told, clamp",
+)  # fmt: skip
+
 RARE: Final = {
     (machine.Phase.FETCHING, machine.Committed),
     (machine.Phase.FETCHING, machine.CommitFailed),
@@ -84,6 +89,9 @@ def test_every_fault_and_every_transition_is_met(told: str) -> None:
     fates = ("lost", "unanswered", "closed", "slow", "refused")
     wanted |= {f"fence: {kind} {fate}" for kind in ("join", "heartbeat", "find") for fate in fates}
     wanted |= {"preempted", "preempted: by a user"}
+    wanted |= {f"logs: {fate}" for fate in ("slow", "beyond the deadline", "refused", "lost")}
+    wanted |= {"logs: not all told", "logs: told late"}
+    wanted |= {f"finite: {what}" for what in FINITE}
     wanted |= {transition(*pair) for pair in machine.TABLE.keys() - RARE}
     rare = {what: met.get(what, 0) for what in wanted if met.get(what, 0) < 10}
     assert not rare

@@ -12,7 +12,7 @@ from actors import Latest
 from offsetmgr.manager import factory as factory_module
 from offsetmgr.manager import state as machine
 from offsetmgr.manager.desk import Desk
-from offsetmgr.manager.group_committer import GroupCommitter
+from offsetmgr.manager.group_committer import Flight, GroupCommitter
 from offsetmgr.manager.offset_manager import OffsetManager
 from offsetmgr.manager.plan import CommitPlan
 from offsetmgr.manager.slot import Finding, Standing, SubmitSlot
@@ -182,7 +182,15 @@ def test_commits_before_the_initial_offset_is_known(monkeypatch: pytest.MonkeyPa
 
 def test_a_restart_that_forgets_the_request_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group that waits for ever for an answer that went to a dead committer is found."""
-    monkeypatch.setattr(GroupCommitter, "on_start", lambda _self: None)
+    wait = GroupCommitter._await
+    waited: list[Flight] = []
+
+    def once(self: GroupCommitter, flight: Flight) -> None:
+        if not any(flight is each for each in waited):
+            waited.append(flight)
+            wait(self, flight)
+
+    monkeypatch.setattr(GroupCommitter, "_await", once)
     assert "a minute after all faults ended" in found()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from unittest import mock
 
 from pykka.messages import ProxyCall
@@ -14,27 +14,21 @@ from offsetmgr.config import CommitSettings
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import ManagerStoppedError, OffsetManagerError, OffsetRegressionError
 from offsetmgr.manager import Factory, ManagerHandle
+from offsetmgr.manager.groupwise import Submission
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 from tests.sim.judge import Judge, Life
+from tests.sim.queues import MOST_WAITING, look_at_committers, look_at_managers, look_at_timers
 from tests.sim.referee import LEVEL, ViolationError
 from tests.sim.weather import REQUEST_TIMEOUT_S, Weather
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from actors import Future
     from offsetmgr.coordinator.memory import Incident, Request
 
 STEPS: Final = 45
 """Things that happen in one run."""
-
-MOST_WAITING: Final = 40
-"""More flushes waiting in one manager would be a queue that grows."""
-
-MOST_QUEUED: Final = 600
-"""More messages in one inbox, even while its actor rests after a crash, would be the same."""
-
-MOST_TIMERS: Final = 300
 
 _INTERVALS_S = (0.5, 0.5, 20.0)
 _RECOMMIT_S = (0.0, 7.0)
@@ -54,15 +48,24 @@ def _level(value: OffsetAndMetadata | None) -> int:
     return 10 if value is None else value.offset // LEVEL
 
 
+def _given(value: OffsetAndMetadata) -> int | Submission:
+    """How ``value`` is submitted with others: as a plain number, if it is one."""
+    return Submission(value.offset, value.metadata) if value.metadata else value.offset
+
+
 class World:
     """A run: everything in it follows from its seed."""
+
+    judge_type: ClassVar[type[Judge]] = Judge
+    coordinator_type: ClassVar[type[MemoryCoordinator]] = MemoryCoordinator
+    range_policies: ClassVar[Sequence[str]] = ("warn", "refuse")
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)  # noqa: S311 -- to be replayed
         self.system = SimSystem(rng.getrandbits(32))
-        self.judge = Judge()
+        self.judge = self.judge_type()
         self.weather = Weather(rng, self.judge.met)
-        self.coordinator = MemoryCoordinator(
+        self.coordinator = self.coordinator_type(
             call_after=self.system.timers.call_after,
             clock=self.system.clock,
             latency_s=self.weather.latency_s,
@@ -78,7 +81,7 @@ class World:
             recommit_interval_s=rng.choice(_RECOMMIT_S),
             verify_interval_s=rng.choice(_VERIFY_S),
             on_external_change=rng.choice(_POLICIES),
-            on_out_of_range=rng.choice(("warn", "refuse")),
+            on_out_of_range=rng.choice(self.range_policies),
         )
         self.judge.overwrites = self.settings.on_external_change == "overwrite"
         self.factory = Factory(
@@ -93,6 +96,11 @@ class World:
         self.handles: dict[ManagerKey, ManagerHandle] = {}
         self.crashes = rng.random() < 0.5
         self.actions = self._draw_actions()
+
+    @property
+    def calm(self) -> bool:
+        """Whether nothing goes wrong, so that nothing may be left uncommitted."""
+        return self.weather.calm and not self.crashes
 
     def _plan(self, request: Request) -> Incident | None:
         if request.operation == "topic_logs":
@@ -248,7 +256,7 @@ class World:
                 key: self._plain(_level(self._newest(key)) + self.rng.randint(lowest, 3))
                 for key in keys
             }
-            offsets = {key.topic_partition: value.offset for key, value in values.items()}
+            offsets = {key.topic_partition: _given(value) for key, value in values.items()}
             refused = self.factory.submit(group, offsets)
             for key, value in values.items():
                 self._judge_offer(key, value, refused.get(key.topic_partition), rewind=False)
@@ -352,12 +360,8 @@ class World:
         timeout_s: float,
         ask: Callable[[list[ManagerKey], float], Future[dict[ManagerKey, StopResult]]],
     ) -> None:
-        calm = (
-            self.weather.calm
-            and not self.crashes
-            and timeout_s >= min(t for t in _TIMEOUTS_S if t > 1)
-        )
-        promise = self.judge.promised(keys, timeout_s, must_commit=calm)
+        must_commit = self.calm and timeout_s >= _LONG_ENOUGH_S
+        promise = self.judge.promised(keys, timeout_s, must_commit=must_commit)
         ask(keys, timeout_s).add_done_callback(lambda done: self.judge.kept(promise, done))
 
     # What goes wrong beside the coordinator.
@@ -401,31 +405,6 @@ class World:
         return {} if actor is None else actor._committers
 
     def _look_at_queues(self) -> None:
-        if len(self.system.timers) > MOST_TIMERS:
-            self.judge.blame(f"{len(self.system.timers)} timers")
-        self._look_at_managers()
-        self._look_at_committers()
-
-    def _look_at_managers(self) -> None:
-        for key, handle in self.handles.items():
-            desk = handle._desk
-            if len(desk.waiters) > MOST_WAITING:
-                self.judge.blame(f"{key}: {len(desk.waiters)} flushes wait in it")
-            unread = desk.errors._items or ()
-            if len(unread) > self.settings.error_limit:
-                self.judge.blame(f"{key}: {len(unread)} unread errors")
-            if desk.ref is not None and len(desk.ref.cell._inbox) > MOST_QUEUED:
-                self.judge.blame(f"{key}: {len(desk.ref.cell._inbox)} messages wait for it")
-
-    def _look_at_committers(self) -> None:
-        for group, ref in self._committers().items():
-            committer: Any = ref.cell._actor
-            if len(ref.cell._inbox) > MOST_QUEUED:
-                self.judge.blame(f"{group}: {len(ref.cell._inbox)} messages wait for its committer")
-            if committer is None:
-                continue
-            plan = committer._plan
-            books = {**vars(plan), **vars(plan._dirty), **vars(plan._reads), **vars(plan._ledger)}
-            for name, held in books.items():
-                if isinstance(held, dict) and len(held) > len(self.keys):
-                    self.judge.blame(f"{group}: {len(held)} entries in the plan's {name}")
+        look_at_timers(self.judge, self.system)
+        look_at_managers(self.judge, self.handles, self.settings.error_limit)
+        look_at_committers(self.judge, self._committers().items(), len(self.keys))

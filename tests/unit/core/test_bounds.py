@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors import Future
 from offsetmgr.coordinator.memory import Answer, Refuse, Unknown
 from offsetmgr.errors import Fault, OffsetCommitError, OffsetNoticeError
 from offsetmgr.types import StopResult
-from tests.unit.core.core import TIMED_OUT, Core, at, tp
+from tests.unit.core.core import POISON, TIMED_OUT, Core, at, tp
 
 if TYPE_CHECKING:
     from offsetmgr.manager import ManagerHandle
@@ -20,9 +21,8 @@ ROUND_S = VERIFY_S + 2.0
 
 def begun(policy: str, **settings: Any) -> tuple[Core, ManagerHandle]:
     """A manager at 10, in a log that holds 5 to 20."""
-    core = Core(
-        on_out_of_range=policy, verify_interval_s=VERIFY_S, recommit_interval_s=0, **settings
-    )
+    settings = {"verify_interval_s": VERIFY_S, "recommit_interval_s": 0, **settings}
+    core = Core(on_out_of_range=policy, **settings)
     core.broker.create_topic("t", 3)
     for partition in range(3):
         core.broker.set_log(tp(partition), 5, 20)
@@ -327,4 +327,38 @@ def test_a_topic_made_anew_is_told_though_the_offsets_lie_within_it(policy: str)
     assert error.info.fault is Fault.OPERATOR
     assert "the topic was made anew, as 2, not 1; offsets of before count records" in str(error)
     assert core.holds() == at(25)
+    assert not handle.status().dirty
+
+
+@pytest.mark.parametrize("policy", ["warn", "refuse", "clamp"])
+def test_a_look_that_is_never_answered_is_made_again(policy: str) -> None:
+    """Though nothing new waits for one; and the committer rests until then."""
+    core, handle = begun(policy)
+    asked, real = [], core.coordinator.topic_logs
+
+    def topic_logs(*args: Any, **named: Any) -> Future[Any]:
+        asked.append(core.system.clock.now())
+        return Future() if len(asked) == 1 else real(*args, **named)
+
+    core.coordinator.topic_logs = topic_logs  # type: ignore[method-assign]
+    handle.submit(15)
+    core.advance(3 * ROUND_S)
+    assert core.holds() == at(15)
+    assert len(asked) > 1
+
+
+@pytest.mark.parametrize("policy", ["warn", "refuse", "clamp"])
+def test_what_was_acknowledged_is_put_back_though_its_log_was_cut(policy: str) -> None:
+    """Of a lost commit that lands behind it: otherwise the group stays ahead of a rewind."""
+    core, handle = begun(policy, request_timeout_s=2.0, verify_interval_s=0)
+    core.coordinator.inject("commit", Unknown(TIMED_OUT, 6.0))
+    handle.submit(18)
+    core.advance(1.5)
+    handle.rewind(11)
+    core.advance(3.0)
+    assert handle.status().committed == at(11)
+    core.broker.set_log(tp(), 15, 20)
+    core.committer().try_tell(POISON)  # its successor knows of no ends
+    core.advance(60.0)
+    assert core.holds() == at(11)
     assert not handle.status().dirty
