@@ -138,8 +138,7 @@ class Bounds:
 
     def clear(self, partition: TopicPartition, version: Version) -> None:
         """Let ``version`` be committed as it is."""
-        if self.before_commits:
-            self._cleared[partition] = version
+        self._cleared[partition] = version
 
     def look_at(self, versions: Mapping[TopicPartition, Version]) -> None:
         """Compare these with the ends of their logs as they are from now on."""

@@ -215,8 +215,6 @@ class Outcomes:
         elif slot.reopen(kept):
             self._ledger.drop(partition)
             entry.refresh = False
-            # It was committed once: its log, which may have been cut since, is not asked again.
-            self._books.bounds.clear(partition, kept)
 
     # Ends of logs.
 

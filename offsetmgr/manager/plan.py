@@ -213,11 +213,18 @@ class CommitPlan:
                 continue
             entry.since = -inf
             if self._bounds.before_commits and not entry.refresh:
-                slot = self._members[partition].slot
-                version = self._bounds.admit(partition, version, slot.settled)
+                version = self._admitted(partition, version)
             if version is not None:
                 versions[partition] = version  # else due again when the ends of its log are known
         return versions
+
+    def _admitted(self, partition: TopicPartition, version: Version) -> Version | None:
+        """What to commit where the ends of logs come first; None until they are known."""
+        slot = self._members[partition].slot
+        again = slot.reopened
+        if again is not None and again.number == version.number:
+            return again  # it was acknowledged as that, and its log may have been cut since
+        return self._bounds.admit(partition, version, slot.settled)
 
     def _ready(self, now: float) -> dict[TopicPartition, Entry]:
         """What is dirty and may be tried, as much as one request can carry."""

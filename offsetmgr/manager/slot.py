@@ -329,6 +329,7 @@ class SubmitSlot:
         """Somebody else committed ``theirs``: the floor from now on, and news what is not that."""
         with self.tray.lock:
             self.tray.part()
+            self._reopened = None  # what is put back now is not what stood there at last
             newest = self._see()
             waits = newest is not None and newest.number > self.settled
             if newest is None or not waits:

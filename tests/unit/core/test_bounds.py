@@ -10,7 +10,7 @@ from actors import Future
 from offsetmgr.coordinator.memory import Answer, Refuse, Unknown
 from offsetmgr.errors import Fault, OffsetCommitError, OffsetNoticeError
 from offsetmgr.types import StopResult
-from tests.unit.core.core import POISON, TIMED_OUT, Core, at, tp
+from tests.unit.core.core import LOADING, POISON, TIMED_OUT, Core, at, tp
 
 if TYPE_CHECKING:
     from offsetmgr.manager import ManagerHandle
@@ -219,11 +219,11 @@ def test_what_was_moved_is_put_back_as_it_was_committed() -> None:
     handle.submit(1_000)
     core.advance(2.0)
     assert core.holds() == at(20)
-    core.coordinator.inject("topic_logs", Answer(1.5))
-    while core.holds() != at(15):
-        core.advance(0.1)
-    while not handle.status().dirty:
-        core.advance(0.1)
+    for _ in range(10):
+        core.coordinator.inject("commit", Refuse(LOADING))
+    core.advance(6.0)
+    assert core.holds() == at(15)
+    assert handle.status().dirty
     core.stop(handle, 0.05)
     core.advance(100.0)
     assert core.holds() == at(20)
@@ -359,6 +359,7 @@ def test_what_was_acknowledged_is_put_back_though_its_log_was_cut(policy: str) -
     assert handle.status().committed == at(11)
     core.broker.set_log(tp(), 15, 20)
     core.committer().try_tell(POISON)  # its successor knows of no ends
+    core.coordinator.inject("commit", Refuse(LOADING))
     core.advance(60.0)
     assert core.holds() == at(11)
     assert not handle.status().dirty

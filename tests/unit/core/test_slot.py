@@ -248,6 +248,18 @@ def test_only_the_newest_can_be_reopened(ready: SubmitSlot) -> None:
     assert not ready.reopen(Version(1, at(11)))
 
 
+def test_what_somebody_else_changed_meanwhile_is_not_put_back(ready: SubmitSlot) -> None:
+    """What was submitted still waits, but as what it is now: new, above theirs."""
+    ready.offer(at(30))
+    assert collected(ready)
+    ready.settle(1)
+    assert ready.reopen(Version(1, at(20)))
+    before = ready.reopened
+    ready.follow(at(25))
+    assert (before, ready.reopened) == (Version(1, at(20)), None)
+    assert ready.wanted() == Version(1, at(30))
+
+
 def test_it_is_not_closed_for_idleness_while_something_waits(ready: SubmitSlot) -> None:
     """A submit that comes first keeps its manager; one that comes later is refused, not lost."""
     ready.offer(at(11))
