@@ -12,7 +12,8 @@ Whichever it is: each such look also finds a topic that was deleted and made ane
 For the last two the ends are read before a commit, but only where the offset is not between the
 ends that are known already; meanwhile that partition waits and the others go on.  Where the ends
 cannot be read, the offset is committed: the look must not be why nothing is committed.  Only where
-``clamp`` knows of a start that it lies below it is moved there, lest what was moved before falls.
+``clamp`` knows of a start that it lies below it is moved there, lest what was moved before falls;
+not with a rewind, whose topic may have been made anew.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from offsetmgr.codes import OFFSET_OUTSIDE_LOG, TOPIC_RECREATED, error_info
 from offsetmgr.coordinator.base import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from offsetmgr.config import CommitSettings
     from offsetmgr.coordinator.base import PartitionLog, TopicLog
@@ -175,8 +176,16 @@ class Bounds:
         """When an answer is overdue; ``inf`` where none is waited for."""
         return self._read_at + self._patience_s if self._reading else inf
 
-    def read(self, request: LogsRequest, logs: Mapping[str, TopicLog]) -> list[Found]:
-        """Compare what waited for this answer; a later request makes an earlier one void."""
+    def read(
+        self,
+        request: LogsRequest,
+        logs: Mapping[str, TopicLog],
+        rewinds: Callable[[TopicPartition], bool],
+    ) -> list[Found]:
+        """Compare what waited for this answer; a later request makes an earlier one void.
+
+        ``rewinds`` says where what is to be committed goes back on purpose.
+        """
         # Not one that merely is the same: the committer before this one may have asked for it.
         if request is not self._request:
             return []
@@ -185,14 +194,16 @@ class Bounds:
         for partition, version in reading.items():
             log = logs.get(partition.topic)
             ends = None if log is None else log.partitions.get(partition.partition)
+            recreated = None if log is None else self._recreated(partition, log.topic_id)
+            if recreated is not None:
+                self._ends.pop(partition, None)  # they were another log's
             outside, known = None, self._ends.get(partition)
             if ends is not None and ends.failure is None:
                 self._ends[partition] = ends
                 outside = _outside(version, ends)
-            elif self.policy == "clamp" and known and _below(version, known):
-                # The start of a log only rises; and what was moved up to it must not fall again.
-                outside = _outside(version, known)
-            recreated = None if log is None else self._recreated(partition, log.topic_id)
+            elif known and _below(version, known) and not rewinds(partition):
+                # Of a log that cannot be read the start still holds: it only rises.
+                outside = _outside(version, known) if self.policy == "clamp" else None
             found.append(Found(partition, version, outside, recreated))
         return found
 

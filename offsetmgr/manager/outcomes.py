@@ -124,6 +124,10 @@ class Outcomes:
                 self._ledger.postpone(partition, now)
             return None
         if failure.info.retriable:
+            kept = self._ledger.kept(partition)
+            if failure.info.scope is Scope.PARTITION and kept is not None:
+                # It backs off alone; that it is due to be kept alive as well must not undo that.
+                self._ledger.keep(partition, kept, now)
             return None
         # It cannot be read, so waiting for it would wait for ever.
         del self._reads.unknown[partition]
@@ -222,7 +226,7 @@ class Outcomes:
         """Commit what lies in its log; refuse, move or tell of what does not."""
         notes: Notes = []
         bounds = self._books.bounds
-        for found in bounds.read(request, logs):
+        for found in bounds.read(request, logs, self._rewinds):
             partition, version, outside, recreated = found
             kept = self._ledger.kept(partition)
             committed = None if kept is None else kept.value
@@ -243,6 +247,9 @@ class Outcomes:
             elif (bounds.before_commits or kept == version) and bounds.is_news(found):
                 notes.append((partition, Noticed(failure, version.value, committed)))
         return notes
+
+    def _rewinds(self, partition: TopicPartition) -> bool:
+        return self._members[partition].slot.rewinds
 
     # Commits.
 

@@ -283,7 +283,8 @@ class CommitPlan:
             return None
         self._rounds.begin(now)
         # An urgent commit goes before a look that is due; but not each of an endless row of them.
-        if now < self._verify_at(inf if self._dirty.urgent else self._dirty.due_at):
+        at = self._verify_at(inf if self._dirty.urgent else self._dirty.due_at)
+        if now < max(at, self._spared_at()):
             return None
         members = {
             partition: self._members[partition]
@@ -297,8 +298,17 @@ class CommitPlan:
 
     def _late(self, now: float) -> ReadBackRequest | None:
         """A check that commits have kept waiting for an interval: there may always be one due."""
-        late = now >= self._check_at() + self._settings.commit_interval_s
-        return self._check(now) if late else None
+        late_at = self._check_at() + self._settings.commit_interval_s
+        return self._check(now) if now >= max(late_at, self._spared_at()) else None
+
+    def _spared_at(self) -> float:
+        """When a look may go before a commit that somebody waits for.
+
+        One that is not answered holds the commit up for its whole time-out.
+        """
+        if not self._dirty.urgent:
+            return -inf
+        return self._reads.failed_at + self._settings.retry_backoff_max_s
 
     def _check(self, now: float) -> ReadBackRequest | None:
         if now < self._check_at():

@@ -28,6 +28,8 @@ class Reads:
         """Managers whose initial offset is wanted."""
         self.unknown: dict[TopicPartition, Version] = {}
         """Commits of which nobody knows what became."""
+        self.failed_at = -inf
+        """When the group could not be read, if that was so the last time, whoever waits since."""
         self._backoff = backoff
         self._unreadable: dict[TopicPartition, Retry] = {}
         self._group = Retry()
@@ -83,6 +85,7 @@ class Reads:
         failures = result.failures
         group_wide = any(f.info.scope is Scope.GROUP for f in failures.values())
         self._backoff.pace(self._group, now, failed=group_wide)
+        self.failed_at = now if group_wide else -inf
         for partition in members:
             failure = failures.get(partition)
             if failure is None:

@@ -11,12 +11,15 @@ from offsetmgr.manager.bounds import Bounds, Outside
 from tests.sim.run import FINITE_SEEDS, SeedError, run_seed, silence
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from typing import TypeAlias
 
     from offsetmgr.coordinator.base import TopicLog
     from offsetmgr.manager.bounds import Found, LogsRequest
     from offsetmgr.manager.slot import Version
     from offsetmgr.types import TopicPartition
+
+    Rewinds: TypeAlias = Callable[[TopicPartition], bool]
 
 MOST_SEEDS = 300
 
@@ -42,13 +45,15 @@ def test_a_clamp_to_where_the_log_ended_once(monkeypatch: pytest.MonkeyPatch) ->
     """An offset that is moved to ends which were known before it was submitted is found."""
     read = Bounds.read
 
-    def outdated(self: Bounds, request: LogsRequest, logs: Mapping[str, TopicLog]) -> list[Found]:
+    def outdated(
+        self: Bounds, request: LogsRequest, logs: Mapping[str, TopicLog], rewinds: Rewinds
+    ) -> list[Found]:
         before = dict(self._ends)
         return [
             each._replace(outside=each.outside._replace(start=known[0], end=known[1]))
             if each.outside is not None and (known := before.get(each.partition))
             else each
-            for each in read(self, request, logs)
+            for each in read(self, request, logs, rewinds)
         ]
 
     monkeypatch.setattr(Bounds, "read", outdated)
@@ -75,8 +80,10 @@ def test_a_refused_offset_that_goes_out_all_the_same(monkeypatch: pytest.MonkeyP
     """One that is tried again without another look is found."""
     read = Bounds.read
 
-    def forgetful(self: Bounds, request: LogsRequest, logs: Mapping[str, TopicLog]) -> list[Found]:
-        looked = read(self, request, logs)
+    def forgetful(
+        self: Bounds, request: LogsRequest, logs: Mapping[str, TopicLog], rewinds: Rewinds
+    ) -> list[Found]:
+        looked = read(self, request, logs, rewinds)
         for each in looked:
             if each.outside is not None and self.policy == "refuse":
                 self.clear(each.partition, each.version)
@@ -113,9 +120,11 @@ def test_ends_that_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read = Bounds.read
     first: dict[tuple[Bounds, str], TopicLog] = {}
 
-    def stubborn(self: Bounds, request: LogsRequest, logs: Mapping[str, TopicLog]) -> list[Found]:
+    def stubborn(
+        self: Bounds, request: LogsRequest, logs: Mapping[str, TopicLog], rewinds: Rewinds
+    ) -> list[Found]:
         seen = {topic: first.setdefault((self, topic), log) for topic, log in logs.items()}
-        return read(self, request, seen)
+        return read(self, request, seen, rewinds)
 
     monkeypatch.setattr(Bounds, "read", stubborn)
     assert "no log was found to end so" in found()

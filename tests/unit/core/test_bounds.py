@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors import Future
+from offsetmgr.coordinator.base import Failure, PartitionLog, TopicLog
 from offsetmgr.coordinator.memory import Answer, Refuse, Unknown
-from offsetmgr.errors import Fault, OffsetCommitError, OffsetNoticeError
+from offsetmgr.errors import Fault, OffsetCommitError, OffsetNoticeError, error_info
 from offsetmgr.types import StopResult
-from tests.unit.core.core import LOADING, POISON, TIMED_OUT, Core, at, tp
+from tests.unit.core.core import LOADING, POISON, TIMED_OUT, TOPIC_DENIED, Core, at, tp
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from offsetmgr.manager import ManagerHandle
 
 VERIFY_S = 60.0
+LEADER_NOT_AVAILABLE = 5
 ROUND_S = VERIFY_S + 2.0
 
 
@@ -363,3 +367,27 @@ def test_what_was_acknowledged_is_put_back_though_its_log_was_cut(policy: str) -
     core.advance(60.0)
     assert core.holds() == at(11)
     assert not handle.status().dirty
+
+
+@pytest.mark.fault(24)
+@pytest.mark.parametrize("named", [False, True])
+def test_a_rewind_is_not_moved_to_the_start_of_a_log_that_is_gone(*, named: bool) -> None:
+    """A topic made anew begins at 0, whatever start was known before the ends were unreadable."""
+    core, handle = begun("clamp")
+    core.broker.set_log(tp(), 50, 100)
+    handle.submit(11)
+    core.advance(1.1)
+    core.broker.delete_topic("t")
+    core.broker.create_topic("t", 3)
+    core.broker.set_log(tp(), 0, 10)
+    if named:  # which topic it is is known, but its leader is not there yet
+        topic_id = core.broker.topic_logs(["t"])["t"].topic_id
+        unled = PartitionLog(0, 0, Failure(error_info(LEADER_NOT_AVAILABLE)))
+        answer: Future[Mapping[str, TopicLog]] = Future()
+        answer.set({"t": TopicLog({0: unled}, topic_id=topic_id)})
+        core.coordinator.topic_logs = lambda *_, **__: answer  # type: ignore[method-assign]
+    else:
+        core.coordinator.inject("topic_logs", Refuse(TOPIC_DENIED))
+    handle.rewind(3)
+    core.advance(2.0)
+    assert core.holds() == at(3)

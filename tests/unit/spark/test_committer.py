@@ -48,12 +48,10 @@ def committer(client: OffsetClient) -> Iterator[Committer]:
     assert made.close(time.monotonic() + WAIT_S)
 
 
-def snapshot(
-    offset: int, run: str = "r1", batch: int = 0, second: int = 0, query: str = "q"
-) -> Snapshot:
+def snapshot(offset: int, run: str = "r1", batch: int = 0, second: int = 0) -> Snapshot:
     """A query of one partition."""
     sources = (SourceOffsets("KafkaV2[...]", {PLACE: offset}),)
-    return Snapshot(query, run, "orders", f"2026-01-01T00:00:0{second}.000Z", batch, sources, {})
+    return Snapshot("q", run, "orders", f"2026-01-01T00:00:0{second}.000Z", batch, sources, {})
 
 
 def submit(committer: Committer, what: Snapshot) -> None:
@@ -171,15 +169,3 @@ def test_a_closed_client_is_told_once(
     submit(committer, snapshot(3, batch=2))
     assert committer.counts.refused == 2
     assert len([each for each in caplog.messages if each.startswith("not committed")]) == 1
-
-
-def test_who_reads_on_is_held_back_by_no_ended_query(
-    committer: Committer, client: OffsetClient
-) -> None:
-    """Where the query behind ends, its group goes to the other one, which ends with nothing new."""
-    submit(committer, snapshot(100))
-    submit(committer, snapshot(10, query="p"))
-    for query in ("p", "q"):
-        assert committer.wait(committer.end(Run(query, "r1")), time.monotonic() + WAIT_S)
-    assert at(client) == 100
-    assert committer.counts.submitted == 3
