@@ -155,7 +155,7 @@ class Committer:
             if snapshot is not None:
                 self._observe(snapshot)
             if waiting.ended:
-                self._carry_out(self._ledger.end(*waiting.run))
+                self._release(self._ledger.end(*waiting.run))
         except Exception:  # noqa: BLE001 -- the thread must outlive it: other queries need it
             _log.exception("offsets of query %s were not handed over", waiting.run.query_id)
 
@@ -172,9 +172,6 @@ class Committer:
         committed = self._look_up(self._ledger.new_groups(snapshot))
         decision = self._ledger.observe(snapshot, committed)
         self._say(snapshot, decision)
-        self._carry_out(decision)
-
-    def _carry_out(self, decision: Decision) -> None:
         submitted = self._submit(decision.moves)
         self._counts = CommitCounts(
             self._counts.submitted + submitted,

@@ -2,8 +2,9 @@
 
 Within one run a query only goes forward.  A new run may go back: its first position of each
 partition is taken as it is, and counted where it is lower.  Where several sources, of one query
-or of many, read the same partition for the same group, the lowest of them is committed; a query
-that ends holds the others back no longer.
+or of many, read the same partition for the same group, the lowest of them is committed.  A
+query that ends leaves the group where that is until another one goes on: started again without its
+checkpoint it begins there, and must not find itself ahead.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Refusal(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What one snapshot, or the end of a run, comes to."""
+    """What one snapshot comes to."""
 
     moves: Mapping[ManagerKey, Move] = {}
     refused: Mapping[ManagerKey, Refusal] = {}
@@ -58,7 +59,7 @@ class Decision(NamedTuple):
     ungrouped: frozenset[str] = frozenset()
     """Topics that no group was named for."""
     released: frozenset[ManagerKey] = frozenset()
-    """What a run that is over read and nobody reads any more."""
+    """What the run before this one read and nobody reads any more."""
 
 
 @dataclass
@@ -124,23 +125,18 @@ class Ledger:
             lowest = self._submitted[key] = min(self._readers[key].values())
             lower = floor is not None and lowest < floor
             moves[key] = Move(lowest, first or lower, floor if lower else None)
-        moves |= self._freed(key for key in left if key not in positions)
         released = self._released(left)
         return Decision(moves, refused, frozenset(shared), self._ungrouped(snapshot), released)
 
-    def end(self, query_id: str, run_id: str) -> Decision:
-        """A run ended: what only it read is released, what it held back goes on.
-
-        The queries it was holding back may have nothing new to report for long, or for good.
-        """
+    def end(self, query_id: str, run_id: str) -> frozenset[ManagerKey]:
+        """A run ended; return the keys that no query reads any more."""
         run = self._runs.get(query_id)
         if run is None or run.run_id != run_id or run.ended:
-            return Decision()
-        left = self._end(query_id, run)
-        return Decision(self._freed(left), released=self._released(left))
+            return frozenset()
+        return self._released(self._end(query_id, run))
 
     def end_all(self) -> frozenset[ManagerKey]:
-        """End every run where it is; return all keys that were read."""
+        """End every run; return all keys that were read."""
         live = [(query_id, run) for query_id, run in self._runs.items() if not run.ended]
         return frozenset().union(*(self._released(self._end(*each)) for each in live))
 
@@ -180,16 +176,6 @@ class Ledger:
         self._runs.move_to_end(query_id)
         self._forget_ended()
         return left
-
-    def _freed(self, left: Iterable[ManagerKey]) -> dict[ManagerKey, Move]:
-        """Where those who read on are, of what was held back by whoever does so no longer."""
-        moves: dict[ManagerKey, Move] = {}
-        for key in left:
-            lowest = min(self._readers.get(key, {}).values(), default=None)
-            if lowest is not None and lowest > self._submitted[key]:
-                self._submitted[key] = lowest
-                moves[key] = Move(lowest, rewind=False, back_from=None)
-        return moves
 
     def _released(self, left: Iterable[ManagerKey]) -> frozenset[ManagerKey]:
         released = frozenset(key for key in left if key not in self._readers)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.spark.groups import GroupOfTopic, OneGroup
-from offsetmgr.spark.ledger import Decision, GroupTopic, Ledger, Move, Refusal
+from offsetmgr.spark.ledger import GroupTopic, Ledger, Move, Refusal
 from offsetmgr.spark.progress import Snapshot, SourceOffsets
 from offsetmgr.types import ManagerKey, TopicPartition
 
@@ -155,9 +155,9 @@ def test_an_ended_run_releases_what_nobody_else_reads(ledger: Ledger) -> None:
     """Keys are released with their last reader, once."""
     ledger.observe(snapshot({0: 50, 1: 5}), {})
     ledger.observe(snapshot({0: 20}, query="p"), {})
-    assert ledger.end("q", "r1") == Decision(released=frozenset({OTHER}))
-    assert ledger.end("q", "r1") == Decision()
-    assert ledger.end("p", "another run") == Decision()
+    assert ledger.end("q", "r1") == {OTHER}
+    assert ledger.end("q", "r1") == frozenset()
+    assert ledger.end("p", "another run") == frozenset()
     assert ledger.end_all() == {KEY}
     assert ledger.end_all() == frozenset()
 
@@ -168,7 +168,7 @@ def test_the_last_report_of_an_ended_run_is_still_taken(ledger: Ledger) -> None:
     ledger.end("q", "r1")
     last = snapshot({0: 60}, batch=1)
     assert ledger.observe(last, {}).moves == {KEY: Move(60, rewind=False, back_from=None)}
-    assert ledger.end("q", "r1").released == {KEY}
+    assert ledger.end("q", "r1") == {KEY}
 
 
 def test_the_last_report_of_an_ended_run_undoes_nobodys_commit(ledger: Ledger) -> None:
@@ -189,36 +189,12 @@ def test_an_ended_run_holds_nobody_back(ledger: Ledger) -> None:
     assert ledger.observe(snapshot({0: 80}, query="p", batch=1), {}).moves[KEY].offset == 80
 
 
-def test_the_end_of_the_query_behind_brings_the_group_to_who_reads_on(ledger: Ledger) -> None:
-    """What a query was held back for is not left there, though it may report nothing more."""
+def test_the_end_of_the_query_behind_moves_nothing(ledger: Ledger) -> None:
+    """Started again without its checkpoint it begins where the group is: nothing is passed over."""
     ledger.observe(snapshot({0: 100}), {})
     ledger.observe(snapshot({0: 10}, query="p"), {})
-    ended = ledger.end("p", "r1")
-    assert ended == Decision({KEY: Move(100, rewind=False, back_from=None)})
-    assert ledger.end("q", "r1") == Decision(released=frozenset({KEY}))
-
-
-def test_the_end_of_the_query_ahead_moves_nothing(ledger: Ledger) -> None:
-    """The one behind reads on from where it is."""
-    ledger.observe(snapshot({0: 100}), {})
-    ledger.observe(snapshot({0: 10}, query="p"), {})
-    assert ledger.end("q", "r1") == Decision()
-
-
-def test_a_restart_without_a_partition_holds_nobody_back_there(ledger: Ledger) -> None:
-    """What the new run of the query behind reads no longer goes on to who does."""
-    ledger.observe(snapshot({0: 100, 1: 100}), {})
-    ledger.observe(snapshot({0: 10, 1: 10}, query="p"), {})
-    decision = ledger.observe(snapshot({0: 10}, query="p", run="r2", second=1), {})
-    assert {key: move.offset for key, move in decision.moves.items()} == {KEY: 10, OTHER: 100}
-    assert not decision.released
-
-
-def test_queries_that_end_together_end_where_they_are(ledger: Ledger) -> None:
-    """A session that is over leaves its group at the query behind."""
-    ledger.observe(snapshot({0: 100}), {})
-    ledger.observe(snapshot({0: 10}, query="p"), {})
-    assert ledger.end_all() == {KEY}
+    assert not ledger.end("p", "r1")
+    assert ledger.end("q", "r1") == {KEY}
 
 
 def test_a_new_run_releases_what_it_no_longer_reads(ledger: Ledger) -> None:
@@ -244,7 +220,7 @@ EVENTS = st.lists(
 
 @given(EVENTS)
 def test_never_ahead_of_any_reader(events: list[tuple[str, int, int, bool]]) -> None:
-    """A submitted offset is the lowest of the live queries that reported it, whatever they do."""
+    """Whatever queries do, a submitted offset is ahead of no live query that reported it."""
     ledger = Ledger(OneGroup("etl"))
     runs = dict.fromkeys("qp", 0)
     at: dict[str, int] = {}
@@ -261,11 +237,6 @@ def test_never_ahead_of_any_reader(events: list[tuple[str, int, int, bool]]) -> 
             at[query] = now
         assert moves[KEY].offset == min(at.values())
         if ends:
-            ended = ledger.end(query, f"{query}{runs[query]}")
+            ledger.end(query, f"{query}{runs[query]}")
             runs[query] += 1
             del at[query]
-            lowest = min(at.values(), default=None)
-            held_back = lowest is not None and lowest > moves[KEY].offset
-            assert {key: move.offset for key, move in ended.moves.items()} == (
-                {KEY: lowest} if held_back else {}
-            )
