@@ -268,20 +268,25 @@ def _fell(before: Committed, after: Committed) -> bool:
 
 
 def _judge_refusal(verdict: Verdict, trail: _Trail, event: Event, evidence: Evidence) -> None:
-    """Only what is lower may be refused; what a replaced client sent may be higher.
+    """Only what is lower may be refused; what another life of its client sent may be higher.
 
-    The successor knows all that was submitted before it began.
+    A successor knows all that was submitted before it began.  A replaced client knows nothing of
+    its successor, and a service that started since then does not know that it was replaced.
     """
     if event.action == "lower":
         return
-    life = event.tag.life
+    life, starts = event.tag.life, evidence.service_starts
     began_s = evidence.client_starts[event.tag[:2]]
-    if any(
-        tag.life < life
-        and each.offset > event.offset
-        and began_s < each.at_s < event.at_s
-        and _is_believed(trail, each, event.at_s, evidence.service_starts)
+    higher = [
+        (tag, each)
         for tag, each in trail.submitted.items()
+        if each.offset > event.offset and each.at_s < event.at_s
+    ]
+    if any(
+        began_s < each.at_s and _is_believed(trail, each, event.at_s, starts)
+        if tag.life < life
+        else tag.life > life and any(each.at_s < start_s < event.at_s for start_s in starts)
+        for tag, each in higher
     ):
         verdict.revenants += 1
         return

@@ -292,6 +292,19 @@ def test_a_replaced_client_may_be_heard_before_its_successor() -> None:
         assert (story.broken(), story.verdict().revenants) == (rules, not rules)
 
 
+def test_a_replaced_client_is_refused_what_its_successor_has_passed() -> None:
+    """By a service that was started since, and does not know that it was replaced."""
+    for starts, rules in ((True, []), (False, ["rising"])):
+        story = good_story()
+        story.submit(6, 60, life=2)
+        story.commit(6, 60, life=2)
+        if starts:
+            story.service_starts.append(story.now_s + 0.5)
+            story.now_s += 1
+        story.submit(7, 50, "sync", "fail", life=1)
+        assert (story.broken(), story.verdict().revenants) == (rules, int(starts))
+
+
 def test_an_offset_that_kafka_forgot_is_found() -> None:
     """A tombstone in the log, and an answer that is not what the log ends with."""
     story = good_story()
