@@ -40,6 +40,8 @@ class Outbox:
         """Their managers are new, and the service had no room for one when it was asked last."""
         self._no_room: OffsetManagerError | None = None
         """What it said then; None where it has made one since."""
+        self._room = BATCH_LIMIT
+        """So many of them are asked for at once: the service makes all of a request or none."""
         self._parked: dict[ManagerKey, float] = {}
         self._version = 0
         self._sequence = -1
@@ -144,11 +146,12 @@ class Outbox:
         """The next request, if there is one; its partitions are under way from now on.
 
         With `crowded`, the service is asked once more whether it has room for new managers: for
-        these alone, whatever offsets wait for them, so that a refusal is about nothing else.
+        these alone, whatever offsets wait for them, so that a refusal is about nothing else, and
+        for half as many after each refusal, so that what room there is gets used.
         """
         self._unpark(now)
         if crowded and self._crowded:
-            return self._batch(*self._crowded.take(self.limit), submits=False)
+            return self._batch(*self._crowded.take(min(self.limit, self._room)), submits=False)
         if self._to_register:
             return self._batch(*self._to_register.take(self.limit), submits=False)
         if self._to_submit:
@@ -241,7 +244,6 @@ class Outbox:
             has_room = has_room or (held.registered and not was_registered)
         if has_room and self._no_room is not None:
             self._make_room()
-            self.give_back(batch)  # the offsets of what was asked for as a manager alone
         return news
 
     def crowd(self, batch: Batch, error: OffsetManagerError) -> bool:
@@ -253,6 +255,8 @@ class Outbox:
         found = (self._of(batch, item) for item in batch.items)
         if batch.epoch != self.epoch or all(held is None or held.registered for held in found):
             return False
+        if not batch.submits:
+            self._room = max(1, len(batch.items) // 2)
         if self._no_room is None:
             self._no_room = error
             for key, held in self._held.items():
@@ -264,6 +268,7 @@ class Outbox:
     def _make_room(self) -> None:
         """The service has made a manager: all that wait for one may be asked for as usual."""
         self._no_room = None
+        self._room = min(BATCH_LIMIT, 2 * self._room)
         waiting, self._crowded = self._crowded, Ready()
         for key in waiting:
             self._queue(key, self._held[key])
@@ -289,15 +294,18 @@ class Outbox:
                 self._queue(item.key, held)
 
     def _accepted(self, item: Item, held: Held) -> None:
+        was_parked, held.parked = held.parked, False
         held.registered = True
-        held.parked = False
         self._parked.pop(item.key, None)
-        if item.value is None:
-            return
-        held.error = None
-        held.sent = max(held.sent, item.version)
-        if item.version >= held.rewind_version:
-            held.rewind = False
+        # Asked for as a manager alone, though an offset waited for it: that is in no queue.
+        is_owed = item.value is None and item.version > held.settled_version
+        if item.value is not None:
+            held.error = None
+            held.sent = max(held.sent, item.version)
+            if item.version >= held.rewind_version:
+                held.rewind = False
+        if is_owed or was_parked:  # nor is what was submitted while it was parked
+            self._queue(item.key, held)
 
     def _refused(self, item: Item, held: Held, error: OffsetManagerError, now: float) -> bool:
         told = held.error is not None and held.error.code == error.code
@@ -349,7 +357,7 @@ class Outbox:
         """The service no longer knows this client: everything is sent again."""
         self.epoch += 1
         self._parked.clear()
-        self._no_room, self._crowded = None, Ready()
+        self._no_room, self._room, self._crowded = None, BATCH_LIMIT, Ready()
         for key, held in self._held.items():
             held.asked = False
             self._forgotten(key, held)

@@ -45,6 +45,8 @@ class Sender:
         """Sent without an answer: it may have had its effect, so it is repeated as it was."""
         self._uncertain = -1
         """Its sequence."""
+        self._left_last = False
+        """A stop that nobody waits for was sent, and all else has not had its turn since."""
 
     def run(self) -> None:
         """Send until the client is closed or fenced."""
@@ -99,12 +101,19 @@ class Sender:
             outbox.give_back(flight)
         if not core.met or now >= pace.beat_at:
             return "beat"
+        was_left, self._left_last = self._left_last, False
+        if was_left and (batch := self._take(now)):
+            return batch
         if now >= core.left_pace.resume_at and (left := outbox.left.stop(outbox.next_sequence)):
+            self._left_last = True
             return left
-        if outbox.unsent < outbox.limit and now < pace.send_at:
-            return self._until(pace.send_at)
-        batch = outbox.take(now, crowded=now >= core.room_pace.resume_at)
-        return batch or self._until(self._next_at())
+        is_early = outbox.unsent < outbox.limit and now < pace.send_at
+        batch = None if is_early else self._take(now)
+        return batch or self._until(pace.send_at if is_early else self._next_at())
+
+    def _take(self, now: float) -> Batch | None:
+        core = self._core
+        return core.outbox.take(now, crowded=now >= core.room_pace.resume_at)
 
     def _next_at(self) -> float:
         """When there may be something to do though nobody submits anything."""

@@ -49,6 +49,30 @@ def test_what_a_stop_could_not_commit_is_committed(
     assert service.kafka == {KEY: OffsetAndMetadata(5)}
 
 
+def test_stops_take_turns_with_what_else_is_to_be_sent(
+    service: ScriptedService, client: OffsetClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for them: however many there are, an offset waits for one at most."""
+    monkeypatch.setattr(sender, "LEFT_STOP_S", 20.0)
+    holds = [threading.Event() for _ in range(4)]
+    for number in range(len(holds)):
+        client.submit(f"g{number}", {KEY.topic_partition: 5}, sync=True)
+    service.down()
+    client.stop_managers(0.05)
+    service.script("/v1/stop", *[Fault(hold=hold) for hold in holds])
+    service.requests.clear()
+    service.up()
+    for number, hold in enumerate(holds, 1):
+        service.wait_for(
+            lambda: service.paths().count("/v1/stop") > sum(each.is_set() for each in holds)
+        )
+        client.submit("live", {KEY.topic_partition: number})
+        hold.set()
+    assert client.flush().committed == {ManagerKey("live", *KEY[1:]): OffsetAndMetadata(4)}
+    sent = [path for path in service.paths() if path != "/v1/flush"]
+    assert sent == ["/v1/stop", "/v1/offsets"] * len(holds)
+
+
 def test_a_stop_is_repeated_as_it_was(
     service: ScriptedService, client: OffsetClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -390,3 +390,17 @@ def test_an_answer_about_an_earlier_manager_says_nothing_of_the_next(again: str)
     batch = outbox.take(0.0)
     assert batch is not None
     assert batch.submits == (again == "submitted")
+
+
+def test_an_answer_that_ends_a_pause_leaves_the_newer_offset_to_be_sent() -> None:
+    """A manager that somebody else seemed to hold is had after all: what came since is sent."""
+    outbox = Outbox()
+    outbox.submit(A, value(1))
+    first = outbox.take(0.0)
+    assert first is not None
+    rival = ManagerExistsError(str(A), "other")
+    outbox.accept(outbox.take_these([A]), {A.topic_partition: rival}, 0.0)
+    outbox.submit(A, value(2))
+    outbox.accept(first, {}, 0.0)
+    assert outbox.parked_until() is None
+    assert [item.value for item in taken(outbox).items] == [value(2)]

@@ -116,6 +116,19 @@ def test_what_there_was_no_room_for_is_tried_until_there_is(
     assert client.flush().committed[NEW] == value(7)
 
 
+def test_room_for_some_of_a_group_is_used(
+    service: ScriptedService, client: OffsetClient, room: Room
+) -> None:
+    """New managers are asked for in smaller requests, until one fits; the others wait on."""
+    client.submit("g", {("orders", number): 7 for number in (5, 6, 7)})
+    service.wait_for(lambda: bool(room.refused))
+    room.limit = 4
+    service.wait_for(lambda: len(service.taken) == 2)
+    assert len(service.managers) == 4
+    committed, uncommitted = client.flush(timeout=0.5)
+    assert (len(committed), len(uncommitted)) == (4, 1)
+
+
 def test_a_refusal_beside_offsets_that_never_end(
     service: ScriptedService, client: OffsetClient, room: Room
 ) -> None:
@@ -183,6 +196,47 @@ def test_new_managers_are_asked_for_alone() -> None:
     offsets = outbox.take(0.0, crowded=False)
     assert offsets is not None
     assert [(item.key, item.value) for item in offsets.items] == [(NEW, value(2))]
+
+
+def test_an_offset_is_sent_whoever_has_found_that_there_is_room() -> None:
+    """A manager that is asked for alone leaves its offset in no queue until it is made."""
+    outbox = Outbox()
+    outbox.submit(A, value(7))
+    full(outbox)
+    asked = outbox.take(0.0)
+    assert asked is not None
+    assert not asked.submits
+    outbox.submit(B, value(9))
+    sync = outbox.take_these([B])
+    outbox.accept(sync, {}, 0.0)
+    outbox.give_back(sync)
+    outbox.accept(asked, {}, 0.0)
+    later = outbox.take(0.0)
+    assert later is not None
+    assert [(item.key, item.value) for item in later.items] == [(A, value(7))]
+
+
+@pytest.mark.parametrize(("wanted", "limit"), [(3, 2), (1000, 1), (1000, 499), (1000, 999)])
+def test_what_room_there_is_is_found_by_halves(wanted: int, limit: int) -> None:
+    """It takes few refusals, each of which is followed by a pause."""
+    outbox = Outbox()
+    for number in range(wanted):
+        outbox.add(ManagerKey("g", "orders", number))
+    made: set[ManagerKey] = set()
+    refusals = 0
+    while len(made) < limit:
+        batch = outbox.take(0.0)
+        assert batch is not None
+        keys = {item.key for item in batch.items}
+        if len(made | keys) <= limit:
+            made |= keys
+            outbox.accept(batch, {}, 0.0)
+        else:
+            refusals += 1
+            assert refusals <= 4 * wanted.bit_length()
+            assert outbox.crowd(batch, FULL)
+            outbox.give_back(batch)
+    assert outbox.take(0.0)
 
 
 def test_what_is_new_while_there_is_no_room_waits_with_the_others() -> None:
