@@ -239,7 +239,7 @@ class GroupCommitter(PooledActor):
         # Sent first: who waits is noted down while the coordinator works.
         before = self._roster.flight
         self._collect(now)
-        self._plan.hurry()
+        self._plan.hurry(desk.slot.where for desk in desks)
         self._pump()
         if self._roster.flight is not before:
             desks = self._wait_for_flight(desks, ticket, now)
@@ -286,7 +286,7 @@ class GroupCommitter(PooledActor):
                 # Also where it was parked: who asks for a flush wants one more try.
                 dirty.append(desk.slot.where)
         self._plan.mark_all_dirty(dirty, now)
-        self._plan.hurry()
+        self._plan.hurry(desk.slot.where for desk in desks)
         self._pump()
         if ticket is not None:
             ticket.done(left)

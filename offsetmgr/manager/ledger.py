@@ -129,6 +129,13 @@ class Ledger:
         self.keep(partition, found, now)
         self._inherited[partition] = now
 
+    def put_off(self, partition: TopicPartition, now: float) -> None:
+        """What is committed there cannot be looked at now; its age is as unknown as before."""
+        kept = self.kept(partition)
+        if kept is not None:
+            enter = self.inherit if partition in self._inherited else self.keep
+            enter(partition, kept, now)
+
     def drop(self, partition: TopicPartition) -> None:
         """What is committed there is not this group's managers' to keep."""
         self._kept.pop(partition, None)

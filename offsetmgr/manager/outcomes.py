@@ -124,10 +124,9 @@ class Outcomes:
                 self._ledger.postpone(partition, now)
             return None
         if failure.info.retriable:
-            kept = self._ledger.kept(partition)
-            if failure.info.scope is Scope.PARTITION and kept is not None:
+            if failure.info.scope is Scope.PARTITION:
                 # It backs off alone; that it is due to be kept alive as well must not undo that.
-                self._ledger.keep(partition, kept, now)
+                self._ledger.put_off(partition, now)
             return None
         # It cannot be read, so waiting for it would wait for ever.
         del self._reads.unknown[partition]

@@ -112,10 +112,17 @@ class CommitPlan:
         if served:
             self._dirty.mark_all(served, since)
 
-    def hurry(self) -> None:
-        """Somebody waits: everything dirty is due now, past errors forgiven once."""
+    def hurry(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Somebody waits, for ``partitions`` or, with None, for all.
+
+        What is dirty is due now, and past errors are forgiven once; those of reads only where one
+        of these has to be read first.
+        """
         self._dirty.hurry()
-        self._reads.forgive()
+        reads = self._reads
+        reading = bool(reads.unknown or reads.awaiting)
+        if partitions is None or (reading and any(map(reads.must_precede, partitions))):
+            reads.forgive()
 
     def recover(self, members: Mapping[TopicPartition, Member], now: float) -> None:
         """Begin again after a crash: read all that is committed, then commit all that is dirty."""
@@ -271,10 +278,10 @@ class CommitPlan:
 
     def _check_at(self) -> float:
         at = self._ledger.next_check_at(self._settings.recommit_interval_s)
-        return max(at, self._reads.not_before)
+        return max(at, self._reads.look_not_before)
 
     def _verify_at(self, commit_at: float) -> float:
-        return max(self._rounds.at(commit_at), self._reads.not_before)
+        return max(self._rounds.at(commit_at), self._reads.look_not_before)
 
     def _verify(self, now: float) -> ReadBackRequest | None:
         """Whether all that was committed stands, where it is time to look."""

@@ -33,11 +33,18 @@ class Reads:
         self._backoff = backoff
         self._unreadable: dict[TopicPartition, Retry] = {}
         self._group = Retry()
+        self._looks = Retry()
+        """Of reads that nobody waits for."""
 
     @property
     def not_before(self) -> float:
         """When anything may be read again, after an error of the whole group."""
         return self._group.not_before
+
+    @property
+    def look_not_before(self) -> float:
+        """The same for what nobody waits for, which is not hurried by who waits for a commit."""
+        return max(self._group.not_before, self._looks.not_before)
 
     def must_precede(self, partition: TopicPartition) -> bool:
         """Whether the partition has to be read before it is written."""
@@ -84,7 +91,9 @@ class Reads:
         """Pause where the coordinator refused: the group, or single partitions."""
         failures = result.failures
         group_wide = any(f.info.scope is Scope.GROUP for f in failures.values())
-        self._backoff.pace(self._group, now, failed=group_wide)
+        if not group_wide or any(map(self.must_precede, members)):
+            self._backoff.pace(self._group, now, failed=group_wide)
+        self._backoff.pace(self._looks, now, failed=group_wide)
         self.failed_at = now if group_wide else -inf
         for partition in members:
             failure = failures.get(partition)
