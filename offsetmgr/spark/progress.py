@@ -138,10 +138,22 @@ def _decoded(position: object) -> object:
     except (ValueError, RecursionError):
         pass  # not JSON: Spark Connect prints a Python dict instead
     try:
-        return ast.literal_eval(text)
+        return _printed(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         problem = "is neither JSON nor a printed dict"
         raise InvalidValueError("endOffset", position, problem, _FIX) from None
+
+
+def _printed(text: str) -> object:
+    """Read a printed dict; raises as ``ast.parse`` does, and ValueError."""
+    tree = ast.parse(text, mode="eval")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            # To Python "1" "0" is "10": a damaged text would name another partition.
+            quoted = len(node.value) + 2
+            if node.lineno != node.end_lineno or node.end_col_offset != node.col_offset + quoted:
+                raise ValueError(node.value)
+    return ast.literal_eval(tree)
 
 
 def _partition(value: object) -> int:

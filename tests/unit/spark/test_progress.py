@@ -96,6 +96,13 @@ def test_what_is_no_position_is_refused(junk: object) -> None:
         read_offsets(junk)
 
 
+@pytest.mark.parametrize("name", ['"1" "0"', '"1""0"', "'1'\n'0'", "'1' r'0'", r"'\x31'"])
+def test_a_name_in_pieces_is_refused(name: str) -> None:
+    """Python would put them together, to the name of a partition that nobody meant."""
+    with pytest.raises(InvalidValueError, match="neither JSON nor a printed dict"):
+        read_offsets(f"{{'orders': {{{name}: 7}}}}")
+
+
 def test_a_report_may_be_an_object() -> None:
     """A report is read by attributes where it is no mapping."""
     source = SimpleNamespace(description="KafkaV2[Subscribe[t]]", endOffset={"t": {"1": 2}})
