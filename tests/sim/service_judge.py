@@ -69,6 +69,8 @@ class Fate:
     """What the broker holds."""
     late: bool = False
     """Whether that landed after its request had been given up."""
+    orphaned: bool = False
+    """Whether the service was ending then, so that nobody may be left to put it right."""
     applied: set[int] = field(default_factory=set)
     last: dict[str, Rank] = field(default_factory=dict)
     """By client, the newest that took effect in time."""
@@ -117,6 +119,7 @@ class ServiceJudge(Referee):
     def began(self, service: ServiceProcess) -> None:
         """A new life of the service, which knows nothing of the one before."""
         self.heard = Heard()
+        self._service = service
         self._banned.clear()
         self.follow(service.coordinator)
 
@@ -242,6 +245,7 @@ class ServiceJudge(Referee):
                 fate.last.clear()
             fate.applied.add(order)
             fate.current, fate.late = value, late
+            fate.orphaned = late and self._service.draining
 
     def _judge(self, key: ManagerKey, fate: Fate, submit: Submitted) -> None:
         before, value, order = fate.current, submit.value, order_of(submit.value)
@@ -274,7 +278,7 @@ class ServiceJudge(Referee):
     def check_end(self, *, kept: bool) -> None:
         """Nothing acknowledged is lost; with ``kept``, nothing that the service has taken."""
         for key, fate in self.fates.items():
-            if fate.tampered or fate.current is None:
+            if fate.tampered or fate.orphaned or fate.current is None:
                 continue
             submit = self.submits[order_of(fate.current)]
             acked = fate.acked.get(submit.name, NEVER)
@@ -282,7 +286,7 @@ class ServiceJudge(Referee):
                 self.blame(f"{key}: {acked} was acknowledged; at last {fate.current} stands")
         for key, order in self.heard.accepted.items() if kept else ():
             fate = self.fates[key]
-            if order_of(fate.current) == order or fate.tampered or self.rivals:
+            if order_of(fate.current) == order or fate.tampered or fate.orphaned or self.rivals:
                 continue
             if not self._passed(key, order):
                 self.blame(f"{key}: {order} was taken; at last {fate.current} stands")
