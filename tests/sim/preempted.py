@@ -66,7 +66,7 @@ class PreemptedWorld(World):
         handle = self._some_handle()
         newest = None if handle is None else self._newest(handle.key)
         if handle is not None and newest is not None:
-            lower = self._value(_level(newest) - self.rng.randint(0, 6))
+            lower = self._value(_level(newest) - self.rng.randint(1, 6))
             self._offer(handle, lower, rewind=True)
 
     def submit_and_stop(self) -> None:
