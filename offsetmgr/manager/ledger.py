@@ -273,10 +273,14 @@ class Ledger:
         held, lost = self._kept.get(partition), self._lost.get(partition)
         if held is not None:
             self.keep(partition, held[1], now)
-        if lost is not None and lost.departed:
-            self.looked(partition, now)  # nobody is left for whom to try for ever
-        else:
+        if lost is None or not lost.departed:
             self.was_read(partition, now)
+        elif now < lost.since + LATEST_LANDING_S:
+            # Nothing was seen, so the minute of who is gone is not enough.
+            after_s = min(2 * (now - lost.since), LATEST_LANDING_S)
+            lost.check_at, self._look_at = lost.since + after_s, None
+        else:
+            self._end_watch(partition)  # nobody is left for whom to try for ever
 
     def doubts(self, partition: TopicPartition) -> bool:
         """Whether a lost commit may still land there."""

@@ -234,9 +234,7 @@ def test_a_refused_look_waits_for_its_next_turn(ledger: Ledger) -> None:
     assert ledger.doubts(P)
 
 
-def test_a_look_that_is_always_refused_ends_with_the_minute_of_who_is_gone(
-    ledger: Ledger,
-) -> None:
+def test_a_look_that_is_always_refused_ends_after_a_quarter_of_an_hour(ledger: Ledger) -> None:
     """Else nobody would ever be done with a topic that may not be read any more."""
     ledger.lose(P, Version(3, at(13)))
     ledger.depart(P, 200.0)
@@ -244,7 +242,20 @@ def test_a_look_that_is_always_refused_ends_with_the_minute_of_who_is_gone(
     while ledger.waits and len(refused) < 20:
         refused.append(ledger.next_check_at(0.0) - 200.0)
         ledger.postpone(P, 200.0 + refused[-1])
-    assert refused == [10.0, 20.0, 40.0, 60.0]
+    assert refused == [10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 900.0]
+
+
+def test_a_look_that_was_refused_is_made_up_for_after_the_minute_of_who_is_gone(
+    ledger: Ledger,
+) -> None:
+    """Refused ones have shown nothing; the first that is answered then is the last."""
+    ledger.lose(P, Version(3, at(13)))
+    ledger.depart(P, 200.0)
+    for after_s in (10.0, 20.0, 40.0):
+        ledger.postpone(P, 200.0 + after_s)
+    assert ledger.waits
+    ledger.looked(P, 280.0)
+    assert not ledger.waits
 
 
 def test_only_an_undoubted_offset_needs_no_request(ledger: Ledger) -> None:
