@@ -146,6 +146,10 @@ class Judge(Referee):
         # Where a lost commit has just landed, what was acknowledged before is being put back.
         is_quiet = self._system.clock.now() - truth.late_s > 3 * LATEST_LANDING_S
         truth.settled_before = {n for n in truth.submitted if is_quiet and n <= truth.acked}
+        life = self.lives.get(key)
+        if life is not None and life.rewinding and life.newest not in {None, truth.value}:
+            # It waits still, though it is what was committed once before.
+            truth.settled_before.discard(order_of(life.newest))
         truth.submitted.add(truth.tampered_at)
         truth.applied.add(truth.tampered_at)
         truth.value, truth.is_late = value, False
