@@ -1,7 +1,8 @@
 """A batch job as cron runs it every hour: what is new for its group, up to the full hour.
 
 Here it runs twice, with new orders in between; no order is in both reports. A run that fails
-commits nothing, and the next one reads the same again.
+commits nothing, and the next one reads the same again. So that there is something to see, the hours
+here are the next two; under cron `until` is the hour that has just ended.
 """
 
 from __future__ import annotations

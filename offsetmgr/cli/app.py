@@ -78,7 +78,7 @@ def serve(
     Exit status:
       0    everything was committed
       1    did not start
-      3    stopped with offsets that Kafka did not acknowledge; the log names them
+      3    stopped with offsets that Kafka did not acknowledge; the log names the first hundred
       130  a second SIGINT
       143  a second SIGTERM
     """  # noqa: D301 -- \b is typer's mark for lines to keep

@@ -33,10 +33,17 @@ WINDOW: Final = 32
 over the next waits for the interpreter while a thousand groups are being planned, and with eight
 librdkafka runs dry meanwhile: commits of all took a tenth longer so, and no less with 64."""
 
-LATE_LIMIT: Final = 256
-"""Requests of one lane that librdkafka may still hold after their deadline; at the limit nothing
-more is handed over.  They do not count as under way, so that groups of a dead broker do not keep
-those of the others waiting."""
+OVERDUE_S: Final = 0.25
+"""A request that is under way for longer makes room for the next one, and its group queues apart
+until a request of it takes less: groups of a broker that hangs would keep those of the others
+waiting, for as long as their deadlines are away.  Where all are slow nothing changes."""
+
+SLOW_GROUPS: Final = 4_096
+"""How many groups of one lane are known as slow; whose last request is longest ago is forgotten."""
+
+LATE_LIMIT: Final = 1_024
+"""Requests of one lane that librdkafka may hold although they are overdue or given up; at the limit
+nothing more is handed over."""
 
 LEAST_SEND_S: Final = 0.02
 """With less time left a request is not sent any more."""
@@ -99,6 +106,24 @@ class Job(Generic[_R]):
         return max(self.deadline_s - self.lane.clock.now(), 0.0) + LIBRDKAFKA_S
 
 
+class _Queue:
+    """Who waits for whom; dictionaries as ordered sets, which any may leave early."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[Job[Any], None] = {}
+        self.sent: dict[Job[Any], None] = {}
+
+    def next(self, now_s: float) -> Job[Any] | None:
+        """Who is to be sent, if it is anybody's turn; its place is among the sent then."""
+        if len(self.sent) < WINDOW:
+            for job in self.waiting:
+                if job.deadline_s - now_s >= LEAST_SEND_S:
+                    del self.waiting[job]
+                    self.sent[job] = None
+                    return job
+        return None
+
+
 class Lane(Generic[_C]):
     """Takes requests from any thread and answers each by its deadline.
 
@@ -116,9 +141,10 @@ class Lane(Generic[_C]):
         self._troubles = troubles
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
-        # Dictionaries as ordered sets: the first in is the first out, and any may leave early.
-        self._waiting: dict[Job[Any], None] = {}
-        self._sent: dict[Job[Any], None] = {}
+        self._quick = _Queue()
+        self._slow = _Queue()
+        """Of groups whose last request was overdue."""
+        self._slow_groups: dict[str, None] = {}
         self._late: dict[Job[Any], None] = {}
         """Answered at their deadline; librdkafka has them still."""
         self._held: dict[Job[Any], None] = {}
@@ -135,12 +161,12 @@ class Lane(Generic[_C]):
         with self._lock:
             if self._closed:
                 refusal = CLOSED
-            elif len(self._waiting) + len(self._held) >= QUEUE_LIMIT:
+            elif sum(map(len, self._unsent())) >= QUEUE_LIMIT:
                 refusal = QUEUE_FULL
             else:
                 refusal = None
                 hold_s = self._moved.get(job.group, now_s) - now_s
-                (self._held if hold_s > 0 else self._waiting)[job] = None
+                (self._held if hold_s > 0 else self._queue_of(job).waiting)[job] = None
                 self._look_by(job.deadline_s, now_s)
         if refusal is not None:
             job.future.set(job.spoil(Failure(refusal)))
@@ -188,21 +214,30 @@ class Lane(Generic[_C]):
     def wait_idle(self, timeout_s: float) -> None:
         """Wait until all is answered, at most ``timeout_s``."""
         with self._idle:
-            self._idle.wait_for(lambda: not (self._waiting or self._sent or self._held), timeout_s)
+            self._idle.wait_for(lambda: not any((*self._unsent(), *self._sent())), timeout_s)
 
     def abandon(self) -> None:
         """Take no more, and answer all that is left: nobody else will."""
         with self._lock:
             self._closed = True
             # Taken out at once: what is to be told that it was not sent must not be any more.
-            unsent = [*self._waiting, *self._held]
-            self._waiting.clear()
-            self._held.clear()
-            sent = [*self._sent, *self._late]
+            unsent = [job for place in self._unsent() for job in place]
+            for place in self._unsent():
+                place.clear()
+            sent = [job for place in (*self._sent(), self._late) for job in place]
         for job in unsent:
             job.future.set(job.spoil(Failure(CLOSED)))
         for job in sent:
             self.finish(job, job.spoil(Failure(_DESTROYED)) if job.known is None else job.known)
+
+    def _unsent(self) -> tuple[dict[Job[Any], None], ...]:
+        return self._quick.waiting, self._slow.waiting, self._held
+
+    def _sent(self) -> tuple[dict[Job[Any], None], ...]:
+        return self._quick.sent, self._slow.sent
+
+    def _queue_of(self, job: Job[Any]) -> _Queue:
+        return self._slow if job.group in self._slow_groups else self._quick
 
     def _pump(self) -> None:
         while (job := self._next()) is not None:
@@ -210,16 +245,33 @@ class Lane(Generic[_C]):
 
     def _next(self) -> Job[Any] | None:
         with self._lock:
-            if len(self._sent) >= WINDOW or len(self._late) >= LATE_LIMIT:
-                return None
             now_s = self.clock.now()
-            for job in self._waiting:
-                if job.deadline_s - now_s >= LEAST_SEND_S:
-                    del self._waiting[job]
-                    self._sent[job] = None
-                    job.sent_s = now_s
-                    return job
-            return None
+            self._set_overdue_apart(now_s)
+            if len(self._late) + len(self._slow.sent) >= LATE_LIMIT:
+                return None
+            job = self._quick.next(now_s) or self._slow.next(now_s)
+            if job is not None:
+                job.sent_s = now_s
+            elif self._quick.waiting and len(self._quick.sent) >= WINDOW:
+                self._look_by(next(iter(self._quick.sent)).sent_s + OVERDUE_S, now_s)
+            return job
+
+    def _set_overdue_apart(self, now_s: float) -> None:
+        """Let what is overdue take no place of the others; with the lock held."""
+        while job := next(iter(self._quick.sent), None):
+            if now_s - job.sent_s < OVERDUE_S:
+                return
+            del self._quick.sent[job]
+            self._slow.sent[job] = None
+            self._note_pace(job, now_s)
+
+    def _note_pace(self, job: Job[Any], now_s: float) -> None:
+        """Remember whether the group of ``job``, which was sent, is slow; with the lock held."""
+        self._slow_groups.pop(job.group, None)
+        if now_s - job.sent_s >= OVERDUE_S:
+            self._slow_groups[job.group] = None
+            if len(self._slow_groups) > SLOW_GROUPS:
+                del self._slow_groups[next(iter(self._slow_groups))]
 
     def _send(self, job: Job[_R]) -> None:
         pooled: PooledClient[_C] | None = None
@@ -240,7 +292,7 @@ class Lane(Generic[_C]):
         """Give ``job`` its hold of ``pooled``, unless it was answered while that one was made."""
         with self._lock:
             self._late.pop(job, None)
-            wanted = job in self._sent
+            wanted = job in self._quick.sent or job in self._slow.sent
             if wanted:
                 job.client = pooled
         if not wanted:
@@ -250,9 +302,10 @@ class Lane(Generic[_C]):
     def _free(self, job: Job[Any]) -> bool:
         """Take ``job``, which was sent, out of its place; whether it has yet to be answered."""
         with self._lock:
-            unanswered = job in self._sent
-            self._sent.pop(job, None)
-            self._late.pop(job, None)
+            unanswered = job in self._quick.sent or job in self._slow.sent
+            for place in (*self._sent(), self._late):
+                place.pop(job, None)
+            self._note_pace(job, self.clock.now())
             client, job.client = job.client, None
             self._idle.notify_all()
         if client is not None:
@@ -275,24 +328,26 @@ class Lane(Generic[_C]):
         now_s = self.clock.now()
         with self._lock:
             self._look, self._look_at_s = None, inf
-            opened = [*self._waiting, *self._held, *self._sent]
+            opened = [job for place in (*self._unsent(), *self._sent()) for job in place]
             over = [job for job in opened if job.deadline_s <= now_s]
             later = [job.deadline_s for job in opened if job.deadline_s > now_s]
             if later:
                 self._look_by(max(min(later), now_s + LOOK_S), now_s)
         for job in over:
             self._expire(job)
+        self._pump()
 
     def _expire(self, job: Job[_R]) -> None:
         """The deadline has come; for one in no place, an answer came before it just now."""
         with self._lock:
-            place = next((p for p in (self._sent, self._waiting, self._held) if job in p), None)
+            place = next((p for p in (*self._sent(), *self._unsent()) if job in p), None)
             if place is None:
                 return
             del place[job]
-            sent = place is self._sent
+            sent = place is self._quick.sent or place is self._slow.sent
             if sent:
                 self._late[job] = None
+                self._note_pace(job, self.clock.now())
             self._idle.notify_all()
         if not sent:
             job.future.set(job.spoil(Failure(NOT_SENT)))
@@ -301,7 +356,6 @@ class Lane(Generic[_C]):
         self._timers.call_after(stuck_s, partial(self._unstick, job))
         known = job.known
         job.future.set(job.spoil(self._troubles.timed_out()) if known is None else known)
-        self._pump()
 
     def _unstick(self, job: Job[_R]) -> None:
         """Drop what librdkafka holds for too long, and with it, by and by, its client."""
@@ -316,7 +370,7 @@ class Lane(Generic[_C]):
         with self._lock:
             if job in self._held:
                 del self._held[job]
-                self._waiting[job] = None
+                self._queue_of(job).waiting[job] = None
         self._pump()
 
     def _forget_move(self, group: str) -> None:

@@ -47,7 +47,7 @@ class Outside(NamedTuple):
 
     @property
     def nearest(self) -> Version:
-        """The same, moved to the nearest end; its leader epoch is of where it came from."""
+        """The same, moved to the nearest end; its leader epoch, of another place, is left out."""
         value = self.version.value
         offset = min(max(value.offset, self.start), self.end)
         moved = value._replace(offset=offset, leader_epoch=None)

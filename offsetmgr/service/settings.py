@@ -38,9 +38,9 @@ CONFIG_LINE_DOTS: Final = 2_000
 """In one line, a list of brokers included.  tomllib takes time as the square of a name's parts."""
 
 _NOT_SETTINGS: Final = re.compile(
-    # The path of the configuration, the cache of the local Kafka, and what Kubernetes adds for a
-    # Service whose name begins like ours.
-    r"CONFIG|CACHE|PORT|PORT_.+|.+_PORT|.+_PORT_.+|(.+_)?SERVICE_(HOST|PORT)(_.+)?"
+    # The path of the configuration, the cache of the local Kafka, where `spark reconcile` finds the
+    # service, and what Kubernetes adds for a Service whose name begins like ours.
+    r"CONFIG|CACHE|SERVICE|PORT|PORT_.+|.+_PORT|.+_PORT_.+|(.+_)?SERVICE_(HOST|PORT)(_.+)?"
 )
 
 
@@ -49,7 +49,7 @@ DEFAULT_LISTEN: Final = TcpAddress("127.0.0.1", 8741)
 
 @dataclass(frozen=True)
 class Limits:
-    """What the service takes at most; beyond it answers 413 or 429."""
+    """What the service takes at most; beyond it answers 400, 408, 413 or 429."""
 
     body_bytes: int = 8 * 1024 * 1024
     """Of one request's body."""

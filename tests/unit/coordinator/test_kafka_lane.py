@@ -23,6 +23,7 @@ from offsetmgr.coordinator.kafka_client import (
 from offsetmgr.coordinator.kafka_lane import (
     LATE_LIMIT,
     LEAST_SEND_S,
+    OVERDUE_S,
     QUEUE_LIMIT,
     STUCK_S,
     WINDOW,
@@ -132,10 +133,10 @@ def test_full_queue(road: Road) -> None:
 def test_deadline_of_the_unsent(road: Road) -> None:
     """Whose deadline passes before its turn is told that it was never sent, and never is."""
     under_way = [road.job(timeout_s=60) for _ in range(WINDOW)]
-    waiting = road.job(timeout_s=5)
-    road.advance(4.9)
+    waiting = road.job(timeout_s=OVERDUE_S / 2)
+    road.advance(OVERDUE_S / 4)
     assert not waiting.future.done()
-    road.advance(0.1)
+    road.advance(OVERDUE_S / 4)
     assert answers([waiting]) == [NOT_SENT.name]
     assert NOT_SENT.verdict is Verdict.REFUSED
     under_way[0].finish("done")
@@ -179,22 +180,71 @@ def test_an_answer_at_the_deadline(road: Road) -> None:
 
 def test_neighbours_in_time(road: Road) -> None:
     """A place that comes free just before a deadline is not taken for a request of no use."""
-    under_way = [road.job(timeout_s=5) for _ in range(WINDOW)]
-    road.advance(LEAST_SEND_S / 2)
-    waiting = road.job(timeout_s=5)
-    road.advance(5 - LEAST_SEND_S / 2)
-    assert answers(under_way) == ["_TIMED_OUT"] * WINDOW
+    under_way = [road.job() for _ in range(WINDOW)]
+    waiting = road.job(timeout_s=LEAST_SEND_S * 1.5)
+    road.advance(LEAST_SEND_S)
+    under_way[0].finish("done")
+    assert waiting not in road.sent
     road.advance(LEAST_SEND_S)
     assert answers([waiting]) == [NOT_SENT.name]
     assert waiting not in road.sent
 
 
+def test_silent_groups_hold_up_nobody_else(road: Road) -> None:
+    """However many of them there are: their requests take no place of the others."""
+    silent = [road.job(f"silent-{number}") for number in range(3 * WINDOW)]
+    healthy = road.job("healthy")
+    for _ in range(3):
+        assert healthy not in road.sent
+        road.advance(OVERDUE_S)
+    assert road.sent == [*silent, healthy]
+    healthy.finish("done")
+    road.advance(5)
+    assert answers(silent) == ["_TIMED_OUT"] * len(silent)
+    again = [road.job(job.group) for job in silent]
+    assert road.sent[-1] is again[WINDOW - 1]
+    healthy = road.job("healthy")
+    assert road.sent[-1] is healthy
+    for job in again[:WINDOW]:
+        job.finish("done")
+    assert road.sent[-1] is again[2 * WINDOW - 1]
+
+
+def test_a_group_that_answers_again_is_as_good_as_the_others(road: Road) -> None:
+    """What was slow is forgotten with the first request that is not."""
+    slow = road.job("slow")
+    road.advance(OVERDUE_S)
+    slow.finish("done, but late")
+    apart = [road.job("slow") for _ in range(WINDOW + 1)]
+    assert apart[-1] not in road.sent
+    apart[0].finish("done")
+    assert apart[-1] in road.sent
+    silent = [road.job(f"silent-{number}") for number in range(WINDOW - 1)]
+    assert road.job("slow") in road.sent
+    assert road.job("slow") not in road.sent
+    assert silent[-1] in road.sent
+
+
+def test_of_slow_groups_only_so_many_are_known(road: Road) -> None:
+    """The one that was slow longest ago is forgotten first."""
+    with patch("offsetmgr.coordinator.kafka_lane.SLOW_GROUPS", WINDOW):
+        slow = [road.job(f"slow-{number}") for number in range(WINDOW + 1)]
+        for _ in range(2):
+            road.advance(OVERDUE_S)
+        for job in slow:
+            job.finish("done, but late")
+        apart = [road.job(job.group) for job in slow[1:]]
+        assert road.sent[-1] is apart[-1]
+        assert road.job("slow-1") not in road.sent
+        assert road.job("slow-0") in road.sent
+
+
 def test_late_limit(road: Road) -> None:
-    """What librdkafka holds beyond its deadline is limited; at the limit nothing more is sent."""
+    """What is overdue in librdkafka is limited; at the limit nothing more is sent."""
+    for number in range(LATE_LIMIT):
+        road.job(f"silent-{number}", timeout_s=9 + number % 20)
     for _ in range(LATE_LIMIT // WINDOW):
-        for _ in range(WINDOW):
-            road.job(timeout_s=1)
-        road.advance(1)
+        road.advance(OVERDUE_S)
     assert len(road.sent) == LATE_LIMIT
     unlucky = road.job(timeout_s=1)
     assert unlucky not in road.sent
@@ -220,13 +270,14 @@ def test_stuck(road: Road) -> None:
 
 def test_hung_requests_hold_the_lane_no_longer_than_that(road: Road) -> None:
     """However many there are: at the limit others wait until the first has been held STUCK_S."""
+    for number in range(LATE_LIMIT):
+        road.job(f"hung-{number}", timeout_s=LATE_LIMIT / WINDOW * OVERDUE_S)
     for _ in range(LATE_LIMIT // WINDOW):
-        for _ in range(WINDOW):
-            road.job("hung", timeout_s=1)
-        road.advance(1)
+        road.advance(OVERDUE_S)
     hung, passed_s = list(road.sent), road.clock.now()
+    assert len(hung) == LATE_LIMIT
     clients = {id(job.client): job.client for job in hung}.values()
-    others = [road.job("other", timeout_s=60) for _ in range(WINDOW)]
+    others = [road.job(f"other-{number}", timeout_s=60) for number in range(WINDOW)]
     road.advance(STUCK_S - passed_s - 0.01)
     assert road.sent == hung
     road.advance(0.01)

@@ -85,13 +85,14 @@ def test_the_environment_names_the_file_and_its_sections(tmp_path: Path) -> None
 
 
 def test_variables_that_are_not_ours_are_left_alone() -> None:
-    """Kubernetes adds such for a Service of our name; the local Kafka has its cache."""
+    """Kubernetes adds such for a Service of our name; other commands of ours have theirs."""
     env = {
         "OFFSETMGR_PORT": "tcp://10.0.0.1:8741",
         "OFFSETMGR_PORT_8741_TCP_ADDR": "10.0.0.1",
         "OFFSETMGR_SERVICE_HOST": "10.0.0.1",
         "OFFSETMGR_API_SERVICE_PORT_HTTP": "8741",
         "OFFSETMGR_CACHE": "/var/cache",
+        "OFFSETMGR_SERVICE": "http://127.0.0.1:8741",
     }
     assert load(None, env, BOOTSTRAP).listen == TcpAddress("127.0.0.1", 8741)
 
