@@ -27,6 +27,10 @@ DEFAULTS: Final[Mapping[str, object]] = {
     "socket.nagle.disable": True,
     # The default of 10 s would add itself to every outage.
     "reconnect.backoff.max.ms": 1_000,
+    # Else librdkafka begins anew with the first addresses, and without a pause, where no broker is
+    # left: 20 connections or logins a second, for as long as it lasts.  What the lane does with a
+    # client that sits on a request finds brokers that have moved away as well.
+    "metadata.recovery.strategy": "none",
     "log.connection.close": False,
 }
 """Settings of librdkafka that the caller's may replace."""

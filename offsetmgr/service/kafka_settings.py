@@ -75,6 +75,9 @@ ALLOWED: Final = SECRET | {
 }
 """What reaches librdkafka."""
 
+LONGEST_PAUSE_MS: Final = 600_000
+"""Between tries to connect; from an hour on librdkafka (2.16) makes none at all between them."""
+
 FILE_SUFFIX: Final = "_file"
 MASK: Final = "***"
 SECRET_FILE_BYTES: Final = 65_536
@@ -136,6 +139,7 @@ def check_kafka(values: Mapping[str, tuple[object, str]]) -> KafkaSettings:
             checked[secret_key] = _read_secret(value, field)
         elif key in ALLOWED:
             checked[key] = _text(key, value, field)
+            _check_pause(key, checked[key], field)
         else:
             raise _unknown(key, value, field)
     if not checked.get("bootstrap.servers", "").strip():
@@ -168,6 +172,12 @@ def _text(key: str, value: object, field: str) -> str:
         hidden = MASK if key in SECRET else value
         raise InvalidValueError(field, hidden, "holds a control character", "remove it")
     return value
+
+
+def _check_pause(key: str, text: str, field: str) -> None:
+    if key.startswith("reconnect.") and text.isdecimal() and int(text) > LONGEST_PAUSE_MS:
+        fix = f"give at most {LONGEST_PAUSE_MS}, which are ten minutes"
+        raise InvalidValueError(field, text, "is too long a pause", fix)
 
 
 def _read_secret(path: object, field: str) -> str:

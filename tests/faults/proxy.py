@@ -62,6 +62,14 @@ class Proxy:
             for link in self._links:
                 link.swallowing = True
 
+    def turn_to(self, target: str) -> None:
+        """End all connections; new ones go to the broker at ``target``."""
+        where, _, port = target.rpartition(":")
+        with self._lock:
+            self._target = (where, int(port))
+            for link in self._links:
+                link.stop()
+
     def takes_cut(self, api: int) -> bool:
         """Whether this request's response is the one to be cut."""
         with self._lock:

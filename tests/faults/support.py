@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -12,7 +13,7 @@ from offsetmgr.types import TopicPartition
 from tests.unit.core.core import Listener
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from offsetmgr.manager import ManagerHandle
 
@@ -36,6 +37,14 @@ HASTY: Final = CommitSettings(
     retry_backoff_max_s=0.05,
 )
 """Where the answer to a request never comes."""
+
+
+def until(what: str, holds: Callable[[], bool]) -> None:
+    """Wait for what comes by itself."""
+    deadline_s = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline_s, f"not so after {WAIT_S} s: {what}"
+        time.sleep(0.01)
 
 
 class Committing(NamedTuple):

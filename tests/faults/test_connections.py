@@ -9,7 +9,7 @@ import pytest
 
 from offsetmgr.coordinator import kafka_client
 from tests.faults.proxy import Proxy
-from tests.faults.support import HASTY, TOPIC, committing
+from tests.faults.support import HASTY, TOPIC, WAIT_S, committing, until
 from tests.kafka.mock_cluster import OFFSET_COMMIT, OFFSET_FETCH, MockCluster
 
 if TYPE_CHECKING:
@@ -66,3 +66,23 @@ def test_a_half_open_connection_is_found_within_the_socket_timeout(
         assert proxy.connections > before
         assert managers.in_kafka(group) == 2
         assert "_TIMED_OUT" in managers.codes()
+
+
+@pytest.mark.chaos
+@pytest.mark.fault(9)
+def test_brokers_that_have_all_moved_away_are_found_by_the_first_address(group: str) -> None:
+    """Nobody is left at any address that was learned: a new client asks at the configured one."""
+    with MockCluster() as old, MockCluster() as new, Proxy(old.bootstrap_servers) as first:
+        for mock in (old, new):
+            mock.create_topic(TOPIC)
+        with committing(f"127.0.0.1:{first.port}", HASTY) as managers:
+            handle = managers.spawn(group)
+            handle.submit(1)
+            assert managers.flush(handle) is None
+            assert managers.kafka.check(WAIT_S).get(timeout=WAIT_S) is None
+            old.set_down(1)
+            first.turn_to(new.bootstrap_servers)
+            handle.submit(2)
+            assert managers.flush(handle) is None
+            assert new.count(OFFSET_COMMIT) == 1
+            until("well", lambda: managers.kafka.check(1.0).get(timeout=WAIT_S) is None)

@@ -14,11 +14,16 @@ from confluent_kafka.admin import (
     AdminClient,
     ResourcePatternType,
     ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
 )
+from structlog.testing import capture_logs
 
 from offsetmgr.errors import OffsetCommitError
 from tests.conftest import USER
-from tests.faults.support import HASTY, WAIT_S, committing
+from tests.faults.proxy import Proxy
+from tests.faults.support import HASTY, WAIT_S, committing, until
 from tests.service.support import serve_process
 
 if TYPE_CHECKING:
@@ -26,14 +31,16 @@ if TYPE_CHECKING:
     from tests.conftest import TopicFactory
 
 
-def allow(kafka: DevKafka, kind: ResourceType, name: str, operation: AclOperation) -> None:
+def allow(
+    kafka: DevKafka, kind: ResourceType, name: str, operation: AclOperation, user: str = USER
+) -> None:
     """Give the user one right more, and see that the broker goes by it."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     binding = AclBinding(
         kind,
         name,
         ResourcePatternType.LITERAL,
-        f"User:{USER}",
+        f"User:{user}",
         "*",
         operation,
         AclPermissionType.ALLOW,
@@ -80,6 +87,78 @@ def test_a_wrong_password_is_told_once_and_makes_the_service_unready(
         said = [each for each in service.records if each["event"] == "kafka_refuses_credentials"]
         assert len(said) == 1
         assert "not-the-one" not in "".join(service.lines)
+
+
+def refused_at(proxy: Proxy, pause_ms: int) -> dict[str, object]:
+    """A login that the broker behind ``proxy`` refuses, as the listener there knows no users."""
+    return {
+        "bootstrap.servers": f"127.0.0.1:{proxy.port}",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": USER,
+        "sasl.password": "not-the-one",
+        "reconnect.backoff.ms": pause_ms,
+        "reconnect.backoff.max.ms": pause_ms,
+    }
+
+
+@pytest.mark.fault(21)
+def test_a_refused_login_is_told_once_however_often_it_is_tried(
+    kafka: DevKafka, group: str
+) -> None:
+    """Dozens of logins and several requests later there is one line, and one error."""
+    with (
+        Proxy(kafka.bootstrap_servers) as proxy,
+        capture_logs() as logs,
+        committing(refused_at(proxy, pause_ms=10), HASTY) as managers,
+    ):
+        managers.factory.spawn(group, "t", 0).submit(1)
+        until("told", lambda: "_AUTHENTICATION" in managers.codes())
+        logins, requests = proxy.connections, len(managers.told.asked)
+        until(
+            "tried again and again",
+            lambda: proxy.connections > logins + 20 and len(managers.told.asked) > requests + 3,
+        )
+        # Before the first login is over there may be time-outs of which nobody knows more.
+        assert [code for code in managers.codes() if code != "_TIMED_OUT"] == ["_AUTHENTICATION"]
+        said = [each for each in logs if each["event"] == "kafka_refuses_credentials"]
+        assert len(said) == 1
+        assert "not-the-one" not in str(logs)
+
+
+@pytest.mark.fault(21)
+def test_a_refused_login_is_not_tried_for_each_request(kafka: DevKafka, group: str) -> None:
+    """How often it is tried is up to the pauses between connections, not to what is asked."""
+    with (
+        Proxy(kafka.bootstrap_servers) as proxy,
+        committing(refused_at(proxy, pause_ms=600_000), HASTY) as managers,
+    ):
+        managers.factory.spawn(group, "t", 0).submit(1)
+        until("asked", lambda: len(managers.told.asked) > 5)
+        # One of each client: for commits, for fetches and for the cluster.
+        assert 1 <= proxy.connections <= 3
+
+
+@pytest.mark.fault(21)
+def test_a_refused_login_that_is_put_right_in_kafka_needs_no_restart(
+    kafka: DevKafka, new_topic: TopicFactory, group: str
+) -> None:
+    """What waited is committed as soon as the user is known."""
+    topic, user = new_topic(), f"late-{group}"
+    login = kafka.login(USER)
+    given = {**login, "sasl.username": user, "sasl.mechanism": "SCRAM-SHA-512"}
+    allow(kafka, ResourceType.TOPIC, topic, AclOperation.READ, user)
+    allow(kafka, ResourceType.GROUP, group, AclOperation.READ, user)
+    with committing(given, HASTY) as managers:
+        handle = managers.factory.spawn(group, topic, 0)
+        handle.submit(7)
+        until("told", lambda: "_AUTHENTICATION" in managers.codes())
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        made = UserScramCredentialUpsertion(user, info, login["sasl.password"].encode())
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        admin.alter_user_scram_credentials([made])[user].result(WAIT_S)
+        assert managers.flush(handle) is None
+        assert managers.in_kafka(group, topic=topic) == 7
 
 
 @pytest.mark.fault(21)

@@ -12,13 +12,17 @@ from confluent_kafka.admin import AdminClient
 
 from offsetmgr.config import CommitSettings
 from offsetmgr.coordinator.kafka import KafkaCoordinator
+from offsetmgr.errors import OffsetCommitError, Verdict
 from offsetmgr.manager import Factory
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.conftest import create_topic
+from tests.faults.support import HASTY, committing, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from actors import Future
+    from offsetmgr.coordinator.base import CommitResult, FetchResult
     from offsetmgr.devkafka import DevKafka
     from offsetmgr.manager import ManagerHandle
     from offsetmgr.types import StopResult
@@ -110,6 +114,112 @@ def test_a_reset_by_a_tool_is_noticed(
             handle.submit(14)
         assert here.flush(handle).uncommitted is None
         assert here.holds(topic) == OffsetAndMetadata(14 if policy == "overwrite" else 9)
+
+
+@pytest.mark.fault(7)
+def test_each_of_two_services_without_a_fence_is_told_of_the_others_commit(
+    kafka: DevKafka, group: str, new_topic: TopicFactory
+) -> None:
+    """Both commit; whoever finds what is not its own says so, with both offsets."""
+    topic = new_topic()
+    with node(kafka, group) as first, node(kafka, group) as second:
+        first.produce(topic, 40)
+        one = first.factory.spawn(group, topic, 0)
+        one.submit(10)
+        assert first.flush(one).uncommitted is None
+        other = second.factory.spawn(group, topic, 0)
+        assert other.initial_offset(timeout=WAIT_S) == OffsetAndMetadata(10)
+        other.submit(20)
+        assert second.flush(other).uncommitted is None
+        told = first.told(one, "OFFSET_CHANGED_EXTERNALLY")
+        assert "offset 10: somebody else changed it: it is 20 now" in told
+        one.submit(30)
+        assert first.flush(one).uncommitted is None
+        told = second.told(other, "OFFSET_CHANGED_EXTERNALLY")
+        assert "offset 20: somebody else changed it: it is 30 now" in told
+        assert second.holds(topic) == OffsetAndMetadata(30)
+
+
+class Wire:
+    """What goes between a group and its coordinator about one partition, in order."""
+
+    def __init__(self, coordinator: KafkaCoordinator, where: TopicPartition) -> None:
+        """Listen from now on."""
+        self.seen: list[str] = []
+        """``commit 7`` and ``fetch`` as they are sent, ``lost`` and ``read`` as they are answered.
+
+        What only the answer knows stands here before the group hears of it.
+        """
+        commit, fetch = coordinator.commit, coordinator.fetch
+
+        def listening_commit(
+            group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
+        ) -> Future[CommitResult]:
+            if where in offsets:
+                self.seen.append(f"commit {offsets[where].offset}")
+            sent = commit(group, offsets, timeout_s)
+            sent.add_done_callback(committed)
+            return sent
+
+        def committed(done: Future[CommitResult]) -> None:
+            failure = done.get().failures.get(where)
+            if failure is not None and failure.info.verdict is Verdict.UNKNOWN:
+                self.seen.append("lost")
+
+        def listening_fetch(
+            group: str, partitions: Sequence[TopicPartition] | None, timeout_s: float
+        ) -> Future[FetchResult]:
+            self.seen.append("fetch")
+            sent = fetch(group, partitions, timeout_s)
+            sent.add_done_callback(fetched)
+            return sent
+
+        def fetched(done: Future[FetchResult]) -> None:
+            if where in done.get().offsets:
+                self.seen.append("read")
+
+        coordinator.commit = listening_commit  # type: ignore[method-assign]
+        coordinator.fetch = listening_fetch  # type: ignore[method-assign]
+
+    def unread(self) -> list[str]:
+        """Commits that were sent while nobody had read what became of the one before."""
+        doubt, found = False, []
+        for what in self.seen:
+            if doubt and what.startswith("commit"):
+                found.append(what)
+            doubt = what == "lost" or (doubt and what != "read")
+        return found
+
+
+@pytest.mark.fault(2)
+def test_a_commit_that_a_paused_broker_does_not_answer_is_read_back_before_the_next(
+    breakable_kafka: DevKafka, group: str, new_topic: TopicFactory
+) -> None:
+    """It is told as unknown; what is newer waits until that was read, and is committed at last."""
+    topic = new_topic(on=breakable_kafka)
+    with committing(breakable_kafka.bootstrap_servers, HASTY) as managers:
+        handle = managers.spawn(group, topic=topic)
+        handle.submit(1)
+        assert managers.flush(handle) is None
+        wire = Wire(managers.kafka, TopicPartition(topic, 0))
+        breakable_kafka.broker(1).pause()
+        try:
+            handle.submit(2)
+            error = handle.errors().get(timeout=WAIT_S)
+            while not isinstance(error, OffsetCommitError) or error.offset != 2:
+                # On a slow machine the one before was late as well.
+                error = handle.errors().get(timeout=WAIT_S)
+            assert (error.info.verdict, error.retriable) == (Verdict.UNKNOWN, True)
+            handle.submit(3)
+            until("it is read back, more than once", lambda: wire.seen.count("fetch") >= 2)
+            sent = wire.seen.index("commit 2")
+            assert wire.seen[sent : sent + 3] == ["commit 2", "lost", "fetch"]
+        finally:
+            breakable_kafka.broker(1).resume()
+        assert managers.flush(handle) is None
+        assert wire.unread() == []
+        assert "commit 3" in wire.seen
+        until("the newest stands", lambda: managers.in_kafka(group, topic=topic) == 3)
 
 
 @pytest.mark.fault(24)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -13,13 +14,15 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
 from offsetmgr import OffsetClient
+from offsetmgr.devkafka import DevKafka
+from offsetmgr.devkafka.settings import free_ports
 from offsetmgr.errors import OffsetCommitError
+from tests.conftest import create_topic
 from tests.service.support import serve_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from offsetmgr.devkafka import DevKafka
     from tests.conftest import TopicFactory
     from tests.service.support import ServeProcess
 
@@ -81,6 +84,42 @@ def test_an_offset_goes_all_the_way(
         initial = again.initial_offset(timeout=WAIT_S)
         assert initial is not None
         assert initial.offset == 42
+
+
+@pytest.mark.chaos
+@pytest.mark.fault(12)
+def test_a_kafka_that_comes_later_makes_it_ready_and_gets_what_waits(
+    unique_name: str, group: str
+) -> None:
+    """The same process, unready until then, commits what it was given before there was a Kafka."""
+    (port,) = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    topic, offset = unique_name, {"topic": unique_name, "partition": 0, "offset": 7}
+    body: dict[str, Any] = {"group": group, "offsets": [offset]}
+    with (
+        serve_process("--listen", "127.0.0.1:0", "--bootstrap-servers", address) as sidecar,
+        sidecar.http(group) as http,
+    ):
+        sidecar.wait_for("kafka_unreachable")
+        assert http.get("/readyz").status_code == 503
+        assert http.post("/v1/offsets", json=body).json()["accepted"] == 1
+        with DevKafka(ports=[port]) as kafka:
+            create_topic(kafka, topic, 1)
+            deadline = time.monotonic() + WAIT_S
+            while (ready := http.get("/readyz")).status_code != 200:
+                assert time.monotonic() < deadline, f"not ready after {WAIT_S} s: {ready.text}"
+                time.sleep(0.05)  # it asks Kafka by itself, every few seconds
+            assert ready.json()["kafka"] == "ok"
+            flush = {"group": group, "timeout_s": WAIT_S}
+            assert http.post("/v1/flush", json=flush).json()["uncommitted"] == []
+            assert in_kafka(kafka, group, topic, 1) == [7]
+            offset["offset"] = 8
+            body |= {"wait": True, "timeout_s": WAIT_S}
+            assert http.post("/v1/offsets", json=body).json()["uncommitted"] == []
+            assert in_kafka(kafka, group, topic, 1) == [8]
+            started = [each["pid"] for each in sidecar.records if each["event"] == "serving"]
+            assert started == [sidecar.process.pid]
+            assert sidecar.stop() == 0
 
 
 @pytest.mark.fault(5)

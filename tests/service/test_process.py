@@ -171,7 +171,6 @@ def test_systemd_is_told(tmp_path: Path) -> None:
             assert systemd.recv(100) == b"STOPPING=1"
 
 
-@pytest.mark.fault(12)
 def test_systemd_hears_that_it_lives() -> None:
     """As often as its watchdog wants, also while it drains."""
     with (
@@ -219,6 +218,7 @@ def test_a_log_that_nobody_reads_holds_nothing_up() -> None:
             service.kill()
 
 
+@pytest.mark.fault(12)
 def test_it_starts_without_kafka_and_is_not_ready() -> None:
     """Alive, with the reason in /readyz; clients are served, their offsets wait."""
     with serve_process(
@@ -230,8 +230,14 @@ def test_it_starts_without_kafka_and_is_not_ready() -> None:
             assert (ready.status_code, ready.json()["ready"]) == (503, False)
             assert client.get("/livez").status_code == 200
             assert client.post("/v1/offsets", json=GOOD).json()["accepted"] == 1
+            service.wait_for("kafka_unreachable")
+            ready = client.get("/readyz")
+            assert (ready.status_code, ready.json()["ready"]) == (503, False)
+            assert "no answer from Kafka in time" in ready.json()["kafka"]
+            assert "127.0.0.1:1/bootstrap: Connect to" in ready.json()["kafka"]
         assert psutil.Process(service.process.pid).num_threads() <= 64
         assert service.stop() == 3
+        assert service.wait_for("uncommitted")["offset"] == 7
 
 
 def run_command(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:

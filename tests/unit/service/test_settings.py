@@ -128,6 +128,11 @@ BAD = [
     ("kafka.sasl.kerberos.kinit.cmd", "rm -rf /", "is not a setting that may be given"),
     ("kafka.sasl.pasword", "geheim", "did you mean sasl.password?"),
     ("kafka.sasl.password_file", "/run/\0", r"'/run/\x00' is not a path; give the path of a"),
+    (
+        "kafka.reconnect.backoff.max.ms",
+        600_001,
+        "'600001' is too long a pause; give at most 600000",
+    ),
     ("kafka.reconnect.backoff.ms", 2**9_000, "is too large; give a number of at most"),
     ("kafka.client.id", "a\nb", "holds a control character"),
     ("kafka.bootstrap.servers", " ", "kafka.bootstrap.servers is missing"),
