@@ -372,8 +372,8 @@ class Cell:
             self._stopped.set(value=True)
         if parent_waited and self.parent is not None:
             self.parent.signal(CHILDREN_GONE)
-        # Nobody restarts it.  What it was made of knows its ref as a rule: the circle would lie about
-        # until a full collection, and what comes next be strewn over the holes between.
+        # Nobody restarts it.  What it was made of knows its ref as a rule: the circle would lie
+        # about until a full collection, and what comes next be strewn over the holes between.
         self._args, self._kwargs = (), {}
 
     def _cancel_timers(self) -> None:

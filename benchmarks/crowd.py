@@ -1,6 +1,7 @@
 """``python -m benchmarks.crowd``: very many managers in one process, on a real broker.
 
-Each run is a process of its own, whose memory and threads are this crowd's alone.
+Each run is a process of its own, whose memory and threads are this crowd's alone.  It fails, with
+exit status 1 and the figure, where a target is missed, and where not everything is committed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from time import perf_counter, sleep
+from typing import Final, NamedTuple
 
 import psutil
 from rich.console import Console
@@ -24,13 +26,50 @@ from offsetmgr.types import OffsetAndMetadata
 
 TIMEOUT_S = 300.0
 IDLE_S = 60.0
-"""Each group looks once meanwhile at what stands: five times as often as by default."""
+"""Each group looks once meanwhile at what stands: five times as often as by default.  No more often
+in a shorter run either: it would measure the looks."""
 TICKS = 10
+
+MISSED: Final = "target missed: "
+"""Begins each line that tells of one."""
 
 _NOTHING = OffsetAndMetadata(0)
 
 
-def measure(bootstrap_servers: str, groups: int, size: int, idle_s: float) -> None:
+class Figures(NamedTuple):
+    """What a crowd takes, as far as there is a target for it."""
+
+    started_s: float
+    stopped_s: float
+    memory_mb: float
+    """Resident, once all have started or once all have committed, whichever is more."""
+    threads: int
+    idle_percent: float
+    """Of one core."""
+
+
+TARGETS: Final = Figures(15, 15, 700, 64, 5)
+"""What 100,000 managers may take at most."""
+
+_TOLD: Final = (
+    ("started", "s"),
+    ("stopped", "s"),
+    ("resident memory", "MB"),
+    ("threads, with all clients at work", ""),
+    ("idle", "% of a core"),
+)
+
+
+def missed(figures: Figures) -> list[str]:
+    """Which targets ``figures`` miss: a line for each, with both."""
+    return [
+        f"{what}: {round(figure, 2):,} {unit}".rstrip() + f", more than {most:,}"
+        for (what, unit), figure, most in zip(_TOLD, figures, TARGETS, strict=True)
+        if figure > most
+    ]
+
+
+def measure(bootstrap_servers: str, groups: int, size: int, idle_s: float) -> Figures:
     """Start ``groups`` times ``size`` managers, let them idle, commit some, stop all."""
     process = psutil.Process()
     table = Table(
@@ -41,30 +80,43 @@ def measure(bootstrap_servers: str, groups: int, size: int, idle_s: float) -> No
     table.add_column("what")
     table.add_column("figure", justify="right")
     coordinator = KafkaCoordinator({"bootstrap.servers": bootstrap_servers})
-    factory = Factory(coordinator, CommitSettings(verify_interval_s=idle_s))
+    look_s = max(idle_s, IDLE_S)
+    factory = Factory(coordinator, CommitSettings(verify_interval_s=look_s))
     began = perf_counter()
     handles = spawn(factory, [f"crowd-{number}" for number in range(groups)], size)
-    table.add_row("started, all initial offsets known", f"{perf_counter() - began:.1f} s")
-    table.add_row("resident memory", f"{process.memory_info().rss / 2**20:,.0f} MB")
+    started_s = perf_counter() - began
+    table.add_row("started, all initial offsets known", f"{started_s:.1f} s")
+    started_mb = _resident_mb(process)
+    table.add_row("resident memory", f"{started_mb:,.0f} MB")
     # All have something to look at.
     for handle in handles:
         handle.submit(0)
     factory.flush([handle.key for handle in handles], TIMEOUT_S).get()
-    name = f"of a core, when idle, with a look of each group every {idle_s:.0f} s"
-    table.add_row(name, f"{_idle(process, idle_s):.1%}")
+    name = f"of a core, when idle, with a look of each group every {look_s:.0f} s"
+    idle = _idle(process, idle_s)
+    table.add_row(name, f"{idle:.1%}")
     for count in (1, size, 10 * size):
         spent_s = _ticks(process, factory, handles[:count])
         table.add_row(f"a commit of {count:,}, processor time", f"{spent_s * 1000:,.1f} ms")
     spent_s = _ticks(process, factory, handles[::size])
     table.add_row("a commit of one in each group, processor time", f"{spent_s * 1000:,.1f} ms")
-    table.add_row("threads, with all clients at work", str(process.num_threads()))
+    threads = process.num_threads()
+    table.add_row("threads, with all clients at work", str(threads))
+    worked_mb = _resident_mb(process)
+    table.add_row("resident memory, all having committed", f"{worked_mb:,.0f} MB")
     began = perf_counter()
     left = factory.stop(TIMEOUT_S)
-    table.add_row("stopped", f"{perf_counter() - began:.1f} s")
+    stopped_s = perf_counter() - began
+    table.add_row("stopped", f"{stopped_s:.1f} s")
     coordinator.close(TIMEOUT_S)
     if len(left) != groups * size or any(result.uncommitted for result in left.values()):
         raise RuntimeError("not everything was committed and stopped")
     Console(width=110).print(table)
+    return Figures(started_s, stopped_s, max(started_mb, worked_mb), threads, idle * 100)
+
+
+def _resident_mb(process: psutil.Process) -> float:
+    return float(process.memory_info().rss) / 2**20
 
 
 def _idle(process: psutil.Process, idle_s: float) -> float:
@@ -85,15 +137,15 @@ def _ticks(process: psutil.Process, factory: Factory, handles: list[ManagerHandl
     return float(sum(process.cpu_times()[:2]) - before) / TICKS
 
 
-def in_own_process(bootstrap_servers: str, groups: int, size: int, idle_s: float = IDLE_S) -> None:
-    """Measure in a process that does nothing else."""
+def in_own_process(bootstrap_servers: str, groups: int, size: int, idle_s: float = IDLE_S) -> int:
+    """Measure in a process that does nothing else; its exit status."""
     command = [sys.executable, "-m", "benchmarks.crowd", "--brokers", bootstrap_servers]
     command += ["--groups", str(groups), "--size", str(size), "--idle", str(idle_s)]
-    subprocess.run(command, check=True)
+    return subprocess.run(command, check=False).returncode
 
 
-def main() -> None:
-    """Run on a broker of its own, or on ``--brokers``."""
+def main() -> int:
+    """Run on a broker of its own, or on ``--brokers``; the exit status says how it went."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.crowd", description=__doc__)
     parser.add_argument("--brokers", help="a Kafka of yours; without it one is started")
     parser.add_argument("--groups", type=int, default=1_000, help="groups (1,000)")
@@ -102,12 +154,15 @@ def main() -> None:
     options = parser.parse_args()
     with ExitStack() as stack:
         if options.brokers:
-            measure(options.brokers, options.groups, options.size, options.idle)
-            return
+            figures = measure(options.brokers, options.groups, options.size, options.idle)
+            misses = missed(figures)
+            for line in misses:
+                print(f"{MISSED}{line}", file=sys.stderr)
+            return int(bool(misses))
         brokers = stack.enter_context(DevKafka()).bootstrap_servers
         create_topic(brokers, options.size)
-        in_own_process(brokers, options.groups, options.size, options.idle)
+        return in_own_process(brokers, options.groups, options.size, options.idle)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,10 +1,21 @@
-"""The soak's judgement: what counts as growth."""
+"""The soak's judgement: what counts as growth, and what as a day."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.soak import Sample, SoakError, check_growth
+from benchmarks.soak import (
+    CLIENTS,
+    DAY_TICKS,
+    PARTITIONS,
+    Sample,
+    SoakError,
+    check_days,
+    check_growth,
+)
+
+DAY = DAY_TICKS * CLIENTS * PARTITIONS
+"""Offsets committed."""
 
 
 def samples(rss_mb: float, threads: float) -> list[Sample]:
@@ -25,3 +36,16 @@ def test_what_grows_fails(rss_mb: float, threads: float) -> None:
     """Half a megabyte, or a thread, with every sample is a leak."""
     with pytest.raises(SoakError, match="grow"):
         check_growth(samples(rss_mb, threads))
+
+
+@pytest.mark.parametrize(("minutes", "commits"), [(10, DAY), (60, 2 * DAY), (9.9, 0)])
+def test_a_day_in_ten_minutes_passes(minutes: float, commits: int) -> None:
+    """Who runs it for less is told how much it was."""
+    assert check_days(minutes, commits) == commits / DAY
+
+
+@pytest.mark.parametrize("minutes", [10, 60])
+def test_less_than_a_day_in_ten_minutes_or_more_fails(minutes: float) -> None:
+    """Else a service that commits ever more slowly would pass."""
+    with pytest.raises(SoakError, match=f"0.99 days of commits for each group in {minutes} min"):
+        check_days(minutes, int(0.99 * DAY))

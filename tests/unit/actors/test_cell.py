@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -389,3 +391,33 @@ def test_a_nameless_or_deaf_actor_is_refused(
     with pytest.raises(ValueError, match=named):
         sim.spawn(recorder_class, [], **{"name": "r", **options})
     assert sim.actor_count() == 0
+
+
+class Owned:
+    """What an actor is made of, and who knows the actor."""
+
+    ref: ActorRef[Any]
+
+
+class Owner(PooledActor):
+    """Is made of something."""
+
+    def __init__(self, owned: Owned) -> None:
+        super().__init__()
+        self._owned = owned
+
+
+def test_what_an_ended_actor_was_made_of_goes_with_it(sim: SimSystem) -> None:
+    """No collection is needed for it, although it knows the actor."""
+    owned = Owned()
+    owned.ref = sim.spawn(Owner, owned, name="r")
+    sim.run_until_idle()
+    gone = weakref.ref(owned)
+    gc.disable()
+    try:
+        assert owned.ref.stop()
+        sim.run_until_idle()
+        del owned
+        assert gone() is None
+    finally:
+        gc.enable()
