@@ -132,7 +132,10 @@ _ROWS: Final = (
         30, "GROUP_AUTHORIZATION_FAILED", False, _G, _O, _REFUSED,
         "the service lacks READ on the group; grant it, then submit again",
     ),
-    ErrorInfo(31, "CLUSTER_AUTHORIZATION_FAILED", False, _G, _O, _REFUSED, _AUTH),
+    ErrorInfo(
+        31, "CLUSTER_AUTHORIZATION_FAILED", False, _G, _O, _REFUSED,
+        "grant the service's principal what it needs on the cluster",
+    ),
     ErrorInfo(33, "UNSUPPORTED_SASL_MECHANISM", False, _G, _O, _REFUSED, _AUTH),
     ErrorInfo(34, "ILLEGAL_SASL_STATE", False, _G, _O, _REFUSED, _AUTH),
     ErrorInfo(35, "UNSUPPORTED_VERSION", False, _G, _O, _REFUSED, _OLD_BROKER),
@@ -149,7 +152,10 @@ _ROWS: Final = (
     ),
     ErrorInfo(74, "FENCED_LEADER_EPOCH", False, _P, _C, _REFUSED, "the leader epoch is old"),
     ErrorInfo(75, "UNKNOWN_LEADER_EPOCH", True, _P, _B, _REFUSED, _ELECTING),
-    ErrorInfo(79, "MEMBER_ID_REQUIRED", True, _G, _O, _REFUSED, _MEMBERS),
+    ErrorInfo(
+        79, "MEMBER_ID_REQUIRED", True, _G, _O, _REFUSED,
+        "the group takes no commits without a member; joined again under the id that Kafka gives",
+    ),
     ErrorInfo(
         81, "GROUP_MAX_SIZE_REACHED", False, _G, _O, _REFUSED,
         "the group is full; raise the broker's group.max.size, or stop members",

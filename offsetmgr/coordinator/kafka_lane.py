@@ -34,16 +34,20 @@ over the next waits for the interpreter while a thousand groups are being planne
 librdkafka runs dry meanwhile: commits of all took a tenth longer so, and no less with 64."""
 
 OVERDUE_S: Final = 0.25
-"""A request that is under way for longer makes room for the next one, and its group queues apart
-until a request of it takes less: groups of a broker that hangs would keep those of the others
-waiting, for as long as their deadlines are away.  Where all are slow nothing changes."""
+"""A request that is under way for longer is set aside and makes room for the next one: groups of a
+broker that hangs would keep those of the others waiting for as long as their deadlines are away."""
 
-SLOW_GROUPS: Final = 4_096
-"""How many groups of one lane are known as slow; whose last request is longest ago is forgotten."""
+ASIDE_LIMIT: Final = 256
+"""Requests of one lane that may be set aside.  With many more a broker that is merely slow would be
+busy with those that nobody waits for any more."""
+
+SILENT_GROUPS: Final = 4_096
+"""Groups of one lane that are known to be silent, as their last request was never answered: they
+queue apart, until one is.  Whose last request is longest ago is forgotten."""
 
 LATE_LIMIT: Final = 1_024
 """Requests of one lane that librdkafka may hold although they are overdue or given up; at the limit
-nothing more is handed over."""
+nothing more is handed over, and at half of it nothing more of silent groups."""
 
 LEAST_SEND_S: Final = 0.02
 """With less time left a request is not sent any more."""
@@ -133,18 +137,26 @@ class Lane(Generic[_C]):
     """
 
     def __init__(
-        self, slot: ClientSlot[_C], timers: Timers, clock: Clock, troubles: Troubles
+        self,
+        slot: ClientSlot[_C],
+        timers: Timers,
+        clock: Clock,
+        troubles: Troubles,
+        aside_limit: int = ASIDE_LIMIT,
     ) -> None:
+        """``aside_limit`` of 0 sets nothing aside."""
         self._slot = slot
         self._timers = timers
         self.clock = clock
         self._troubles = troubles
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
-        self._quick = _Queue()
-        self._slow = _Queue()
-        """Of groups whose last request was overdue."""
-        self._slow_groups: dict[str, None] = {}
+        self._aside_limit = aside_limit
+        self._queue = _Queue()
+        self._aside: dict[Job[Any], None] = {}
+        """Overdue, but not given up."""
+        self._silent = _Queue()
+        self._silent_groups: dict[str, None] = {}
         self._late: dict[Job[Any], None] = {}
         """Answered at their deadline; librdkafka has them still."""
         self._held: dict[Job[Any], None] = {}
@@ -161,7 +173,7 @@ class Lane(Generic[_C]):
         with self._lock:
             if self._closed:
                 refusal = CLOSED
-            elif sum(map(len, self._unsent())) >= QUEUE_LIMIT:
+            elif len(self._queue_of(job).waiting) + len(self._held) >= QUEUE_LIMIT:
                 refusal = QUEUE_FULL
             else:
                 refusal = None
@@ -197,6 +209,9 @@ class Lane(Generic[_C]):
     def finish(self, job: Job[_R], answer: _R) -> None:
         """Answer ``job``, whose turn is over, unless its deadline did."""
         if self._free(job):
+            if self._silent_groups:
+                with self._lock:
+                    self._silent_groups.pop(job.group, None)
             job.future.set(answer)
         self._pump()
 
@@ -231,13 +246,13 @@ class Lane(Generic[_C]):
             self.finish(job, job.spoil(Failure(_DESTROYED)) if job.known is None else job.known)
 
     def _unsent(self) -> tuple[dict[Job[Any], None], ...]:
-        return self._quick.waiting, self._slow.waiting, self._held
+        return self._queue.waiting, self._silent.waiting, self._held
 
     def _sent(self) -> tuple[dict[Job[Any], None], ...]:
-        return self._quick.sent, self._slow.sent
+        return self._queue.sent, self._aside, self._silent.sent
 
     def _queue_of(self, job: Job[Any]) -> _Queue:
-        return self._slow if job.group in self._slow_groups else self._quick
+        return self._silent if job.group in self._silent_groups else self._queue
 
     def _pump(self) -> None:
         while (job := self._next()) is not None:
@@ -246,32 +261,35 @@ class Lane(Generic[_C]):
     def _next(self) -> Job[Any] | None:
         with self._lock:
             now_s = self.clock.now()
-            self._set_overdue_apart(now_s)
-            if len(self._late) + len(self._slow.sent) >= LATE_LIMIT:
-                return None
-            job = self._quick.next(now_s) or self._slow.next(now_s)
+            self._set_overdue_aside(now_s)
+            overdue = len(self._aside) + len(self._silent.sent) + len(self._late)
+            job = self._queue.next(now_s) if overdue < LATE_LIMIT else None
+            if job is None and overdue < LATE_LIMIT // 2:
+                job = self._silent.next(now_s)
             if job is not None:
                 job.sent_s = now_s
-            elif self._quick.waiting and len(self._quick.sent) >= WINDOW:
-                self._look_by(next(iter(self._quick.sent)).sent_s + OVERDUE_S, now_s)
+            elif self._queue.waiting and self._is_full() and len(self._aside) < self._aside_limit:
+                self._look_by(next(iter(self._queue.sent)).sent_s + OVERDUE_S, now_s)
             return job
 
-    def _set_overdue_apart(self, now_s: float) -> None:
+    def _is_full(self) -> bool:
+        return len(self._queue.sent) >= WINDOW
+
+    def _set_overdue_aside(self, now_s: float) -> None:
         """Let what is overdue take no place of the others; with the lock held."""
-        while job := next(iter(self._quick.sent), None):
+        while self._is_full() and len(self._aside) < self._aside_limit:
+            job = next(iter(self._queue.sent))
             if now_s - job.sent_s < OVERDUE_S:
                 return
-            del self._quick.sent[job]
-            self._slow.sent[job] = None
-            self._note_pace(job, now_s)
+            del self._queue.sent[job]
+            self._aside[job] = None
 
-    def _note_pace(self, job: Job[Any], now_s: float) -> None:
-        """Remember whether the group of ``job``, which was sent, is slow; with the lock held."""
-        self._slow_groups.pop(job.group, None)
-        if now_s - job.sent_s >= OVERDUE_S:
-            self._slow_groups[job.group] = None
-            if len(self._slow_groups) > SLOW_GROUPS:
-                del self._slow_groups[next(iter(self._slow_groups))]
+    def _was_silent(self, group: str) -> None:
+        """Remember that a request of ``group`` was not answered in time; with the lock held."""
+        self._silent_groups.pop(group, None)
+        self._silent_groups[group] = None
+        if len(self._silent_groups) > SILENT_GROUPS:
+            del self._silent_groups[next(iter(self._silent_groups))]
 
     def _send(self, job: Job[_R]) -> None:
         pooled: PooledClient[_C] | None = None
@@ -292,7 +310,7 @@ class Lane(Generic[_C]):
         """Give ``job`` its hold of ``pooled``, unless it was answered while that one was made."""
         with self._lock:
             self._late.pop(job, None)
-            wanted = job in self._quick.sent or job in self._slow.sent
+            wanted = any(job in place for place in self._sent())
             if wanted:
                 job.client = pooled
         if not wanted:
@@ -302,10 +320,9 @@ class Lane(Generic[_C]):
     def _free(self, job: Job[Any]) -> bool:
         """Take ``job``, which was sent, out of its place; whether it has yet to be answered."""
         with self._lock:
-            unanswered = job in self._quick.sent or job in self._slow.sent
+            unanswered = any(job in place for place in self._sent())
             for place in (*self._sent(), self._late):
                 place.pop(job, None)
-            self._note_pace(job, self.clock.now())
             client, job.client = job.client, None
             self._idle.notify_all()
         if client is not None:
@@ -344,10 +361,12 @@ class Lane(Generic[_C]):
             if place is None:
                 return
             del place[job]
-            sent = place is self._quick.sent or place is self._slow.sent
+            sent = any(place is each for each in self._sent())
             if sent:
                 self._late[job] = None
-                self._note_pace(job, self.clock.now())
+                # One that had hardly any time left when its turn came says nothing of its broker.
+                if self.clock.now() - job.sent_s >= OVERDUE_S:
+                    self._was_silent(job.group)
             self._idle.notify_all()
         if not sent:
             job.future.set(job.spoil(Failure(NOT_SENT)))
