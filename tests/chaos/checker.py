@@ -6,9 +6,11 @@ The promises, each a rule here:
 - The committed position never goes back without a rewind, neither to an older submit nor to a
   lower offset.  One thing is counted instead: the service keeps no state, so one that has just
   been started takes a replaced client at its word until it hears of the successor.  What it took
-  before that may also stand in the successor's way.
+  before that may also stand in the successor's way.  Each life of the service excuses one such fall
+  of a key, and nothing that was submitted when it had committed something of the successor.
 - Another is counted too: what the service has given up as unknown may land behind newer commits,
-  which are put back.  Such a commit has kept its group silent for a whole time-out before.
+  which are put back.  Such a commit has kept its group silent for a whole time-out before, or died
+  with the service meanwhile: a silence excuses no more falls of a key than it had room for.
 - What was acknowledged (a sync submit, a close) or told (the committed offsets) was in Kafka by
   then, and is never undone by anything older.
 - At the end each partition stands at the newest that its client submitted.
@@ -18,7 +20,7 @@ The promises, each a rule here:
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
@@ -115,6 +117,10 @@ class _Trail:
     last: tuple[Tag, Committed] | None = None
     newest: tuple[Tag, Committed] | None = None
     """The newest submit committed so far."""
+    believed: set[float] = field(default_factory=set)
+    """Starts of the service that have excused a fall."""
+    landed: Counter[_Silence] = field(default_factory=Counter)
+    """Falls that each silence has excused."""
 
     def reached_s(self, promised: Tag) -> float:
         """When Kafka first had ``promised``, or a newer submit of that life; inf: never."""
@@ -134,11 +140,12 @@ def check(evidence: Evidence) -> Verdict:
         verdict.actions[event.action, event.outcome] += 1
         _follow(verdict, trails[event.key], event)
     commits = list(evidence.commits)
-    silences = _silences(commits, evidence.request_timeout_s)
+    silences = _silences(commits, evidence)
+    heard = _heard(commits, trails)
     for commit in commits:
         verdict.commits += 1
-        key = Key(commit.position.group, commit.position.partition)
-        excuses = _Excuses(evidence.service_starts, silences[key.group], evidence.request_timeout_s)
+        key = _key_of(commit)
+        excuses = _Excuses(evidence, silences[key.group], heard)
         _judge_commit(verdict, trails[key], key, commit, excuses)
     for key, trail in trails.items():
         verdict.acknowledged += len(trail.promises)
@@ -176,26 +183,70 @@ def _follow(verdict: Verdict, trail: _Trail, event: Event) -> None:
             verdict.violations.append(Violation("lower", event.key, what))
 
 
+class _Silence(NamedTuple):
+    """A time without commits of a group, of a whole time-out at least."""
+
+    end_s: float
+    lost: int
+    """Requests that it had room for: one at a time is under way, until it is given up or dies."""
+
+
 class _Excuses(NamedTuple):
     """What may let an older commit come behind a newer one, in one group."""
 
-    service_starts: Collection[float]
-    silences: Collection[float]
-    """When a commit came after none for a whole time-out."""
-    request_timeout_s: float
+    evidence: Evidence
+    silences: Sequence[_Silence]
+    """In their order."""
+    heard: Mapping[str, Sequence[tuple[Event, float]]]
+    """By client, what was committed of all groups, and when: the service had heard it by then."""
+
+    def heard_s(self, life: Tag, since_s: float) -> float:
+        """When a service that began then had surely heard a successor of that life; inf: never."""
+        later = (
+            at_s
+            for submit, at_s in self.heard.get(life.client, ())
+            # What was submitted before may have been taken by the service before.
+            if submit.tag.life > life.life and submit.at_s > since_s
+        )
+        return min(later, default=inf)
 
 
-def _silences(
-    commits: Iterable[Committed], request_timeout_s: float
-) -> Mapping[str, Sequence[float]]:
-    """The ends of the times without commits, by group; only one request is under way in each."""
+def _key_of(commit: Committed) -> Key:
+    return Key(commit.position.group, commit.position.partition)
+
+
+def _silences(commits: Iterable[Committed], evidence: Evidence) -> Mapping[str, Sequence[_Silence]]:
+    """The times without commits, by group; only one request is under way in each."""
     times: dict[str, list[float]] = defaultdict(list)
     for commit in commits:
         times[commit.position.group].append(commit.at_s)
-    return {
-        group: [end for begin, end in pairwise(sorted(each)) if end - begin >= request_timeout_s]
-        for group, each in times.items()
-    }
+    found: dict[str, list[_Silence]] = {group: [] for group in times}
+    for group, each in times.items():
+        for begin_s, end_s in pairwise(sorted(each)):
+            given_up = (end_s - begin_s) // evidence.request_timeout_s
+            if given_up:
+                deaths = sum(begin_s < start_s < end_s for start_s in evidence.service_starts)
+                found[group].append(_Silence(end_s, int(given_up) + deaths))
+    return found
+
+
+def _heard(
+    commits: Iterable[Committed], trails: Mapping[Key, _Trail]
+) -> Mapping[str, Sequence[tuple[Event, float]]]:
+    """The submits that were committed, by client."""
+    heard: dict[str, list[tuple[Event, float]]] = defaultdict(list)
+    for commit in commits:
+        tag, submitted = _tag_of(commit), trails[_key_of(commit)].submitted
+        if tag in submitted:
+            heard[tag.client].append((submitted[tag], commit.at_s))
+    return heard
+
+
+def _tag_of(commit: Committed) -> Tag | None:
+    try:
+        return parse_tag(commit.metadata)
+    except ValueError:
+        return None
 
 
 def _judge_commit(
@@ -207,9 +258,8 @@ def _judge_commit(
     if commit.offset is None:
         blame("forgotten", f"{commit}: it expired, or somebody deleted it")
         return
-    try:
-        tag = parse_tag(commit.metadata)
-    except ValueError:
+    tag = _tag_of(commit)
+    if tag is None:
         blame("unknown", f"{commit} was committed, which no client submitted")
         return
     submit = trail.submitted.get(tag)
@@ -218,7 +268,7 @@ def _judge_commit(
     elif tag in trail.refused:
         blame("refused", f"{commit} was committed, though its submit {submit} was refused")
     what = _backwards(trail, tag, commit)
-    if what and _is_revenant(trail, tag, commit, excuses.service_starts):
+    if what and _is_revenant(trail, tag, commit, excuses):
         verdict.revenants += 1
     elif what and _is_late(trail, tag, commit, excuses):
         verdict.late += 1
@@ -243,11 +293,21 @@ def _backwards(trail: _Trail, tag: Tag, commit: Committed) -> str:
     return ""
 
 
-def _is_revenant(trail: _Trail, tag: Tag, commit: Committed, starts: Collection[float]) -> bool:
+def _is_revenant(trail: _Trail, tag: Tag, commit: Committed, excuses: _Excuses) -> bool:
     """Whether a replaced client speaks to a service that started since its successor's commit."""
-    if trail.newest is None or tag.life >= trail.newest[0].life:
+    submit = trail.submitted.get(tag)
+    if submit is None or trail.newest is None or tag.life >= trail.newest[0].life:
         return False
-    return any(trail.newest[1].at_s < each < commit.at_s for each in starts)
+    goes_on = trail.last is not None and tag >= trail.last[0]
+    for start_s in excuses.evidence.service_starts:
+        if (
+            trail.newest[1].at_s < start_s < commit.at_s
+            and submit.at_s <= excuses.heard_s(tag, start_s) + _CLOCK_S
+            and (goes_on or start_s not in trail.believed)
+        ):
+            trail.believed.add(start_s)
+            return True
+    return False
 
 
 def _is_late(trail: _Trail, tag: Tag, commit: Committed, excuses: _Excuses) -> bool:
@@ -255,12 +315,16 @@ def _is_late(trail: _Trail, tag: Tag, commit: Committed, excuses: _Excuses) -> b
     submit = trail.submitted.get(tag)
     if submit is None or trail.newest is None or tag >= trail.newest[0]:
         return False
-    return any(
-        submit.at_s <= end - excuses.request_timeout_s
-        and end <= trail.newest[1].at_s
-        and commit.at_s <= end + _LATE_S
-        for end in excuses.silences
-    )
+    for silence in excuses.silences:
+        may_be = (
+            submit.at_s <= silence.end_s - excuses.evidence.request_timeout_s
+            and silence.end_s <= trail.newest[1].at_s
+            and commit.at_s <= silence.end_s + _LATE_S
+        )
+        if may_be and trail.landed[silence] < silence.lost:
+            trail.landed[silence] += 1
+            return True
+    return False
 
 
 def _fell(before: Committed, after: Committed) -> bool:

@@ -177,6 +177,82 @@ def test_a_commit_that_was_given_up_may_land_behind_a_newer_one() -> None:
         assert (story.broken(), story.verdict().late) == (rules, not rules)
 
 
+def test_each_life_of_the_service_excuses_one_fall_to_a_replaced_client() -> None:
+    """A second one is an offence, and so is each that follows; what only rises is no second one."""
+    for numbers, starts, rules, counted in (
+        ((2, 3), 1, [], 2),
+        ((3, 2), 1, ["backwards"], 1),
+        ((3, 2), 2, [], 2),
+        ((3, 2, 3, 2, 3, 2), 1, ["backwards"] * 3, 3),
+    ):
+        story = Story()
+        for number in (1, 2, 3):
+            story.submit(number, 10 * number)
+        story.submit(1, 40, life=2)
+        story.commit(1, 40, life=2)
+        for at, number in enumerate(numbers):
+            if at < starts:
+                story.service_starts.append(story.now_s + 0.5)
+            story.commit(number, 10 * number)
+        story.commit(1, 40, life=2)
+        assert (story.broken(), story.verdict().revenants) == (rules, counted)
+
+
+def test_what_a_replaced_client_submits_behind_a_commit_of_its_successor_is_no_excuse() -> None:
+    """Of any partition: the service knows the client by then, unless the one before had sent it."""
+    for known, rules, counted in ((True, ["backwards"] * 2, 0), (False, [], 2)):
+        story = Story()
+        story.submit(1, 10, life=2)
+        story.commit(1, 10, life=2)
+        other = Story()
+        other.now_s = story.now_s
+        if not known:
+            other.submit(2, 20, life=2)
+        start_s = other.now_s + 0.5
+        if known:
+            other.now_s += 1
+            other.submit(2, 20, life=2)
+        other.now_s += 1
+        other.commit(2, 20, life=2)
+        story.now_s = other.now_s
+        for number in (1, 2):
+            story.submit(number, 5)
+            story.commit(number, 5)
+        story.commit(1, 10, life=2)
+        story.service_starts.append(start_s)
+        elsewhere = Key(KEY.group, 1)
+        story.events += [event._replace(key=elsewhere) for event in other.events]
+        (commit,) = other.commits
+        there = commit.position._replace(partition=elsewhere.partition)
+        story.commits.append(commit._replace(position=there))
+        story.standing[elsewhere] = 20
+        assert (story.broken(), story.verdict().revenants) == (rules, counted)
+
+
+def test_a_silence_excuses_no_more_falls_than_it_had_room_for_lost_requests() -> None:
+    """One for each whole time-out, and one for each service that died in it."""
+    for timeouts, deaths, falls, rules in (
+        (1, 0, 1, []),
+        (1, 0, 2, ["backwards"]),
+        (1, 0, 4, ["backwards"] * 3),
+        (1, 1, 2, []),
+        (2, 0, 2, []),
+        (2, 0, 3, ["backwards"]),
+    ):
+        story = Story()
+        story.submit(1, 10)
+        story.commit(1, 10)
+        story.submit(2, 20)
+        story.service_starts += [story.now_s + 0.5] * deaths
+        story.now_s += timeouts * REQUEST_TIMEOUT_S
+        story.submit(3, 30)
+        story.commit(3, 30)
+        for _ in range(falls):
+            story.commit(2, 20)
+            story.commit(3, 30)
+        assert (story.broken(), story.verdict().late) == (rules, falls - len(rules))
+
+
 def test_an_offset_that_falls_without_a_rewind_is_found() -> None:
     """A newer submit of a lower offset is no excuse; a rewind between the two is."""
     story = Story()

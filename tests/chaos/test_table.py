@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from tests.chaos.table import Results, held, results_of, rows
+from tests.chaos.table import Excused, Results, held, results_of, rows
 from tests.faults.catalogue import FAULTS
 
 ROOT = Path(__file__).parents[2]
@@ -43,6 +43,14 @@ def test_the_table_has_a_row_for_each_fault_and_one_for_the_kills() -> None:
     assert len(table) == 1 + len(FAULTS) + 1
     assert max(map(len, table)) <= 125
     assert table[21].split()[0] == "21"
+
+
+def test_the_row_of_the_kills_says_what_was_excused() -> None:
+    """Where they came to their end: an excuse that is used often would hide what breaks."""
+    table = list(rows(ALL_HELD, 10.0, 0, Excused(revenants=12, late=345)))
+    assert "excused 12 of replaced clients, 345 late" in table[-1]
+    assert len(table[-1]) <= 125
+    assert "excused" not in list(rows(ALL_HELD, 10.0, 1))[-1]
 
 
 TESTS = """

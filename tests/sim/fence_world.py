@@ -19,6 +19,7 @@ from offsetmgr.types import TopicPartition
 from tests.sim.fence_judge import SESSION_S, FenceJudge
 from tests.sim.fenced import FencedService
 from tests.sim.processes import Host
+from tests.sim.queues import LOOK_EVERY, look_at_factory, look_at_parts, look_everywhere
 from tests.sim.seats import Seats
 from tests.sim.wires import Wires
 
@@ -33,6 +34,8 @@ STEPS: Final = 30
 
 MOST_SERVICES: Final = 4
 MOST_TIMERS: Final = 400
+MOST_EACH: Final = 4
+"""More seats, questions, connections or requests under way for each group would pile up."""
 
 _PARTITIONS = [TopicPartition("t", number) for number in range(2)]
 _PAUSES_S = (0.0, 0.0, 0.01, 0.3, 1.0, 3.0, SESSION_S + 2.0)
@@ -147,11 +150,14 @@ class FenceWorld:
         self.judge.look()
 
     def _after_step(self, step: Step) -> None:
-        del step
+        # Here, and not only when time has passed: after an outage queues are short again.
+        if step.step % LOOK_EVERY == 0:
+            self._look_at_queues()
         self.judge.check()
 
     def recover(self) -> None:
         """Faults end: who took a group last commits all it has, without any help."""
+        look_everywhere(self.judge, {each.name: each.factory for each in self.living})
         self.mend()
         self.wires.heal()
         self.pass_time(6 * SESSION_S)
@@ -268,3 +274,14 @@ class FenceWorld:
         """Groups go to another broker, which reads them from their log."""
         for group in self.seats.move():
             self.judge.forgotten(group)
+
+    # What must not grow.
+
+    def _look_at_queues(self) -> None:
+        """At what services hold for their groups."""
+        for service in self.living:
+            keeper = service.keeper
+            parts = (service.coordinator, keeper, keeper._finder, keeper._links)
+            look_at_parts(self.judge, service.name, parts, MOST_EACH * len(self.groups))
+            error_limit, partitions = self.settings.error_limit, len(_PARTITIONS)
+            look_at_factory(self.judge, service.factory, error_limit, partitions)

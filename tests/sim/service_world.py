@@ -14,10 +14,16 @@ from unittest import mock
 from offsetmgr.config import CommitSettings
 from offsetmgr.errors import OffsetRegressionError
 from offsetmgr.types import OffsetAndMetadata
-from tests.sim.bounds import largest
 from tests.sim.crowd import Crowd
 from tests.sim.network import Network, StreamWire, Wire
 from tests.sim.processes import Host, Process
+from tests.sim.queues import (
+    LOOK_EVERY,
+    MOST_HELD,
+    look_at_factory,
+    look_at_parts,
+    look_everywhere,
+)
 from tests.sim.referee import WatchedBroker
 from tests.sim.server import DRAIN_S, ServiceProcess
 from tests.sim.service_judge import LEASE_S, ServiceJudge
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
 
     from actors.testing import Step
     from offsetmgr.coordinator.memory import Incident, Request
+    from tests.sim.drivers import Driver
 
 STEPS: Final = 40
 """Things that happen in one run."""
@@ -36,8 +43,9 @@ STEPS: Final = 40
 DAY_S: Final = 86_400.0
 
 MOST_TIMERS: Final = 300
-MOST_HELD: Final = 30
-"""More in any one container of the service or of a client would be a queue that grows."""
+
+LOOK_EVERYWHERE_S: Final = 60.0
+"""Time from one such look to the next."""
 
 _INTERVALS_S = (0.5, 10.0, 20.0)
 _RECOMMIT_S = (0.0, 7.0)
@@ -77,6 +85,10 @@ class ServiceWorld:
             self.system, self.judge, self.broker, self.network, rng, self.pass_time, self._freeze
         )
         self.crowd.calm = calm
+        every = {key.topic_partition for keys in self.crowd.keys.values() for key in keys}
+        self._partitions = len(every)
+        """Of each group."""
+        self._looked_s = 0.0
         self.faults: list[Callable[[], None]] = []
         self.actions = self._draw_actions()
 
@@ -153,14 +165,19 @@ class ServiceWorld:
             self._drained(self.service)
         if self.system.timer_count() > MOST_TIMERS:
             self.judge.blame(f"{self.system.timer_count()} timers")
+        if self.system.clock.now() - self._looked_s > LOOK_EVERYWHERE_S:
+            self._look_everywhere()
         self.judge.check()
 
     def _after_step(self, step: Step) -> None:
-        del step
+        # Here, and not only when time has passed: after an outage queues are short again.
+        if step.step % LOOK_EVERY == 0:
+            self._look_at_queues()
         self.judge.check()
 
     def recover(self) -> None:
         """Faults end: without any help all that a live client holds is committed."""
+        self._look_everywhere()
         self.weather.clear()
         self.network.heal()
         self.crowd.end_zombies()
@@ -172,7 +189,7 @@ class ServiceWorld:
         if self.service is None:  # it was being drained
             self.start_service()
             self.pass_time(15.0)
-        self._look_at_queues()
+        self._look_everywhere()
         for driver in self.crowd.drivers.values():
             if not driver.process.dead and not driver.idle:
                 self.judge.blame(f"{driver.name} still waits for an answer, though all is well")
@@ -291,12 +308,35 @@ class ServiceWorld:
 
     # What must not grow.
 
+    def _running(self) -> list[Driver]:
+        """Drivers whose process is there, older ones and closed ones too."""
+        drivers = (*self.crowd.drivers.values(), *self.crowd.zombies)
+        return [driver for driver in drivers if not driver.process.dead]
+
     def _look_at_queues(self) -> None:
-        roots: dict[str, object] = {d.name: d.client._core for d in self.crowd.living()}
+        """At what clients hold for their partitions, and the service for clients and managers."""
+        for driver in self._running():
+            core, outbox = driver.client._core, driver.client._core.outbox
+            waiting = (outbox._to_submit, outbox._to_register, outbox._crowded, outbox.left._keys)
+            held = (core, outbox, *waiting)
+            look_at_parts(self.judge, driver.process.name, held, len(driver.keys))
+        if self.service is not None:
+            assembly = self.service.assembly
+            registry, hub = assembly.service._registry, assembly.hub
+            clients = registry._clients.values()
+            answers = (client.answers for client in clients)
+            parts = (assembly.service, registry, *clients, *answers, hub, *hub._readers)
+            look_at_parts(self.judge, "service", parts, MOST_HELD)
+            error_limit, partitions = self.settings.error_limit, self._partitions
+            look_at_factory(self.judge, assembly.factory, error_limit, partitions)
+
+    def _look_everywhere(self) -> None:
+        """At all that clients and the service hold."""
+        self._looked_s = self.system.clock.now()
+        roots: dict[str, object] = {
+            each.process.name: each.client._core for each in self._running()
+        }
         if self.service is not None:
             roots["service"] = self.service.assembly.service
             roots["events"] = self.service.assembly.hub
-        for name, root in roots.items():
-            size, path = largest(root)
-            if size > MOST_HELD:
-                self.judge.blame(f"{name}: {size} entries in {path}")
+        look_everywhere(self.judge, roots)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from actors import Future
+from offsetmgr.coordinator.base import Failure
 from offsetmgr.coordinator.fence import keeper as keeper_module
 from offsetmgr.coordinator.fence import wire
 from offsetmgr.coordinator.fence.coordinator import FencedCoordinator
 from offsetmgr.coordinator.fence.keeper import Keeper
-from offsetmgr.coordinator.fence.seat import NOT_SEATED, Seat, Standing
+from offsetmgr.coordinator.fence.seat import JOINING, NOT_SEATED, Seat, Standing
 from tests.sim.run import FENCE_SEEDS, SeedError, run_seed, silence
 
 if TYPE_CHECKING:
@@ -110,6 +111,22 @@ def test_heartbeats_without_need(monkeypatch: pytest.MonkeyPatch) -> None:
     """A seat that is confirmed at every look is found."""
     monkeypatch.setattr(keeper_module, "HEARTBEATS", 1_000)
     assert "more heartbeats" in found()
+
+
+def test_questions_that_pile_up_in_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that keeps what it asks in vain until it has its seat, and none then, is found."""
+    claim = Keeper.claim
+
+    async def keep(self: Keeper, group: str, deadline_s: float) -> Failure | None:
+        failure = await claim(self, group, deadline_s)
+        if failure is None:
+            vars(self).pop("in_vain", None)
+        elif failure == Failure(JOINING):
+            vars(self).setdefault("in_vain", []).append(group)
+        return failure
+
+    monkeypatch.setattr(Keeper, "claim", keep)
+    assert "entries in Keeper.in_vain" in found()
 
 
 def test_an_end_that_waits_for_kafka(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 from unittest import mock
 
 from pykka.messages import ProxyCall
@@ -17,7 +17,14 @@ from offsetmgr.manager import Factory, ManagerHandle
 from offsetmgr.manager.groupwise import Submission
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 from tests.sim.judge import Judge, Life
-from tests.sim.queues import MOST_WAITING, look_at_committers, look_at_managers, look_at_timers
+from tests.sim.queues import (
+    LOOK_EVERY,
+    MOST_WAITING,
+    committers_of,
+    look_at_committers,
+    look_at_managers,
+    look_at_timers,
+)
 from tests.sim.referee import LEVEL, ViolationError
 from tests.sim.weather import REQUEST_TIMEOUT_S, Weather
 
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from actors import Future
+    from actors.testing import Step
     from offsetmgr.coordinator.memory import Incident, Request
 
 STEPS: Final = 45
@@ -96,6 +104,7 @@ class World:
         self.handles: dict[ManagerKey, ManagerHandle] = {}
         self.crashes = rng.random() < 0.5
         self.actions = self._draw_actions()
+        self.system.on_step = self._after_step
 
     @property
     def calm(self) -> bool:
@@ -168,6 +177,12 @@ class World:
             self.system.advance(pause_s)
         self._look_at_queues()
         self.judge.check()
+
+    def _after_step(self, step: Step) -> None:
+        # Here, and not only when time has passed: after an outage queues are short again.
+        if step.step % LOOK_EVERY == 0:
+            self._look_at_queues()
+        self.judge.after_step(step)
 
     def _few_steps(self, count: int) -> None:
         dispatcher = self.system._sim_dispatcher
@@ -387,7 +402,7 @@ class World:
 
     def crash_committer(self) -> None:
         """A committer crashes at a message."""
-        for ref in self._committers().values():
+        for ref in committers_of(self.factory).values():
             ref.try_tell(POISON)
 
     def crash_factory(self) -> None:
@@ -400,11 +415,8 @@ class World:
 
     # What must not grow.
 
-    def _committers(self) -> dict[str, Any]:
-        actor: Any = self.factory._ref.cell._actor
-        return {} if actor is None else actor._committers
-
     def _look_at_queues(self) -> None:
         look_at_timers(self.judge, self.system)
-        look_at_managers(self.judge, self.handles, self.settings.error_limit)
-        look_at_committers(self.judge, self._committers().items(), len(self.keys))
+        desks = (handle._desk for handle in self.handles.values())
+        look_at_managers(self.judge, desks, self.settings.error_limit)
+        look_at_committers(self.judge, committers_of(self.factory), len(self.keys))
