@@ -25,8 +25,8 @@ from offsetmgr.manager import Factory, ManagerHandle
 from offsetmgr.types import OffsetAndMetadata
 
 TIMEOUT_S = 300.0
-IDLE_S = 60.0
-"""Each group looks once meanwhile at what stands: five times as often as by default.  No more often
+IDLE_S = 300.0
+"""Each group looks once meanwhile at what stands, as often as by default.  No more often
 in a shorter run either: it would measure the looks."""
 TICKS = 10
 
