@@ -50,7 +50,7 @@ from offsetmgr.coordinator.kafka_client import (
     committer_slot,
     fetcher_slot,
 )
-from offsetmgr.coordinator.kafka_lane import ASIDE_LIMIT, GivenUpError, Job, Lane
+from offsetmgr.coordinator.kafka_lane import GivenUpError, Job, Lane
 from offsetmgr.coordinator.kafka_logs import ask, id_of, topic_logs, wanted
 from offsetmgr.errors import InvalidValueError
 
@@ -120,7 +120,9 @@ class KafkaCoordinator:
         self._fetch_lane = self._lane(self._fetch_slot)
         # Requests about the cluster go past the groups' queues: a busy group is no sick Kafka.
         # Some take a thread each, so there are no more of them under way than its window.
-        self._cluster_lane = self._lane(self._cluster_slot, aside_limit=0)
+        self._cluster_lane = Lane(
+            self._cluster_slot, self._timers, clock, self._troubles, aside_limit=0
+        )
         self._poll()
 
     # -- the port
@@ -357,8 +359,8 @@ class KafkaCoordinator:
 
     # -- the pool
 
-    def _lane(self, slot: ClientSlot[_C], aside_limit: int = ASIDE_LIMIT) -> Lane[_C]:
-        return Lane(slot, self._timers, self._clock, self._troubles, aside_limit)
+    def _lane(self, slot: ClientSlot[_C]) -> Lane[_C]:
+        return Lane(slot, self._timers, self._clock, self._troubles)
 
     def _lane_of(self, group: str) -> Lane[OffsetCommitter]:
         return self._lanes[zlib.crc32(group.encode()) % len(self._lanes)]

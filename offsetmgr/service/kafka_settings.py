@@ -175,7 +175,7 @@ def _text(key: str, value: object, field: str) -> str:
 
 
 def _check_pause(key: str, text: str, field: str) -> None:
-    if key.startswith("reconnect.") and text.isdecimal() and int(text) > LONGEST_PAUSE_MS:
+    if key.startswith("reconnect.") and text.isdecimal() and float(text) > LONGEST_PAUSE_MS:
         fix = f"give at most {LONGEST_PAUSE_MS}, which are ten minutes"
         raise InvalidValueError(field, text, "is too long a pause", fix)
 

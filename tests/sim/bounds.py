@@ -24,13 +24,14 @@ def largest(root: object) -> tuple[int, str]:
         if id(each) in seen or type(each).__module__ in _APART:
             continue
         seen.add(id(each))
-        if _may_grow(each) and len(each) > found:
+        if may_grow(each) and len(each) > found:
             found, where = len(each), path
         waiting.extend(part for part in _parts(path, each) if not isinstance(part[1], _ATOMS))
     return found, where
 
 
-def _may_grow(each: object) -> TypeGuard[Sized]:
+def may_grow(each: object) -> TypeGuard[Sized]:
+    """Whether it is a container without a limit of its own."""
     if isinstance(each, deque):
         return each.maxlen is None
     return isinstance(each, (dict, list, set))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.sim.bounds import _may_grow, largest
+from tests.sim.bounds import largest, may_grow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -87,7 +87,7 @@ def look_at_parts(judge: Referee, name: str, parts: Iterable[object], most: int)
     """What each of some objects holds itself."""
     for part in parts:
         for what, held in vars(part).items():
-            if _may_grow(held) and len(held) > most:
+            if may_grow(held) and len(held) > most:
                 judge.blame(f"{name}: {len(held)} entries in {type(part).__name__}.{what}")
 
 

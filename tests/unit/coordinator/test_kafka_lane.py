@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
 from sys import getrefcount
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
 
-from actors import Timers
-from actors.testing import ManualClock
 from offsetmgr.coordinator.explain import CLOSED, NOT_SENT, QUEUE_FULL
 from offsetmgr.coordinator.kafka_client import (
     MOVED_WAIT_S,
     ClientSlot,
-    LibrdkafkaLog,
-    Troubles,
-    admin_slot,
 )
 from offsetmgr.coordinator.kafka_lane import (
-    ASIDE_LIMIT,
     LATE_LIMIT,
     LEAST_SEND_S,
     OVERDUE_S,
@@ -30,83 +23,17 @@ from offsetmgr.coordinator.kafka_lane import (
     WINDOW,
     GivenUpError,
     Job,
-    Lane,
 )
 from offsetmgr.errors import Verdict
+from tests.unit.coordinator.road import Road, answers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from confluent_kafka.admin import AdminClient
 
-    from offsetmgr.coordinator.base import Failure
     from offsetmgr.coordinator.kafka_client import PooledClient
 
 GUARD_S = 60.0
 """Against what never comes, not a measure."""
-
-NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
-
-Answer = str
-
-
-def spoil(failure: Failure) -> Answer:
-    """Answer with the failure's name."""
-    return failure.info.name
-
-
-class Road:
-    """A lane whose requests go nowhere until the test finishes them."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.timers = Timers(self.clock)
-        troubles = Troubles()
-        self.slot = admin_slot(NOWHERE, troubles, LibrdkafkaLog(self.clock))
-        self.lane = Lane(self.slot, self.timers, self.clock, troubles)
-        self.sent: list[Job[Answer]] = []
-
-    def job(self, group: str = "g", timeout_s: float = 5.0) -> Job[Answer]:
-        """Make a request and let it take the lane."""
-        job = Job(self.lane, group, self.clock.now() + timeout_s, self.send, spoil)
-        self.lane.submit(job)
-        return job
-
-    def send(self, client: AdminClient, job: Job[Answer]) -> None:
-        """Stand in for the hand-over to librdkafka."""
-        del client
-        self.sent.append(job)
-
-    def advance(self, seconds: float) -> None:
-        """Let time pass."""
-        self.clock.advance(seconds)
-        self.timers.fire_due()
-
-    @contextmanager
-    def while_a_client_is_had(self, happen: Callable[[], None]) -> Iterator[None]:
-        """Have something happen between a request's turn and the client that it gets."""
-
-        def acquire(times: int = 1) -> PooledClient[AdminClient]:
-            pooled = ClientSlot.acquire(self.slot, times)
-            happen()
-            return pooled
-
-        with patch.object(self.slot, "acquire", acquire):
-            yield
-
-
-@pytest.fixture
-def road() -> Iterator[Road]:
-    """An empty lane."""
-    road = Road()
-    yield road
-    road.lane.abandon()
-    road.slot.close(timeout_s=5)
-
-
-def answers(jobs: list[Job[Answer]]) -> list[Answer]:
-    """What the jobs were answered with."""
-    return [job.future.get(timeout=0) for job in jobs]
 
 
 def test_window(road: Road) -> None:
@@ -191,98 +118,6 @@ def test_neighbours_in_time(road: Road) -> None:
     assert waiting not in road.sent
 
 
-def test_silent_groups_hold_up_nobody_else(road: Road) -> None:
-    """However many of them there are: their requests take no place of the others."""
-    silent = [road.job(f"silent-{number}") for number in range(3 * WINDOW)]
-    healthy = road.job("healthy")
-    for _ in range(3):
-        assert healthy not in road.sent
-        road.advance(OVERDUE_S)
-    assert road.sent == [*silent, healthy]
-    healthy.finish("done")
-    road.advance(5)
-    assert answers(silent) == ["_TIMED_OUT"] * len(silent)
-    again = [road.job(job.group) for job in silent]
-    assert road.sent[-1] is again[WINDOW - 1]
-    assert road.job("healthy") is road.sent[-1]
-
-
-def keep_silent(road: Road, groups: Iterable[str]) -> list[Job[Answer]]:
-    """Send a request of each group, which is given up unanswered."""
-    jobs = []
-    for batch in zip(*[iter(groups)] * WINDOW, strict=True):
-        jobs += [road.job(group, timeout_s=OVERDUE_S) for group in batch]
-        road.advance(OVERDUE_S)
-    assert answers(jobs) == ["_TIMED_OUT"] * len(jobs)
-    assert road.sent[-len(jobs) :] == jobs
-    return jobs
-
-
-def test_a_group_that_answers_again_is_as_good_as_the_others(road: Road) -> None:
-    """One answer in time is enough; one that comes later says nothing, nor does no answer."""
-    groups = [f"silent-{number}" for number in range(WINDOW)]
-    given_up = keep_silent(road, groups)
-    given_up[0].finish("done, but late")
-    apart = [road.job(group) for group in groups]
-    waiting = road.job(groups[0], timeout_s=OVERDUE_S)
-    road.advance(OVERDUE_S)
-    assert answers([waiting]) == [NOT_SENT.name]
-    apart[1].finish("done")
-    road.job(groups[2])
-    assert road.job(groups[0]) not in road.sent
-    assert road.job(groups[1]) in road.sent
-
-
-def test_who_had_no_time_left_stays_where_it_was(road: Road) -> None:
-    """A request that is given up as soon as it is sent says nothing of its group."""
-    silent = [f"silent-{number}" for number in range(2 * WINDOW)]
-    keep_silent(road, silent)
-    hasty = [road.job(group, LEAST_SEND_S * 2) for group in (silent[0], "healthy")]
-    road.advance(LEAST_SEND_S * 2)
-    assert answers(hasty) == ["_TIMED_OUT"] * 2
-    apart = [road.job(group) for group in silent[WINDOW:]]
-    assert road.sent[-1] is apart[-1]
-    assert road.job(silent[0]) not in road.sent
-    assert road.job("healthy") in road.sent
-
-
-def test_of_silent_groups_only_so_many_are_known(road: Road) -> None:
-    """The one that was silent longest ago is forgotten first."""
-    with patch("offsetmgr.coordinator.kafka_lane.SILENT_GROUPS", WINDOW):
-        groups = [f"silent-{number}" for number in range(2 * WINDOW)]
-        keep_silent(road, groups)
-        apart = [road.job(group) for group in groups[WINDOW:]]
-        assert road.sent[-1] is apart[-1]
-        assert road.job(groups[-1]) not in road.sent
-        assert road.job(groups[0]) in road.sent
-
-
-def test_only_so_many_are_set_aside(road: Road) -> None:
-    """Else a broker that is merely slow would answer what nobody waits for any more."""
-    jobs = [road.job(f"slow-{number}", timeout_s=60) for number in range(ASIDE_LIMIT + 2 * WINDOW)]
-    for _ in range(ASIDE_LIMIT // WINDOW + 5):
-        road.advance(OVERDUE_S)
-    assert road.sent == jobs[: ASIDE_LIMIT + WINDOW]
-    jobs[0].finish("done")
-    assert road.sent == jobs[: ASIDE_LIMIT + WINDOW + 1]
-
-
-def test_late_limit(road: Road) -> None:
-    """What is overdue in librdkafka is limited; half of it is room for groups that answer."""
-    silent = [f"silent-{number}" for number in range(LATE_LIMIT // 2)]
-    given_up = keep_silent(road, silent)
-    unlucky = road.job(silent[0], timeout_s=60)
-    assert unlucky not in road.sent
-    given_up += keep_silent(road, [f"other-{number}" for number in range(LATE_LIMIT // 2)])
-    last = road.job("healthy", timeout_s=60)
-    assert last not in road.sent
-    given_up[0].finish("done")
-    assert last in road.sent
-    for job in given_up:
-        job.finish("done")
-    assert unlucky in road.sent
-
-
 def test_stuck(road: Road) -> None:
     """A client that sits on a request is given up, unused by others, and its place is free."""
     stuck = road.job(timeout_s=5)
@@ -299,24 +134,6 @@ def test_stuck(road: Road) -> None:
     assert first.holders == 0
 
 
-def test_hung_requests_hold_the_lane_no_longer_than_that(road: Road) -> None:
-    """However many there are: at the limit others wait until the first has been held STUCK_S."""
-    hung = keep_silent(road, [f"hung-{number}" for number in range(LATE_LIMIT)])
-    passed_s = road.clock.now()
-    clients = {id(job.client): job.client for job in hung}.values()
-    others = [road.job(f"other-{number}", timeout_s=60) for number in range(WINDOW)]
-    road.advance(STUCK_S - passed_s - 0.01)
-    assert road.sent == hung
-    road.advance(0.01)
-    assert [job.client for job in hung[:WINDOW]] == [None] * WINDOW
-    assert road.sent == [*hung, *others]
-    road.advance(passed_s)
-    assert [job.client for job in hung] == [None] * LATE_LIMIT
-    for job in others:
-        job.finish("done")
-    assert [client.holders for client in clients if client] == [0]
-
-
 def test_deadline_while_a_detail_is_looked_up(road: Road) -> None:
     """Where the answer is known but for a detail, the deadline tells it, not "unknown"."""
     job = road.job()
@@ -328,7 +145,7 @@ def test_deadline_while_a_detail_is_looked_up(road: Road) -> None:
 def test_a_client_that_refuses(road: Road) -> None:
     """A request that librdkafka does not take is answered as not sent; the next one is sent."""
 
-    def refuse(client: AdminClient, job: Job[Answer]) -> None:
+    def refuse(client: AdminClient, job: Job[str]) -> None:
         raise ValueError(client, job)
 
     bad = Job(road.lane, "g", 5.0, refuse, lambda failure: f"{failure.info.name} {failure.detail}")

@@ -133,6 +133,7 @@ BAD = [
         600_001,
         "'600001' is too long a pause; give at most 600000",
     ),
+    ("kafka.reconnect.backoff.ms", "9" * 5_000, "(5000 characters) is too long a pause"),
     ("kafka.reconnect.backoff.ms", 2**9_000, "is too large; give a number of at most"),
     ("kafka.client.id", "a\nb", "holds a control character"),
     ("kafka.bootstrap.servers", " ", "kafka.bootstrap.servers is missing"),
