@@ -377,6 +377,15 @@ class TestMock:
             assert not any(future.done() for future in held)
             kafka.close(timeout_s=0.0)
 
+    def test_questions_about_a_silent_cluster_take_no_more_threads_than_places(self) -> None:
+        """Each takes one while it is asked; the others wait for their deadline unasked."""
+        with MockCluster() as mock, coordinator(mock.bootstrap_servers, clients=1) as kafka:
+            assert kafka.check(WAIT_S).get(timeout=WAIT_S) is None
+            mock.set_round_trip(rtt_ms=60_000)
+            asked = [kafka.check(DEADLINE_S) for _ in range(2 * WINDOW)]
+            assert "NOT_SENT" in {name_of(each.get(timeout=WAIT_S)) for each in asked}
+            kafka.close(timeout_s=0.0)
+
     @pytest.mark.fault(9)
     def test_broker_down_and_up(self, group: str) -> None:
         """A coordinator that goes and comes back is found again, and the process is there to see.
