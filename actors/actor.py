@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar
 
 import pykka
+from pykka.messages import ProxyCall, ProxyGetAttr, ProxySetAttr, _ActorStop
 
 from actors.future import Future
 from actors.supervision import DEFAULT, Directive, Supervision
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["PooledActor"]
 
 A = TypeVar("A", bound="PooledActor")
+
+# What pykka handles itself; asked once for all of them, as nearly every message is another.
+_OF_PYKKA: Final = (ProxyCall, ProxyGetAttr, ProxySetAttr, _ActorStop)
 
 
 class PooledActor(pykka.Actor):
@@ -166,7 +170,9 @@ class PooledActor(pykka.Actor):
 
     def handle(self, message: object) -> object:
         """Handle one message, pykka's proxy calls included; for the runtime alone."""
-        return self._handle_receive(message)
+        if isinstance(message, _OF_PYKKA):
+            return self._handle_receive(message)
+        return self.on_receive(message)
 
     def _stop(self) -> None:
         self.stop()

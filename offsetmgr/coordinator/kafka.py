@@ -13,7 +13,6 @@ admin client of confluent-kafka's; for the others see ``librdkafka.py``.
 from __future__ import annotations
 
 import threading
-import zlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -51,6 +50,7 @@ from offsetmgr.coordinator.kafka_client import (
     fetcher_slot,
 )
 from offsetmgr.coordinator.kafka_lane import GivenUpError, Job, Lane
+from offsetmgr.coordinator.kafka_lanes import Lanes
 from offsetmgr.coordinator.kafka_logs import ask, id_of, topic_logs, wanted
 from offsetmgr.errors import InvalidValueError
 
@@ -116,7 +116,8 @@ class KafkaCoordinator:
         checked(config, self._cluster_slot)
         self._fetch_slot = fetcher_slot(config)
         self._timers = ThreadTimers(clock, name="kafka-deadlines")
-        self._lanes = [self._lane(slot) for slot in self._slots]
+        self._commit_lanes = [self._lane(slot) for slot in self._slots]
+        self._lanes = Lanes(self._commit_lanes)
         self._fetch_lane = self._lane(self._fetch_slot)
         # Requests about the cluster go past the groups' queues: a busy group is no sick Kafka.
         # Some take a thread each, so there are no more of them under way than its window.
@@ -174,7 +175,7 @@ class KafkaCoordinator:
             answered = partial(_guarded, job, partial(self._committed, job))
             client.commit(group, offsets, job.librdkafka_timeout_s(), answered)
 
-        return self._submit(self._lane_of(group), group, timeout_s, send, spoil)
+        return self._submit(self._lanes.of(group), group, timeout_s, send, spoil)
 
     def topic_logs(
         self,
@@ -203,7 +204,8 @@ class KafkaCoordinator:
         return self._submit(self._cluster_lane, "", timeout_s, send, spoil)
 
     def release(self, group: str) -> None:
-        """Nothing is kept for a group."""
+        """Forget which client commits for ``group``."""
+        self._lanes.release(group)
 
     def members(self, group: str, timeout_s: float) -> Future[str]:
         """Who the live members of ``group`` are, in words; empty where that cannot be told."""
@@ -243,7 +245,7 @@ class KafkaCoordinator:
         What is not answered by then is: as refused where it was never sent, else as unknown.
         """
         deadline_s = self._clock.now() + timeout_s
-        lanes: list[Lane[Any]] = [*self._lanes, self._fetch_lane, self._cluster_lane]
+        lanes: list[Lane[Any]] = [*self._commit_lanes, self._fetch_lane, self._cluster_lane]
         for lane in lanes:
             lane.close()
         for lane in lanes:
@@ -361,9 +363,6 @@ class KafkaCoordinator:
 
     def _lane(self, slot: ClientSlot[_C]) -> Lane[_C]:
         return Lane(slot, self._timers, self._clock, self._troubles)
-
-    def _lane_of(self, group: str) -> Lane[OffsetCommitter]:
-        return self._lanes[zlib.crc32(group.encode()) % len(self._lanes)]
 
     def _submit(
         self,

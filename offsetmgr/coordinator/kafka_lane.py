@@ -255,13 +255,15 @@ class Lane(Generic[_C]):
         return self._silent if job.group in self._silent_groups else self._queue
 
     def _pump(self) -> None:
-        while (job := self._next()) is not None:
+        # Looked at without the lock: whoever puts in another one pumps as well.
+        while (self._queue.waiting or self._silent.waiting) and (job := self._next()) is not None:
             self._send(job)
 
     def _next(self) -> Job[Any] | None:
         with self._lock:
             now_s = self.clock.now()
-            self._set_overdue_aside(now_s)
+            if self._is_full():
+                self._set_overdue_aside(now_s)
             overdue = len(self._aside) + len(self._silent.sent) + len(self._late)
             job = self._queue.next(now_s) if overdue < LATE_LIMIT else None
             if job is None and overdue < LATE_LIMIT // 2:

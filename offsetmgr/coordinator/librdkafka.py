@@ -20,7 +20,6 @@ import ctypes
 import struct
 import threading
 from abc import ABC, abstractmethod
-from contextlib import contextmanager
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -28,7 +27,7 @@ import structlog
 from confluent_kafka import cimpl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 PRODUCER: Final = 0
 """``RD_KAFKA_PRODUCER``."""
@@ -172,16 +171,21 @@ _WAITING: Final = frozenset({"destroy_flags", "metadata", "new", "queue_poll"})
 """Functions that wait.  The others keep the interpreter's lock: to give it away and queue up for it
 again, among the threads of all clients, takes far longer than such a call."""
 
+_NOW: Final = "queue_poll_now"
+"""``queue_poll`` for who does not wait, and so keeps the lock too."""
+
 
 class Library:
     """The librdkafka that confluent-kafka is linked with, whichever that is: ``rd_kafka_*``."""
 
     def __init__(self) -> None:
         waiting, quick = ctypes.CDLL(cimpl.__file__), ctypes.PyDLL(cimpl.__file__)
-        for name, (result, arguments) in _SIGNATURES.items():
+        for name in (*_SIGNATURES, _NOW):
             library = waiting if name in _WAITING else quick
-            function = getattr(library, f"rd_kafka_{name}")
-            function.restype, function.argtypes = result, arguments
+            called = name.removesuffix("_now")
+            # Each is an object of its own, of the same function.
+            function = library[f"rd_kafka_{called}"]
+            function.restype, function.argtypes = _SIGNATURES[called]
             setattr(self, name, function)
 
     def __getattr__(self, name: str) -> Any:
@@ -189,6 +193,7 @@ class Library:
 
 
 _T = TypeVar("_T")
+_E = TypeVar("_E")
 
 
 class Handle(ABC, Generic[_T]):
@@ -348,16 +353,16 @@ class Handle(ABC, Generic[_T]):
         library = self.library
         while not self._closed:
             event = library.queue_poll(self._queue, _POLL_MS)
-            if event:
-                with _costing_no_other():
-                    self._hear(event)
+            while event:
+                _costing_no_other(self._hear, event)
                 library.event_destroy(event)
+                # What came meanwhile is heard in the same turn: the next may be long in coming.
+                event = library.queue_poll_now(self._queue, 0)
         with self._lock:
             left = list(self._open.values())
             self._open.clear()
         for answer in left:
-            with _costing_no_other():
-                answer(self.read(Answer(FAIL, "the service is shutting down")))
+            _costing_no_other(answer, self.read(Answer(FAIL, "the service is shutting down")))
         self._end()
 
     def _end(self) -> None:
@@ -411,11 +416,10 @@ class Handle(ABC, Generic[_T]):
         return Answer(0, "", found.elems or 0, found.cnt)
 
 
-@contextmanager
-def _costing_no_other() -> Iterator[None]:
+def _costing_no_other(hear: Callable[[_E], None], event: _E) -> None:
     """Log what goes wrong with one event: the thread goes on with all others."""
     try:
-        yield
+        hear(event)
     except Exception:
         log.exception("kafka_event_failed")
 

@@ -22,7 +22,7 @@ from offsetmgr.manager.requests import (
     broken,
     given_up,
 )
-from offsetmgr.manager.telling import Flush, Teller
+from offsetmgr.manager.telling import Flush, Teller, is_answer
 from offsetmgr.manager.tray import Rung
 
 if TYPE_CHECKING:
@@ -253,23 +253,13 @@ class GroupCommitter(PooledActor):
         flight = self._roster.flight
         if flight is None or not isinstance(flight.request, CommitRequest):
             return list(desks)
-        sent, others = flight.request.versions.get, []
-        flush = None if ticket is None else Flush(ticket)
-        for desk in desks:
-            slot = desk.slot
-            version = sent(slot.where)
-            # One that is settled goes out to be kept alive; nobody has to wait for that.  Nor is
-            # an older one the answer, where the newest one's log has to be looked at first.
-            known = version is None or version.number <= slot.settled or version is not slot.seen
-            if version is None or known or desk.result is not None:
-                others.append(desk)
-            elif flush is not None and not desk.waiters:
-                flush.wait(desk, version)
-            elif ticket is not None:
-                desk.wait(version.number, ticket, now)
-        if flush is not None:
-            flight.flushes.append(flush)
-        return others
+        versions = flight.request.versions
+        if ticket is None:
+            sent = ((desk, versions.get(desk.slot.where)) for desk in desks)
+            return [desk for desk, v in sent if v is None or not is_answer(desk, v)]
+        flush = Flush(ticket)
+        flight.flushes.append(flush)
+        return flush.wait(desks, versions, now)
 
     def _wait_for_newest(self, desks: Sequence[Desk], ticket: Ticket | None, now: float) -> None:
         """``ticket`` waits for what is newest in these, or is answered with how they are."""

@@ -137,8 +137,9 @@ class CommitPlan:
     def next_request(self, now: float) -> tuple[Request | None, Notes]:
         """The request to send now, and what turned out to need none; there is none in flight."""
         notes: Notes = []
-        for partition in list(self._watched):
-            self._books.bury(partition)
+        if self._watched:
+            for partition in list(self._watched):
+                self._books.bury(partition)
         due = self._dirty.urgent or now >= self._dirty.due_at
         commit_first = due and self._read_last
         read = self._reads.request(self._members, now)
@@ -289,6 +290,8 @@ class CommitPlan:
             self._rounds.end()
             return None
         self._rounds.begin(now)
+        if not self._rounds.is_near(now):
+            return None
         # An urgent commit goes before a look that is due; but not each of an endless row of them.
         at = self._verify_at(inf if self._dirty.urgent else self._dirty.due_at)
         if now < max(at, self._spared_at()):

@@ -40,6 +40,10 @@ class Rounds:
         self._due_at = inf
         self._left = []
 
+    def is_near(self, now: float) -> bool:
+        """Whether to read now, as soon as the next commit is due at least."""
+        return bool(self._left) or now >= self._due_at
+
     def at(self, commit_at: float) -> float:
         """When to read, where the next commit is due at ``commit_at``; ``inf`` for never."""
         if self._left:

@@ -43,6 +43,16 @@ Answers: TypeAlias = "defaultdict[Ticket, list[tuple[Desk, StopResult]]]"
 _waiters_of: Final = attrgetter("waiters")
 
 
+def is_answer(desk: Desk, version: Version) -> bool:
+    """Whether that ``version`` is committed says how the manager stands.
+
+    One that is settled goes out to be kept alive; nobody has to wait for that.  Nor is an older one
+    the answer, where the newest one's log has to be looked at first.
+    """
+    slot = desk.slot
+    return version[0] > slot.settled and version is slot.seen and desk.result is None
+
+
 class Flush:
     """Who waits for nothing but what one commit carries, with the answer if that succeeds.
 
@@ -56,17 +66,29 @@ class Flush:
         self._desks: list[Desk] = []
         self._waiters: list[tuple[Waiter, ...]] = []
         self._results: dict[ManagerKey, StopResult] = {}
-        self._last: tuple[Waiter, ...] = (Waiter(0, ticket),)
 
-    def wait(self, desk: Desk, version: Version) -> None:
-        """``desk``, for which nobody waits yet, goes with ``version``."""
-        if self._last[0][0] != version[0]:
-            # One for all that have come as far: those of a job mostly have.
-            self._last = (Waiter(version[0], self._ticket),)
-        desk.waiters = self._last
-        self._desks.append(desk)
-        self._waiters.append(self._last)
-        self._results[desk.key] = _new(StopResult, (version[1], None, None))
+    def wait(
+        self, desks: Iterable[Desk], carried: Mapping[TopicPartition, Version], now: float
+    ) -> list[Desk]:
+        """Wait for what is ``carried``; returns those for which that is not the answer."""
+        others: list[Desk] = []
+        last = (Waiter(0, self._ticket),)
+        for desk in desks:
+            slot = desk.slot
+            version = carried.get(slot.where)
+            if version is None or not is_answer(desk, version):
+                others.append(desk)
+            elif desk.waiters:
+                desk.wait(version[0], self._ticket, now)
+            else:
+                if last[0][0] != version[0]:
+                    # One for all that have come as far: those of a job mostly have.
+                    last = (Waiter(version[0], self._ticket),)
+                desk.waiters = last
+                self._desks.append(desk)
+                self._waiters.append(last)
+                self._results[desk.key] = _new(StopResult, (version[1], None, None))
+        return others
 
     def answer(self) -> None:
         """The commit has succeeded; answers nobody where somebody else has come or gone."""

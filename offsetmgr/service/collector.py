@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from typing import Final
 
-YOUNG: Final = 50_000
+YOUNG: Final = 100_000
 """Objects made before the young ones are looked through; Python's own 700 are made by a commit of a
 hundred partitions, none of them garbage, and cost a process of 10,000 managers up to a seventh of
 its time.  What may lie about for longer is some megabytes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +93,56 @@ def test_a_pool_without_threads_or_throughput_is_refused(threads: int, throughpu
     """What could never run anything is refused, with the name and the figure."""
     with pytest.raises(ValueError, match=r"thread.*=0|throughput=0"):
         PoolDispatcher(threads, throughput)
+
+
+def test_a_turn_that_blocks_holds_up_no_other() -> None:
+    """All threads but one may be stuck, again and again, and what else is scheduled is run."""
+    pool = PoolDispatcher(4, 1)
+    for _ in range(10):
+        stuck = threading.Barrier(4, timeout=30)
+        for _ in range(3):
+            pool.schedule(Job(lambda _, stuck=stuck: stuck.wait()))
+        ran = threading.Event()
+        pool.schedule(Job(lambda _, ran=ran: ran.set()))
+        assert ran.wait(30)
+        stuck.wait()
+    assert pool.stop(10)
+
+
+def test_one_thread_does_the_work_while_it_gets_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that wake for what another one is about to do only get in its way."""
+    monkeypatch.setattr("actors.dispatcher.PATIENCE_S", 3600)
+    pool = PoolDispatcher(4, 1)
+    ran: SimpleQueue[int] = SimpleQueue()
+    by = []
+    for _ in range(100):
+        for _ in range(10):
+            pool.schedule(Job(lambda _: ran.put(threading.get_ident())))
+        by += [ran.get(timeout=30) for _ in range(10)]
+    assert len(set(by)) == 1
+    assert pool.stop(10)
+
+
+@pytest.mark.parametrize("patience_s", [0.0, 0.0001])
+def test_each_runnable_is_run_once_whoever_has_the_lead(
+    monkeypatch: pytest.MonkeyPatch, patience_s: float
+) -> None:
+    """Where threads take the lead from each other all the time nothing is lost, nor run twice."""
+    monkeypatch.setattr("actors.dispatcher.PATIENCE_S", patience_s)
+    pool = PoolDispatcher(4, 1)
+    ran: SimpleQueue[int] = SimpleQueue()
+
+    def send(first: int) -> None:
+        for number in range(first, 20_000, 4):
+            pool.schedule(Job(lambda _, number=number: ran.put(number)))
+            time.sleep(0)  # lets another thread run
+
+    senders = [threading.Thread(target=send, args=(first,), daemon=True) for first in range(4)]
+    for sender in senders:
+        sender.start()
+    assert sorted(ran.get(timeout=30) for _ in range(20_000)) == list(range(20_000))
+    assert pool.stop(10)
+    assert ran.empty()
 
 
 class Busy(PooledActor):
