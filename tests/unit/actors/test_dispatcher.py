@@ -110,16 +110,24 @@ def test_a_turn_that_blocks_holds_up_no_other() -> None:
 
 
 def test_one_thread_does_the_work_while_it_gets_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads that wake for what another one is about to do only get in its way."""
-    monkeypatch.setattr("actors.dispatcher.PATIENCE_S", 3600)
+    """Threads that wake for what another one is about to do only get in its way.
+
+    Also where others have helped out: who was stuck stands by again.
+    """
     pool = PoolDispatcher(4, 1)
+    stuck = threading.Barrier(5, timeout=30)
+    for _ in range(4):
+        pool.schedule(Job(lambda _: stuck.wait()))
+    stuck.wait()
+    monkeypatch.setattr("actors.dispatcher.PATIENCE_S", 3600)
     ran: SimpleQueue[int] = SimpleQueue()
     by = []
     for _ in range(100):
         for _ in range(10):
             pool.schedule(Job(lambda _: ran.put(threading.get_ident())))
         by += [ran.get(timeout=30) for _ in range(10)]
-    assert len(set(by)) == 1
+    # Whoever watched as the patience was set may take the lead once more.
+    assert len(set(by[-500:])) == 1
     assert pool.stop(10)
 
 
