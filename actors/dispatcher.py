@@ -45,8 +45,9 @@ class PoolDispatcher:
     one at a time anyway, and others that wake for each runnable cost more than
     their turns. While the lead is busy another one watches. Where nothing was
     begun for `PATIENCE_S`, though something waits, it takes the lead; who was
-    stuck stands by once its turn ends. So a turn that blocks costs the others
-    that moment, once, and it takes `threads` of them to hold up everything.
+    stuck stands by once its turn ends. So a turn that blocks holds up the others
+    for no longer than that, unless `threads` of them block at once. Shorter ones
+    come one after another: who waits often should not do so in a turn.
 
     A runnable does at most `throughput` pieces of work each turn and then goes
     to the back of the queue, so that no busy one starves the others. The queue

@@ -204,7 +204,7 @@ class KafkaCoordinator:
         return self._submit(self._cluster_lane, "", timeout_s, send, spoil)
 
     def release(self, group: str) -> None:
-        """Forget which client commits for ``group``."""
+        """Give the place of ``group`` among those of its client to others."""
         self._lanes.release(group)
 
     def members(self, group: str, timeout_s: float) -> Future[str]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+LEFT_LIMIT: Final = 4_096
+"""Released groups whose lane is known still, those released last."""
 
 _L = TypeVar("_L")
 
@@ -16,7 +19,8 @@ class Lanes(Generic[_L]):
 
     Commits of many groups take as long as those of the fullest lane: by a hash of the name one of
     twelve has a seventh more of a thousand groups than its share, and two groups may meet in one
-    while the others are empty.  So a group gets the lane that fewest have, and keeps it.
+    while the others are empty.  So a group gets the lane that fewest have, and keeps it; also where
+    it is released and comes again, as its client may still write what was given up long ago.
     """
 
     def __init__(self, lanes: Sequence[_L]) -> None:
@@ -25,6 +29,7 @@ class Lanes(Generic[_L]):
         self._taken: dict[str, int] = {}
         self._groups = [0] * len(lanes)
         """How many have each."""
+        self._left: dict[str, int] = {}
 
     def of(self, group: str) -> _L:
         """The lane of ``group``, from now until it is released."""
@@ -34,17 +39,21 @@ class Lanes(Generic[_L]):
         return self._lanes[number]
 
     def release(self, group: str) -> None:
-        """Nothing of ``group`` is under way, and what is committed next may take another lane."""
+        """Nothing of ``group`` is to be committed for now."""
         with self._lock:
             number = self._taken.pop(group, None)
-            if number is not None:
-                self._groups[number] -= 1
+            if number is None:
+                return
+            self._groups[number] -= 1
+            self._left[group] = number
+            if len(self._left) > LEFT_LIMIT:
+                del self._left[next(iter(self._left))]
 
     def _take(self, group: str) -> int:
         with self._lock:
             number = self._taken.get(group)
             if number is None:
-                number = self._groups.index(min(self._groups))
+                number = self._left.pop(group, self._groups.index(min(self._groups)))
                 self._taken[group] = number
                 self._groups[number] += 1
             return number
