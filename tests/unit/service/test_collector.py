@@ -19,5 +19,5 @@ def test_it_looks_more_rarely_and_never_at_what_was_loaded() -> None:
     done = subprocess.run(
         [sys.executable, "-c", ASK], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.split() == ["50000", "True", "True"]
+    assert done.stdout.split() == ["100000", "True", "True"]
     assert gc.get_freeze_count() == 0
