@@ -262,8 +262,7 @@ class Lane(Generic[_C]):
     def _next(self) -> Job[Any] | None:
         with self._lock:
             now_s = self.clock.now()
-            if self._is_full():
-                self._set_overdue_aside(now_s)
+            self._set_overdue_aside(now_s)
             overdue = len(self._aside) + len(self._silent.sent) + len(self._late)
             job = self._queue.next(now_s) if overdue < LATE_LIMIT else None
             if job is None and overdue < LATE_LIMIT // 2:

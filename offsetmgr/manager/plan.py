@@ -137,9 +137,8 @@ class CommitPlan:
     def next_request(self, now: float) -> tuple[Request | None, Notes]:
         """The request to send now, and what turned out to need none; there is none in flight."""
         notes: Notes = []
-        if self._watched:
-            for partition in list(self._watched):
-                self._books.bury(partition)
+        for partition in list(self._watched):
+            self._books.bury(partition)
         due = self._dirty.urgent or now >= self._dirty.due_at
         commit_first = due and self._read_last
         read = self._reads.request(self._members, now)
