@@ -41,6 +41,11 @@ class Seen(NamedTuple):
         found = self.headers.get("offsetmgr-sequence")
         return None if found is None else int(found)
 
+    @property
+    def incarnation(self) -> int:
+        """The client's that it comes from."""
+        return int(self.headers.get("offsetmgr-incarnation", "0"))
+
 
 class Fault(NamedTuple):
     """What to do instead of answering."""
@@ -183,13 +188,12 @@ class ScriptedService:
     def handle(self, seen: Seen) -> tuple[int, bytes]:
         """Status and body; under the lock."""
         client = seen.headers.get("offsetmgr-client", "")
-        incarnation = int(seen.headers.get("offsetmgr-incarnation", "0"))
-        if incarnation < self._highest.get(client, 0):
+        if seen.incarnation < self._highest.get(client, 0):
             return 409, error_body("client_fenced", "a newer incarnation has taken over")
         if seen.headers.get("offsetmgr-instance", self.instance) != self.instance:
             return 412, error_body("other_instance", "the request is for another process")
-        self._highest[client] = incarnation
-        key = (f"{client}/{incarnation}", seen.sequence or -1, self.instance)
+        self._highest[client] = seen.incarnation
+        key = (f"{client}/{seen.incarnation}", seen.sequence or -1, self.instance)
         if seen.sequence is not None and key in self._answers:
             return 200, self._answers[key]
         operation = f"{seen.method} {seen.path.rsplit('/', 1)[1]}".replace("-", "_")
