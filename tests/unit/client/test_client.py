@@ -189,7 +189,7 @@ def test_initial_offset_says_what_it_waited_for(
     """When Kafka does not tell the initial offset in time, the error carries Kafka's reason."""
     service.fetches = False
     with pytest.raises(OffsetTimeoutError, match=r"g/orders/3.*still loading"):
-        client.spawn("g", "orders", 3).initial_offset(timeout=0.5)
+        client.spawn("g", "orders", 3).initial_offset(timeout=2)
 
 
 def test_initial_offset_survives_a_service_that_forgot(

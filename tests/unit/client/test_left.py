@@ -84,10 +84,12 @@ def test_a_stop_is_repeated_as_it_was(
     service.script("/v1/stop", Fault(hold=hold), BUSY)
     client.stop_managers(0.0)
     service.wait_for(lambda: len(service.of("/v1/stop")) == 3)
+    monkeypatch.setattr(sender, "LEFT_STOP_S", 20.0)
     hold.set()
     client.submit("h", {("orders", 0): 1})
     assert client.flush().committed
-    assert not client._core.outbox.left
+    with (core := client._core).lock:
+        assert core.changed.wait_for(lambda: not core.outbox.left, 20)
     assert len({(seen.sequence, str(seen.body)) for seen in service.of("/v1/stop")}) == 1
 
 

@@ -250,7 +250,7 @@ def test_a_silent_stream_is_noticed(listening: socket.socket) -> None:
 
     Listener(listening, serve)
     connection = Connection(address(listening), Deadline(WAIT_S))
-    _, pieces = connection.stream(ASK, 0.2)
+    _, pieces = connection.stream(ASK, 1.0)
     assert next(pieces) == b"ab"
     with pytest.raises(Unreachable, match="broke off"):
         next(pieces)
