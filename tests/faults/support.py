@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.config import CommitSettings
 from offsetmgr.coordinator.kafka import KafkaCoordinator
+from offsetmgr.errors import OffsetCommitError
 from offsetmgr.manager import Factory
 from offsetmgr.types import TopicPartition
 from tests.unit.core.core import Listener
@@ -74,6 +75,13 @@ class Committing(NamedTuple):
         assert not found.failures
         committed = found.offsets[where]
         return None if committed is None else committed.offset
+
+    def commit_error(self, handle: ManagerHandle, offset: int) -> OffsetCommitError:
+        """Wait to be told that a commit of `offset` failed; on a slow machine more may have."""
+        error = handle.errors().get(timeout=WAIT_S)
+        while not isinstance(error, OffsetCommitError) or error.offset != offset:
+            error = handle.errors().get(timeout=WAIT_S)
+        return error
 
     def codes(self) -> list[str]:
         """Every failure that was told, by Kafka's name of it."""
