@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
@@ -62,7 +63,12 @@ _TRANSPORT: Final = -195
 _CREDENTIALS: Final = frozenset({-169, _SSL})
 _NETWORK: Final = frozenset({_TRANSPORT, -193})
 _TROUBLE_CHARS: Final = 300
-_HANDSHAKE_FAILED: Final = ("SSL handshake failed", "SSL routines")
+_HANDSHAKE_FAILED: Final = (
+    re.compile(r"SSL handshake failed|SSL routines"),
+    # Without those words where the broker hangs up at once: connect of rdkafka_ssl.c, io_event of
+    # rdkafka_transport.c.  A broker that keeps silent ("Connection setup timed out") is not meant.
+    re.compile(r"Disconnected\b.*\bin state SSL_HANDSHAKE\b", re.DOTALL),
+)
 """librdkafka's own words, and OpenSSL's, such as of a certificate that is not trusted."""
 
 _LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
@@ -91,7 +97,7 @@ class Troubles:
     def note(self, error: KafkaError) -> None:
         """Take in what librdkafka reports of a connection (its ``error_cb``)."""
         code, text = error.code(), one_line(error.str(), _TROUBLE_CHARS)
-        if code == _TRANSPORT and any(sign in text for sign in _HANDSHAKE_FAILED):
+        if code == _TRANSPORT and any(sign.search(error.str()) for sign in _HANDSHAKE_FAILED):
             code = _SSL
         if code in _CREDENTIALS:
             if self._told != code:

@@ -177,7 +177,7 @@ def test_refused_credentials(
 ) -> None:
     """What Kafka does not accept is told as that, not as a bare time-out, and shows no secret."""
     with coordinator(kafka.bootstrap_servers, config) as refused:
-        failure = only(refused.commit(group, one("t", 1), DEADLINE_S))
+        failure = only(refused.commit(group, one("t", 1), REQUEST_S))
         assert failure is not None
         assert failure.info.name == code
         assert failure.detail.startswith("Kafka did not accept the service's credentials: ")

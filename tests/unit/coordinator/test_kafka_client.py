@@ -58,6 +58,14 @@ class TestTroubles:
         [
             "ssl://k:1: SSL handshake failed: Disconnected",
             "ssl://k:1: error:0A000086:SSL routines::certificate verify failed (after 5ms)",
+            (
+                "ssl://k:1: Disconnected: SSL connection closed by peer (after 5ms in state "
+                "SSL_HANDSHAKE)"
+            ),
+            (
+                f"ssl://{'k' * 300}:1: Disconnected: during SSL connection handshake (after 0ms in "
+                "state SSL_HANDSHAKE)"
+            ),
         ],
     )
     def test_tls(self, text: str) -> None:
@@ -65,6 +73,22 @@ class TestTroubles:
         troubles = Troubles()
         troubles.note(KafkaError(TRANSPORT, text))
         assert troubles.timed_out().info.name == "_SSL"
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            (
+                "ssl://k:1: Connection setup timed out in state SSL_HANDSHAKE (after 5000ms in "
+                "state SSL_HANDSHAKE)"
+            ),
+            "ssl://k:1: Disconnected: connection closed by peer (after 5ms in state UP)",
+        ],
+    )
+    def test_network_below_tls(self, text: str) -> None:
+        """A broker that keeps silent, or goes later on, has refused nothing."""
+        troubles = Troubles()
+        troubles.note(KafkaError(TRANSPORT, text))
+        assert troubles.timed_out().info.name == "_TIMED_OUT"
 
     def test_hostile_text(self) -> None:
         """What a broker says stays on one line."""
