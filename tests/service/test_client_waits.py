@@ -43,7 +43,7 @@ def test_a_manager_beyond_the_limit_holds_up_no_other() -> None:
             client.spawn(*NEW).initial_offset(timeout=1)
         client.submit("g", {("t", 0): 2, ("t", 1): 2, ("t", 2): 2})
         value = OffsetAndMetadata(2)
-        committed, uncommitted = client.flush(timeout=1.5)
+        committed, uncommitted = client.flush(timeout=5)
         assert committed == {KEY: value, PEER: value}
         assert all("limits.managers" in str(left.error) for left in uncommitted.values())
         client.stop_managers(group="g", partitions=[("t", 0)])

@@ -76,7 +76,7 @@ def test_a_flush_tells_apart_what_there_is_no_room_for(
 ) -> None:
     """Offsets submitted with that of a manager too many are committed; it is told the reason."""
     client.submit("g", {key.topic_partition: 2 for key in (A, B, NEW)})
-    committed, uncommitted = client.flush(timeout=1.5)
+    committed, uncommitted = client.flush(timeout=4)
     assert committed == {A: value(2), B: value(2)}
     assert "no room here" in str(uncommitted[NEW].error)
     assert service.kafka == {A: value(2), B: value(2)}
@@ -89,7 +89,7 @@ def test_a_sync_submit_with_a_manager_too_many(
     """The others are committed, and the error names the one that is not, and why."""
     offsets = {(key.topic, key.partition): 2 for key in (A, B, NEW)}
     with pytest.raises(OffsetTimeoutError, match=r"orders-2 of group g.*no room here") as caught:
-        client.submit("g", offsets, sync=True, timeout=1.5)
+        client.submit("g", offsets, sync=True, timeout=4)
     assert "orders-0" not in str(caught.value)
     assert service.kafka == {A: value(2), B: value(2)}
     assert room.refused
