@@ -9,6 +9,7 @@ looks, so submits that nobody saw cost no version.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from enum import Enum
 from itertools import groupby, repeat
 from operator import attrgetter
@@ -148,14 +149,24 @@ class SubmitSlot:
         Raises as ``offer`` does.
         """
         tray = self.tray
-        with tray.lock:
+        lock = tray.lock
+        try:
+            # By hand: ``with`` costs as much as all else here.  A Ctrl-C can come up right after
+            # the lock is taken, hence within the try.
+            lock.acquire()
             if self.floor <= offset and tray.last is None:
                 self.floor = offset
                 self.pending = (offset, metadata, leader_epoch)
                 if not self.armed:
-                    self.armed = True
                     tray.touch(self)
+                    self.armed = True
+                lock.release()
                 return
+            lock.release()
+        except BaseException:
+            with suppress(RuntimeError):  # where it is not held: not yet, or not any more
+                lock.release()
+            raise
         self.offer(OffsetAndMetadata(offset, metadata, leader_epoch))
 
     def offer(self, value: OffsetAndMetadata, *, rewind: bool = False) -> None:
@@ -183,8 +194,9 @@ class SubmitSlot:
         self.floor = value.offset
         self.pending = value
         if not self.armed:
-            self.armed = True
+            # In this order: one that is touched twice is collected as one.
             self.tray.touch(self)
+            self.armed = True
 
     @staticmethod
     def look_at(slots: Iterable[SubmitSlot]) -> list[SubmitSlot]:

@@ -9,7 +9,7 @@ The committer is rung for once, however much is put in before it comes.
 from __future__ import annotations
 
 from operator import lt
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from offsetmgr.manager.slot import SubmitSlot
@@ -64,8 +64,8 @@ class Tray:
 
     def __init__(self, group: str) -> None:
         self.group = group
-        self.lock = Lock()
-        """Guards this tray and all of its slots."""
+        self.lock = RLock()
+        """Guards this tray and all of its slots; it knows whose it is, see ``SubmitSlot.put``."""
         self.last: _Round | None = None
         """What the next group-wise submit is compared with; None where a slot was filled, closed
         or moved by itself since, and the offsets of the round are no longer the floors."""
@@ -190,10 +190,12 @@ class Tray:
         bell = self._bell
         # Where there is no committer, it will look when it comes.
         if bell is not None and self._since is None:
-            self._since = bell.clock.now()
+            now = bell.clock.now()
             if not self._rings:
                 self._ring_in(bell, bell.interval_s)
+            self._since = now
 
     def _ring_in(self, bell: Bell, delay_s: float) -> None:
-        self._rings = True
+        # First: a Ctrl-C may leave a bell that rings twice, but none that never does.
         bell.timers.tell_after(delay_s, bell.committer, _RUNG)
+        self._rings = True

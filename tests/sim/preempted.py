@@ -84,8 +84,8 @@ class PreemptedWorld(World):
     def _locks(self) -> ExitStack:
         """The core's own locks are such as a thread may be preempted at."""
         stack = ExitStack()
-        for module in (names, ticket, tray):
-            stack.enter_context(mock.patch.object(module, "Lock", partial(_Lock, self)))
+        for module, lock in ((names, "Lock"), (ticket, "Lock"), (tray, "RLock")):
+            stack.enter_context(mock.patch.object(module, lock, partial(_Lock, self)))
         return stack
 
     def preempt(self) -> None:
@@ -115,12 +115,18 @@ class _Lock:
         self._world = world
         self._lock = Lock()
 
-    def __enter__(self) -> Self:
+    def acquire(self) -> None:
         self._world.preempt()
         self._world.taken(1)
         assert self._lock.acquire(blocking=False), "taken twice by one thread"
+
+    def release(self) -> None:
+        self._lock.release()
+        self._world.taken(-1)
+
+    def __enter__(self) -> Self:
+        self.acquire()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
-        self._world.taken(-1)
+        self.release()

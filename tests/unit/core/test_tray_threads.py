@@ -36,13 +36,21 @@ class WatchedLock:
         self._lock = threading.Lock()
         self.met = threading.Event()
 
-    def __enter__(self) -> None:
+    def acquire(self) -> None:
+        """Take it, or tell that it has to be waited for."""
         if not self._lock.acquire(blocking=False):
             self.met.set()
             self._lock.acquire()
 
-    def __exit__(self, *_: object) -> None:
+    def release(self) -> None:
+        """Give it back."""
         self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 class Other:
