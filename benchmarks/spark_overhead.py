@@ -77,18 +77,31 @@ def _median(durations_ms: Sequence[int]) -> float:
 
 
 def overhead(lab: Lab, *, rounds: int) -> bool:
-    """Measure and print; whether each kind is within its bound."""
+    """Measure and print; whether each kind is within its bound.
+
+    Of five kinds and a few rounds one may be beyond it by chance: then as many rounds more are run,
+    and all of them together decide.
+    """
     rng = random.Random(1)  # noqa: S311 -- an order, not a secret
     runs: dict[str, Runs] = {}
     with lab.filled("overhead", BATCH * BATCHES), _services(lab) as services:
         # Two runs without a listener in each round: how far they are apart is the yardstick.
         kinds = [None, None, *services]
-        for number in range(rounds + 1):
+        names = [PLAIN, *(service.name for service in services)]
+
+        def measure(into: dict[str, Runs]) -> None:
             for service in rng.sample(kinds, len(kinds)):
-                warm_up = Runs()
-                name = service.name if service else PLAIN
-                _run(lab, service, runs.setdefault(name, Runs()) if number else warm_up)
-    return _report(runs, [PLAIN, *(service.name for service in services)], rng)
+                _run(lab, service, into.setdefault(service.name if service else PLAIN, Runs()))
+
+        measure({})  # to warm up
+        for _ in range(rounds):
+            measure(runs)
+        good = _report(runs, names, rng)
+        if not good:
+            for _ in range(rounds):
+                measure(runs)
+            good = _report(runs, names, rng)
+    return good
 
 
 def _run(lab: Lab, service: Service | None, into: Runs) -> None:
