@@ -116,7 +116,7 @@ class Subscription:
         self.news: dict[ManagerKey, News] = {}
         self.room = NEWS_KEPT
         """So many news may wait before it is looked how many of them are of live managers."""
-        self.failures: deque[Failure] = deque()
+        self.failures: deque[Failure] = deque(maxlen=FAILURES_KEPT)
         self.losses: Losses[ManagerKey] = Losses()
         self.closed = False
         self.wake = asyncio.Event()
