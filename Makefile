@@ -9,6 +9,7 @@ JARS := $(VENV)/.jars
 T ?=
 # The folders of tests that wait for no broker and no Spark: `make test` runs them beside the rest
 QUICK := tests/unit tests/model tests/service tests/sim
+SLOW = $(QUICK:%=--ignore=%)
 LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 # SEEDS are the simulated runs, first:end; a failing one says how to replay it alone
 SEEDS ?= 0:2000
@@ -17,10 +18,10 @@ MINUTES ?= 10
 TRIES ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test sim sim-long bench soak chaos lint format clean
+.PHONY: help setup demo test test-quick test-slow sim sim-long first-hour compat bench soak chaos lint format clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED) $(JARS) ## Install everything: virtual environment, Java, Kafka's jars
 
@@ -29,12 +30,19 @@ demo: setup ## Start a Kafka, the service and a Spark job, and show what happens
 
 test: setup ## Lint, type-check and run the tests (T="..." narrows the tests)
 ifeq ($(strip $(T)),)
-	scripts/side-by-side.sh \
-	  "$(LINT) && $(BIN)/python -m pytest $(QUICK)" \
-	  "$(BIN)/python -m pytest $(QUICK:%=--ignore=%)"
+	@$(MAKE) --no-print-directory -j2 test-quick test-slow
 else
 	$(LINT) && $(BIN)/python -m pytest $(T)
 endif
+
+# The quick half takes what the other leaves of the processors, and shows its output at its end.
+test-quick:
+	@log=$$(mktemp); trap 'rm -f $$log' EXIT; \
+	  nice bash -c "$(LINT) && $(BIN)/python -m pytest $(QUICK)" >$$log 2>&1; \
+	  status=$$?; cat $$log; exit $$status
+
+test-slow:
+	@$(BIN)/python -m pytest $(SLOW)
 
 sim: $(INSTALLED) ## Simulate whole runs with faults (SEEDS=first:end)
 	$(BIN)/python -m tests.sim.run $(SEEDS)
@@ -42,7 +50,13 @@ sim: $(INSTALLED) ## Simulate whole runs with faults (SEEDS=first:end)
 sim-long: $(INSTALLED) ## The same for 100,000 seeds, on all cores
 	$(BIN)/python -m tests.sim.run 0:100000 --jobs 0
 
-bench: setup ## Run the benchmarks
+first-hour: $(JAVA) ## A newcomer's first hour in an empty home, as a transcript
+	scripts/first-hour.sh
+
+compat: setup ## Try the Spark bridge on each pyspark release that is supported; ends with a table
+	$(BIN)/python -m tests.compat.run
+
+bench: setup ## Run the benchmarks; fails where a floor of docs/benchmarks.md is missed
 	$(BIN)/python -m benchmarks
 
 soak: setup ## A day's commits in MINUTES on a Kafka that stands still at times; nothing may grow
@@ -59,7 +73,7 @@ format: $(INSTALLED) ## Format the code and repair what can be repaired
 	$(BIN)/ruff format .
 
 clean: ## Remove all that make created here (the jar cache of the user stays)
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .compat build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -74,5 +88,5 @@ $(JAVA): scripts/ensure-java.sh | $(BIN)/python
 	@touch $@
 
 $(JARS): $(INSTALLED) $(JAVA)
-	$(BIN)/python -m offsetmgr.devkafka.fetch
+	$(BIN)/python -m offsetmgr.devkafka
 	@touch $@

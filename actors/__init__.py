@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from actors.actor import PooledActor
+from actors.actor import ActorRef, PooledActor
 from actors.dispatcher import Dispatcher, PoolDispatcher, Runnable
-from actors.errors import ActorCrashedError, InboxFullError, MailboxClosed, SystemStoppedError
+from actors.errors import InboxFullError, MailboxClosed, SystemStoppedError
 from actors.future import Future
-from actors.mailbox import Conflated, DropOldest, Latest, Mailbox, OneShot
-from actors.ref import ActorRef
-from actors.supervision import DEFAULT, ChildStopped, Directive, Supervision
+from actors.mailbox import DropOldest, Latest, Mailbox, OneShot
+from actors.supervision import DEFAULT, NEVER_GIVE_UP, Supervision
 from actors.system import ActorSystem
-from actors.timers import Clock, MonotonicClock, TimerHandle, Timers
+from actors.timers import Clock, MonotonicClock, ThreadTimers, TimerHandle, Timers
 
 __all__ = [
     "DEFAULT",
-    "ActorCrashedError",
+    "NEVER_GIVE_UP",
     "ActorRef",
     "ActorSystem",
-    "ChildStopped",
     "Clock",
-    "Conflated",
-    "Directive",
     "Dispatcher",
     "DropOldest",
     "Future",
@@ -35,6 +31,7 @@ __all__ = [
     "Runnable",
     "Supervision",
     "SystemStoppedError",
+    "ThreadTimers",
     "TimerHandle",
     "Timers",
 ]

@@ -9,7 +9,8 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pykka
-import structlog
+
+from actors.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -19,50 +20,38 @@ __all__ = ["Future"]
 
 T = TypeVar("T")
 
-log = structlog.get_logger("actors.future")
+log = get_logger("actors.future")
 
 
 class Future(pykka.Future[T]):
     """A value or an exception that will be there later.
 
-    The first `set` or `set_exception` wins; any later one is ignored, so that
-    an answer and a deadline may race. Waiting costs a `Condition`, made when
-    the first thread blocks; a future that nobody blocks on has a lock and no more.
-
-    What pykka derives from a future (`map`, `filter`, `join`, `reduce`) is
-    computed when somebody calls `get()`: it takes no callback and no `await`.
+    The first `set` or `set_exception` wins; any later one is ignored, so that an answer and a
+    deadline may race.  What pykka derives from a future (`map`, `join` and so on) is computed when
+    somebody calls `get()`: it takes no callback and no `await`.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._lock = threading.Lock()
-        self._condition: threading.Condition | None = None
-        self._callbacks: list[Callable[[Future[T]], object]] | None = None
+        self._condition: threading.Condition | None = None  # made when the first thread blocks
+        self._callbacks: list[Callable[[Future[T]], object]] = []
         self._done = False
         self._value: T | None = None
         self._exception: BaseException | None = None
         self._traceback: TracebackType | None = None
 
-    def __repr__(self) -> str:
-        if not self._done:
-            return "<Future pending>"
-        return f"<Future {self._exception!r}>" if self._exception else f"<Future {self._value!r}>"
-
     def done(self) -> bool:
-        """Whether a value or an exception is there."""
         return self._done
 
     def exception(self) -> BaseException | None:
-        """Look at the exception without raising it; None when there is none, or none yet."""
+        """Return the exception without raising it; None when there is none, or none yet."""
         return self._exception
 
     def get(self, *, timeout: float | None = None) -> T:
         """Wait for the value, at most `timeout` seconds, and return it or raise the exception.
 
-        Raises:
-            pykka.Timeout: the time passed first.
-            Exception: what the future was given.
-
+        Raises pykka.Timeout.
         """
         if self._get_hook is not None:
             return super().get(timeout=timeout)
@@ -85,11 +74,7 @@ class Future(pykka.Future[T]):
     ) -> None:
         """Give an exception, or with no argument the one being handled.
 
-        Ignored when the future is done already.
-
-        Raises:
-            TypeError: there is no exception, neither given nor being handled.
-
+        Ignored when the future is done already.  Raises TypeError where there is none.
         """
         if exc_info is None:
             exc_info = sys.exc_info()
@@ -101,21 +86,13 @@ class Future(pykka.Future[T]):
     def add_done_callback(self, callback: Callable[[Future[T]], object]) -> None:
         """Call `callback(future)` once done: in the thread that sets it, or now if it is done.
 
-        An exception in the callback is logged and goes no further.
-
-        Raises:
-            TypeError: the future is computed by `get()`; use the one it derives from.
-
+        An exception in the callback is logged and goes no further.  Raises TypeError for a derived
+        future.
         """
         if self._get_hook is not None:
-            raise TypeError(
-                "this future is computed when get() is called (map, filter, join or reduce): "
-                "add the callback to, or await, the future it was made from"
-            )
+            raise TypeError("it is computed by get(): add the callback to what it derives from")
         with self._lock:
             if not self._done:
-                if self._callbacks is None:
-                    self._callbacks = []
                 self._callbacks.append(callback)
                 return
         self._call(callback)
@@ -134,7 +111,8 @@ class Future(pykka.Future[T]):
             try:
                 yield from waiter
             finally:
-                self._forget(hand_over)
+                with self._lock, contextlib.suppress(ValueError):
+                    self._callbacks.remove(hand_over)
         return self.get(timeout=0)
 
     __iter__ = __await__
@@ -153,16 +131,11 @@ class Future(pykka.Future[T]):
             self._exception = exception
             self._traceback = exception.__traceback__ if exception is not None else None
             self._done = True
-            callbacks, self._callbacks = self._callbacks, None
+            callbacks, self._callbacks = self._callbacks, []
             if self._condition is not None:
                 self._condition.notify_all()
-        for callback in callbacks or ():
+        for callback in callbacks:
             self._call(callback)
-
-    def _forget(self, callback: Callable[[Future[T]], object]) -> None:
-        with self._lock, contextlib.suppress(ValueError):
-            if self._callbacks is not None:
-                self._callbacks.remove(callback)
 
     def _call(self, callback: Callable[[Future[T]], object]) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Mailboxes by which an actor hands values to threads, and the slot by which it is handed one.
+"""Mailboxes by which an actor hands values to threads.
 
 All are safe between threads and light: a hundred thousand of each may exist. No
 `put` ever blocks; what does not fit is replaced or dropped, as the class says.
@@ -9,31 +9,27 @@ from __future__ import annotations
 import abc
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
-
-import structlog
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from actors.errors import MailboxClosed
+from actors.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Conflated", "DropOldest", "Latest", "Mailbox", "OneShot"]
+__all__ = ["DropOldest", "Latest", "Mailbox", "OneShot"]
 
 T = TypeVar("T")
 
-log = structlog.get_logger("actors.mailbox")
+log = get_logger("actors.mailbox")
 
 
-class _Nothing:
-    """The type of the mark for an empty place: None is a value like any other."""
-
-
-_NOTHING: Final = _Nothing()
+_NOTHING: Final[Any] = object()
+"""Marks an empty place: None is a value like any other."""
 
 
 class Mailbox(abc.ABC, Generic[T]):
-    """What all outbound mailboxes share: get, close, iteration and listeners."""
+    """Values that an actor hands to threads; the base of the three kinds."""
 
     __slots__ = ("_closed", "_listeners", "_lock", "_ready")
 
@@ -45,7 +41,7 @@ class Mailbox(abc.ABC, Generic[T]):
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more can be put; unread values can still be read."""
+        """True if nothing more can be put; unread values can still be read."""
         return self._closed
 
     def put(self, value: T) -> bool:
@@ -63,10 +59,7 @@ class Mailbox(abc.ABC, Generic[T]):
     def get(self, timeout: float | None = None) -> T:
         """Wait for a value, at most `timeout` seconds; 0 looks without waiting.
 
-        Raises:
-            MailboxClosed: the mailbox is closed and drained.
-            TimeoutError: the time passed first.
-
+        Raises TimeoutError; MailboxClosed once it is closed and drained.
         """
         with self._lock:
             if not self._settled():
@@ -112,17 +105,16 @@ class Mailbox(abc.ABC, Generic[T]):
                 return
             yield value
 
-    @abc.abstractmethod
-    def _store(self, value: T) -> None:
-        """Keep a value; called under the lock."""
+    # These three are called under the lock.
 
     @abc.abstractmethod
-    def _take(self) -> T:
-        """Give a value that `_holds` said is there; called under the lock."""
+    def _store(self, value: T) -> None: ...
 
     @abc.abstractmethod
-    def _holds(self) -> bool:
-        """Whether there is a value; called under the lock."""
+    def _take(self) -> T: ...
+
+    @abc.abstractmethod
+    def _holds(self) -> bool: ...
 
     def _settled(self) -> bool:
         return self._closed or self._holds()
@@ -141,11 +133,11 @@ class OneShot(Mailbox[T]):
     Closed without a value, it has none for anybody.
     """
 
-    __slots__ = ("_value",)
+    __slots__ = ("__weakref__", "_value")
 
     def __init__(self) -> None:
         super().__init__()
-        self._value: T | _Nothing = _NOTHING
+        self._value: T = _NOTHING
 
     def __iter__(self) -> Iterator[T]:
         """Yield the value once, or nothing when there will be none."""
@@ -160,7 +152,7 @@ class OneShot(Mailbox[T]):
         self._closed = True
 
     def _take(self) -> T:
-        return cast("T", self._value)
+        return self._value
 
     def _holds(self) -> bool:
         return self._value is not _NOTHING
@@ -169,49 +161,25 @@ class OneShot(Mailbox[T]):
 class Latest(Mailbox[T]):
     """Only the newest unread value: a put replaces the one that nobody has read."""
 
-    __slots__ = ("_read", "_value")
+    __slots__ = ("_value",)
 
     def __init__(self) -> None:
         super().__init__()
-        # Each value in a tuple of its own, so that one that was put twice is news twice.
-        self._value: tuple[T] | None = None
-        self._read: tuple[T] | None = None
-
-    def put(self, value: T) -> bool:
-        """As for any mailbox, but without the lock where nobody waits.
-
-        It is put at every commit of every manager. Only puts write the value and only readers
-        what is read, so neither undoes the other; and a reader that comes to wait first says so
-        and then looks once more, so it sees the value or is seen here.
-        """
-        if self._closed:
-            return False
-        self._value = (value,)
-        if self._ready is not None:
-            with self._lock:
-                self._ready.notify_all()
-        if self._listeners:
-            self._notify()
-        return True
+        self._value: T = _NOTHING
 
     def _store(self, value: T) -> None:
-        self._value = (value,)
+        self._value = value
 
     def _take(self) -> T:
-        taken = self._read = cast("tuple[T]", self._value)
-        return taken[0]
+        value, self._value = self._value, _NOTHING
+        return value
 
     def _holds(self) -> bool:
-        return self._value is not self._read
+        return self._value is not _NOTHING
 
 
 class DropOldest(Mailbox[T]):
-    """The newest `limit` unread values in order; what falls out is counted in `dropped`.
-
-    Raises:
-        ValueError: the limit is below 1.
-
-    """
+    """The newest `limit` unread values in order; what falls out is counted in `dropped`."""
 
     __slots__ = ("_dropped", "_items", "_limit")
 
@@ -226,7 +194,6 @@ class DropOldest(Mailbox[T]):
 
     @property
     def dropped(self) -> int:
-        """How many unread values were dropped since the mailbox was made."""
         return self._dropped
 
     def _store(self, value: T) -> None:
@@ -241,41 +208,3 @@ class DropOldest(Mailbox[T]):
 
     def _holds(self) -> bool:
         return bool(self._items)
-
-
-class Conflated(Generic[T]):
-    """An inbound slot where only the latest value waits, whatever the rate of offers.
-
-    The offer that fills an empty slot answers True: then, and only then, the
-    owner has to be woken.
-    """
-
-    __slots__ = ("_lock", "_value")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._value: T | None = None
-
-    def offer(self, value: T) -> bool:
-        """Replace what waits; True when nothing waited, so that the owner must be woken.
-
-        Raises:
-            ValueError: the value is None, which `take` and `peek` answer for "empty".
-
-        """
-        if value is None:
-            raise ValueError("None cannot be offered: take() answers None when nothing waits")
-        with self._lock:
-            was_empty = self._value is None
-            self._value = value
-        return was_empty
-
-    def take(self) -> T | None:
-        """Empty the slot and return what waited, or None."""
-        with self._lock:
-            value, self._value = self._value, None
-        return value
-
-    def peek(self) -> T | None:
-        """What waits, or None; it stays."""
-        return self._value

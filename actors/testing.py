@@ -14,7 +14,6 @@ import random
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from actors.registry import Registry
 from actors.system import ActorSystem
 from actors.timers import Timers
 
@@ -43,25 +42,13 @@ class ManualClock:
         self._now_s = start
 
     def now(self) -> float:
-        """Seconds, as last set."""
         return self._now_s
 
     def advance(self, seconds: float) -> None:
-        """Move forward by `seconds`.
-
-        Raises:
-            ValueError: the clock would go back.
-
-        """
         self.advance_to(self._now_s + seconds)
 
     def advance_to(self, at_s: float) -> None:
-        """Move forward to the moment `at_s`.
-
-        Raises:
-            ValueError: the clock would go back.
-
-        """
+        """Move forward to the moment `at_s`.  Raises ValueError if it lies behind."""
         if not at_s >= self._now_s:
             raise ValueError(f"a clock at {self._now_s} s cannot go back to {at_s} s")
         self._now_s = at_s
@@ -70,14 +57,9 @@ class ManualClock:
 class Step(NamedTuple):
     """One thing that one actor did."""
 
-    step: int
-    """Counted from 1."""
-
-    lineage: str
-    """Who."""
-
-    message_type: str
-    """The class of the message, or of the runtime's own: `Start`, `Restart`, `Stop` and so on."""
+    step: int  # counted from 1
+    path: str
+    message_type: str  # its class, or what the runtime does: `Start`, `Restart`, `Stop` and so on
 
 
 class _SimDispatcher:
@@ -97,37 +79,39 @@ class _SimDispatcher:
         self._ready[index], self._ready[-1] = self._ready[-1], self._ready[index]
         return self._ready.pop()
 
+    def stop(self, timeout_s: float) -> bool:
+        del timeout_s
+        return True
+
 
 class SimSystem(ActorSystem):
     """An `ActorSystem` without threads: each step, a seeded choice of who handles one message.
 
-    Everything happens inside `run_until_idle` and `advance`, in the thread that
-    calls them. A blocking `ask` or `stop` from the test runs the system until
-    idle first; inside an actor it is an error, as it could deadlock a real pool.
+    Everything happens inside `run_until_idle` and `advance`, in the thread that calls them.
     """
 
     def __init__(
         self, seed: int, *, name: str = "sim", on_step: Callable[[Step], object] | None = None
     ) -> None:
-        # Not the constructor of ActorSystem: it would start threads.
         choice = random.Random(seed)  # noqa: S311 - a schedule to replay, no secret
+        self._manual_clock = clock = ManualClock()
+        self._sim_dispatcher = _SimDispatcher(choice)
+        super().__init__(
+            name=name,
+            clock=clock,
+            dispatcher=self._sim_dispatcher,
+            timers=Timers(clock, order=choice.random),
+        )
         self.seed = seed
-        self.name = name
         self.on_step = on_step
         self.trace: deque[Step] = deque(maxlen=_TRACE_LIMIT)
-        self.clock = self._manual_clock = ManualClock()
-        self.registry = Registry(name)
-        self.dispatcher = self._sim_dispatcher = _SimDispatcher(choice)
-        self.timers = Timers(self.clock, order=choice.random)
         self._steps = 0
         self._inside = False
 
     def run_until_idle(self, max_steps: int = 100_000) -> int:
         """Let actors handle messages until none has any; returns how many steps it took.
 
-        Raises:
-            SimulationError: they are not idle after `max_steps`.
-
+        Raises SimulationError if they are not idle after `max_steps`.
         """
         steps = 0
         while (runnable := self._sim_dispatcher.pick()) is not None:
@@ -141,11 +125,8 @@ class SimSystem(ActorSystem):
     def advance(self, seconds: float, max_steps: int = 100_000) -> int:
         """Let `seconds` pass: what is due fires in order of time, with idle actors in between.
 
-        What is due at the same moment fires in a seeded order. Returns the steps taken.
-
-        Raises:
-            SimulationError: it takes more than `max_steps`, timers included.
-
+        What is due at the same moment fires in a seeded order.  Returns the steps taken.  Raises
+        SimulationError if there are more than `max_steps`, timers included.
         """
         until_s = self.clock.now() + seconds
         steps = self.run_until_idle(max_steps)
@@ -161,10 +142,7 @@ class SimSystem(ActorSystem):
     def wait(self, future: Future[T], timeout_s: float | None) -> T:
         """Run until idle, then at most `timeout_s` simulated seconds, until the future is done.
 
-        Raises:
-            SimulationError: called by an actor.
-            pykka.Timeout: the future is not done.
-
+        Raises pykka.Timeout; SimulationError if it is called by an actor.
         """
         if self._inside:
             raise SimulationError(
@@ -176,17 +154,10 @@ class SimSystem(ActorSystem):
             self.advance(timeout_s)
         return future.get(timeout=0)
 
-    def stop(self, timeout_s: float = 10.0) -> bool:
-        """Stop all actors, children first, in at most `timeout_s` simulated seconds."""
-        for cell in self.registry.close():
-            cell.stop()
+    def _let_end(self, timeout_s: float) -> None:
         self.run_until_idle()
         if self.actor_count():
             self.advance(timeout_s)
-        left = self.registry.wait_empty(0)
-        for cell in left:
-            cell.abandon()
-        return self.timers.close() and not left
 
     def _step(self, runnable: Runnable) -> None:
         self._inside = True
@@ -197,14 +168,14 @@ class SimSystem(ActorSystem):
         if handled is None:
             return
         self._steps += 1
-        step = Step(self._steps, runnable.lineage, handled)
+        step = Step(self._steps, runnable.path, handled)
         self.trace.append(step)
         if self.on_step is not None:
             self.on_step(step)
 
     def _not_idle(self, max_steps: int) -> SimulationError:
         last = ", ".join(
-            f"{step.lineage} {step.message_type}" for step in list(self.trace)[-_SHOWN_STEPS:]
+            f"{step.path} {step.message_type}" for step in list(self.trace)[-_SHOWN_STEPS:]
         )
         return SimulationError(
             f"seed {self.seed}: actors are not idle after {max_steps} steps; last: {last}"

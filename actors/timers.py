@@ -1,24 +1,18 @@
-"""One clock and one heap: messages and calls for later, once or at a fixed rate."""
+"""One clock and one heap of what is due later: calls, and messages to actors."""
 
 from __future__ import annotations
 
-import abc
 import heapq
 import itertools
 import math
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import structlog
-
-from actors.signals import Signal
+from actors.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from actors.cell import Cell
-    from actors.ref import ActorRef
 
 __all__ = ["Clock", "MonotonicClock", "ThreadTimers", "TimerHandle", "Timers"]
 
@@ -27,7 +21,7 @@ _LONGEST_WAIT_S = 3600.0
 # Below this many cancelled entries the heap is not worth rebuilding.
 _CANCELLED_KEPT = 64
 
-log = structlog.get_logger("actors.timers")
+log = get_logger("actors.timers")
 
 
 class Clock(Protocol):
@@ -41,84 +35,52 @@ class MonotonicClock:
     """The machine's monotonic clock."""
 
     def now(self) -> float:
-        """Seconds since some moment before the process began."""
         return time.monotonic()
 
 
-class TimerHandle(abc.ABC):
-    """Something that will happen, unless it is cancelled."""
+class Recipient(Protocol):
+    """The reference to an actor, as timers know it."""
 
-    __slots__ = ("_timers", "cancelled", "due_s", "interval_s", "owner", "queued")
+    def tell_due(self, timed: TimedMessage) -> None:
+        """Put a message that is due into the inbox, full or not; drop it if the actor is dead."""
 
-    def __init__(self, timers: Timers, due_s: float, interval_s: float | None) -> None:
+
+class TimerHandle:
+    """A call that the timers will make, unless it is cancelled."""
+
+    __slots__ = ("__weakref__", "_call", "_timers", "cancelled", "due_s", "queued")
+
+    def __init__(self, timers: Timers, due_s: float, call: Callable[..., object]) -> None:
         self._timers = timers
+        self._call = call
         self.due_s = due_s
-        self.interval_s = interval_s
         self.cancelled = False
         self.queued = False
-        # The timers of the actor whose life bounds this one: what is over leaves it.
-        self.owner: set[TimerHandle] | None = None
 
     def cancel(self) -> None:
-        """Let it not happen any more. Twice, or after it happened, is harmless.
-
-        A message that the timer has put into an inbox, but that is not handled
-        yet, is taken back as well.
-        """
+        """Let it not happen any more. Twice, or after it happened, is harmless."""
         self._timers.cancel(self)
-        self.leave()
-
-    def leave(self) -> None:
-        """Be forgotten by the owner."""
-        if self.owner is not None:
-            self.owner.discard(self)
-
-    @abc.abstractmethod
-    def fire(self) -> None:
-        """Do it, in the thread of the timers."""
-
-
-class _TellTimer(TimerHandle, Signal):
-    """Puts itself into the inbox, so that a cancel can still take the message back there.
-
-    At most one tick of a timer waits in an inbox, which is why it may go past
-    the inbox's limit, and why a slow actor never finds a burst of ticks.
-    """
-
-    __slots__ = ("_cell", "_message", "_waiting")
-
-    def __init__(
-        self, timers: Timers, due_s: float, interval_s: float | None, cell: Cell, message: object
-    ) -> None:
-        super().__init__(timers, due_s, interval_s)
-        self._cell = cell
-        self._message = message
-        self._waiting = False
-
-    def fire(self) -> None:
-        if not self._waiting:
-            self._waiting = True
-            if not self._cell.signal(self):
-                self.cancel()
-
-    def apply(self, cell: Cell) -> object:
-        self._waiting = False
-        if self.interval_s is None:
-            self.leave()
-        if not self.cancelled:
-            cell.receive(self._message, None)
-        return self._message
-
-
-class _CallTimer(TimerHandle):
-    __slots__ = ("_call",)
-
-    def __init__(self, timers: Timers, due_s: float, call: Callable[[], object]) -> None:
-        super().__init__(timers, due_s, None)
-        self._call = call
 
     def fire(self) -> None:
         self._call()
+
+
+class TimedMessage(TimerHandle):
+    """A message for an actor, which can be cancelled even while it waits in the inbox.
+
+    It is its own envelope there.
+    """
+
+    __slots__ = ("message",)
+
+    reply_to = None
+
+    def __init__(self, timers: Timers, due_s: float, recipient: Recipient, message: object) -> None:
+        super().__init__(timers, due_s, recipient.tell_due)
+        self.message = message
+
+    def fire(self) -> None:
+        self._call(self)
 
 
 class Timers:
@@ -137,41 +99,19 @@ class Timers:
         self._cancelled = 0
         self._closed = False
 
-    def tell_after(self, delay_s: float, ref: ActorRef[Any], message: object) -> TimerHandle:
+    def tell_after(self, delay_s: float, recipient: Recipient, message: object) -> TimerHandle:
         """Tell `message` to the actor `delay_s` seconds from now; nothing if it is dead by then.
 
-        Raises:
-            ValueError: the delay is negative or not finite.
-
+        Raises ValueError.
         """
-        due_s = self._due_s(delay_s)
-        return self._add(_TellTimer(self, due_s, None, ref.cell, message))
-
-    def tell_every(self, interval_s: float, ref: ActorRef[Any], message: object) -> TimerHandle:
-        """Tell `message` every `interval_s` seconds, first after one interval, while it lives.
-
-        The rate is fixed. Ticks that were missed, or that would meet an
-        unhandled one in the inbox, are skipped: there is never a burst.
-
-        Raises:
-            ValueError: the interval is not positive or not finite.
-
-        """
-        if interval_s == 0:
-            raise ValueError("interval_s=0 must be above 0 seconds")
-        due_s = self._due_s(interval_s)
-        return self._add(_TellTimer(self, due_s, interval_s, ref.cell, message))
+        return self._add(TimedMessage(self, self._due_s(delay_s), recipient, message))
 
     def call_after(self, delay_s: float, call: Callable[[], object]) -> TimerHandle:
         """Call `call()` in the timers' thread `delay_s` seconds from now; it must not block.
 
-        An exception in it is logged.
-
-        Raises:
-            ValueError: the delay is negative or not finite.
-
+        An exception in it is logged.  Raises ValueError.
         """
-        return self._add(_CallTimer(self, self._due_s(delay_s), call))
+        return self._add(TimerHandle(self, self._due_s(delay_s), call))
 
     def cancel(self, handle: TimerHandle) -> None:
         """Mark the handle; its entry leaves the heap when due, or when half the heap is such."""
@@ -188,7 +128,7 @@ class Timers:
                 self._cancelled = 0
 
     def next_due_s(self) -> float | None:
-        """Tell when something is next due on the clock; None when nothing waits."""
+        """Return when something is next due on the clock; None when nothing waits."""
         with self._lock:
             return self._next_due_s()
 
@@ -224,17 +164,13 @@ class Timers:
 
     def _add(self, handle: TimerHandle) -> TimerHandle:
         with self._lock:
-            self._push(handle)
+            if not self._closed:
+                handle.queued = True
+                entry = (handle.due_s, self._order(), next(self._sequence), handle)
+                heapq.heappush(self._heap, entry)
+                if self._heap[0] is entry:
+                    self._sooner()
         return handle
-
-    def _push(self, handle: TimerHandle) -> None:
-        if self._closed:
-            return
-        handle.queued = True
-        entry = (handle.due_s, self._order(), next(self._sequence), handle)
-        heapq.heappush(self._heap, entry)
-        if self._heap[0] is entry:
-            self._sooner()
 
     def _sooner(self) -> None:
         """Something is due before everything else; called under the lock."""
@@ -256,11 +192,6 @@ class Timers:
         with self._lock:
             while self._heap and self._heap[0][0] <= now_s:
                 due.append(self._pop())
-            for handle in due:
-                if handle.interval_s is not None and not handle.cancelled:
-                    missed = (now_s - handle.due_s) // handle.interval_s
-                    handle.due_s += (missed + 1) * handle.interval_s
-                    self._push(handle)
         return due
 
 
@@ -274,7 +205,6 @@ class ThreadTimers(Timers):
         self._thread.start()
 
     def close(self, timeout_s: float = 0.0) -> bool:
-        """Forget everything that waits and end the thread; True when it ended in time."""
         super().close()
         with self._changed:
             self._changed.notify_all()

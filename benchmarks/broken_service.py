@@ -13,12 +13,9 @@ if TYPE_CHECKING:
 
 
 class Broken(BaseHTTPRequestHandler):
-    """Answers every request the same."""
-
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """Read the request and refuse it."""
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.send_response(500)
         self.send_header("Content-Length", "0")
@@ -27,12 +24,12 @@ class Broken(BaseHTTPRequestHandler):
     do_POST = do_GET  # noqa: N815 -- http.server's name
 
     def log_message(self, *_: object) -> None:
-        """Say nothing of each request."""
+        """Print nothing of each request."""
 
 
 @contextmanager
 def answering_500() -> Iterator[str]:
-    """Its address, while it runs."""
+    """Run it; yield its address."""
     process = subprocess.Popen([sys.executable, __file__], stdout=subprocess.PIPE, text=True)
     try:
         yield next(iter(process.stdout or ())).strip()
@@ -41,12 +38,7 @@ def answering_500() -> Iterator[str]:
         process.communicate()
 
 
-def main() -> None:
-    """Serve until killed; the first line says where."""
+if __name__ == "__main__":
     server = ThreadingHTTPServer(("127.0.0.1", 0), Broken)
     print(f"http://127.0.0.1:{server.server_port}", flush=True)
     server.serve_forever()
-
-
-if __name__ == "__main__":
-    main()

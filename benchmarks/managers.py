@@ -1,66 +1,59 @@
-"""What managers cost by themselves: a coordinator in memory, so that only our own work is seen."""
+"""Submits to managers and their commits in process, against dictionaries and bare admin clients."""
 
 from __future__ import annotations
 
-import threading
+from statistics import median
+from typing import TYPE_CHECKING
 
-from benchmarks.harness import Contestant, in_turn, report
+from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
+
+from benchmarks.harness import TIMEOUT_S, TOPIC, at_least, at_most, in_turn, report
+from offsetmgr.coordinator.kafka import CLIENTS, KafkaCoordinator
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.manager import Factory, ManagerHandle
 from offsetmgr.types import TopicPartition
 
-TIMEOUT_S = 60.0
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Future
+
+SUBMITS_PER_S = 1_000_000
+GROUPWISE_PER_S = 3_000_000
+ONE_REQUEST = 2.0
+"""A commit of one group, against a bare request."""
+BARE_POOL = 1.5
+"""A commit of many groups, against as many bare clients."""
+ONE_CLIENT = 6.0
+"""How many times faster it is than a single client at least."""
+
+JVM_WARMUP = 100
+"""Rounds of short requests before they count: until then the compiler of the broker's JVM takes a
+core from whoever's turn it is."""
 
 
-def _spawn(factory: Factory, groups: int, size: int) -> list[ManagerHandle]:
+def spawn(factory: Factory, groups: Sequence[str], size: int) -> list[ManagerHandle]:
+    """Start managers of ``size`` partitions in each group, until all know their initial offset."""
     handles = []
-    for number in range(groups):
-        wanted = [TopicPartition("bench", partition) for partition in range(size)]
-        made = factory.spawn_many(f"group-{number}", wanted).values()
-        handles += [handle for handle in made if isinstance(handle, ManagerHandle)]
+    for group in groups:
+        for handle in factory.spawn_many(group, _partitions(size)).values():
+            if not isinstance(handle, ManagerHandle):
+                raise handle
+            handles.append(handle)
     for handle in handles:
-        handle.initial_offset(TIMEOUT_S)
+        handle.initial_offset(timeout=TIMEOUT_S)
     return handles
 
 
-def life(*, groups: int, size: int, rounds: int) -> None:
-    """Spawn, commit and stop ``groups`` times ``size`` managers."""
-    factory = Factory(MemoryCoordinator())
-    held: list[ManagerHandle] = []
-
-    def spawn(_number: int) -> None:
-        held.extend(_spawn(factory, groups, size))
-
-    def flush(number: int) -> None:
-        for handle in held:
-            handle.submit(number + 1)
-        factory.flush([handle.key for handle in held], TIMEOUT_S).get()
-
-    def stop(_number: int) -> None:
-        factory.stop_managers([handle.key for handle in held], TIMEOUT_S).get()
-        held.clear()
-
-    results = in_turn(
-        [
-            Contestant("spawn, with initial offsets", spawn),
-            Contestant("submit and flush", flush),
-            Contestant("stop", stop),
-        ],
-        rounds=rounds,
-    )
-    threads = threading.active_count()
-    factory.stop(TIMEOUT_S)
-    title = (
-        f"{groups * size:,} managers in {groups:,} groups, coordinator in memory, {threads} threads"
-    )
-    report(title, results, items=groups * size, unit="managers")
+def _partitions(size: int) -> list[TopicPartition]:
+    return [TopicPartition(TOPIC, number) for number in range(size)]
 
 
-def submits(*, count: int, rounds: int) -> None:
+def submits(*, count: int, rounds: int) -> list[str]:
     """``submit`` in one thread, against storing into a dictionary."""
     factory = Factory(MemoryCoordinator())
-    handle = factory.spawn("group", "bench", 0)
-    handle.initial_offset(TIMEOUT_S)
+    (handle,) = spawn(factory, ["group"], 1)
     store: dict[str, int] = {}
 
     def plain(number: int) -> None:
@@ -72,25 +65,23 @@ def submits(*, count: int, rounds: int) -> None:
         for offset in range(number * count, (number + 1) * count):
             submit(offset)
 
-    results = in_turn(
-        [Contestant("a dictionary store", plain), Contestant("handle.submit", ours)], rounds=rounds
-    )
-    factory.stop(TIMEOUT_S)
+    results = in_turn({"a dictionary store": plain, "handle.submit": ours}, rounds=rounds)
+    factory.stop(timeout=TIMEOUT_S)
     report("Submit to one manager, one thread", results, items=count, unit="submits")
+    rate = count / median(results["handle.submit"])
+    return at_least("submits by one thread", rate, SUBMITS_PER_S, "per second")
 
 
-def groupwise(*, size: int, count: int, rounds: int) -> None:
+def groupwise(*, size: int, count: int, rounds: int) -> list[str]:
     """``Factory.submit`` of ``size`` partitions at once, against updating a dictionary."""
     factory = Factory(MemoryCoordinator())
-    _spawn(factory, 1, size)
-    keys = [TopicPartition("bench", partition) for partition in range(size)]
+    spawn(factory, ["group"], size)
     store: dict[TopicPartition, int] = {}
-
-    def batches(number: int) -> list[dict[TopicPartition, int]]:
-        return [dict.fromkeys(keys, number * count + step) for step in range(count)]
-
     # Made beforehand, as a caller has them: what is measured is what is done with them.
-    prepared = [batches(number) for number in range(rounds + 1)]
+    prepared = [
+        [dict.fromkeys(_partitions(size), number * count + step) for step in range(count)]
+        for number in range(rounds + 1)
+    ]
 
     def plain(number: int) -> None:
         for offsets in prepared[number]:
@@ -98,12 +89,116 @@ def groupwise(*, size: int, count: int, rounds: int) -> None:
 
     def ours(number: int) -> None:
         for offsets in prepared[number]:
-            if factory.submit("group-0", offsets):
+            if factory.submit("group", offsets):
                 raise RuntimeError("an offset was refused")
 
-    results = in_turn(
-        [Contestant("dict.update", plain), Contestant("factory.submit", ours)], rounds=rounds
-    )
-    factory.stop(TIMEOUT_S)
+    results = in_turn({"dict.update": plain, "factory.submit": ours}, rounds=rounds)
+    factory.stop(timeout=TIMEOUT_S)
     title = f"Submit {size:,} partitions of a group at once, checks included, one thread"
     report(title, results, items=size * count, unit="offsets")
+    rate = size * count / median(results["factory.submit"])
+    return at_least("offsets submitted group-wise", rate, GROUPWISE_PER_S, "per second")
+
+
+def commits(bootstrap_servers: str, *, groups: int, size: int, rounds: int) -> list[str]:
+    """All of ``groups`` times ``size`` dirty at once, until all are committed."""
+    many = _clients(bootstrap_servers, CLIENTS)
+    bare_groups = [f"bare-{groups}-{number}" for number in range(groups)]
+    coordinator = KafkaCoordinator({"bootstrap.servers": bootstrap_servers})
+    factory = Factory(coordinator)
+    our_groups = [f"ours-{groups}-{number}" for number in range(groups)]
+    partitions = _partitions(size)
+    keys = [handle.key for handle in spawn(factory, our_groups, size)]
+
+    def ours(number: int) -> None:
+        """Submit as the service does, a group at a time."""
+        offsets = dict.fromkeys(partitions, number + 1)
+        for group in our_groups:
+            if factory.submit(group, offsets):
+                raise RuntimeError("an offset was refused")
+        left = factory.flush(keys, timeout=TIMEOUT_S).get()
+        if any(result.uncommitted for result in left.values()):
+            raise RuntimeError("not everything was committed")
+
+    pool = f"bare loop, {CLIENTS} admin clients"
+    one_client = "bare loop, one admin client"
+    contestants = {
+        pool: lambda number: _bare_commit(many, bare_groups, size, number + 1),
+        "offset managers": ours,
+    }
+    if groups > 1:
+        contestants[one_client] = lambda number: _bare_commit(
+            many[:1], bare_groups, size, number + 1
+        )
+        for number in range(JVM_WARMUP // 5):
+            _bare_commit(many, bare_groups, size, number)
+    warmup = 1 if groups > 1 else JVM_WARMUP
+    results = in_turn(contestants, rounds=rounds, warmup=warmup)
+    factory.stop(timeout=TIMEOUT_S)
+    coordinator.close(timeout=TIMEOUT_S)
+    title = f"Commit {groups:,} group(s) x {size:,} partitions, all dirty at once"
+    report(title, results, items=groups * size, unit="offsets")
+    took = {name: median(seconds) for name, seconds in results.items()}
+    ratio = took["offset managers"] / took[pool]
+    if groups == 1:
+        return at_most(f"{title}, against a bare request", ratio, ONE_REQUEST)
+    faster = took[one_client] / took["offset managers"]
+    return [
+        *at_most(f"{title}, against {pool}", ratio, BARE_POOL),
+        *at_least(f"{title}, times faster than {one_client}", faster, ONE_CLIENT),
+    ]
+
+
+def initial_offsets(bootstrap_servers: str, *, size: int, rounds: int) -> None:
+    """Spawn ``size`` managers of one group, until all have their initial offset."""
+    (client,) = _clients(bootstrap_servers, 1)
+    group = f"initial-{size}"
+    _bare_commit([client], [group], size, 7)
+    coordinator = KafkaCoordinator({"bootstrap.servers": bootstrap_servers})
+    factory = Factory(coordinator)
+    spawned: list[ManagerHandle] = []
+
+    def bare(_number: int) -> None:
+        wanted = [KafkaPartition(TOPIC, partition) for partition in range(size)]
+        request = [ConsumerGroupTopicPartitions(group, wanted)]
+        answer = client.list_consumer_group_offsets(request, request_timeout=TIMEOUT_S)
+        if len(answer[group].result(TIMEOUT_S).topic_partitions) != size:
+            raise RuntimeError("the bare fetch did not answer for every partition")
+
+    def stop(_number: int) -> None:
+        factory.stop_managers([handle.key for handle in spawned], timeout=TIMEOUT_S).get()
+        spawned.clear()
+
+    contestants = {
+        "one bare request": bare,
+        "spawn managers, all initial offsets": lambda _: spawned.extend(
+            spawn(factory, [group], size)
+        ),
+        "(stop them again)": stop,
+    }
+    results = in_turn(contestants, rounds=rounds)
+    factory.stop(timeout=TIMEOUT_S)
+    coordinator.close(timeout=TIMEOUT_S)
+    title = f"Initial offsets of {size:,} partitions of one group"
+    report(title, results, items=size, unit="offsets")
+
+
+def _clients(bootstrap_servers: str, count: int) -> list[AdminClient]:
+    clients = [AdminClient({"bootstrap.servers": bootstrap_servers}) for _ in range(count)]
+    for number, client in enumerate(clients):
+        _bare_commit([client], [f"warm-{number}"], 1, 1)
+    return clients
+
+
+def _bare_commit(clients: Sequence[AdminClient], groups: Sequence[str], size: int, at: int) -> None:
+    """Every group's offsets in one request each, all at once, over these clients in turn."""
+    futures: list[Future[ConsumerGroupTopicPartitions]] = []
+    for number, group in enumerate(groups):
+        offsets = [KafkaPartition(TOPIC, partition, at) for partition in range(size)]
+        client = clients[number % len(clients)]
+        request = [ConsumerGroupTopicPartitions(group, offsets)]
+        futures += client.alter_consumer_group_offsets(request, request_timeout=TIMEOUT_S).values()
+    for future in futures:
+        failed = [p.error for p in future.result(TIMEOUT_S).topic_partitions or () if p.error]
+        if failed:
+            raise RuntimeError(f"the bare commit failed: {failed[0]}")

@@ -3,116 +3,100 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from contextlib import contextmanager
 from http.client import HTTPConnection
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import psutil
-from rich.console import Console
-from rich.table import Table
+from benchmarks.harness import TIMEOUT_S, TOPIC, at_least, in_turn, report, show
+from benchmarks.sidecar import sidecar
+from offsetmgr.client import OffsetClient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
-TIMEOUT_S = 120.0
+OFFSETS_PER_S = 250_000
+SINGLE_SUBMITS = 1_000
 
 
-class Sidecar:
-    """A running service, and one connection to it."""
+class Caller:
+    """One connection to the service, without our client."""
 
-    def __init__(self, pid: int, address: str) -> None:
-        self.process = psutil.Process(pid)
-        self.address = address
+    def __init__(self, address: str) -> None:
         self._connection = HTTPConnection(address.removeprefix("http://"), timeout=TIMEOUT_S)
-        self._sequence = 0
 
-    def cpu_s(self) -> float:
-        """Processor time that the service has used, all of its threads together."""
-        times = self.process.cpu_times()
-        return float(times.user + times.system)
-
-    def ask(self, method: str, path: str, body: bytes = b"") -> dict[str, Any]:
-        """One request on the connection."""
-        self._sequence += 1
-        headers = {
-            "Content-Type": "application/json",
-            "Offsetmgr-Client": "bench",
-            "Offsetmgr-Sequence": str(self._sequence),
-        }
+    def ask(self, method: str, path: str, body: bytes = b"") -> None:
+        """Send a request and read the answer.  Raises RuntimeError where it is refused."""
+        headers = {"Content-Type": "application/json", "Offsetmgr-Client": "bench"}
         self._connection.request(method, path, body or None, headers)
         response = self._connection.getresponse()
         answer: dict[str, Any] = json.loads(response.read())
         if response.status != 200:  # noqa: PLR2004 -- OK
             raise RuntimeError(f"{method} {path}: {answer}")
-        return answer
 
 
-@contextmanager
-def sidecar(bootstrap_servers: str) -> Iterator[Sidecar]:
-    """``python -m offsetmgr serve``, stopped afterwards."""
-    command = [sys.executable, "-m", "offsetmgr", "serve", "--listen", "127.0.0.1:0"]
-    process = subprocess.Popen(
-        [*command, "--bootstrap-servers", bootstrap_servers], stderr=subprocess.PIPE, text=True
-    )
-    try:
-        yield Sidecar(process.pid, _address(process))
-    finally:
-        process.terminate()
-        process.communicate(timeout=TIMEOUT_S)
-
-
-def _address(process: subprocess.Popen[str]) -> str:
-    for line in process.stderr or ():
-        record = json.loads(line) if line.startswith("{") else {}
-        if record.get("event") == "serving":
-            return str(record["address"])
-    raise RuntimeError("the service did not start")
-
-
-def many_managers(bootstrap_servers: str, *, groups: int, size: int, batches: int) -> None:
+def many_managers(bootstrap_servers: str, *, groups: int, size: int, batches: int) -> list[str]:
     """Spawn, submit to and commit ``groups`` times ``size`` managers through one connection."""
-    table = Table(
-        title=f"{groups * size:,} managers in one service, one connection, batches of {size:,}",
-        title_justify="left",
-        title_style="bold",
-    )
-    table.add_column("what")
-    table.add_column("figure", justify="right")
     with sidecar(bootstrap_servers) as service:
+        caller = Caller(service.address)
         began = perf_counter()
-        wanted = [{"topic": "bench", "partition": number} for number in range(size)]
+        wanted = [{"topic": TOPIC, "partition": number} for number in range(size)]
         for number in range(groups):
             body = json.dumps({"group": f"service-{number}", "partitions": wanted})
-            service.ask("POST", "/v1/managers", body.encode())
+            caller.ask("POST", "/v1/managers", body.encode())
         for number in range(groups):
-            service.ask("GET", f"/v1/initial-offsets?group=service-{number}&wait_s=60")
-        table.add_row("spawn, with all initial offsets", f"{perf_counter() - began:.2f} s")
+            caller.ask("GET", f"/v1/initial-offsets?group=service-{number}&wait_s=60")
+        spawned_s = perf_counter() - began
         bodies = [_submit(f"service-{n % groups}", size, n + 1) for n in range(batches)]
         began, cpu_s = perf_counter(), service.cpu_s()
-        for body_bytes in bodies:
-            service.ask("POST", "/v1/offsets", body_bytes)
+        for each in bodies:
+            caller.ask("POST", "/v1/offsets", each)
         rate = batches * size / (perf_counter() - began)
-        table.add_row("offsets submitted, while they are committed", f"{rate:,.0f}/s")
-        cost_ms = (service.cpu_s() - cpu_s) / batches * 1000
-        table.add_row("processor time of a batch, its commits included", f"{cost_ms:.2f} ms")
-        service.ask("POST", "/v1/flush", b'{"timeout_s": 60}')
-        took = []
-        for number in range(1_000):
-            body_bytes = _submit("service-0", 1, batches + number + 1)
+        batch_ms = (service.cpu_s() - cpu_s) / batches * 1000
+        caller.ask("POST", "/v1/flush", b'{"timeout_s": 60}')
+        took_s = []
+        for number in range(SINGLE_SUBMITS):
+            single = _submit("service-0", 1, batches + number + 1)
             began = perf_counter()
-            service.ask("POST", "/v1/offsets", body_bytes)
-            took.append(perf_counter() - began)
-        table.add_row("round trip of a single submit, median", f"{median(took) * 1000:.2f} ms")
-        table.add_row("threads", str(service.process.num_threads()))
-        memory_mb = service.process.memory_info().rss / 2**20
-        table.add_row("resident memory", f"{memory_mb:,.0f} MB")
-    Console(width=110).print(table)
+            caller.ask("POST", "/v1/offsets", single)
+            took_s.append(perf_counter() - began)
+        rows = [
+            ("spawn, with all initial offsets", f"{spawned_s:.2f} s"),
+            ("offsets submitted, while they are committed", f"{rate:,.0f}/s"),
+            ("processor time of a batch, its commits included", f"{batch_ms:.2f} ms"),
+            ("round trip of a single submit, median", f"{median(took_s) * 1000:.2f} ms"),
+            ("threads", str(service.stats.num_threads())),
+            ("resident memory", f"{service.rss_mb():,.0f} MB"),
+        ]
+    title = f"{groups * size:,} managers in one service, one connection, batches of {size:,}"
+    show(title, ("what", "figure"), rows)
+    return at_least("offsets through the service", rate, OFFSETS_PER_S, "per second")
+
+
+def fence(bootstrap_servers: str, *, commits: int, rounds: int) -> None:
+    """Commits of one group, each waited for, without the fence and with it."""
+    with (
+        sidecar(bootstrap_servers) as plain,
+        sidecar(bootstrap_servers, fence="true") as fenced,
+        OffsetClient(plain.address) as plain_client,
+        OffsetClient(fenced.address) as fenced_client,
+    ):
+
+        def run(client: OffsetClient, group: str) -> Callable[[int], None]:
+            def commit(number: int) -> None:
+                for at in range(number * commits, (number + 1) * commits):
+                    client.submit(group, {(TOPIC, 0): at}, sync=True, timeout=TIMEOUT_S)
+
+            return commit
+
+        contestants = {
+            "plain": run(plain_client, "bench-plain"),
+            "fence = true": run(fenced_client, "bench-fenced"),
+        }
+        results = in_turn(contestants, rounds=rounds)
+    report(f"{commits} commits of one group, one by one", results, items=commits, unit="commits")
 
 
 def _submit(group: str, size: int, offset: int) -> bytes:
-    offsets = [{"topic": "bench", "partition": n, "offset": offset} for n in range(size)]
+    offsets = [{"topic": TOPIC, "partition": n, "offset": offset} for n in range(size)]
     return json.dumps({"group": group, "offsets": offsets}).encode()

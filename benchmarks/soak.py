@@ -14,31 +14,27 @@ when ten minutes or more bring less than a day's commits.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
-import subprocess
 import sys
-import tempfile
 import threading
 import time
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.request import urlopen
 
-import psutil
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
-from benchmarks.kafka_commits import create_topic
+from benchmarks.harness import TIMEOUT_S, TOPIC, create_topic
+from benchmarks.sidecar import Sidecar, sidecar
 from offsetmgr import OffsetClient
 from offsetmgr.devkafka import DevKafka
 from offsetmgr.errors import OffsetManagerError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 DAY_TICKS: Final = 86_400 // 5
 """Commits of one group in a day, with a trigger every 5 s."""
@@ -52,7 +48,7 @@ PARTITIONS: Final = 20
 """Of each client's group."""
 
 SLACK: Final = 0.5
-"""Part of the time that a day's ticks get at full pace: the rest is for pauses and round trips."""
+"""Part of the time that a day's commits get at full pace; pauses and round trips take the rest."""
 
 ROW_S: Final = 60.0
 SAMPLE_S: Final = 5.0
@@ -70,10 +66,8 @@ GROWTH_FREE_MB: Final = 8.0
 GROWTH_HANDLES: Final = 20
 """Threads, and file descriptors, that there may be more at the end than after the warm-up."""
 
-WAIT_S: Final = 60.0
 
-
-class SoakError(Exception):
+class SoakError(RuntimeError):
     """Something that must not happen did."""
 
 
@@ -91,78 +85,23 @@ class Sample(NamedTuple):
     descriptors: int
 
 
-class Sidecar:
-    """The service as a process, with its log in a file."""
-
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        self._process = process
-        self._log = log
-        self._stats = psutil.Process(process.pid)
-        self.address = self._wait_for_address()
-
-    def _wait_for_address(self) -> str:
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
-            self.check()
-            for line in self._log.read_text().splitlines():
-                record = json.loads(line) if line.startswith("{") else {}
-                if record.get("event") == "serving":
-                    return str(record["address"])
-            time.sleep(0.1)
-        raise SoakError(f"the service did not start within {WAIT_S:g} s: {self._tail()}")
-
-    def _tail(self) -> str:
-        return "\n".join(self._log.read_text().splitlines()[-20:])
-
-    def check(self) -> None:
-        """Raise SoakError where it has ended."""
-        status = self._process.poll()
-        if status is not None:
-            raise SoakError(f"the service ended by itself (status {status}):\n{self._tail()}")
-
-    def sample(self) -> Sample:
-        """How it stands."""
-        self.check()
-        counts: dict[str, int] = {}
-        with urlopen(f"{self.address}/metrics", timeout=WAIT_S) as page:  # noqa: S310 -- http
-            for raw in page:
-                name, _, value = raw.decode().rpartition(" ")
-                if name.startswith("offsetmgr_commit"):
-                    counts[name.replace('cluster_name="default"', "")] = int(float(value))
-        return Sample(
-            counts["offsetmgr_commit_duration_seconds_count{}"],
-            counts['offsetmgr_commits_total{,result="committed"}'],
-            counts['offsetmgr_commits_total{,result="failed"}'],
-            self._stats.memory_info().rss / 2**20,
-            self._stats.num_threads(),
-            self._stats.num_fds(),
-        )
-
-    def stop(self) -> None:
-        """Ask it to drain.  Raises SoakError where it leaves something behind."""
-        self.check()
-        self._process.terminate()
-        status = self._process.wait(WAIT_S)
-        if status != 0:
-            raise SoakError(f"the service stopped with status {status}:\n{self._tail()}")
-
-
-@contextmanager
-def sidecar(bootstrap_servers: str, interval_s: float) -> Iterator[Sidecar]:
-    """``offsetmgr serve`` with that commit interval."""
-    command = [sys.executable, "-m", "offsetmgr", "serve", "--listen", "127.0.0.1:0"]
-    command += ["--bootstrap-servers", bootstrap_servers]
-    command += ["--set", f"commit.commit_interval_s={interval_s}"]
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log"
-        with log.open("wb") as stderr:
-            process = subprocess.Popen(command, stderr=stderr)
-        try:
-            yield Sidecar(process, log)
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+def sample(service: Sidecar) -> Sample:
+    """Return the service's state now."""
+    service.check()
+    counts: dict[str, int] = {}
+    with urlopen(f"{service.address}/metrics", timeout=TIMEOUT_S) as page:  # noqa: S310 -- http
+        for raw in page:
+            name, _, value = raw.decode().rpartition(" ")
+            if name.startswith("offsetmgr_commit"):
+                counts[name.replace('cluster_name="default"', "")] = int(float(value))
+    return Sample(
+        counts["offsetmgr_commit_duration_seconds_count{}"],
+        counts['offsetmgr_commits_total{,result="committed"}'],
+        counts['offsetmgr_commits_total{,result="failed"}'],
+        service.rss_mb(),
+        service.stats.num_threads(),
+        service.stats.num_fds(),
+    )
 
 
 class Job(threading.Thread):
@@ -180,10 +119,10 @@ class Job(threading.Thread):
 
     def run(self) -> None:
         """Tick until ``finish``; one tick of a hundred waits for Kafka."""
-        told = self._client.spawn(self.group, "bench", 0).errors()
+        told = self._client.spawn(self.group, TOPIC, 0).errors()
         while not self._over.wait(self._interval_s):
             self.ticks += 1
-            offsets = {("bench", number): self.ticks for number in range(PARTITIONS)}
+            offsets = {(TOPIC, number): self.ticks for number in range(PARTITIONS)}
             try:
                 self._client.submit(self.group, offsets, sync=self.ticks % 100 == 0, timeout=3)
             except OffsetManagerError:
@@ -193,8 +132,8 @@ class Job(threading.Thread):
     def finish(self) -> None:
         """End.  Raises SoakError where not everything is committed."""
         self._over.set()
-        self.join(WAIT_S)
-        left = self._client.flush(WAIT_S).uncommitted
+        self.join(TIMEOUT_S)
+        left = self._client.flush(timeout=TIMEOUT_S).uncommitted
         if left:
             raise SoakError(f"{len(left)} offsets of {self.group} were not committed: {left}")
 
@@ -204,49 +143,33 @@ class Job(threading.Thread):
         self._client.close()
 
 
-class Pauses(threading.Thread):
-    """Lets the brokers stand still now and then."""
-
-    def __init__(self, kafka: DevKafka) -> None:
-        super().__init__(name="pauses", daemon=True)
-        self.count = 0
-        self._kafka = kafka
-        self._over = threading.Event()
-
-    def run(self) -> None:
-        """Until ``finish``."""
-        while not self._over.wait(PAUSE_EVERY_S):
-            self.count += 1
-            for broker in self._kafka.brokers:
-                broker.pause()
-            self._over.wait(PAUSE_S)
-            for broker in self._kafka.brokers:
-                broker.resume()
-
-    def finish(self) -> None:
-        """End, with the brokers running."""
-        self._over.set()
-        self.join(WAIT_S)
-
-
-def watch(service: Sidecar, jobs: Sequence[Job], pauses: Pauses, minutes: float) -> list[Sample]:
-    """Let it run, with a row each minute."""
+def watch(
+    service: Sidecar, jobs: Sequence[Job], kafka: DevKafka, minutes: float
+) -> tuple[list[Sample], int]:
+    """Let it run, with a row each minute; return the samples, and how often Kafka stood still."""
     heads = ("minute", "commits", "offsets", "failed", "RSS MB", "threads", "fds", "late", "pauses")
     print(" ".join(f"{head:>10}" for head in heads), flush=True)
     samples: list[Sample] = []
-    began = told_s = time.monotonic()
-    while (now := time.monotonic()) < began + minutes * 60:
-        samples.append(service.sample())
-        if now - told_s >= ROW_S or len(samples) == 1:
-            told_s = now
-            minute, late = (now - began) / 60, sum(job.late for job in jobs)
+    pauses, row_s, pause_s = 0, 0.0, PAUSE_EVERY_S
+    began = time.monotonic()
+    while (now_s := time.monotonic() - began) < minutes * 60:
+        samples.append(sample(service))
+        if now_s >= row_s:
+            row_s = now_s + ROW_S
+            late = sum(job.late for job in jobs)
             requests, committed, failed, rss_mb, threads, descriptors = samples[-1]
-            row = (f"{minute:.0f}", requests, committed, failed, f"{rss_mb:.1f}", threads)
-            print(
-                " ".join(f"{v!s:>10}" for v in (*row, descriptors, late, pauses.count)), flush=True
-            )
+            row = (f"{now_s / 60:.0f}", requests, committed, failed, f"{rss_mb:.1f}", threads)
+            print(" ".join(f"{v!s:>10}" for v in (*row, descriptors, late, pauses)), flush=True)
+        if now_s >= pause_s:
+            pause_s = now_s + PAUSE_S + PAUSE_EVERY_S
+            pauses += 1
+            for broker in kafka.brokers:
+                broker.pause()
+            time.sleep(PAUSE_S)
+            for broker in kafka.brokers:
+                broker.resume()
         time.sleep(SAMPLE_S)
-    return samples
+    return samples, pauses
 
 
 def check_growth(samples: Sequence[Sample]) -> str:
@@ -284,9 +207,9 @@ def check_kafka(bootstrap_servers: str, jobs: Sequence[Job]) -> None:
     """Ask Kafka itself.  Raises SoakError where it does not hold the newest offsets."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     for job in jobs:
-        wanted = [KafkaPartition("bench", number) for number in range(PARTITIONS)]
+        wanted = [KafkaPartition(TOPIC, number) for number in range(PARTITIONS)]
         request = [ConsumerGroupTopicPartitions(job.group, wanted)]
-        answer = admin.list_consumer_group_offsets(request)[job.group].result(WAIT_S)
+        answer = admin.list_consumer_group_offsets(request)[job.group].result(TIMEOUT_S)
         held = {found.offset for found in answer.topic_partitions}
         if held != {job.ticks}:
             raise SoakError(f"group {job.group} is at {sorted(held)} instead of {job.ticks}")
@@ -299,22 +222,20 @@ def soak(minutes: float) -> None:
     with ExitStack() as stack:
         kafka = stack.enter_context(DevKafka())
         create_topic(kafka.bootstrap_servers, PARTITIONS)
-        service = stack.enter_context(sidecar(kafka.bootstrap_servers, interval_s))
+        service = stack.enter_context(
+            sidecar(kafka.bootstrap_servers, **{"commit.commit_interval_s": interval_s})
+        )
         jobs = [Job(service.address, number, interval_s) for number in range(CLIENTS)]
-        pauses = Pauses(kafka)
         for job in jobs:
             stack.callback(job.close)
             job.start()
-        pauses.start()
-        stack.callback(pauses.finish)
-        samples = watch(service, jobs, pauses, minutes)
-        pauses.finish()
+        samples, pauses = watch(service, jobs, kafka, minutes)
         for job in jobs:
             job.finish()
         check_kafka(kafka.bootstrap_servers, jobs)
         print(check_growth(samples))
-        days = check_days(minutes, service.sample().committed)
-        print(f"{days:.2f} days of commits for each group, {pauses.count} pauses, none lost")
+        days = check_days(minutes, sample(service).committed)
+        print(f"{days:.2f} days of commits for each group, {pauses} pauses, none lost")
         for job in jobs:
             job.close()
         service.stop()
@@ -328,7 +249,7 @@ def main() -> None:
     logging.getLogger("offsetmgr.client").setLevel(logging.ERROR)
     try:
         soak(parser.parse_args().minutes)
-    except SoakError as error:
+    except RuntimeError as error:
         sys.exit(f"soak failed: {error}")
 
 

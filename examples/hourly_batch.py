@@ -36,7 +36,8 @@ def main() -> None:
             shop.place_orders(spark, given.brokers, given.topic, count)
             run(spark, client, given, hour + timedelta(hours=1 + number))
         shop.report_lag(client, GROUP, given.topic)
-    reports = spark.read.parquet(str(given.folder / "hour=*"))
+    reader = spark.read.option("basePath", str(given.folder))
+    reports = reader.parquet(str(given.folder / "hour=*"))
     total = sum(row.orders for row in reports.collect())
     print(f"{total:,} orders in {given.folder}")
 
@@ -44,7 +45,11 @@ def main() -> None:
 def run(
     spark: SparkSession, client: OffsetClient, given: argparse.Namespace, until: datetime
 ) -> None:
-    """One hour's report, written anew where the run before failed."""
+    """Write what is new of an hour, in a folder named by where the batch begins.
+
+    A run after one that failed begins at the same offsets and writes its folder anew; a run after
+    one that succeeded begins further on and leaves its folder alone.
+    """
     with kafka_batch(client, GROUP, [given.topic], until=until) as batch:
         if batch.is_empty:
             print(f"nothing new before {until:%H:%M}")
@@ -61,7 +66,9 @@ def run(
             .agg(F.count("*").alias("orders"), F.sum("amount").alias("revenue"))
             .orderBy("product")
         )
-        report.write.mode("overwrite").parquet(str(given.folder / f"hour={until:%Y-%m-%dT%H}"))
+        begin = sum(each.start for each in batch.ranges.values())
+        folder = given.folder / f"hour={until:%Y-%m-%dT%H}" / f"begin={begin}"
+        report.write.mode("overwrite").parquet(str(folder))
         print(f"{batch.records:,} orders before {until:%H:%M}")
         report.show()
 

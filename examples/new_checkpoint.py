@@ -24,6 +24,9 @@ GROUP = "orders-archive"
 def main() -> None:
     """Run the job with its old checkpoint, then with a new one, with orders before each."""
     given = shop.arguments(__doc__)
+    if (given.folder / "checkpoint-new").exists():
+        # From its old checkpoint it would read again what it has read with its new one.
+        raise SystemExit(f"the job of {given.folder} has moved already: give another --folder")
     spark = shop.session(given.master)
     half = given.orders // 2
     with OffsetClient(given.service, name=GROUP) as client:
@@ -41,18 +44,20 @@ def run(
     spark: SparkSession, client: OffsetClient, given: argparse.Namespace, checkpoint: str
 ) -> None:
     """Archive what there is. Each checkpoint has a folder of its own: file sinks keep theirs."""
+    location = str(given.folder / f"checkpoint-{checkpoint}")
+    start = starting_offsets(client, GROUP, [given.topic], checkpoint=location)
     messages = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", given.brokers)
         .option("subscribe", given.topic)
-        .option("startingOffsets", starting_offsets(client, GROUP, [given.topic]))
+        .option("startingOffsets", start)
         .load()
     )
     with commit_offsets(spark, client, group=GROUP, query_name=f"archive-{checkpoint}") as commits:
         query = (
             shop.as_orders(messages)
             .writeStream.queryName(f"archive-{checkpoint}")
-            .option("checkpointLocation", str(given.folder / f"checkpoint-{checkpoint}"))
+            .option("checkpointLocation", location)
             .trigger(availableNow=True)
             .start(str(given.folder / checkpoint), format="parquet")
         )
@@ -61,7 +66,7 @@ def run(
         if left:
             # The next checkpoint would begin too early; offsetmgr spark reconcile puts it right.
             raise SystemExit(f"do not move yet, these are not committed: {left}")
-    read = sum(progress.numInputRows for progress in query.recentProgress)
+    read = sum(progress["numInputRows"] for progress in query.recentProgress)
     print(f"with the {checkpoint} checkpoint: {read:,} orders")
 
 

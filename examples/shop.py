@@ -87,13 +87,17 @@ def orders_placed(spark: SparkSession, brokers: str, topic: str) -> int:
 
 
 def place_orders(spark: SparkSession, brokers: str, topic: str, count: int) -> None:
-    """Produce ``count`` orders more, numbered on, one every twenty seconds."""
+    """Produce ``count`` orders more, numbered on, one every twenty seconds.
+
+    They come in order, as from a shop: several tasks at once would mix orders of hours ago with
+    those of now, and a window's watermark drops what comes too late.
+    """
     first = orders_placed(spark, brokers, topic)
 
     def one_of(names: tuple[str, ...], factor: int) -> Column:
         return F.array(*map(F.lit, names))[(F.col("id") * factor % len(names)).cast("int")]
 
-    orders = spark.range(first, first + count).select(
+    orders = spark.range(first, first + count, numPartitions=1).select(
         F.col("id").alias("order_id"),
         F.timestamp_seconds(F.lit(1_767_225_600) + F.col("id") * 20).alias("placed_at"),
         one_of(COUNTRIES, 7).alias("country"),

@@ -19,27 +19,34 @@ from offsetmgr.errors import (
     OffsetManagerError,
     OffsetNoticeError,
     OffsetRegressionError,
+    OffsetsUncommittedError,
     OffsetTimeoutError,
     OverloadedError,
     ServiceError,
     ServiceUnavailableError,
 )
 from offsetmgr.types import (
+    FlushResult,
     ManagerKey,
     OffsetAndMetadata,
     OffsetManagerHandle,
+    Offsets,
+    PartitionRange,
     StopResult,
     TopicPartition,
+    Uncommitted,
 )
 
 if TYPE_CHECKING:
-    from offsetmgr.client import FlushResult, OffsetClient, PartitionRange, Uncommitted
+    from offsetmgr.client import OffsetClient
+    from offsetmgr.local import LocalOffsets
 
 __all__ = [
     "ClientFencedError",
     "CoordinatorError",
     "FlushResult",
     "InvalidValueError",
+    "LocalOffsets",
     "ManagerExistsError",
     "ManagerKey",
     "ManagerStoppedError",
@@ -53,6 +60,8 @@ __all__ = [
     "OffsetNoticeError",
     "OffsetRegressionError",
     "OffsetTimeoutError",
+    "Offsets",
+    "OffsetsUncommittedError",
     "OverloadedError",
     "PartitionRange",
     "ServiceError",
@@ -62,13 +71,15 @@ __all__ = [
     "Uncommitted",
 ]
 
-_FROM_CLIENT = frozenset({"FlushResult", "OffsetClient", "PartitionRange", "Uncommitted"})
-
 
 def __getattr__(name: str) -> object:
     # The service and its command line import this package too, and need no HTTP client.
-    if name not in _FROM_CLIENT:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from offsetmgr import client  # noqa: PLC0415
+    if name == "OffsetClient":
+        from offsetmgr.client import OffsetClient  # noqa: PLC0415
 
-    return getattr(client, name)
+        return OffsetClient
+    if name == "LocalOffsets":
+        from offsetmgr.local import LocalOffsets  # noqa: PLC0415
+
+        return LocalOffsets
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

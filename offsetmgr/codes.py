@@ -68,17 +68,21 @@ _MEMBERS = (
     "the group has live members, so Kafka takes commits from them alone; commit to another "
     "group or stop them"
 )
-_NETWORK = "no answer from the coordinator; read back, then tried again; check brokers and network"
+_NETWORK = "Kafka did not answer in time; tried again; check the brokers and the network to them"
 _ELECTING = "the partition is between two leaders, or was just created; tried again"
 _AUTH = "Kafka did not accept the service's credentials; check sasl.* and ssl.* of the service"
 _NO_TOPIC = (
-    "there is no such topic or partition (deleted, misspelt?); create it or stop this manager"
+    "the topic or partition does not exist in the cluster; create it, or stop submitting for it"
 )
 _OLD_BROKER = "the broker is too old for this request; Kafka 2.4 or newer is needed"
 _TAKEN = "the group is used in another way than this service does; use another group"
 
 _ROWS: Final = (
-    ErrorInfo(-1, "UNKNOWN_SERVER_ERROR", True, _G, _B, _UNKNOWN, "see the broker's log"),
+    ErrorInfo(
+        -1, "UNKNOWN_SERVER_ERROR", True, _G, _B, _UNKNOWN,
+        "see the broker's log; it also answers so where not even one commit record fits into the "
+        "max.message.bytes of its offsets topic",
+    ),
     ErrorInfo(
         1, "OFFSET_OUT_OF_RANGE", False, _P, _C, _REFUSED,
         "the offset lies outside the partition's log; submit one that lies in it",
@@ -122,7 +126,8 @@ _ROWS: Final = (
     ErrorInfo(27, "REBALANCE_IN_PROGRESS", True, _G, _O, _REFUSED, _MEMBERS),
     ErrorInfo(
         28, "INVALID_COMMIT_OFFSET_SIZE", False, _P, _C, _REFUSED,
-        "the commit record is larger than the offsets topic allows; submit less metadata",
+        "the commit record is larger than the offsets topic's max.message.bytes; submit less "
+        "metadata",
     ),
     ErrorInfo(
         29, "TOPIC_AUTHORIZATION_FAILED", False, _P, _O, _REFUSED,
@@ -209,7 +214,6 @@ _ROWS: Final = (
 )  # fmt: skip
 
 OFFSET_CHANGED: Final = 32_001
-COMMITS_PAUSED: Final = 32_002
 OFFSET_OUTSIDE_LOG: Final = 32_003
 TOPIC_RECREATED: Final = 32_004
 
@@ -219,15 +223,11 @@ OWN_CODES: Final = 32_000
 _OWN_ROWS: Final = (
     ErrorInfo(
         OFFSET_CHANGED, "OFFSET_CHANGED_EXTERNALLY", False, _P, _O, _REFUSED,
-        "somebody else changed the group's committed offset; commit.on_external_change decides",
-    ),
-    ErrorInfo(
-        COMMITS_PAUSED, "COMMITS_PAUSED", False, _P, _O, _REFUSED,
-        "somebody else changed the committed offset, so commits wait here; rewind() to go on",
+        "somebody else changed the group's committed offset; it is followed",
     ),
     ErrorInfo(
         OFFSET_OUTSIDE_LOG, "OFFSET_OUTSIDE_LOG", False, _P, _C, _REFUSED,
-        "a committed offset lies outside its partition's log; commit.on_out_of_range decides",
+        "a committed offset lies outside its partition's log; check its unit, topic and cluster",
     ),
     ErrorInfo(
         TOPIC_RECREATED, "TOPIC_RECREATED", False, _P, _O, _REFUSED,

@@ -12,13 +12,7 @@ from typing import Final, TypeGuard
 
 from offsetmgr.errors import InvalidValueError
 
-CHOICES: Final = {
-    "on_external_change": ("follow", "overwrite", "pause"),
-    "on_out_of_range": ("warn", "refuse", "clamp"),
-}
-"""Settings that are one of a few words."""
-
-MAY_BE_ZERO: Final = frozenset({"recommit_interval_s", "verify_interval_s", "idle_timeout_s"})
+MAY_BE_ZERO: Final = frozenset({"recommit_interval_s", "verify_interval_s"})
 """Settings that 0 switches off."""
 
 LARGEST: Final = 2**63 - 1
@@ -29,7 +23,7 @@ MOST: Final = {"request_timeout_s": 300}
 
 
 def is_number(value: object, kind: type | tuple[type, ...]) -> TypeGuard[float]:
-    """Whether it is one of ``kind``, and finite; it may be an integer too large for any float."""
+    """True if it is one of ``kind``, and finite; it may be an integer too large for any float."""
     if isinstance(value, float) and not math.isfinite(value):
         return False
     return isinstance(value, kind) and not isinstance(value, bool)
@@ -60,31 +54,14 @@ class CommitSettings:
     """Unchanged offsets of live managers are committed again this often, so that the broker's
     ``offsets.retention.minutes`` (7 days) never expires them; 0 switches it off."""
 
-    idle_timeout_s: float = 0.0
-    """A manager without a new submit for this long is stopped, once all of it is committed; 0
-    keeps every manager until it is stopped."""
-
     verify_interval_s: float = 300.0
     """How often it is read whether what was committed still stands, one request for a group; 0
     switches it off.  It is read right before a commit that is due, which has waited longest."""
-
-    on_external_change: str = "follow"
-    """What to do where somebody else changed a committed offset: ``follow``, ``overwrite`` or
-    ``pause``.  See ``offsetmgr.manager.foreign``."""
-
-    on_out_of_range: str = "warn"
-    """What to do with an offset that lies outside its partition's log: ``warn``, ``refuse`` or
-    ``clamp``.  See ``offsetmgr.manager.bounds``."""
 
     def __post_init__(self) -> None:
         """Raise InvalidValueError naming the first setting that makes no sense."""
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name in CHOICES:
-                if value not in CHOICES[field.name]:
-                    fix = f"give one of {', '.join(CHOICES[field.name])}"
-                    raise InvalidValueError(field.name, value, "is no choice", fix)
-                continue
             kind = int if field.name == "error_limit" else (int, float)
             if not is_number(value, kind):
                 raise InvalidValueError(field.name, value, "is not a number", "give a number")

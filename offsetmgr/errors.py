@@ -14,6 +14,7 @@
     │   ├── OffsetFetchError                ... to a fetch of committed offsets
     │   └── OffsetNoticeError               nothing failed, but somebody should know
     ├── OffsetTimeoutError (TimeoutError)   a wait asked for by the caller ran out
+    ├── OffsetsUncommittedError             some of many offsets are not committed; why of each
     ├── OverloadedError                     a limit was reached; nothing of the request was taken
     ├── ServiceError                        the service answered with an error of its own
     └── ServiceUnavailableError             the service did not answer
@@ -23,7 +24,8 @@ Errors are data: what Kafka's codes mean stands in ``codes.py``.
 
 from __future__ import annotations
 
-from typing import Final
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.codes import ERRORS, ErrorInfo, Fault, Scope, Verdict, error_info
 
@@ -42,16 +44,23 @@ __all__ = [
     "OffsetNoticeError",
     "OffsetRegressionError",
     "OffsetTimeoutError",
+    "OffsetsUncommittedError",
     "OverloadedError",
     "Scope",
     "ServiceError",
     "ServiceUnavailableError",
     "Verdict",
     "error_info",
+    "listed",
     "shown",
 ]
 
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
 _SHOWN_CHARS: Final = 80
+_LISTED: Final = 10
+_NAMED: Final = 3
 
 
 def shown(value: object) -> str:
@@ -59,11 +68,20 @@ def shown(value: object) -> str:
     try:
         # Never build megabytes of repr for a message of one line.
         text = repr(value[:_SHOWN_CHARS] if isinstance(value, (str, bytes)) else value)
-    except ValueError:  # an integer of more digits than Python will print
-        text = f"an integer of {value.bit_length()} bits" if isinstance(value, int) else "?"
+    except Exception:  # noqa: BLE001 -- whatever the value is, the message must be made
+        # Such as an integer of more digits than Python will print.
+        kind = type(value).__name__
+        text = f"an integer of {value.bit_length()} bits" if isinstance(value, int) else f"<{kind}>"
     if isinstance(value, (str, bytes)) and len(value) > _SHOWN_CHARS:
         return f"{text}… ({len(value)} characters)"
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+
+
+def listed(values: Collection[object]) -> str:
+    """Return the first ten values as text, with how many more there are."""
+    first = ", ".join(map(str, islice(values, _LISTED)))
+    more = len(values) - _LISTED
+    return first if more <= 0 else f"{first} and {more} more"
 
 
 class OffsetManagerError(Exception):
@@ -99,7 +117,7 @@ class OffsetRegressionError(OffsetManagerError):
         """``name`` is the manager, ``floor`` the highest offset known for it."""
         super().__init__(
             f"{name}: offset {offset} is lower than {floor}, which was submitted or committed "
-            f"before; to go back on purpose, call rewind({offset})"
+            f"before; to go back on purpose, call rewind({offset}), or submit with rewind=True"
         )
         self.name = name
         self.offset = offset
@@ -120,17 +138,28 @@ class ManagerExistsError(OffsetManagerError):
 
     code = "manager_exists"
 
-    def __init__(self, name: str, owner: str) -> None:
-        """``name`` is the manager, ``owner`` who holds it."""
-        super().__init__(
-            f"{name} is held by {owner}; stop that one first, or use its handle (one manager per "
-            "group/topic/partition, so that two writers never overwrite each other)"
-        )
+    def __init__(self, name: str, owner: str, lease_left_s: float | None = None) -> None:
+        """``name`` is the manager, ``owner`` who holds it.
+
+        ``lease_left_s`` is how long a client of the service keeps it if it stays silent.
+        """
+        if lease_left_s is None:
+            text = (
+                f"{name} is held by {owner}; stop that one first, or use its handle (a partition "
+                "of a group has one owner at a time)"
+            )
+        else:
+            text = (
+                f"{name} is held by client {owner!r}; close that client first; if it has ended "
+                f"without a close, its lease frees the partition in {lease_left_s:.0f} s"
+            )
+        super().__init__(text)
         self.name = name
         self.owner = owner
+        self.lease_left_s = lease_left_s
 
-    def __reduce__(self) -> tuple[type, tuple[str, str]]:
-        return type(self), (self.name, self.owner)
+    def __reduce__(self) -> tuple[type, tuple[str, str, float | None]]:
+        return type(self), (self.name, self.owner, self.lease_left_s)
 
 
 class ManagerStoppedError(OffsetManagerError):
@@ -149,6 +178,30 @@ class OffsetTimeoutError(OffsetManagerError, TimeoutError):
     """What the caller waited for did not happen in the time given."""
 
     code = "timeout"
+
+
+class OffsetsUncommittedError(OffsetManagerError):
+    """Offsets that were to be committed are not; ``errors`` has the reason of each."""
+
+    code = "offsets_uncommitted"
+
+    def __init__(self, errors: Mapping[Any, OffsetManagerError]) -> None:
+        """``errors`` are by group, topic and partition."""
+        shown_keys = [str(key) for key in errors][:_NAMED]
+        more = f" and {len(errors) - _NAMED} more" if len(errors) > _NAMED else ""
+        why = next(iter(errors.values()), "")
+        super().__init__(f"not committed: {', '.join(shown_keys)}{more}; the first: {why}")
+        self.errors = errors
+
+    @classmethod
+    def one_of(cls, errors: Mapping[Any, OffsetManagerError]) -> OffsetManagerError:
+        """Return the only error, or one that has all of them."""
+        first = next(iter(errors.values()))
+        alone = len(errors) == 1 or isinstance(first, ClientFencedError)
+        return first if alone else cls(errors)
+
+    def __reduce__(self) -> tuple[type, tuple[dict[Any, OffsetManagerError]]]:
+        return type(self), (dict(self.errors),)
 
 
 class OverloadedError(OffsetManagerError):
@@ -210,7 +263,7 @@ class CoordinatorError(OffsetManagerError):
 
     @property
     def retriable(self) -> bool:
-        """Whether the service tries again by itself."""
+        """True if the service tries again by itself."""
         return self.info.retriable
 
     @property

@@ -7,13 +7,18 @@ aborts the process on some bad names, and to Kafka, which accepts nearly anythin
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from math import inf
 from operator import index
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, SupportsIndex
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, SupportsIndex, runtime_checkable
 
-from offsetmgr.errors import InvalidValueError
+from offsetmgr.errors import InvalidValueError, OffsetsUncommittedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from typing_extensions import Self
 
     from offsetmgr.errors import OffsetManagerError
 
@@ -21,7 +26,11 @@ MAX_OFFSET: Final = 2**63 - 1
 """Largest offset Kafka can hold (a signed 64-bit integer)."""
 
 MAX_INT32: Final = 2**31 - 1
-"""Largest partition number and leader epoch."""
+"""Largest leader epoch."""
+
+MAX_PARTITION: Final = 1_000_000
+"""Largest partition number taken.  Kafka's protocol has room for 2^31-1, but no topic comes near a
+million partitions: a larger number is a mistake."""
 
 MAX_GROUP_CHARS: Final = 255
 """Longest group name.  Kafka names no limit; this is that of its own client and group tools."""
@@ -29,9 +38,12 @@ MAX_GROUP_CHARS: Final = 255
 MAX_TOPIC_CHARS: Final = 249
 """Longest topic name (Kafka: ``org.apache.kafka.common.internals.Topic``)."""
 
-MAX_METADATA_CHARS: Final = 4095
-"""Longest metadata in UTF-16 units, as the broker counts them: its default
-``offset.metadata.max.bytes`` is 4,096 and librdkafka adds a NUL on the wire."""
+MAX_METADATA_CHARS: Final = 4096
+"""Longest metadata in UTF-16 units, as the broker counts them for its
+``offset.metadata.max.bytes``, of which this is the default."""
+
+MAX_TIMEOUT_S: Final = 1_000_000_000
+"""Longest time-out, 31 years: threads cannot wait for any number of seconds."""
 
 _TOPIC_CHARS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
@@ -87,11 +99,52 @@ class StopResult(NamedTuple):
     error: OffsetManagerError | None = None
 
 
+class Uncommitted(NamedTuple):
+    """An offset that is not known to be committed, and why."""
+
+    offset: OffsetAndMetadata
+    error: OffsetManagerError
+
+
+class FlushResult(NamedTuple):
+    """What a flush (or a stop) of several managers ended with."""
+
+    committed: Mapping[ManagerKey, OffsetAndMetadata]
+    """The newest of each, acknowledged by the coordinator."""
+    uncommitted: Mapping[ManagerKey, Uncommitted]
+    """The newest of each that was not, with the reason; also what never reached the service."""
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing is uncommitted."""
+        return not self.uncommitted
+
+    def __bool__(self) -> bool:
+        """Return ``ok``."""
+        return self.ok
+
+    def raise_for_uncommitted(self) -> None:
+        """Raise OffsetsUncommittedError unless all is committed; it names what is not, and why."""
+        if self.uncommitted:
+            errors = {key: each.error for key, each in self.uncommitted.items()}
+            raise OffsetsUncommittedError(errors)
+
+
+class PartitionRange(NamedTuple):
+    """The offsets a partition holds: from ``log_start_offset`` up to before ``high_watermark``."""
+
+    log_start_offset: int
+    high_watermark: int
+
+
 class CommittedStream(Protocol):
     """The committed-offsets mailbox: latest-wins, closed after stop."""
 
     def get(self, timeout: float | None = None) -> OffsetAndMetadata:
-        """The newest unread committed offset; TimeoutError, or the mailbox's closed error."""
+        """Return the newest unread committed offset.
+
+        Raises OffsetTimeoutError; ManagerStoppedError once the manager is stopped and all is read.
+        """
 
     def __iter__(self) -> Iterator[OffsetAndMetadata]:
         """Iterate until the manager is stopped."""
@@ -105,7 +158,7 @@ class ErrorStream(Protocol):
         """How many errors were dropped because nobody read them in time."""
 
     def get(self, timeout: float | None = None) -> OffsetManagerError:
-        """The oldest unread error; TimeoutError, or the mailbox's closed error."""
+        """Return the oldest unread error.  Raises as ``CommittedStream.get`` does."""
 
     def __iter__(self) -> Iterator[OffsetManagerError]:
         """Iterate until the manager is stopped."""
@@ -118,11 +171,12 @@ class OffsetManagerHandle(Protocol):
     def key(self) -> ManagerKey:
         """Group, topic and partition."""
 
-    def initial_offset(self, timeout: float | None = None) -> OffsetAndMetadata | None:
+    def initial_offset(self, *, timeout: float | None = None) -> OffsetAndMetadata | None:
         """What was committed when the manager started; None where nothing was.
 
-        Waits up to ``timeout`` seconds.  Raises OffsetTimeoutError (with the last error of the
-        coordinator as its cause), ManagerStoppedError.
+        Waits up to ``timeout`` seconds.  Once it was answered, it is answered after a stop too.
+        Raises OffsetTimeoutError (with the last error of the coordinator as its cause),
+        ManagerStoppedError.
         """
 
     def submit(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
@@ -140,8 +194,149 @@ class OffsetManagerHandle(Protocol):
     def errors(self) -> ErrorStream:
         """What went wrong while committing or fetching."""
 
-    def stop(self, timeout: float = 10.0) -> StopResult:
+    def stop(self, *, timeout: float = 10.0) -> StopResult:
         """Commit the newest offset, stop, and say what was committed; within ``timeout`` s."""
+
+
+@runtime_checkable
+class Offsets(Protocol):
+    """Committed offsets of any groups, through the service (OffsetClient) or in this process.
+
+    OffsetClient and LocalOffsets describe what each method promises.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where offsets are submitted to, such as ``http://127.0.0.1:8741``."""
+
+    @property
+    def name(self) -> str:
+        """The owner that others are told of."""
+
+    @property
+    def closed(self) -> bool:
+        """True once ``close`` was called, here or at the interpreter's exit."""
+
+    def spawn(self, group: str, topic: str, partition: int) -> OffsetManagerHandle:
+        """Return a manager for a partition of a group, without waiting.
+
+        Raises InvalidValueError; ManagerExistsError where it was handed out and is not stopped;
+        ManagerStoppedError once this is closed.
+        """
+
+    def claim(
+        self, group: str, partitions: Iterable[tuple[str, int]], *, timeout: float = 10.0
+    ) -> None:
+        """Spawn managers for all of ``partitions``, or for none of them.
+
+        They take offsets by ``submit``, and ``stop_managers`` gives them back.  Raises
+        InvalidValueError, ManagerExistsError, ManagerStoppedError; OffsetTimeoutError where a
+        service does not answer.
+        """
+
+    def submit(
+        self,
+        group: str,
+        offsets: Mapping[tuple[str, int], int | OffsetAndMetadata],
+        *,
+        rewind: bool = False,
+        sync: bool = False,
+        timeout: float = 10.0,
+    ) -> None:
+        """Make ``offsets`` (the next ones to read, by topic and partition) the newest to commit.
+
+        Managers that do not exist yet are spawned.  With ``rewind``, lower offsets are what the
+        caller wants.  With ``sync``, it waits up to ``timeout`` seconds for Kafka.
+
+        Raises InvalidValueError, with nothing done; OffsetRegressionError where one is lower than
+        what was submitted before; ManagerStoppedError; ClientFencedError.  With ``sync`` also
+        OffsetTimeoutError, OffsetCommitError where Kafka refused one for good, and
+        OffsetRegressionError where one is lower than what is committed.  Where several offsets
+        have errors, OffsetsUncommittedError has all of them.  None holds back the others.
+        """
+
+    def flush(
+        self,
+        *,
+        timeout: float = 10.0,
+        group: str | None = None,
+        partitions: Iterable[tuple[str, int]] | None = None,
+    ) -> FlushResult:
+        """Have what was submitted committed, and say what was not by ``timeout`` seconds.
+
+        Of all managers, or those of ``group``, or those of its ``partitions``.  Raises
+        InvalidValueError alone: trouble is in the result.
+        """
+
+    def stop_managers(
+        self,
+        *,
+        timeout: float = 10.0,
+        group: str | None = None,
+        partitions: Iterable[tuple[str, int]] | None = None,
+    ) -> FlushResult:
+        """As flush, and stop the managers."""
+
+    def watch_errors(
+        self, told: Callable[[ManagerKey | None, OffsetManagerError], None]
+    ) -> Callable[[], None]:
+        """Call ``told`` with each error and its manager, until the function returned is called.
+
+        With None for an error of the client as a whole.  It is called on threads that must not
+        wait, so it must neither block nor raise.
+        """
+
+    def committed(
+        self, group: str, *, timeout: float = 10.0
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what Kafka has committed for ``group``, and nothing for other partitions.
+
+        Raises InvalidValueError; ServiceError, with Kafka's name of the error as its ``code``;
+        ServiceUnavailableError where a service does not answer; ManagerStoppedError.
+        """
+
+    def topics(
+        self, topics: Iterable[str], *, timeout: float = 10.0
+    ) -> dict[str, dict[int, PartitionRange]]:
+        """Return the partitions of ``topics``, each with the offsets it holds.
+
+        Raises as ``committed``; a topic that does not exist is a ServiceError that names it.
+        """
+
+    def offsets_at(
+        self, topics: Iterable[str], at_ms: int, *, timeout: float = 10.0
+    ) -> dict[TopicPartition, int]:
+        """Return the first offset at ``at_ms`` (milliseconds since 1970) or later.
+
+        It is the end of the log where no record is so young.  Raises as ``topics``.
+        """
+
+    def stable_ends(
+        self, topics: Iterable[str], *, timeout: float = 10.0
+    ) -> dict[TopicPartition, int]:
+        """Return where each partition ends for a reader of committed transactions alone."""
+
+    def topic_names(self, *, timeout: float = 10.0) -> list[str]:
+        """Return the topics of the cluster, sorted."""
+
+    def close(self, *, timeout: float = 10.0) -> FlushResult:
+        """Flush, stop all managers and end; within ``timeout`` seconds.
+
+        Twice is harmless: the answer is the same.
+        """
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
 
 
 def check_group(value: object, field: str = "group") -> str:
@@ -180,8 +375,8 @@ def check_topic(value: object, field: str = "topic") -> str:
 
 
 def check_partition(value: object, field: str = "partition") -> int:
-    """A partition number, 0 to 2^31-1."""
-    return _check_int(value, field, MAX_INT32, "partition number")
+    """A partition number, 0 to 1,000,000."""
+    return _check_int(value, field, MAX_PARTITION, "partition number")
 
 
 def check_offset(value: object, field: str = "offset") -> int:
@@ -196,9 +391,9 @@ def check_leader_epoch(value: object, field: str = "leader_epoch") -> int | None
 
 def _check_int(value: object, field: str, highest: int, what: str) -> int:
     if type(value) is not int:
-        if isinstance(value, SupportsIndex) and not isinstance(value, bool):
-            # As numerical libraries have them (numpy.int64): what they stand for travels on.
-            return _check_int(index(value), field, highest, what)
+        number = _index_of(value)
+        if number is not None:
+            return _check_int(number, field, highest, what)
         kind = type(value).__name__
         raise InvalidValueError(
             field, value, f"is a {kind}, not an integer", f"give the {what} as a whole number"
@@ -212,20 +407,121 @@ def _check_int(value: object, field: str, highest: int, what: str) -> int:
     return value
 
 
-def check_metadata(value: object, field: str = "metadata") -> str:
-    """Metadata the broker will take: at most 4,095 UTF-16 units, without NUL."""
+def _index_of(value: object) -> int | None:
+    """The integer that ``value`` stands for, such as a numpy.int64; None where it is none."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        return None
+    try:
+        return index(value)
+    except TypeError:  # an array of several
+        return None
+
+
+def check_metadata(value: object, field: str = "metadata", most: int = MAX_METADATA_CHARS) -> str:
+    """Metadata the broker will take: at most ``most`` UTF-16 units, without NUL."""
     if not isinstance(value, str):
         raise InvalidValueError(field, value, "is not text", "give the metadata as a string")
     if not value:
         return value
     if "\0" in value:
-        raise InvalidValueError(field, value, "holds a NUL", "remove it: librdkafka ends there")
+        fix = "remove it: confluent-kafka's consumers read no further"
+        raise InvalidValueError(field, value, "holds a NUL", fix)
     try:
         units = len(value) if value.isascii() else len(value.encode("utf-16-le")) // 2
     except UnicodeEncodeError:
         fix = "replace lone surrogates: Kafka stores UTF-8"
         raise InvalidValueError(field, value, "cannot be encoded", fix) from None
-    if units > MAX_METADATA_CHARS:
-        fix = f"use at most {MAX_METADATA_CHARS}: the broker refuses more"
+    if units > most:
+        fix = f"use at most {most}: the broker refuses more"
         raise InvalidValueError(field, value, f"has {units} characters", fix)
     return value
+
+
+def check_flag(value: object, field: str) -> bool:
+    """True or False, and nothing that merely counts as one of them."""
+    if not isinstance(value, bool):
+        raise InvalidValueError(field, value, "is neither True nor False", "give one of them")
+    return value
+
+
+def check_callable(value: object, field: str) -> None:
+    """Anything that can be called."""
+    if not callable(value):
+        raise InvalidValueError(field, value, "cannot be called", "give a function")
+
+
+def check_timeout(value: object, field: str = "timeout", *, forever: bool = False) -> float:
+    """Seconds to wait, from 0 (do not wait); with ``forever`` None stands for no limit (inf)."""
+    if value is None and forever:
+        return inf
+    number = value if isinstance(value, float) else _index_of(value)
+    fix = "give seconds, such as 5 (0 does not wait"
+    fix += ", None waits for ever)" if forever else ")"
+    if number is None:
+        raise InvalidValueError(field, value, "is not a number of seconds", fix)
+    if not 0 <= number <= MAX_TIMEOUT_S:
+        problem = "is negative" if number < 0 else "is too long, or no number"
+        raise InvalidValueError(field, value, problem, fix)
+    return number
+
+
+def check_list(values: object, field: str, example: str) -> list[object]:
+    """What any iterable holds that is no text."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise InvalidValueError(field, values, "is not a list", f"give one such as {example}")
+    return list(values)
+
+
+def check_topic_partition(value: object, field: str = "partition") -> TopicPartition:
+    """A tuple of a topic and a partition number, such as a TopicPartition."""
+    if not isinstance(value, tuple) or len(value) != len(TopicPartition._fields):
+        fix = 'give a topic and a number, such as ("orders", 3)'
+        raise InvalidValueError(field, value, "is not a topic and a number", fix)
+    return TopicPartition(check_topic(value[0]), check_partition(value[1]))
+
+
+def check_topic_partitions(values: object, field: str = "partitions") -> list[TopicPartition]:
+    """Such tuples, in any iterable; each once."""
+    listed = check_list(values, field, '[("orders", 3)]')
+    return list(dict.fromkeys([check_topic_partition(each) for each in listed]))
+
+
+def check_key(value: object, field: str = "key") -> ManagerKey:
+    """A tuple of group, topic and partition number, such as a ManagerKey."""
+    if not isinstance(value, tuple) or len(value) != len(ManagerKey._fields):
+        fix = 'give group, topic and number, such as ("orders-etl", "orders", 3)'
+        raise InvalidValueError(field, value, "is not a group, a topic and a number", fix)
+    group, topic, partition = value
+    return ManagerKey(check_group(group), check_topic(topic), check_partition(partition))
+
+
+def check_offset_and_metadata(
+    value: object, where: TopicPartition, most: int = MAX_METADATA_CHARS
+) -> OffsetAndMetadata:
+    """An offset of ``where``, or one with metadata and leader epoch."""
+    if not isinstance(value, OffsetAndMetadata):
+        return OffsetAndMetadata(check_offset(value, f"offset of {where}"))
+    return OffsetAndMetadata(
+        check_offset(value.offset, f"offset of {where}"),
+        check_metadata(value.metadata, f"metadata of {where}", most),
+        check_leader_epoch(value.leader_epoch, f"leader_epoch of {where}"),
+    )
+
+
+def check_mapping(value: object, field: str = "offsets") -> Mapping[object, object]:
+    """A mapping, of whatever."""
+    if not isinstance(value, Mapping):
+        fix = 'give a mapping such as {("orders", 3): 1042}'
+        raise InvalidValueError(field, value, "is not a mapping", fix)
+    return value
+
+
+def check_offsets(
+    value: object, most: int = MAX_METADATA_CHARS
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Offsets by topic and partition."""
+    offsets = {}
+    for key, each in check_mapping(value).items():
+        where = check_topic_partition(key)
+        offsets[where] = check_offset_and_metadata(each, where, most)
+    return offsets

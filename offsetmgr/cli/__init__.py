@@ -10,7 +10,7 @@ _OURS = frozenset({"actors", "offsetmgr"})
 def main() -> None:
     """Run a command; says in one line what to install where an extra is missing."""
     try:
-        from offsetmgr.cli.app import app  # noqa: PLC0415 -- needs the server extra
+        from offsetmgr.cli.app import app  # it needs the server extra
 
         app(prog_name="offsetmgr")
     except ModuleNotFoundError as error:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offsetmgr.cli.failure import failing_in_one_line
-from offsetmgr.cli.spark import spark_app
+from offsetmgr.errors import OffsetManagerError
+
+if TYPE_CHECKING:
+    from offsetmgr.spark import OffsetPair
+    from offsetmgr.types import Offsets
+
+EXIT_FAILED = 1
+EXIT_DIFFERS = 3
+EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
     name="offsetmgr",
@@ -18,6 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+spark_app = typer.Typer(help="Look after the groups of Spark jobs.", no_args_is_help=True)
 config_app = typer.Typer(help="Look at the configuration.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(spark_app, name="spark")
@@ -39,9 +53,21 @@ Set = Annotated[
 ]
 
 
+@contextlib.contextmanager
+def failing_in_one_line() -> Iterator[None]:
+    """Turn errors made for people into a line on stderr; anything else keeps its traceback."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except (OffsetManagerError, OSError) as error:
+        print(f"offsetmgr: {error}", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
+
+
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 -- typer calls it
     if wanted:
-        from offsetmgr.service.version import version  # noqa: PLC0415
+        from offsetmgr.service import version
 
         print(f"offsetmgr {version()}")
         raise typer.Exit
@@ -83,9 +109,15 @@ def serve(
       143  a second SIGTERM
     """  # noqa: D301 -- \b is typer's mark for lines to keep
     with failing_in_one_line():
-        from offsetmgr.cli.serving import serve as run  # noqa: PLC0415
+        from offsetmgr.service import logs
+        from offsetmgr.service.run import over_kafka, run
+        from offsetmgr.service.settings import load
 
-        status = run(config, _flags(listen, bootstrap_servers, log_level, set_))
+        flags = _flags(listen, bootstrap_servers, log_level, set_)
+        settings = load(config, os.environ, flags)
+        log_output = logs.set_up(settings.log_level)
+        reload = partial(load, config, os.environ, flags)
+        status = run(settings, log_output, reload, over_kafka(settings))
     raise typer.Exit(status)
 
 
@@ -99,9 +131,108 @@ def check(
 ) -> None:
     """Check the configuration and print it, secrets masked; connects to nothing."""
     with failing_in_one_line():
-        from offsetmgr.cli.serving import show  # noqa: PLC0415
+        from rich.console import Console
+        from rich.table import Table
 
-        show(config, _flags(listen, bootstrap_servers, log_level, set_))
+        from offsetmgr.service.logs import visible
+        from offsetmgr.service.settings import load
+
+        settings = load(config, os.environ, _flags(listen, bootstrap_servers, log_level, set_))
+        names = "listen", "log_level", "cluster_name", "lease_s", "stop_timeout_s", "fence"
+        shown = {name: getattr(settings, name) for name in (*names, "fence_session_timeout_s")}
+        for section in ("commit", "limits"):
+            values = asdict(getattr(settings, section))
+            shown |= {f"{section}.{name}": value for name, value in values.items()}
+        masked = settings.kafka.masked()
+        shown |= {f"kafka.{name}": value for name, value in sorted(masked.items())}
+        table = Table("setting", "value", box=None, header_style="bold")
+        for name, value in shown.items():
+            table.add_row(name, visible(str(value)))
+        Console(soft_wrap=True).print(table, markup=False, highlight=False)
+
+
+@spark_app.callback()
+def spark() -> None:
+    """Look after the groups of Spark jobs."""
+
+
+@spark_app.command()
+def reconcile(
+    checkpoint: Annotated[str, typer.Option(help="The query's checkpointLocation.")],
+    group: Annotated[str, typer.Option(help="The consumer group that mirrors it.")],
+    service: Annotated[
+        str,
+        typer.Option(
+            envvar="OFFSETMGR_SERVICE",
+            help="Where the service listens; kafka://host:port for a job without one.",
+        ),
+    ] = "http://127.0.0.1:8741",
+    *,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Commit what the checkpoint says.")
+    ] = False,
+) -> None:
+    """Show where a group is not where its job's checkpoint is; with --execute, put it there.
+
+    After a crash of the driver, or for a job that never had the listener. Of the checkpoint only
+    batches count that Spark has finished. A group whose job runs and commits is left alone.
+
+    \b
+    Exit status:
+      0    the group is where the checkpoint is, now
+      1    it could not be learned or committed
+      3    they differ, and --execute was not given
+    """  # noqa: D301 -- \b is typer's mark for lines to keep
+    with failing_in_one_line():
+        same = _reconcile(checkpoint, group, service, execute=execute)
+    raise typer.Exit(0 if same else EXIT_DIFFERS)
+
+
+def _reconcile(checkpoint: str, group: str, service: str, *, execute: bool) -> bool:
+    """Return True if the group is where the checkpoint is, in the end."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from offsetmgr.client import OffsetClient
+    from offsetmgr.local import LocalOffsets
+    from offsetmgr.spark import reconcile as compare
+
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    servers = service.removeprefix("kafka://")
+    made: Offsets = OffsetClient(service) if servers == service else LocalOffsets(servers)
+    with made as client:
+        found = compare(client, group, checkpoint)
+        if found.batch_id is None:
+            console.print("The checkpoint has no finished batch yet: there is nothing to commit.")
+            return True
+        heads = "topic", "partition", "checkpoint", "group", ""
+        table = Table(*heads, box=None, header_style="bold")
+        for (topic, partition), each in found.partitions.items():
+            table.add_row(topic, str(partition), str(each.checkpoint), *_group_cells(each))
+        console.print(table)
+        total, differing = len(found.partitions), len(found.differences)
+        if not differing:
+            console.print(f"Group {group} is at the end of batch {found.batch_id}.")
+        elif execute:
+            found.execute(client)
+            console.print(f"Committed {differing} of {total} partitions to group {group}.")
+        else:
+            console.print(
+                f"{differing} of {total} partitions differ; --execute commits the checkpoint's "
+                "offsets."
+            )
+        return execute or not differing
+
+
+def _group_cells(pair: OffsetPair) -> tuple[str, str]:
+    """Return what the group has committed, and how that differs, in words."""
+    committed = pair.committed
+    if committed is None:
+        return "-", "nothing committed"
+    ahead = committed - pair.checkpoint
+    if not ahead:
+        return str(committed), ""
+    return str(committed), f"group is {abs(ahead)} {'ahead' if ahead > 0 else 'behind'}"
 
 
 @app.command("dev-kafka")
@@ -111,13 +242,40 @@ def dev_kafka(
     data_dir: Annotated[
         Path | None, typer.Option(help="Keep its data here; without, it goes when Kafka stops.")
     ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME:PARTITIONS", help="Create a topic, of 1 partition by default; repeatable."
+        ),
+    ] = None,
+    produce: Annotated[
+        int, typer.Option(metavar="COUNT", help="Write so many sample orders into each new topic.")
+    ] = 0,
 ) -> None:
     """Run a real Kafka on this machine, for development; needs Java 17 and the spark extra."""
     with failing_in_one_line():
-        from offsetmgr.devkafka import run_dev_kafka  # noqa: PLC0415
+        from offsetmgr.devkafka import run_dev_kafka
 
-        status = run_dev_kafka(brokers=brokers, port=port, data_dir=data_dir)
+        status = run_dev_kafka(
+            brokers=brokers, port=port, data_dir=data_dir, topics=topic or (), produce=produce
+        )
     raise typer.Exit(status)
+
+
+@app.command(
+    "kafka-consumer-groups",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def kafka_consumer_groups(
+    context: typer.Context,
+    bootstrap_server: Annotated[str, typer.Option(help="Kafka's host:port.")] = "localhost:9092",
+) -> None:
+    """Run Kafka's own tool of this name, from dev-kafka's jars; it takes its usual options."""
+    with failing_in_one_line():
+        from offsetmgr.devkafka import consumer_groups
+
+        print(consumer_groups(bootstrap_server, *context.args), end="")
 
 
 @app.command()
@@ -125,8 +283,10 @@ def demo(
     brokers: Annotated[
         str | None, typer.Option(help="host:port of a Kafka of yours; without, one is started.")
     ] = None,
-    orders: Annotated[int, typer.Option(help="How many to produce and to count.")] = 100_000,
-    partitions: Annotated[int, typer.Option(help="Of the topic.")] = 8,
+    orders: Annotated[
+        int, typer.Option(min=1_000, max=5_000_000, help="How many to produce and to count.")
+    ] = 100_000,
+    partitions: Annotated[int, typer.Option(min=1, max=100, help="Of the topic.")] = 8,
     keep: Annotated[
         Path | None, typer.Option(help="Keep logs and data in this new folder; without, they go.")
     ] = None,
@@ -144,10 +304,9 @@ def demo(
       143  SIGTERM
     """  # noqa: D301 -- \b is typer's mark for lines to keep
     with failing_in_one_line():
-        from offsetmgr.demo import DemoOptions, run  # noqa: PLC0415
+        from offsetmgr.demo import run
 
-        options = DemoOptions(brokers=brokers, orders=orders, partitions=partitions, keep=keep)
-        status = run(options)
+        status = run(brokers=brokers, orders=orders, partitions=partitions, keep=keep)
     raise typer.Exit(status)
 
 
@@ -162,7 +321,9 @@ def _flags(
     for each in others or ():
         name, equals, value = each.partition("=")
         if not equals:
-            raise typer.BadParameter(f"{each!r} has no '='; write NAME=VALUE", param_hint="--set")
+            # It may hold a secret.
+            text = "what was given has no '='; write NAME=VALUE"
+            raise typer.BadParameter(text, param_hint="--set")
         given[name.strip()] = (value, f"--set {name.strip()}")
     named = {
         "listen": (listen, "--listen"),

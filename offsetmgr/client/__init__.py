@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from offsetmgr.client.client import OffsetClient
 from offsetmgr.client.handle import ManagerHandle
-from offsetmgr.client.settle import FlushResult
-from offsetmgr.client.wire import PartitionRange, Uncommitted
+from offsetmgr.types import FlushResult, PartitionRange, Uncommitted
 
 __all__ = ["FlushResult", "ManagerHandle", "OffsetClient", "PartitionRange", "Uncommitted"]

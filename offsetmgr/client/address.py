@@ -7,6 +7,7 @@ import socket
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
+from offsetmgr.client.tracebacks import short_traceback
 from offsetmgr.errors import InvalidValueError
 
 DEFAULT_PORT: Final = 8741
@@ -68,6 +69,7 @@ class UnixAddress(NamedTuple):
         return connecting
 
 
+@short_traceback
 def parse_url(url: object) -> Address:
     """Where `url` leads.
 
@@ -104,7 +106,7 @@ def parse_url(url: object) -> Address:
 def _unix(url: str, netloc: str, path: str) -> UnixAddress:
     if netloc or len(path) < len("/x"):
         fix = "give the absolute path after three slashes: unix:///run/offsetmgr.sock"
-        raise InvalidValueError("url", url, "holds no absolute path", fix)
+        raise InvalidValueError("url", url, "has no absolute path", fix)
     if len(os.fsencode(path)) > _MAX_UNIX_PATH_BYTES:
         fix = f"use a path of at most {_MAX_UNIX_PATH_BYTES} bytes: a socket takes no longer one"
         raise InvalidValueError("url", url, "is too long", fix)

@@ -5,36 +5,46 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from offsetmgr.client import lifetime, settle, waits, wire
+from offsetmgr.client import blocking, flush, lifetime, wire
 from offsetmgr.client.address import parse_url
+from offsetmgr.client.backoff import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from offsetmgr.client.core import Core
 from offsetmgr.client.deadline import Deadline
+from offsetmgr.client.flush import Scope
 from offsetmgr.client.handle import ManagerHandle
-from offsetmgr.client.pace import FIRST_PAUSE_S, LONGEST_PAUSE_S
-from offsetmgr.client.settle import FlushResult, Scope
-from offsetmgr.errors import InvalidValueError, ServiceUnavailableError
+from offsetmgr.client.tracebacks import short_traceback
+from offsetmgr.errors import (
+    CoordinatorError,
+    InvalidValueError,
+    OffsetManagerError,
+    OffsetsUncommittedError,
+    ServiceUnavailableError,
+)
 from offsetmgr.types import (
+    FlushResult,
     ManagerKey,
     OffsetAndMetadata,
     TopicPartition,
+    check_callable,
+    check_flag,
     check_group,
-    check_leader_epoch,
-    check_metadata,
+    check_list,
     check_offset,
+    check_offsets,
     check_partition,
     check_topic,
+    check_topic_partitions,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
 
-    from offsetmgr.client.wire import PartitionRange
+    from offsetmgr.types import PartitionRange
 
 _T = TypeVar("_T")
 
@@ -57,8 +67,9 @@ class OffsetClient:
     of each partition is held, and sent again to a service that was restarted.  A client that is
     not closed commits for at most 2 s when the interpreter exits.
 
-    In the child of a fork, and where it is unpickled, it is another client: it has a name of its
-    own (this one with an end added) and holds nothing yet.
+    Where it is unpickled it is another client: it has a name of its own (this one with an end
+    added) and holds nothing yet.  In the child of a fork it only raises ManagerStoppedError: make
+    one in each process.
 
     Raises:
         InvalidValueError: bad url or name.
@@ -69,10 +80,7 @@ class OffsetClient:
         self._url = url
         self._address = parse_url(url)
         self._base_name = "" if name is None else check_group(name, "name")
-        self._start(self._base_name or lifetime.own_name())
-
-    def _start(self, name: str) -> None:
-        self._core = Core(self._url, self._address, name)
+        self._core = Core(self._url, self._address, self._base_name or lifetime.own_name())
         self._close_lock = threading.Lock()
         self._closed: FlushResult | None = None
         lifetime.watch(self)
@@ -92,6 +100,7 @@ class OffsetClient:
 
     # Managers
 
+    @short_traceback
     def spawn(self, group: str, topic: str, partition: int) -> ManagerHandle:
         """A manager for a partition of a group; never waits for the service.
 
@@ -105,10 +114,11 @@ class OffsetClient:
         where = TopicPartition(check_topic(topic), check_partition(partition))
         key = ManagerKey(check_group(group), *where)
         core = self._core
-        return ManagerHandle(key, core.spawn(key), core, self._current)
+        return ManagerHandle(key, core.spawn(key), core, self)
 
+    @short_traceback
     def claim(
-        self, group: str, partitions: Iterable[tuple[str, int]], timeout: float = 10.0
+        self, group: str, partitions: Iterable[tuple[str, int]], *, timeout: float = 10.0
     ) -> None:
         """Spawn managers for `partitions` of `group` and wait until all of them are this client's.
 
@@ -122,11 +132,9 @@ class OffsetClient:
             ClientFencedError: a newer incarnation of this client has taken over.
 
         """
-        keys = [ManagerKey(check_group(group), *_where(each)) for each in partitions]
-        waits.claim(self._core, keys, Deadline(timeout))
-
-    def _current(self) -> Core:
-        return self._core
+        check_group(group)
+        keys = [ManagerKey(group, *where) for where in check_topic_partitions(partitions)]
+        blocking.claim(self._core, keys, Deadline(timeout))
 
     def submit(
         self,
@@ -145,29 +153,41 @@ class OffsetClient:
         Raises:
             InvalidValueError: bad input; nothing was done with any of it.
             OffsetRegressionError: one is lower than what this client has submitted before, or
-                (with `sync`) than what is committed; the others were taken.
+                (with `sync`) than what is committed.
             ManagerStoppedError: the client is closed, or a manager is being stopped.
+            ClientFencedError: a newer incarnation of this client has taken over.
             OffsetTimeoutError: with `sync`, not all were acknowledged in time; names them.
             OffsetCommitError: with `sync`, Kafka refused one for good.
             ManagerExistsError: with `sync`, another client holds a manager.
-            ClientFencedError: with `sync`, a newer incarnation of this client has taken over.
+            OffsetsUncommittedError: more than one of these; has the reason of each offset.  None
+                of them holds back the others.
 
         """
-        deadline = Deadline(timeout)
-        values = _checked(check_group(group), offsets)
-        core = self._core
-        commit = None
-        with core.lock:  # nobody stops and forgets them in between
-            core.submit(values, rewind=rewind)
-            if sync:
-                commit = waits.Commit(core, group, values, deadline)
-        if commit is not None:
-            commit.wait()
+        try:
+            deadline = Deadline(timeout)
+            check_group(group)
+            check_flag(rewind, "rewind")
+            check_flag(sync, "sync")
+            found = check_offsets(offsets)
+            values = {ManagerKey(group, *where): value for where, value in found.items()}
+            core = self._core
+            commit = None
+            with core.lock:  # nobody stops and forgets them in between
+                refused = core.submit(values, rewind=rewind)
+                if sync:
+                    commit = blocking.Commit(core, group, values, deadline, refused)
+            if commit is not None:
+                commit.wait()
+            elif refused:
+                raise OffsetsUncommittedError.one_of(refused)
+        except OffsetManagerError as error:  # by hand, as a wrapper would cost each submit a call
+            raise error.with_traceback(None) from error.__cause__
 
+    @short_traceback
     def flush(
         self,
-        timeout: float = 10.0,
         *,
+        timeout: float = 10.0,
         group: str | None = None,
         partitions: Iterable[tuple[str, int]] | None = None,
     ) -> FlushResult:
@@ -176,22 +196,48 @@ class OffsetClient:
         Of all managers, or those of `group`, or those of its `partitions`.  Raises
         InvalidValueError alone: trouble is in the result.
         """
-        return settle.flush(self._core, _scope(group, partitions), Deadline(timeout))
+        return flush.flush(self._core, _scope(group, partitions), Deadline(timeout))
 
+    @short_traceback
     def stop_managers(
         self,
-        timeout: float = 10.0,
         *,
+        timeout: float = 10.0,
         group: str | None = None,
         partitions: Iterable[tuple[str, int]] | None = None,
     ) -> FlushResult:
         """As flush, and stop the managers: they can be spawned anew, by anybody."""
-        return settle.stop(self._core, _scope(group, partitions), Deadline(timeout))
+        return flush.stop(self._core, _scope(group, partitions), Deadline(timeout))
+
+    def watch_errors(
+        self, told: Callable[[ManagerKey | None, OffsetManagerError], None]
+    ) -> Callable[[], None]:
+        """Call `told` with each error of this client's managers, until the function returned is.
+
+        With the manager, or None for an error of the client as a whole.  It is called on the
+        client's own threads, so it must neither block nor raise.
+
+        Raises:
+            InvalidValueError: `told` cannot be called.
+
+        """
+        check_callable(told, "told")
+        core = self._core
+        with core.lock:
+            core.watchers = (*core.watchers, told)
+        core.listen()
+
+        def end() -> None:
+            with core.lock:
+                core.watchers = tuple(each for each in core.watchers if each is not told)
+
+        return end
 
     # Straight from Kafka
 
+    @short_traceback
     def committed(
-        self, group: str, timeout: float = 10.0
+        self, group: str, *, timeout: float = 10.0
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What Kafka has committed for `group`; a partition with nothing committed is absent.
 
@@ -203,15 +249,16 @@ class OffsetClient:
             ClientFencedError: a newer incarnation of this client has taken over.
 
         """
-        target = wire.target(wire.OFFSETS, ("group", check_group(group)))
+        query = [("group", check_group(group))]
 
         def read(data: dict[str, Any]) -> dict[TopicPartition, OffsetAndMetadata]:
             return {wire.partition_of(each): wire.offset_of(each) for each in data["offsets"]}
 
-        return self._get(target, Deadline(timeout), "the committed offsets", read)
+        return self._get(wire.OFFSETS, query, Deadline(timeout), "the committed offsets", read)
 
+    @short_traceback
     def topics(
-        self, topics: Iterable[str], timeout: float = 10.0
+        self, topics: Iterable[str], *, timeout: float = 10.0
     ) -> dict[str, dict[int, PartitionRange]]:
         """The partitions of `topics`, each with the offsets it holds.
 
@@ -219,8 +266,9 @@ class OffsetClient:
         """
         return dict(self._ask_topics(topics, Deadline(timeout), wire.topic_of))
 
+    @short_traceback
     def offsets_at(
-        self, topics: Iterable[str], at_ms: int, timeout: float = 10.0
+        self, topics: Iterable[str], at_ms: int, *, timeout: float = 10.0
     ) -> dict[TopicPartition, int]:
         """The first offset at `at_ms` (milliseconds since 1970) or later, of each partition.
 
@@ -230,8 +278,9 @@ class OffsetClient:
         found = self._ask_topics(topics, Deadline(timeout), wire.offsets_at_of, at)
         return {where: offset for topic in found for where, offset in topic.items()}
 
+    @short_traceback
     def stable_ends(
-        self, topics: Iterable[str], timeout: float = 10.0
+        self, topics: Iterable[str], *, timeout: float = 10.0
     ) -> dict[TopicPartition, int]:
         """Where each partition ends for who reads committed transactions alone.
 
@@ -241,13 +290,15 @@ class OffsetClient:
         found = self._ask_topics(topics, Deadline(timeout), wire.stable_ends_of, stable)
         return {where: offset for topic in found for where, offset in topic.items()}
 
-    def topic_names(self, timeout: float = 10.0) -> list[str]:
+    @short_traceback
+    def topic_names(self, *, timeout: float = 10.0) -> list[str]:
         """The topics of the cluster that the service may see, but Kafka's own; sorted.
 
         Raises as `committed`.
         """
         return self._get(
             wire.TOPIC_NAMES,
+            [],
             Deadline(timeout),
             "the names of the topics",
             lambda data: [str(name) for name in data["names"]],
@@ -261,37 +312,55 @@ class OffsetClient:
         *more: tuple[str, object],
     ) -> list[_T]:
         """What `read` makes of each topic; `more` goes into the query."""
-        if isinstance(topics, str):
-            fix = f"give a list of names, such as [{topics!r}]"
-            raise InvalidValueError("topics", topics, "is a single text", fix)
-        names = [check_topic(name) for name in dict.fromkeys(topics)]
+        listed = check_list(topics, "topics", '["orders"]')
+        names = list(dict.fromkeys([check_topic(name) for name in listed]))
         found: list[_T] = []
         for at in range(0, len(names), TOPICS_PER_REQUEST):
             asked = [("topic", name) for name in names[at : at + TOPICS_PER_REQUEST]]
-            target = wire.target(wire.TOPICS, *asked, *more)
             found += self._get(
-                target, deadline, "the topics", lambda data: list(map(read, data["topics"]))
+                wire.TOPICS,
+                [*asked, *more],
+                deadline,
+                "the topics",
+                lambda data: list(map(read, data["topics"])),
             )
         return found
 
     def _get(
-        self, target: str, deadline: Deadline, what: str, read: Callable[[dict[str, Any]], _T]
+        self,
+        path: str,
+        query: Sequence[tuple[str, object]],
+        deadline: Deadline,
+        what: str,
+        read: Callable[[dict[str, Any]], _T],
     ) -> _T:
-        """Ask until the service answers: it may just be starting, and Kafka electing a leader."""
+        """Ask until the service answers: it may just be starting, and Kafka electing a leader.
+
+        The service answers by the deadline, too: where Kafka does not, it says so.
+        """
+        reason: OffsetManagerError | None = None
         pause_s = FIRST_PAUSE_S
         while True:
+            within = ("timeout_s", round(deadline.for_service_s(), 3))
             try:
-                data = self._core.get(target, deadline)
+                data = self._core.get(wire.target(path, *query, within), deadline)
                 with wire.reading(what):
                     return read(data)
-            except (ServiceUnavailableError, wire.PassingError):
-                if deadline.over or self._core.ended.wait(deadline.within_s(pause_s)):
-                    raise
+            except (ServiceUnavailableError, wire.PassingError) as error:
+                reason = flush.telling(reason, error, deadline)
+            if deadline.over or self._core.ended.wait(deadline.within_s(pause_s)):
+                raise reason
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     # The end
 
-    def close(self, timeout: float = 10.0) -> FlushResult:
+    @property
+    def closed(self) -> bool:
+        """True once `close` was called, here or at the interpreter's exit."""
+        return self._core.closing
+
+    @short_traceback
+    def close(self, *, timeout: float = 10.0) -> FlushResult:
         """Flush, stop all managers and end; within `timeout` seconds.
 
         Says what was committed and what was not.  Twice is harmless: the answer is the same.
@@ -311,15 +380,20 @@ class OffsetClient:
         core = self._core
         with core.lock:
             core.closing = True
-        result = settle.stop(core, Scope(), deadline)
+        result = flush.stop(core, Scope(), deadline)
         core.await_stops(deadline)
         core.end(deadline)
         lifetime.forget(self)
         if result.uncommitted:
             left = [f"{key} at {each.offset.offset}" for key, each in result.uncommitted.items()]
             more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
-            reason = next(iter(result.uncommitted.values())).error
-            log.warning("closed with uncommitted %s%s: %s", ", ".join(left[:_NAMED]), more, reason)
+            reasons = [each.error for each in result.uncommitted.values()]
+            # What Kafka says tells more than that the time was over.
+            kafkas = (each for each in reasons if isinstance(each, CoordinatorError))
+            log.warning(
+                "client %s is closed; not committed: %s%s; reason: %s",
+                self.name, ", ".join(left[:_NAMED]), more, next(kafkas, reasons[0]),
+            )  # fmt: skip
         return result
 
     def __enter__(self) -> Self:
@@ -341,13 +415,14 @@ class OffsetClient:
 
     def close_at_exit(self, timeout_s: float) -> None:
         """Called when the interpreter exits."""
-        self.close(timeout_s)
+        self.close(timeout=timeout_s)
 
     def renew_after_fork(self) -> None:
         """Called in the child of a fork: threads, locks and connections are the parent's."""
         if self._closed is None:
-            self._core.disown()
-            self._start(lifetime.own_name(self._base_name))
+            self._core.leave()
+            self._close_lock = threading.Lock()
+            self._closed = FlushResult({}, {})
 
     def __reduce__(self) -> tuple[object, tuple[str, str]]:
         return _elsewhere, (self._url, self._base_name)
@@ -360,37 +435,10 @@ def _elsewhere(url: str, base_name: str) -> OffsetClient:
     return client
 
 
-def _checked(group: str, offsets: object) -> dict[ManagerKey, OffsetAndMetadata]:
-    if not isinstance(offsets, Mapping):
-        fix = 'give a mapping such as {("orders", 3): 1042}'
-        raise InvalidValueError("offsets", offsets, "is not a mapping", fix)
-    values = {}
-    for where, offset in offsets.items():
-        topic, partition = _where(where)
-        field = f"offset of {topic}-{partition}"
-        key = ManagerKey(group, topic, partition)
-        if isinstance(offset, OffsetAndMetadata):
-            values[key] = OffsetAndMetadata(
-                check_offset(offset.offset, field),
-                check_metadata(offset.metadata, f"metadata of {topic}-{partition}"),
-                check_leader_epoch(offset.leader_epoch, f"leader_epoch of {topic}-{partition}"),
-            )
-        else:
-            values[key] = OffsetAndMetadata(check_offset(offset, field))
-    return values
-
-
-def _where(where: object) -> TopicPartition:
-    if not isinstance(where, tuple) or len(where) != len(TopicPartition._fields):
-        fix = 'give a topic and a number, such as ("orders", 3)'
-        raise InvalidValueError("partition", where, "is not a topic and a number", fix)
-    return TopicPartition(check_topic(where[0]), check_partition(where[1]))
-
-
 def _scope(group: str | None, partitions: Iterable[tuple[str, int]] | None) -> Scope:
     if group is None and partitions is not None:
         fix = "name the group as well"
         raise InvalidValueError("partitions", partitions, "are given without a group", fix)
     if group is None or partitions is None:
         return Scope(None if group is None else check_group(group))
-    return Scope(group=check_group(group), partitions=[_where(each) for each in partitions])
+    return Scope(group=check_group(group), partitions=check_topic_partitions(partitions))

@@ -1,4 +1,4 @@
-"""What the threads of one client share: outbox, mailboxes, the session, and who is told what.
+"""What the threads of one client share: partitions, mailboxes, the session, and who is told what.
 
 It knows nothing of `OffsetClient`, so that a client nobody holds any more can be collected while
 its sender still runs.
@@ -12,13 +12,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from offsetmgr.client.backoff import SendTimes
 from offsetmgr.client.events import EventReader
 from offsetmgr.client.failure_log import FailureLog
-from offsetmgr.client.outbox import Outbox
-from offsetmgr.client.pace import Pace
+from offsetmgr.client.partitions import Partitions
 from offsetmgr.client.sender import Sender
 from offsetmgr.client.session import Identity, Session
-from offsetmgr.client.streams import ManagerMail
+from offsetmgr.client.streams import Mailboxes
 from offsetmgr.client.transport import Unreachable
 from offsetmgr.client.wire import TOO_LARGE
 from offsetmgr.errors import (
@@ -28,6 +28,7 @@ from offsetmgr.errors import (
     ManagerStoppedError,
     OffsetManagerError,
     ServiceError,
+    ServiceUnavailableError,
 )
 from offsetmgr.types import StopResult
 
@@ -36,10 +37,9 @@ if TYPE_CHECKING:
 
     from offsetmgr.client.address import Address
     from offsetmgr.client.deadline import Deadline
-    from offsetmgr.client.outbox import Batch
+    from offsetmgr.client.partitions import Batch
     from offsetmgr.client.session import FullError
-    from offsetmgr.client.settle import FlushResult
-    from offsetmgr.types import ManagerKey, OffsetAndMetadata
+    from offsetmgr.types import FlushResult, ManagerKey, OffsetAndMetadata
 
 ABANDONED_S: Final = 2.0
 """How long the sender of a client that nobody closed goes on to send what it holds."""
@@ -57,44 +57,47 @@ class Core:
         """For the sender."""
         self.changed = threading.Condition(self.lock)
         """For those who wait for what the sender does."""
-        self.outbox = Outbox()
+        self.partitions = Partitions()
         rng = random.Random()  # noqa: S311 -- jitter is no secret
-        self.pace = Pace(rng)
-        self.room_pace = Pace(rng)
+        self.times = SendTimes(rng)
+        self.quota_times = SendTimes(rng)
         """For new managers, while the service has no room for any."""
-        self.left_pace = Pace(rng)
+        self.stop_times = SendTimes(rng)
         """For what stops without an answer have left."""
         self.identity = Identity.new(name)
-        self.session = Session(url, address, self.identity, self._heard)
+        self.session = Session(url, address, self.identity, self._heard, self._met)
         self.met = False
-        """Whether the service, as it lives now, has said how long its lease is."""
+        """True if the service, as it lives now, has said how long its lease is."""
         self.fenced: ClientFencedError | None = None
         self.first_event_id = ""
         """The service's newest event when it was met first: an event stream begins there."""
         self.link_error: OffsetManagerError | None = None
         """Why the service cannot be spoken to; None while it can."""
         self.closing = False
+        self.forked = False
         self.ended = threading.Event()
         """No thread of this client has anything left to do."""
         self.idle = False
         """The sender waits for something to send."""
         self.end_at: float | None = None
-        self._failure_log = FailureLog()
-        self._mails: dict[ManagerKey, ManagerMail] = {}
+        self.failure_log = FailureLog()
+        self.watchers: tuple[Callable[[ManagerKey | None, OffsetManagerError], None], ...] = ()
+        """Called with each error, and the manager where it is about one; they must not block."""
+        self._mails: dict[ManagerKey, Mailboxes] = {}
         self._sender: threading.Thread | None = None
         self._reader: EventReader | None = None
         self._reading: threading.Thread | None = None
 
     # Managers and what is submitted to them
 
-    def spawn(self, key: ManagerKey) -> ManagerMail:
+    def spawn(self, key: ManagerKey) -> Mailboxes:
         """Hold a manager for `key`; ManagerExistsError where this client has handed it out."""
         with self.lock:
             self._check_open()
             if key in self._mails:
-                raise ManagerExistsError(str(key), f"this client ({self.identity.name})")
-            mail = self._mails[key] = ManagerMail(key)
-            self.outbox.add(key)
+                raise ManagerExistsError(str(key), f"this client, {self.identity.name!r}")
+            mail = self._mails[key] = Mailboxes(key)
+            self.partitions.add(key)
             self._poke()
             return mail
 
@@ -103,67 +106,64 @@ class Core:
         with self.lock:
             self._check_open()
             for key in keys:
-                if key in self.outbox:
-                    raise ManagerExistsError(str(key), f"this client ({self.identity.name})")
+                if key in self.partitions:
+                    raise ManagerExistsError(str(key), f"this client, {self.identity.name!r}")
             for key in keys:
-                self.outbox.add(key)
+                self.partitions.add(key)
             self._poke()
-
-    def adopt(self, key: ManagerKey) -> ManagerMail:
-        """The mailboxes of a handle that came here by a fork."""
-        with self.lock:
-            return self._mails.get(key) or self.spawn(key)
 
     def submit(
         self, values: Mapping[ManagerKey, OffsetAndMetadata], *, rewind: bool = False
-    ) -> None:
-        """Make `values` the newest; those after one that is refused are taken all the same."""
+    ) -> dict[ManagerKey, OffsetManagerError]:
+        """Make `values` the newest; return the refused, which hold back none of the others."""
         with self.lock:
             self._check_open()
-            refused = [
-                error
+            self.check_fence()
+            refused = {
+                key: error
                 for key, value in values.items()
-                if (error := self.outbox.submit(key, value, rewind=rewind)) is not None
-            ]
+                if (error := self.partitions.submit(key, value, rewind=rewind)) is not None
+            }
             self._poke()
-        if refused:
-            raise refused[0]
+        return refused
 
     def forget(self, keys: Collection[ManagerKey], result: FlushResult, *, answered: bool) -> None:
         """The managers of `keys` are stopped, with `result`; the service has `answered` so."""
         with self.lock:
-            if not answered:
-                self.outbox.leave(keys)
-                self.wake.notify()
             for key in keys:
-                held, mail = self.outbox.get(key), self._mails.pop(key, None)
+                held, mail = self.partitions.get(key), self._mails.pop(key, None)
                 if mail is not None:
                     committed = None if held is None else held.committed
                     left = result.uncommitted.get(key)
                     mail.stop(StopResult(committed, *(left or ())))
-            self.outbox.remove(keys)
+            (self.partitions.remove if answered else self.partitions.leave)(keys)
+            self.failure_log.forget(keys)
+            self.wake.notify()
             self.changed.notify_all()
 
     def unstop(self, keys: Iterable[ManagerKey]) -> None:
         """The stop of `keys` was broken off: they take offsets again, and can be stopped again."""
         with self.lock:
-            self.outbox.unstop(keys)
+            self.partitions.unstop(keys)
             self.wake.notify()
             self.changed.notify_all()
 
     def deliver(self, key: ManagerKey, error: OffsetManagerError) -> None:
         """Tell the user of `key` what went wrong."""
-        self._failure_log.failed(key, error, time.monotonic())
+        is_held = key in self.partitions
+        self.failure_log.failed(key, error, time.monotonic(), is_held=is_held)
         self.heed(key, error)
         mail = self._mails.get(key)
         if mail is not None:
             mail.errors.put(error)
+        for told in self.watchers:
+            told(key, error)
 
     def heed(self, key: ManagerKey, error: OffsetManagerError) -> None:
         """After a notice, or a refusal for good, Kafka may not get what was submitted last."""
         if isinstance(error, CoordinatorError) and not error.retriable:
             with self.lock:
-                self.outbox.doubt(key)
+                self.partitions.force_resend(key)
 
     def lose(self, key: ManagerKey, count: int) -> None:
         """So many errors of `key` could not be told."""
@@ -171,22 +171,35 @@ class Core:
         if mail is not None:
             mail.errors.lose(count)
 
-    def committed(self, key: ManagerKey, value: OffsetAndMetadata, version: int = 0) -> None:
-        """The coordinator has acknowledged `value`."""
+    def committed(
+        self, key: ManagerKey, value: OffsetAndMetadata, version: int = 0, *, ours: bool = True
+    ) -> None:
+        """The coordinator has acknowledged `value`; or has it, where it is not `ours`."""
         with self.lock:
             mail = self._mails.get(key)
-            if self.outbox.committed(key, value, version) and mail is not None:
+            if self.partitions.committed(key, value, version) and mail is not None and ours:
                 mail.committed.put(value)  # here, lest a newer one overtakes it
+            held = self.partitions.get(key)
+            is_newest = held is None or held.newest == value
+        self.failure_log.committed(key, value.offset, is_newest=is_newest)
 
     def released(self, key: ManagerKey) -> None:
         """The service has stopped the manager of `key` by itself."""
         with self.lock:
-            self.outbox.released(key)
+            self.partitions.released(key)
             self.wake.notify()
 
+    def check_process(self) -> None:
+        """Raise ManagerStoppedError in the child of a fork."""
+        if self.forked:
+            name = self.identity.name
+            text = f"client {name} was made in another process; make one in this process"
+            raise ManagerStoppedError(text)
+
     def _check_open(self) -> None:
+        self.check_process()
         if self.closing:
-            raise ManagerStoppedError(f"client {self.identity.name} is closed; make a new one")
+            raise ManagerStoppedError(f"client {self.identity.name} is closed; create a new one")
 
     # Threads
 
@@ -196,15 +209,16 @@ class Core:
         elif self._sender is None:
             self._sender = _start(Sender(self).run, f"offsetmgr-{self.identity.name}")
 
-    def hurry(self) -> None:
+    def expedite(self) -> None:
         """Somebody waits: the sender tries at once, whatever pause it is in."""
         with self.lock:
-            self.pace.hurry()
-            self.room_pace.hurry()
+            self.times.expedite()
+            self.quota_times.expedite()
             self.wake.notify()
 
     def listen(self) -> None:
         """Have events read, from the first call on."""
+        self.check_process()
         with self.lock:
             if self._reader is None and not self.closing:
                 reader = EventReader(self)
@@ -225,7 +239,7 @@ class Core:
         """Wait for what other threads stop: it may need the sender, which is about to end."""
         with self.lock:
             wait_s = deadline.within_s(threading.TIMEOUT_MAX)
-            self.changed.wait_for(lambda: not self.outbox.keys(), wait_s)
+            self.changed.wait_for(lambda: not self.partitions.keys(), wait_s)
 
     def end(self, deadline: Deadline) -> None:
         """End the threads, within the deadline, and close all mailboxes."""
@@ -247,19 +261,22 @@ class Core:
         for mail in self._mails.values():
             mail.stop(StopResult(None))
 
-    def disown(self) -> None:
-        """This is a fork's child: leave the connections to the parent's threads."""
+    def leave(self) -> None:
+        """This is the child of a fork: threads, locks and connections are the parent's."""
+        self.lock = threading.RLock()
+        self.wake, self.changed = threading.Condition(self.lock), threading.Condition(self.lock)
+        self.ended = threading.Event()
+        self.ended.set()
+        self.closing = self.forked = True
         self.session.close()
         if self._reader is not None:
             self._reader.close()
 
     # Requests
 
-    def post(
-        self, path: str, body: bytes, deadline: Deadline, sequence: int | None = None
-    ) -> dict[str, Any]:
+    def post(self, path: str, body: bytes, deadline: Deadline) -> dict[str, Any]:
         """As `Session.post`; nothing is sent once the client is fenced."""
-        return self._watched(lambda: self.session.post(path, body, deadline, sequence), deadline)
+        return self._watched(lambda: self.session.post(path, body, deadline), deadline)
 
     def post_batch(
         self, path: str, body: bytes, deadline: Deadline, batch: Batch
@@ -268,15 +285,15 @@ class Core:
 
         Another one may have been started since, and the one before it have committed newer offsets.
         """
+        instance = batch.registration.instance
         try:
             return self._watched(
-                lambda: self.session.post(path, body, deadline, batch.sequence, batch.instance),
-                deadline,
+                lambda: self.session.post(path, body, deadline, instance), deadline
             )
         except ServiceError as error:
             if error.status == TOO_LARGE:
                 with self.lock:
-                    self.outbox.shrink(batch)
+                    self.partitions.shrink(batch)
             raise
 
     def get(self, target: str, deadline: Deadline) -> dict[str, Any]:
@@ -289,6 +306,7 @@ class Core:
             raise
 
     def _watched(self, ask: Callable[[], dict[str, Any]], deadline: Deadline) -> dict[str, Any]:
+        self.check_process()
         self.check_fence()
         try:
             return ask()
@@ -300,14 +318,14 @@ class Core:
                 self.lost(error)
             raise
 
-    def crowd(self, batch: Batch, error: FullError) -> bool:
+    def exceed(self, batch: Batch, error: FullError) -> bool:
         """The service is at a limit; whether it is one that new managers in `batch` may exceed."""
         now = time.monotonic()
         with self.lock:
-            if not self.outbox.crowd(batch, error):
+            if not self.partitions.exceed(batch, error):
                 return False
-            self.room_pace.failed(now, error.retry_after_s)
-        self._failure_log.failed(batch.items[0].key, error, now)
+            self.quota_times.failed(now, error.retry_after_s)
+        self.failure_log.failed(batch.items[0].key, error, now)
         return True
 
     def check_fence(self) -> None:
@@ -326,32 +344,61 @@ class Core:
             self.wake.notify_all()
             self.changed.notify_all()
         log.warning("%s; nothing more is sent", error)
+        for told in self.watchers:
+            told(None, error)
 
     def lost(self, error: OffsetManagerError) -> None:
         """The service cannot be spoken to; said once until it can again."""
         with self.lock:
             if self.ended.is_set():  # it was the close that broke it off
                 return
-            first = self.link_error is None
             self.link_error = error
-        if first:
-            log.warning("%s; offsets are held, and sent when it is back", error)
+            begins = self.failure_log.begins(error, time.monotonic())
+        if begins:
+            refuses = not isinstance(error, ServiceUnavailableError)
+            who = f"the service at {self.session.url} refuses requests: " if refuses else ""
+            log.warning("%s%s; offsets are kept until it takes them", who, error)
+
+    def succeeded(self) -> None:
+        """The service did what the sender asked for: whatever kept it from that is over."""
+        with self.lock:
+            self.times.succeeded()
+            ends = self._regain()
+        if ends:
+            self._tell_end()
 
     def _heard(self, instance: str) -> None:
         with self.lock:
-            was_lost, self.link_error = self.link_error, None
             now = time.monotonic()
-            if self.pace.lapsed(now):
-                self.outbox.renew()  # it has given our managers back meanwhile
+            if self.times.lapsed(now):
+                self.partitions.renew()  # it has given our managers back meanwhile
                 self.met = False
-            self.pace.heard(now)
-            if self.outbox.meet(instance):
+            self.times.heard(now)
+            self._met(instance)
+            # That it answers somebody does not say that it takes what the sender has.
+            ends = isinstance(self.link_error, ServiceUnavailableError) and self._regain()
+        if ends:
+            self._tell_end()
+
+    def _met(self, instance: str) -> None:
+        with self.lock:
+            if self.partitions.meet(instance):
                 self.met = False
-            if was_lost is not None or not self.met:
+            if not self.met:
                 self.wake.notify()
                 self.changed.notify_all()
-        if was_lost is not None:
-            log.info("the service at %s answers again", self.session.url)
+
+    def _regain(self) -> bool:
+        """True if the end of the trouble is to be told."""
+        if self.link_error is None:
+            return False
+        self.link_error = None
+        self.wake.notify()
+        self.changed.notify_all()
+        return self.failure_log.ends()
+
+    def _tell_end(self) -> None:
+        log.warning("the service at %s answers again", self.session.url)
 
 
 def _start(run: Callable[[], None], name: str) -> threading.Thread | None:
@@ -360,6 +407,8 @@ def _start(run: Callable[[], None], name: str) -> threading.Thread | None:
     try:
         thread.start()
     except RuntimeError as error:
-        log.warning("no thread could be started (%s); offsets are held until one can", error)
+        log.warning(
+            "cannot start a thread (%s); offsets are kept, and sent when one can be started", error
+        )
         return None
     return thread

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import time
 from typing import Final
 
-from offsetmgr.errors import InvalidValueError
+from offsetmgr.types import check_timeout
 
 LONGEST_WAIT_S: Final = 60.0
 """Longest single wait inside a longer one; threading takes no endless number."""
 
 
 class Deadline:
-    """A point in time by which a call answers; None seconds: it waits as long as it takes.
+    """A point in time by which a call answers; with `forever`, None stands for none.
 
     Raises:
         InvalidValueError: the seconds are not a number from 0 up.
@@ -22,19 +21,8 @@ class Deadline:
 
     __slots__ = ("_at", "timeout")
 
-    def __init__(self, timeout: float | None) -> None:
-        if timeout is None:
-            self._at = math.inf
-        elif isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
-            raise InvalidValueError(
-                "timeout", timeout, "is not a number", "give seconds, such as 5"
-            )
-        elif not timeout >= 0:
-            raise InvalidValueError(
-                "timeout", timeout, "is not 0 or more", "give seconds, such as 5"
-            )
-        else:
-            self._at = time.monotonic() + timeout
+    def __init__(self, timeout: float | None, *, forever: bool = False) -> None:
+        self._at = time.monotonic() + check_timeout(timeout, forever=forever)
         self.timeout = timeout
 
     @property
@@ -44,7 +32,7 @@ class Deadline:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left."""
+        """True if nothing is left."""
         return self.left_s <= 0
 
     def within_s(self, longest_s: float = LONGEST_WAIT_S) -> float:

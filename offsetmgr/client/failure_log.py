@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import logging
+import math
+import threading
 from typing import TYPE_CHECKING
 
+from offsetmgr.errors import CoordinatorError, OffsetNoticeError
 from offsetmgr.seldom import Seldom
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from offsetmgr.errors import OffsetManagerError
     from offsetmgr.types import ManagerKey
 
@@ -15,14 +20,73 @@ log = logging.getLogger("offsetmgr.client")
 
 
 class FailureLog:
-    """Tells the driver's owner of failures: those of one group with one code once in a while."""
+    """Logs one line for each cause and group, and another one when that is over.
+
+    A cause that comes and goes is logged once in a while.
+    """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._seldom = Seldom()
+        self._trouble: str | None = None
+        """Code of the last error of the service itself that was logged, until it ends."""
+        self._failing: dict[tuple[str, str], dict[ManagerKey, int]] = {}
+        """Group and code → the partitions that fail, each with the offset that was refused."""
 
-    def failed(self, key: ManagerKey, error: OffsetManagerError, now_s: float) -> None:
-        """Tell of it, unless the same was told of this group just now."""
-        untold = self._seldom.untold((key.group, error.code), now_s)
+    def failed(
+        self, key: ManagerKey, error: OffsetManagerError, now_s: float, *, is_held: bool = True
+    ) -> None:
+        """Log `error`, unless its group is known to fail for that; `is_held`: `key` is not gone."""
+        cause = key.group, error.code
+        offset = error.offset if isinstance(error, CoordinatorError) else None
+        with self._lock:
+            failing = self._failing.get(cause)
+            untold = self._seldom.untold(cause, now_s) if failing is None else None
+            # A notice tells of a moment: nothing fails that could succeed again.
+            lasts = is_held and not isinstance(error, OffsetNoticeError)
+            if lasts and (failing is not None or untold is not None):
+                self._failing.setdefault(cause, {})[key] = -1 if offset is None else offset
         if untold is not None:
             more = f" (and {untold} more of {key.group} before)" if untold else ""
             log.warning("%s%s", error, more)
+
+    def begins(self, error: OffsetManagerError, now_s: float) -> bool:
+        """True if `error` of the service itself is to be logged: each cause once, until it ends."""
+        if error.code == self._trouble or self._seldom.untold(error.code, now_s) is None:
+            return False
+        self._trouble = error.code
+        return True
+
+    def ends(self) -> bool:
+        """True if an error of the service itself was logged, and so its end is to be."""
+        told, self._trouble = self._trouble, None
+        return told is not None
+
+    def unforeseen(self, error: Exception, now_s: float) -> None:
+        """Log a bug of the client itself, with its traceback."""
+        if self._seldom.untold(type(error).__name__, now_s) is not None:
+            log.error("a request to the offset service failed unexpectedly", exc_info=error)
+
+    def committed(self, key: ManagerKey, offset: int, *, is_newest: bool) -> None:
+        """Log the end of what failed up to `offset`, which Kafka has now."""
+        for group, code in self._take(key, math.inf if is_newest else offset):
+            log.warning("offsets of group %s are committed again: %s is over", group, code)
+
+    def forget(self, keys: Iterable[ManagerKey]) -> None:
+        """`keys` are held no more, so that they do not fail either."""
+        for key in keys:
+            self._take(key, math.inf)
+
+    def _take(self, key: ManagerKey, offset: float) -> list[tuple[str, str]]:
+        """Remove `key` where it failed up to `offset`; return the causes that no key is left of."""
+        if not self._failing:
+            return []
+        with self._lock:
+            causes = [cause for cause in self._failing if cause[0] == key.group]
+            for cause in causes:
+                if self._failing[cause].get(key, math.inf) <= offset:
+                    self._failing[cause].pop(key, None)
+            over = [cause for cause in causes if not self._failing[cause]]
+            for cause in over:
+                del self._failing[cause]
+            return over

@@ -1,4 +1,4 @@
-"""Requests of one client as the service knows it: its name, its incarnation, its sequences."""
+"""Requests of one client as the service knows it, by its name and incarnation."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _INSTANCE: Final = "offsetmgr-instance"
 LONGEST_RETRY_AFTER_S: Final = 5.0
+_MAX_DIGITS: Final = 9
 
 _OK: Final = 200
 _TOO_MANY_REQUESTS: Final = 429
@@ -54,14 +55,22 @@ class Session:
     """Speaks to the service as one client; for any thread."""
 
     def __init__(
-        self, url: str, address: Address, identity: Identity, heard: Callable[[str], None]
+        self,
+        url: str,
+        address: Address,
+        identity: Identity,
+        heard: Callable[[str], None],
+        met: Callable[[str], None],
     ) -> None:
-        """`heard` is told which process of the service took or refused a request."""
+        """`heard` is told which process of the service took a request, `met` which refused one."""
         self.url = url
         self.identity = identity
         self._address = address
         self._heard = heard
+        self._met = met
         self._pool = Pool(address)
+        self._is_ours = False
+        """True if a service was heard at the address."""
         self._headers = {
             "Offsetmgr-Client": header_text(identity.name),
             "Offsetmgr-Incarnation": str(identity.incarnation),
@@ -76,13 +85,10 @@ class Session:
         path: str,
         body: bytes,
         deadline: Deadline,
-        sequence: int | None = None,
         instance: str | None = None,
     ) -> dict[str, Any]:
         """Ask for a change; `instance` is the only process of the service that may do it."""
         headers = {**self._headers, "Content-Type": "application/json"}
-        if sequence is not None:
-            headers["Offsetmgr-Sequence"] = str(sequence)
         if instance is not None:
             headers[_INSTANCE] = instance
         return self._exchange(Request("POST", path, headers, body), deadline)
@@ -102,7 +108,7 @@ class Session:
         answer, pieces = connection.stream(request, read_timeout_s)
         if answer.status != _OK and "content-length" in answer.headers:
             answer = answer._replace(body=b"".join(pieces))
-        self._succeed(answer)
+        self._heard(self._check(answer))
         return pieces
 
     def connect(self, deadline: Deadline) -> Connection:
@@ -110,7 +116,7 @@ class Session:
         try:
             return Connection(self._address, deadline)
         except Unreachable as error:
-            raise self._explained(error) from error
+            raise self._explained(error) from None
 
     def close(self) -> None:
         """Close what connections are kept."""
@@ -124,22 +130,23 @@ class Session:
         try:
             answer = self._pool.exchange(request, deadline)
         except Unreachable as error:
-            raise self._explained(error) from error
-        self._succeed(answer)
-        return self._object(answer.body)
+            raise self._explained(error) from None
+        instance = self._check(answer)
+        data = self._object(answer.body)
+        self._heard(instance)
+        return data
 
-    def _succeed(self, answer: Answer) -> None:
-        """Raise what the service says, unless it is a success."""
+    def _check(self, answer: Answer) -> str:
+        """The process of the service that answered; raises what it says unless it is a success."""
         instance = self._instance(answer)
         if answer.status == _OK:
-            self._heard(instance)
-            return
+            return instance
         failure = failure_of(answer.status, answer.body)
         if answer.status in {_TOO_MANY_REQUESTS, _UNAVAILABLE}:
             kind = FullError if answer.status == _TOO_MANY_REQUESTS else BusyError
-            raise kind(str(failure), _retry_after_s(answer)) from failure
+            raise kind(str(failure), _retry_after_s(answer))
         if answer.status < _SERVER_ERRORS:
-            self._heard(instance)
+            self._met(instance)
         raise failure
 
     def _instance(self, answer: Answer) -> str:
@@ -149,6 +156,7 @@ class Session:
                 f"what answers at {self.url} (status {answer.status}) is not offsetmgr: its "
                 "answer has no Offsetmgr-Instance header; check the url and what listens there"
             )
+        self._is_ours = True
         return instance
 
     def _object(self, body: bytes) -> dict[str, Any]:
@@ -158,18 +166,28 @@ class Session:
             data = None
         if not isinstance(data, dict):
             raise Unreachable(
-                f"the answer from {self.url} is no JSON object: {shown(body)}", sent=True
+                f"the service at {self.url} answered with what is no JSON object: {shown(body)}",
+                sent=True,
             )
         return data
 
     def _explained(self, error: Unreachable) -> Unreachable:
-        text = f"the service at {self.url} does not answer ({error}); is it running?"
+        text = f"the service at {self.url} {error}"
+        if error.no_http and not self._is_ours:
+            text += (
+                f"; is {self._address.authority} the service's port? Kafka's does not speak HTTP"
+            )
         return Unreachable(text, sent=error.sent)
 
 
 def _retry_after_s(answer: Answer) -> float:
-    try:
-        asked_s = float(answer.headers.get("retry-after", "0"))
-    except ValueError:
+    """The pause asked for; 0 where none is, or not in whole seconds."""
+    asked = answer.headers.get("retry-after", "")
+    if not (asked.isascii() and asked.isdigit()):
         return 0.0
-    return min(max(asked_s, 0.0), LONGEST_RETRY_AFTER_S)
+    # Thousands of digits are more than `int` reads.
+    return (
+        LONGEST_RETRY_AFTER_S
+        if len(asked) > _MAX_DIGITS
+        else min(int(asked), LONGEST_RETRY_AFTER_S)
+    )

@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from offsetmgr.client.deadline import LONGEST_WAIT_S, Deadline
-from offsetmgr.errors import ManagerStoppedError, OffsetManagerError
+from offsetmgr.errors import ManagerStoppedError, OffsetManagerError, OffsetTimeoutError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 
 if TYPE_CHECKING:
@@ -42,17 +42,17 @@ class Stream(Generic[T]):
         """The oldest unread value.
 
         Raises:
-            TimeoutError: none came within `timeout` seconds.
+            OffsetTimeoutError: none came within `timeout` seconds.
             ManagerStoppedError: the manager is stopped, and all was read.
 
         """
-        deadline = Deadline(timeout)
+        deadline = Deadline(timeout, forever=True)
         with self._ready:
             while not self._values:
                 if self._closed:
                     raise ManagerStoppedError(f"{self._name} is stopped; nothing more will come")
                 if deadline.over:
-                    raise TimeoutError(f"{self._name}: nothing came within {timeout} s")
+                    raise OffsetTimeoutError(f"{self._name}: nothing came within {timeout} s")
                 self._ready.wait(deadline.within_s(LONGEST_WAIT_S))
             return self._values.popleft()
 
@@ -90,8 +90,8 @@ class CommittedOffsets(Stream[OffsetAndMetadata]):
 class ManagerErrors(Stream[OffsetManagerError]):
     """The newest errors that were not read yet, with a count of what was dropped."""
 
-    def __init__(self, key: ManagerKey) -> None:
-        super().__init__(str(key), limit=ERROR_LIMIT)
+    def __init__(self, name: str) -> None:
+        super().__init__(name, limit=ERROR_LIMIT)
 
     def lose(self, count: int) -> None:
         """The service could not tell so many."""
@@ -104,12 +104,12 @@ class ManagerErrors(Stream[OffsetManagerError]):
         return self._dropped
 
 
-class ManagerMail:
+class Mailboxes:
     """What one manager's handle hands out."""
 
     def __init__(self, key: ManagerKey) -> None:
         self.committed = CommittedOffsets(key)
-        self.errors = ManagerErrors(key)
+        self.errors = ManagerErrors(str(key))
         self.result: StopResult | None = None
         """What the stop ended with; None while the manager lives."""
 

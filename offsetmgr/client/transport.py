@@ -23,15 +23,24 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S: Final = 5.0
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 _MAX_IDLE: Final = 2
+_NOT_ASKED: Final = "was not asked: no time was left"
 _CHUNK_BYTES: Final = 65536
 
 
 class Unreachable(ServiceUnavailableError):  # noqa: N818 -- raised to users as its base
-    """No whole answer came. `sent`: the request may have been received, and had its effect."""
+    """No whole answer came.
 
-    def __init__(self, message: str, *, sent: bool = False) -> None:
+    The message goes on where "the service at http://127.0.0.1:8741" begins.
+    """
+
+    def __init__(self, message: str, *, sent: bool = False, no_http: bool = False) -> None:
+        """`sent`: the request may have been received, and had its effect.
+
+        `no_http`: what listens there may speak another protocol.
+        """
         super().__init__(message)
         self.sent = sent
+        self.no_http = no_http
 
 
 class Request(NamedTuple):
@@ -66,7 +75,7 @@ class _TimedReader(io.RawIOBase):
     def readinto(self, buffer: bytearray | memoryview) -> int | None:  # type: ignore[override]
         left_s = self._connection.deadline.within_s()
         if left_s <= 0:
-            raise TimeoutError("the answer was not complete in time")
+            raise TimeoutError
         self._sock.settimeout(left_s)
         return self._raw.readinto(buffer)
 
@@ -88,7 +97,7 @@ class _Http(HTTPConnection):
 
     def connect(self) -> None:
         if self.deadline.over:
-            raise TimeoutError("no time is left")
+            raise Unreachable(_NOT_ASKED)
         self.sock = self._address.connect(self.deadline.within_s(CONNECT_TIMEOUT_S))
 
     def _response(
@@ -110,7 +119,7 @@ class Connection:
         try:
             self._http.connect()
         except (OSError, ValueError) as error:
-            raise Unreachable(f"cannot connect: {_text(error)}") from error
+            raise Unreachable(_why_not_connected(error)) from None
         # http.client lets go of its own while an answer that ends with the connection is read.
         self._sock = self._http.sock
 
@@ -121,11 +130,11 @@ class Connection:
         try:
             body = response.read(MAX_BODY_BYTES + 1)
         except (OSError, HTTPException, ValueError) as error:
-            raise Unreachable(f"the answer broke off: {_text(error)}", sent=True) from error
+            raise Unreachable(_why_cut(error, deadline), sent=True) from None
         if len(body) > MAX_BODY_BYTES:
-            raise Unreachable(f"the answer is longer than {MAX_BODY_BYTES} bytes", sent=True)
+            raise Unreachable(f"answered with more than {MAX_BODY_BYTES} bytes", sent=True)
         if response.length:
-            raise Unreachable("the answer broke off: it is shorter than it says", sent=True)
+            raise Unreachable("closed the connection in the middle of its answer", sent=True)
         self._reusable = not response.will_close
         return Answer(response.status, _headers(response), body)
 
@@ -146,7 +155,12 @@ class Connection:
             try:
                 piece = response.read1(_CHUNK_BYTES)
             except (OSError, HTTPException, ValueError) as error:
-                raise Unreachable(f"the stream broke off: {_text(error)}", sent=True) from error
+                text = (
+                    f"sent nothing for {read_timeout_s} s"
+                    if isinstance(error, TimeoutError)
+                    else f"closed the event stream ({_text(error)})"
+                )
+                raise Unreachable(text, sent=True) from None
             if not piece:
                 return
             yield piece
@@ -156,17 +170,17 @@ class Connection:
         sent = False
         try:
             if self._http.sock is None or deadline.over:
-                raise TimeoutError("no time is left")
+                raise Unreachable(_NOT_ASKED)
             self._http.sock.settimeout(deadline.within_s())
             sent = True
             self._http.request(request.method, request.target, request.body, dict(request.headers))
             return self._http.getresponse()
         except (OSError, HTTPException, ValueError) as error:
-            raise Unreachable(f"no answer: {_text(error)}", sent=sent) from error
+            raise _no_answer(error, deadline, sent=sent) from None
 
     @property
     def alive(self) -> bool:
-        """Whether the next request can use this connection: it is whole, and nobody hung up."""
+        """True if the next request can use this connection: it is whole, and nobody hung up."""
         sock = self._http.sock
         if sock is None or not self._reusable:
             return False
@@ -234,7 +248,7 @@ class Pool:
         # In this order, and in `end` the other way round: one of the two sees the other.
         self._busy.add(connection)
         if self._ended:
-            raise Unreachable("the client was closed")
+            raise Unreachable("was not asked: the client was closed meanwhile")
 
     def _take(self) -> Connection | None:
         while self._idle:
@@ -271,5 +285,33 @@ def _headers(response: HTTPResponse) -> dict[str, str]:
     return {name.lower(): value for name, value in response.getheaders()}
 
 
+def _why_not_connected(error: Exception) -> str:
+    if isinstance(error, socket.gaierror):
+        return f"cannot be reached: host name not known ({error.strerror}); check the url"
+    if isinstance(error, TimeoutError):
+        return "cannot be reached: no connection in the time given; check the url and the network"
+    return f"cannot be reached: {_text(error)}; is it running, and is the url right?"
+
+
+def _no_answer(error: Exception, deadline: Deadline, *, sent: bool) -> Unreachable:
+    if isinstance(error, TimeoutError):
+        return Unreachable(f"did not answer within {deadline.timeout} s", sent=sent)
+    if isinstance(error, ConnectionError):
+        text = "closed the connection without an answer"
+        return Unreachable(text, sent=sent, no_http=True)
+    if isinstance(error, HTTPException):
+        return Unreachable("did not answer in HTTP", sent=sent, no_http=True)
+    return Unreachable(f"gave no answer: {_text(error)}", sent=sent)
+
+
+def _why_cut(error: Exception, deadline: Deadline) -> str:
+    if isinstance(error, TimeoutError):
+        return f"did not complete its answer within {deadline.timeout} s"
+    return f"closed the connection in the middle of its answer ({_text(error)})"
+
+
 def _text(error: Exception) -> str:
+    """The reason in the words of the system, such as "connection refused"."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror[0].lower() + error.strerror[1:]
     return str(error) or type(error).__name__

@@ -24,12 +24,12 @@ from offsetmgr.errors import (
     error_info,
     shown,
 )
-from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
+from offsetmgr.types import ManagerKey, OffsetAndMetadata, PartitionRange, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from offsetmgr.client.outbox import Batch, Item
+    from offsetmgr.client.partitions import Batch, Item
 
 MANAGERS: Final = "/v1/managers"
 OFFSETS: Final = "/v1/offsets"
@@ -46,23 +46,10 @@ TOO_LARGE: Final = 413
 
 _INDEX: Final = re.compile(r"^\w+\[(\d{1,9})\]")
 _BAD_GATEWAY: Final = 502
+_MISSING: Final = frozenset({"UNKNOWN_TOPIC_OR_PARTITION", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
 _SAFE: Final = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 Errors = dict[TopicPartition, OffsetManagerError]
-
-
-class Uncommitted(NamedTuple):
-    """An offset that is not known to be committed, and why."""
-
-    offset: OffsetAndMetadata
-    error: OffsetManagerError
-
-
-class PartitionRange(NamedTuple):
-    """The offsets a partition holds: from `log_start_offset` up to before `high_watermark`."""
-
-    log_start_offset: int
-    high_watermark: int
 
 
 class Settled(NamedTuple):
@@ -90,7 +77,8 @@ def batch_body(batch: Batch) -> bytes:
     if batch.submits:
         return _dump({"group": batch.group, "offsets": _offsets(batch.items)})
     partitions = [
-        {"topic": item.key.topic, "partition": item.key.partition} for item in batch.items
+        {"topic": key.topic, "partition": key.partition, "version": version}
+        for key, version, *_ in batch.items
     ]
     return _dump({"group": batch.group, "partitions": partitions})
 
@@ -101,10 +89,10 @@ def waiting_body(batch: Batch, timeout_s: float) -> bytes:
     return _dump({"group": batch.group, "offsets": offsets, "wait": True, "timeout_s": timeout_s})
 
 
-def settle_body(
+def flush_body(
     group: str | None, partitions: Collection[TopicPartition] | None, timeout_s: float
 ) -> bytes:
-    """Which managers to flush or stop."""
+    """Which managers to flush."""
     body: dict[str, object] = {"timeout_s": timeout_s}
     if group is not None:
         body["group"] = group
@@ -113,15 +101,26 @@ def settle_body(
     return _dump(body)
 
 
+def stop_body(
+    group: str | None,
+    partitions: Collection[TopicPartition] | None,
+    timeout_s: float,
+    version: int,
+) -> bytes:
+    """Which managers to stop."""
+    return flush_body(group, partitions, timeout_s)[:-1] + b',"version":%d}' % version
+
+
 def _offsets(items: Sequence[Item]) -> list[dict[str, object]]:
     entries = []
-    for key, _, value, rewind in items:
+    for key, version, value, rewind, _ in items:
         if value is None:
             continue
         entry: dict[str, object] = {
             "topic": key.topic,
             "partition": key.partition,
             "offset": value.offset,
+            "version": version,
         }
         if value.metadata:
             entry["metadata"] = value.metadata
@@ -147,8 +146,11 @@ def reading(what: str) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        text = f"{what} of the service cannot be read ({type(error).__name__}: {error}); is it a "
-        raise ServiceError(_BAD_GATEWAY, f"{text}newer or older version?", "malformed") from error
+        text = (
+            f"the service's answer about {what} cannot be read ({type(error).__name__}: {error}); "
+            "is it of another version than this client?"
+        )
+        raise ServiceError(_BAD_GATEWAY, text, "malformed") from None
 
 
 def offset_of(data: Mapping[str, Any]) -> OffsetAndMetadata:
@@ -228,10 +230,15 @@ def _sound_topic(data: Mapping[str, Any]) -> str:
     ]:
         if entry.get("error") is not None:
             error = entry["error"]
+            code = str(error["code"])
+            if code in _MISSING:
+                text = f"{what} does not exist in the cluster; create it, or correct its name"
+            else:
+                text = f"{what}: {error['message']}"
             # A topic that does not exist may be created, but nobody wants to wait for that.
             passing = error.get("retriable") and error.get("fault") == Fault.BROKER.value
             kind = PassingError if passing else ServiceError
-            raise kind(_BAD_GATEWAY, f"{what}: {error['message']}", str(error["code"]))
+            raise kind(_BAD_GATEWAY, text, code)
     return name
 
 
@@ -266,7 +273,9 @@ def error_of(
     if code == OffsetRegressionError.code:
         return OffsetRegressionError(name, int(data["offset"]), int(data["floor"]))
     if code == ManagerExistsError.code:
-        return ManagerExistsError(name, str(data.get("owner") or "another client"))
+        left_s = data.get("lease_left_s")
+        owner = str(data.get("owner") or "another client")
+        return ManagerExistsError(name, owner, None if left_s is None else float(left_s))
     for kind in (ManagerStoppedError, ClientFencedError, OffsetTimeoutError, OverloadedError):
         if code == kind.code:
             return kind(message)
@@ -294,4 +303,4 @@ def failure_of(status: int, body: bytes) -> OffsetManagerError:
     try:
         return error_of(json.loads(body)["error"], None, status)
     except (KeyError, TypeError, ValueError, RecursionError):
-        return ServiceError(status, f"the service answered {status}: {shown(body)}")
+        return ServiceError(status, f"the service answered with status {status}: {shown(body)}")

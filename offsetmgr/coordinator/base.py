@@ -1,10 +1,13 @@
 """The port to the group coordinator.
 
-Three sides stand behind it: ``kafka.py`` (a pool of admin clients), ``fence`` around that one, and
+It has three implementations: ``kafka.py`` (a pool of clients), ``fence`` around that one, and
 ``memory.py`` (the same contract with scripted faults).  All answer by futures and never block the
-calling thread; a future's value always arrives, by the deadline given, and is never an exception:
+calling thread.  A future's value always arrives by the given deadline, and is never an exception:
 what failed is part of the answer, because a commit with one refused partition is not a failed
 commit.
+
+Callers are trusted: what users submit is checked where it enters the managers and the service.
+Here names and time-outs are checked, because librdkafka ends the process on some of them.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ class Failure(NamedTuple):
 
     info: ErrorInfo
     detail: str = ""
-    """What only this case knows (who the live members are); empty where the table says it all."""
+    """What is known of this case alone, such as the live members of the group; may be empty."""
 
 
 class FetchResult(NamedTuple):
@@ -34,7 +37,7 @@ class FetchResult(NamedTuple):
     """None where nothing is committed."""
     failures: Mapping[TopicPartition, Failure]
     group_failure: Failure | None = None
-    """Set where all partitions were asked for (``partitions=None``) and the request failed."""
+    """Set if all partitions were asked for (``partitions=None``) and the request failed."""
 
 
 class CommitResult(NamedTuple):
@@ -49,67 +52,66 @@ class PartitionLog(NamedTuple):
     log_start_offset: int
     high_watermark: int
     failure: Failure | None = None
-    """Set where the ends could not be read; both are then 0."""
+    """Set if the ends could not be read; both are then 0."""
     offset_at: int | None = None
-    """First offset whose record is as old as was asked for, or younger; None where nothing was
-    asked for, or no record is."""
+    """First offset whose record is of the time that was asked for, or later; None if no time was
+    asked for, or no record is that young."""
     last_stable_offset: int | None = None
-    """Where the first transaction begins that is open still, else the high watermark; None where
-    it was not asked for."""
+    """The start of the first open transaction, or the high watermark; None if not asked for."""
 
 
 class TopicLog(NamedTuple):
-    """A topic's partitions, or why they are not known."""
+    """A topic's partitions, or the reason why they are not known."""
 
     partitions: Mapping[int, PartitionLog]
     failure: Failure | None = None
     topic_id: str = ""
-    """Another one where a topic of the same name was made anew; empty where it is not known."""
+    """Changes when a topic is deleted and made anew; empty if it is not known."""
 
 
 class FenceCounts(NamedTuple):
-    """How a service with a fence stands to its groups; both are 0 without one."""
+    """Groups of a service with a fence; both are 0 without one."""
 
     held: int
-    """Groups that it keeps for itself."""
+    """Groups that no other service can commit."""
     fenced: int
-    """Groups that another service has taken over: it never commits them again."""
+    """Groups that another service has taken over: this one never commits them again."""
 
 
 NO_FENCE: Final = FenceCounts(0, 0)
-"""Of a coordinator without a fence."""
+"""The counts of a coordinator without a fence."""
 
 
 class TopicNames(NamedTuple):
-    """The topics of the cluster that the service may see, but Kafka's own; or why not."""
+    """The topics that the service may see, without Kafka's own."""
 
     names: Sequence[str]
     failure: Failure | None = None
 
 
 class Coordinator(Protocol):
-    """What the service asks of Kafka, for the managers of its groups."""
+    """Kafka, as the managers and the service use it."""
 
     @property
     def reader(self) -> Coordinator:
-        """The same Kafka for who only looks: with a fence, fetching here takes the group over."""
+        """The same Kafka, for reading only: with a fence, ``fetch`` itself takes the group over."""
 
     @property
     def fence(self) -> FenceCounts:
-        """How it stands with the groups, where there is a fence; for any thread."""
+        """Return the counts of the fence; for any thread."""
 
     def fetch(
         self, group: str, partitions: Sequence[TopicPartition] | None, timeout_s: float
     ) -> Future[FetchResult]:
-        """Committed offsets of ``partitions`` (all of the group's where None), in one request."""
+        """Read the committed offsets of ``partitions``, or all of the group's if None."""
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
     ) -> Future[CommitResult]:
-        """Commit ``offsets`` in one request, as a simple (memberless) committer."""
+        """Commit ``offsets``: in one request, or one after the other if the broker takes less."""
 
     def release(self, group: str) -> None:
-        """No manager of ``group`` is left: what was taken for it is given up."""
+        """Give up what was taken for ``group``, which has no manager any more."""
 
     def topic_logs(
         self,
@@ -119,17 +121,17 @@ class Coordinator(Protocol):
         *,
         stable: bool = False,
     ) -> Future[Mapping[str, TopicLog]]:
-        """Partitions of ``topics`` with their log start offset and high watermark.
+        """Read the log start offset and high watermark of all partitions of ``topics``.
 
         With ``at_ms`` (milliseconds since 1970, UTC) also the first offset of that time or later,
         with ``stable`` the last stable offset.
         """
 
     def topic_names(self, timeout_s: float) -> Future[TopicNames]:
-        """The topics of the cluster, sorted."""
+        """Read the names of all topics, sorted."""
 
     def check(self, timeout_s: float) -> Future[Failure | None]:
-        """Whether Kafka answers: None where it does."""
+        """Return None if Kafka answers, else why it does not."""
 
-    def close(self, timeout_s: float) -> None:
-        """Let requests under way end, then release the connections; returns by ``timeout_s``."""
+    def close(self, timeout: float) -> None:
+        """Let requests under way end, then release the connections; within ``timeout`` seconds."""

@@ -1,7 +1,8 @@
-"""What both sides of the port say to people: who holds a group, and what was never sent."""
+"""Messages of the port: requests that were never sent, and the live members of a group."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.errors import ErrorInfo, Fault, Scope, Verdict
@@ -13,6 +14,9 @@ MEMBERS_NAMED: Final = 3
 """Live members named in one message; the rest are counted."""
 
 _NAME_CHARS: Final = 100
+
+_VARYING: Final = re.compile(r"\S+/(?:bootstrap|\d+)\b|'[^']*'|\(after .*|\d+", re.DOTALL)
+"""Names of brokers, times with counts of repetitions, other numbers."""
 
 NOT_SENT: Final = ErrorInfo(
     -166, "NOT_SENT", True, Scope.GROUP, Fault.NETWORK, Verdict.REFUSED,  # noqa: FBT003
@@ -40,10 +44,13 @@ class Member(NamedTuple):
 
     client_id: str
     host: str
+    member_id: str = ""
+    instance_id: str = ""
+    """Its ``group.instance.id``; empty without one."""
 
 
 def live_members(group: str, members: Sequence[Member]) -> str:
-    """Who holds ``group``, in one line: for the ``detail`` of an UNKNOWN_MEMBER_ID."""
+    """Return the members in one line, for the ``detail`` of an UNKNOWN_MEMBER_ID."""
     named = [f"{one_line(m.client_id)}, host {one_line(m.host)}" for m in members[:MEMBERS_NAMED]]
     more = len(members) - len(named)
     if more > 0:
@@ -52,8 +59,13 @@ def live_members(group: str, members: Sequence[Member]) -> str:
     return f"group {one_line(group)} has live members ({who}); commit to another group or stop them"
 
 
+def cause_of(text: str) -> str:
+    """Return librdkafka's ``text`` without what differs from one broker, or time, to the next."""
+    return _VARYING.sub("", text)
+
+
 def one_line(text: str, most_chars: int = _NAME_CHARS) -> str:
-    """``text`` with control and unprintable characters escaped, and cut when long."""
+    """Return ``text`` with control and unprintable characters escaped, and cut when long."""
     shown = "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii")
         for c in text[:most_chars]

@@ -6,21 +6,30 @@ three threads and one for every broker; see ``CLIENTS``.  That a group commits o
 also keeps what was written to it in order, commits of unknown outcome included.  What librdkafka
 still holds at its deadline may be written after later ones: see ``STUCK_S``.
 
-Fetches are quick and go through one client of their own, requests about the cluster through an
+Fetches are quick and go through one client of their own, questions about the cluster through an
 admin client of confluent-kafka's; for the others see ``librdkafka.py``.
 """
 
 from __future__ import annotations
 
 import threading
+from concurrent.futures import TimeoutError as NotAnsweredError
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from zlib import crc32
 
-import structlog
-from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException
 
 from actors import Future, MonotonicClock
 from actors.timers import ThreadTimers
+from offsetmgr.coordinator import answers
+from offsetmgr.coordinator.answers import (
+    NOT_COORDINATOR,
+    TIMED_OUT,
+    UNKNOWN_MEMBER_ID,
+    failure_of_code,
+    failure_of_exception,
+)
 from offsetmgr.coordinator.base import (
     NO_FENCE,
     CommitResult,
@@ -30,44 +39,44 @@ from offsetmgr.coordinator.base import (
     TopicLog,
     TopicNames,
 )
-from offsetmgr.coordinator.kafka_answers import (
-    NOT_COORDINATOR,
-    TIMED_OUT,
-    UNKNOWN_MEMBER_ID,
-    failure_of_code,
-    failure_of_exception,
-    holders,
-    offsets_of,
-    partition_failures,
+from offsetmgr.coordinator.batches import commit_in_batches
+from offsetmgr.coordinator.clients import (
+    CLOSE_S,
+    STUCK_S,
+    ConnectionReports,
+    ReplaceableClient,
+    checked_config,
+    client_config,
+    open_admin,
+    refused_config,
 )
-from offsetmgr.coordinator.kafka_client import (
-    RELEASE_S,
-    LibrdkafkaLog,
-    Troubles,
-    admin_slot,
-    checked,
-    committer_slot,
-    fetcher_slot,
+from offsetmgr.coordinator.connection_queue import (
+    LIBRDKAFKA_S,
+    WINDOW,
+    ConnectionQueue,
+    QueuedRequest,
 )
-from offsetmgr.coordinator.kafka_lane import GivenUpError, Job, Lane
-from offsetmgr.coordinator.kafka_lanes import Lanes
-from offsetmgr.coordinator.kafka_logs import ask, id_of, topic_logs, wanted
+from offsetmgr.coordinator.explain import live_members
+from offsetmgr.coordinator.librdkafka import CONSUMER, PRODUCER, GroupClient
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.types import (
+    MAX_OFFSET,
+    MAX_PARTITION,
+    check_group,
+    check_list,
+    check_timeout,
+    check_topic,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from concurrent.futures import Future as Pending
+    from types import TracebackType
 
     from confluent_kafka.admin import AdminClient
+    from typing_extensions import Self
 
-    from offsetmgr.coordinator.kafka_client import ClientSlot
-    from offsetmgr.coordinator.kafka_logs import Wanted
-    from offsetmgr.coordinator.kafka_offsets import (
-        Committed,
-        Fetched,
-        OffsetCommitter,
-        OffsetFetcher,
-    )
+    from offsetmgr.coordinator.explain import Member
+    from offsetmgr.coordinator.librdkafka import GroupAnswer
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 __all__ = ["CLIENTS", "KafkaCoordinator"]
@@ -78,51 +87,60 @@ CLIENTS: Final = 12
 MAX_CLIENTS: Final = 64
 
 POLL_INTERVAL_S: Final = 0.2
-"""How often librdkafka's log and connection errors are taken from it."""
+"""How often the admin client's log and connection errors are taken from it."""
 
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Topics that Kafka keeps for itself, as it names them."""
 
-
-_C = TypeVar("_C")
 _R = TypeVar("_R")
-
-log = structlog.get_logger("offsetmgr.coordinator.kafka")
 
 
 class KafkaCoordinator:
     """Kafka as the port wants it.  Thread-safe; no method but ``close`` blocks."""
 
-    def __init__(self, config: Mapping[str, object], *, clients: int = CLIENTS) -> None:
-        """``config`` is for librdkafka and goes before the pool's defaults; ``clients`` is 1 to 64.
+    def __init__(self, config: str | Mapping[str, object], *, clients: int = CLIENTS) -> None:
+        """``config`` is the bootstrap servers (``host:port,host:port``) or librdkafka's settings.
 
-        Connects in the background; that no broker answers is no error here.  Raises
-        InvalidValueError where librdkafka does not take a setting.
+        Settings go before the pool's defaults; ``clients`` is 1 to 64.  Connects in the
+        background; that no broker answers is no error here.  Raises InvalidValueError where
+        librdkafka does not take a setting.
         """
-        if not config.get("bootstrap.servers"):
-            fix = "give it, as host:port,host:port"
-            raise InvalidValueError("bootstrap.servers", None, "is missing", fix)
-        if not 1 <= clients <= MAX_CLIENTS:
+        config = checked_config(config)
+        if type(clients) is not int or not 1 <= clients <= MAX_CLIENTS:
             fix = f"give a number from 1 to {MAX_CLIENTS}"
             raise InvalidValueError("clients", clients, "is out of range", fix)
-        clock = MonotonicClock()
-        self._clock = clock
-        self._troubles = Troubles()
-        librdkafka_log = LibrdkafkaLog(clock)
-        self._slots = [
-            committer_slot(config, self._troubles, librdkafka_log) for _ in range(clients)
+        self._clock = MonotonicClock()
+        self._reports = ConnectionReports(self._clock)
+        self._timers = ThreadTimers(self._clock, name="kafka-deadlines")
+        complete = client_config(config)
+
+        def open_committer() -> GroupClient:
+            return GroupClient(complete, PRODUCER, self._reports, "kafka-commits")
+
+        def open_fetcher() -> GroupClient:  # silent: the others say what there is to say
+            return GroupClient(complete, CONSUMER, None, "kafka-fetches")
+
+        def end(client: GroupClient) -> None:
+            client.close(CLOSE_S)
+
+        self._admin = ReplaceableClient(
+            lambda: open_admin(config, self._reports), lambda _: None, self._timers
+        )
+        self._fetcher = ReplaceableClient(open_fetcher, end, self._timers)
+        self._committers = [
+            ReplaceableClient(open_committer, end, self._timers) for _ in range(clients)
         ]
-        self._cluster_slot = admin_slot(config, self._troubles, librdkafka_log)
-        checked(config, self._cluster_slot)
-        self._fetch_slot = fetcher_slot(config)
-        self._timers = ThreadTimers(clock, name="kafka-deadlines")
-        self._commit_lanes = [self._lane(slot) for slot in self._slots]
-        self._lanes = Lanes(self._commit_lanes)
-        self._fetch_lane = self._lane(self._fetch_slot)
-        # Requests about the cluster go past the groups' queues: a busy group is no sick Kafka.
-        # Some take a thread each, so there are no more of them under way than its window.
-        self._cluster_lane = Lane(
-            self._cluster_slot, self._timers, clock, self._troubles, aside_limit=0
+        try:
+            self._admin.get()
+        except KafkaException as error:
+            self._timers.close()
+            raise refused_config(config, error) from error
+        self._commits = [self._queue(client) for client in self._committers]
+        self._fetches = self._queue(self._fetcher)
+        # Questions about the cluster go past the groups' queues: a busy group is no sick Kafka.
+        # Each takes a thread, so librdkafka holds no more of them than the window.
+        self._questions = ConnectionQueue(
+            self._admin, self._timers, self._clock, self._reports.timed_out, WINDOW
         )
         self._poll()
 
@@ -130,52 +148,47 @@ class KafkaCoordinator:
 
     @property
     def reader(self) -> KafkaCoordinator:
-        """Itself."""
         return self
 
     @property
     def fence(self) -> FenceCounts:
-        """None."""
         return NO_FENCE
 
     def fetch(
         self, group: str, partitions: Sequence[TopicPartition] | None, timeout_s: float
     ) -> Future[FetchResult]:
-        """Committed offsets of ``partitions`` (all of the group's where None), in one request.
+        """Read the committed offsets of ``partitions``, or all of the group's if None.
 
         Offsets of a transaction that is not over are no answer: UNSTABLE_OFFSET_COMMIT.
         """
-        if partitions is not None and not partitions:
-            return _answered(FetchResult({}, {}))
+        check_group(group)
+        check_timeout(timeout_s, "timeout_s")
         asked = None if partitions is None else list(dict.fromkeys(partitions))
+        if asked is not None and not asked:
+            return _answered(FetchResult({}, {}))
 
-        def spoil(failure: Failure) -> FetchResult:
+        def failed(failure: Failure) -> FetchResult:
             group_failure = failure if asked is None else None
             return FetchResult({}, dict.fromkeys(asked or (), failure), group_failure)
 
-        def send(fetcher: OffsetFetcher, job: Job[FetchResult]) -> None:
-            answered = partial(_guarded, job, partial(self._fetched, job, asked))
-            fetcher.fetch(group, asked, job.librdkafka_timeout_s(), answered)
+        def send(client: GroupClient, request: QueuedRequest[FetchResult]) -> None:
+            fetched = partial(self._fetched, request, asked)
+            client.fetch(group, asked, self._limit_s(request.deadline_s), fetched)
 
-        return self._submit(self._fetch_lane, group, timeout_s, send, spoil)
+        deadline_s = self._clock.now() + timeout_s
+        return self._fetches.submit(QueuedRequest(group, deadline_s, send, failed))
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
     ) -> Future[CommitResult]:
-        """Commit ``offsets`` in one request, as a simple (memberless) committer."""
-        if not offsets:
-            return _answered(CommitResult({}))
-        # What the caller does to its mapping while this waits its turn is not to be sent.
+        """Commit ``offsets`` as a simple (memberless) committer."""
+        check_group(group)
+        check_timeout(timeout_s, "timeout_s")
+        # A copy: the caller may change its mapping while this waits its turn.
         offsets = dict(offsets)
-
-        def spoil(failure: Failure) -> CommitResult:
-            return CommitResult(dict.fromkeys(offsets, failure))
-
-        def send(client: OffsetCommitter, job: Job[CommitResult]) -> None:
-            answered = partial(_guarded, job, partial(self._committed, job))
-            client.commit(group, offsets, job.librdkafka_timeout_s(), answered)
-
-        return self._submit(self._lanes.of(group), group, timeout_s, send, spoil)
+        check_numbers(offsets)
+        send = partial(self._commit, group, self._clock.now() + timeout_s)
+        return commit_in_batches(group, offsets, send)
 
     def topic_logs(
         self,
@@ -185,243 +198,255 @@ class KafkaCoordinator:
         *,
         stable: bool = False,
     ) -> Future[Mapping[str, TopicLog]]:
-        """Partitions of ``topics`` with the ends of their logs, and their offsets at a time."""
-        if not topics:
+        listed = check_list(topics, "topics", '["orders"]')
+        asked = list(dict.fromkeys(check_topic(name) for name in listed))
+        check_timeout(timeout_s, "timeout_s")
+        if not asked:
             return _answered({})
-        asked = list(dict.fromkeys(topics))
-        asks = wanted(at_ms, stable=stable)
 
-        def spoil(failure: Failure) -> Mapping[str, TopicLog]:
+        def question(client: AdminClient, wait_s: float, limit_s: float) -> dict[str, TopicLog]:
+            return answers.topic_logs(client, asked, at_ms, wait_s, limit_s, stable=stable)
+
+        def failed(failure: Failure) -> Mapping[str, TopicLog]:
             return dict.fromkeys(asked, TopicLog({}, failure))
 
-        def send(client: AdminClient, job: Job[Mapping[str, TopicLog]]) -> None:
-            pending = client.describe_topics(
-                TopicCollection(asked), request_timeout=job.librdkafka_timeout_s()
-            )
-            then = partial(self._described, job, pending, asks)
-            _when_done(list(pending.values()), job, then)
-
-        return self._submit(self._cluster_lane, "", timeout_s, send, spoil)
+        return self._ask(question, failed, timeout_s)
 
     def release(self, group: str) -> None:
-        """Give the place of ``group`` among those of its client to others."""
-        self._lanes.release(group)
+        """Nothing was taken for ``group``."""
+        check_group(group)
 
-    def members(self, group: str, timeout_s: float) -> Future[str]:
-        """Who the live members of ``group`` are, in words; empty where that cannot be told."""
+    def members(self, group: str, timeout_s: float) -> Future[list[Member] | Failure]:
+        """Return the live members of ``group``, by and by."""
+        check_group(group)
+        check_timeout(timeout_s, "timeout_s")
 
-        def send(client: AdminClient, job: Job[str]) -> None:
-            pending = client.describe_consumer_groups(
-                [group], request_timeout=job.librdkafka_timeout_s()
-            )[group]
-            _when_done([pending], job, lambda done: job.finish(holders(group, done)))
+        def question(client: AdminClient, wait_s: float, limit_s: float) -> list[Member] | Failure:
+            return answers.live_members(client, group, wait_s, limit_s)
 
-        return self._submit(self._cluster_lane, group, timeout_s, send, lambda _: "")
+        return self._ask(question, lambda failure: failure, timeout_s)
 
     def topic_names(self, timeout_s: float) -> Future[TopicNames]:
-        """The topics of the cluster, sorted."""
+        check_timeout(timeout_s, "timeout_s")
 
-        def send(_client: AdminClient, job: Job[TopicNames]) -> None:
-            # librdkafka lists them in a call that waits, and nobody who calls us may.
-            then = partial(_guarded, job, self._list_topics, job)
-            threading.Thread(target=then, name="kafka-topic-names", daemon=True).start()
+        deadline_s = self._clock.now() + timeout_s
 
-        return self._submit(
-            self._cluster_lane, "", timeout_s, send, lambda failure: TopicNames([], failure)
-        )
+        def question(client: AdminClient, _wait_s: float, _limit_s: float) -> TopicNames:
+            found = client.list_topics(timeout=max(self._left_s(deadline_s), 0.001)).topics
+            return TopicNames(sorted(name for name in found if name not in _INTERNAL))
+
+        return self._ask(question, lambda failure: TopicNames([], failure), timeout_s)
 
     def check(self, timeout_s: float) -> Future[Failure | None]:
-        """Whether Kafka answers: None where it does."""
+        check_timeout(timeout_s, "timeout_s")
 
-        def send(_client: AdminClient, job: Job[Failure | None]) -> None:
-            then = partial(_guarded, job, self._find_brokers, job)
-            threading.Thread(target=then, name="kafka-check", daemon=True).start()
+        deadline_s = self._clock.now() + timeout_s
 
-        return self._submit(self._cluster_lane, "", timeout_s, send, lambda failure: failure)
+        def question(_client: AdminClient, _wait_s: float, _limit_s: float) -> Failure | None:
+            code = self._fetcher.get().find_brokers(max(self._left_s(deadline_s), 0.001))
+            if code:
+                raise KafkaException(KafkaError(code))
+            return None
 
-    def close(self, timeout_s: float) -> None:
-        """Let requests under way end, then release the connections; returns by ``timeout_s``.
+        return self._ask(question, lambda failure: failure, timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Let requests under way end, then release the connections; within ``timeout`` seconds.
 
         What is not answered by then is: as refused where it was never sent, else as unknown.
+        Twice is harmless.
         """
-        deadline_s = self._clock.now() + timeout_s
-        lanes: list[Lane[Any]] = [*self._commit_lanes, self._fetch_lane, self._cluster_lane]
-        for lane in lanes:
-            lane.close()
-        for lane in lanes:
-            lane.wait_idle(max(deadline_s - self._clock.now(), 0.0))
-        for lane in lanes:
-            lane.abandon()
-        self._timers.close(max(deadline_s - self._clock.now(), 0.0))
+        deadline_s = self._clock.now() + check_timeout(timeout)
+        queues: list[ConnectionQueue[Any]] = [*self._commits, self._fetches, self._questions]
+        for queue in queues:
+            queue.close()
+        for queue in queues:
+            queue.wait_idle(self._left_s(deadline_s))
+        for queue in queues:
+            queue.abandon()
+        self._timers.close(self._left_s(deadline_s))
         # librdkafka joins its threads as it ends a client; that no broker answers must not matter.
-        closer = threading.Thread(target=self._release, name="kafka-close", daemon=True)
+        closer = threading.Thread(target=self._end_clients, name="kafka-close", daemon=True)
         try:
             closer.start()
         except RuntimeError:  # no thread is to be had; the connections end with the process
             return
-        closer.join(max(deadline_s - self._clock.now(), 0.0))
+        closer.join(self._left_s(deadline_s))
 
-    # -- answers, in a thread of librdkafka
+    # -- fetches and commits
 
     def _fetched(
         self,
-        job: Job[FetchResult],
+        request: QueuedRequest[FetchResult],
         asked: Sequence[TopicPartition] | None,
-        answer: Fetched,
+        answer: GroupAnswer,
     ) -> None:
         if answer.error:
-            failure = self._or_troubles(failure_of_code(answer.error, answer.text))
-            _note_move(job, [failure])
-            job.finish(job.spoil(failure))
-            return
-        self._troubles.clear()
-        offsets, failures = offsets_of(answer.partitions, asked)
-        _note_move(job, failures.values())
-        job.finish(FetchResult(offsets, failures))
-
-    def _committed(self, job: Job[CommitResult], committed: Committed) -> None:
-        if committed.error:
-            failure = failure_of_code(committed.error, committed.text)
-            answer = job.spoil(self._or_troubles(failure))
+            failure = self._explained(failure_of_code(answer.error, answer.text))
+            failures: Iterable[Failure] = [failure]
+            result = request.failed(failure)
         else:
-            self._troubles.clear()
-            answer = CommitResult(partition_failures(committed.refused))
-        _note_move(job, answer.failures.values())
-        if any(f.info.code == UNKNOWN_MEMBER_ID for f in answer.failures.values()):
-            job.known = answer
-            left_s = max(job.deadline_s - self._clock.now(), 0.0)
-            told = self.members(job.group, left_s)
-            told.add_done_callback(lambda done: self._name_holders(job, answer, done.get()))
-        else:
-            job.finish(answer)
+            self._reports.answered()
+            result = FetchResult(*answers.offsets_of(answer.partitions, asked))
+            failures = result.failures.values()
+        self._finish(self._fetches, request, result, failures)
 
-    @staticmethod
-    def _name_holders(job: Job[CommitResult], answer: CommitResult, detail: str) -> None:
-        failures = {
-            p: f._replace(detail=detail) if f.info.code == UNKNOWN_MEMBER_ID else f
-            for p, f in answer.failures.items()
-        }
-        job.finish(CommitResult(failures))
+    def _commit(
+        self, group: str, deadline_s: float, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> Future[CommitResult]:
+        queue = self._commits[crc32(group.encode()) % len(self._commits)]
+        committed: Future[CommitResult] = Future()
 
-    def _described(
+        def failed(failure: Failure) -> CommitResult:
+            return CommitResult(dict.fromkeys(offsets, failure))
+
+        def send(client: GroupClient, request: QueuedRequest[CommitResult]) -> None:
+            answered = partial(self._committed, queue, request)
+            client.commit(group, offsets, self._limit_s(deadline_s), answered)
+
+        answer = queue.submit(QueuedRequest(group, deadline_s, send, failed))
+        answer.add_done_callback(partial(self._name_members, group, deadline_s, committed))
+        return committed
+
+    def _committed(
         self,
-        job: Job[Mapping[str, TopicLog]],
-        topics: Mapping[str, Pending[Any]],
-        asks: Sequence[Wanted],
-        _: object,
+        queue: ConnectionQueue[GroupClient],
+        request: QueuedRequest[CommitResult],
+        answer: GroupAnswer,
     ) -> None:
-        """Ask for the ends of the logs of the topics that exist."""
-        found: dict[str, list[int]] = {}
-        ids: dict[str, str] = {}
-        unknown: dict[str, TopicLog] = {}
-        for topic, pending in topics.items():
-            error = pending.exception()
-            if error is None:
-                described = pending.result()
-                found[topic] = [p.id for p in described.partitions]
-                ids[topic] = id_of(described.topic_id)
-            else:
-                unknown[topic] = TopicLog({}, self._explained(error))
-        if not found:
-            job.finish(unknown)
-            return
-        self._troubles.clear()
-        left_s = job.librdkafka_timeout_s()
-        asked = job.lane.with_client(job, lambda client: ask(client, found, asks, left_s))
+        if answer.error:
+            result = request.failed(self._explained(failure_of_code(answer.error, answer.text)))
+        else:
+            self._reports.answered()
+            result = CommitResult(answers.commit_failures(answer.partitions))
+        self._finish(queue, request, result, result.failures.values())
 
-        def put_together(_: object) -> None:
-            job.finish({**topic_logs(found, ids, asked), **unknown})
+    def _finish(
+        self,
+        queue: ConnectionQueue[GroupClient],
+        request: QueuedRequest[_R],
+        answer: _R,
+        failures: Iterable[Failure],
+    ) -> None:
+        if any(failure.info.code == NOT_COORDINATOR for failure in failures):
+            queue.pause(request.group)
+        queue.finish(request, answer)
 
-        answers = [future for each in asked.values() for future in each.values()]
-        _when_done(answers, job, put_together)
+    def _name_members(
+        self,
+        group: str,
+        deadline_s: float,
+        committed: Future[CommitResult],
+        answer: Future[CommitResult],
+    ) -> None:
+        """Pass a commit's answer on; if the group has live members, with who they are."""
+        result = answer.get()
 
-    def _list_topics(self, job: Job[TopicNames]) -> None:
+        def named(done: Future[list[Member] | Failure]) -> None:
+            members = done.get()
+            detail = live_members(group, members) if isinstance(members, list) and members else ""
+            committed.set(
+                CommitResult(
+                    {
+                        p: f._replace(detail=detail) if f.info.code == UNKNOWN_MEMBER_ID else f
+                        for p, f in result.failures.items()
+                    }
+                )
+            )
+
+        if any(failure.info.code == UNKNOWN_MEMBER_ID for failure in result.failures.values()):
+            self.members(group, self._left_s(deadline_s)).add_done_callback(named)
+        else:
+            committed.set(result)
+
+    # -- questions about the cluster
+
+    def _ask(
+        self,
+        question: Callable[[AdminClient, float, float], _R],
+        failed: Callable[[Failure], _R],
+        timeout_s: float,
+    ) -> Future[_R]:
+        """Ask ``question`` in a thread of its own, which may wait.
+
+        It is given how long it may wait for answers, and what librdkafka is given for them.
+        """
+
+        def send(client: AdminClient, request: QueuedRequest[_R]) -> None:
+            answer = partial(self._answer, question, client, request)
+            threading.Thread(target=answer, name="kafka-question", daemon=True).start()
+
+        deadline_s = self._clock.now() + timeout_s
+        return self._questions.submit(QueuedRequest("", deadline_s, send, failed))
+
+    def _answer(
+        self,
+        question: Callable[[AdminClient, float, float], _R],
+        client: AdminClient,
+        request: QueuedRequest[_R],
+    ) -> None:
+        # Past the deadline, when it has been answered: what is answered until then shows that the
+        # client is no stuck one.
+        wait_s = self._left_s(max(request.deadline_s, request.sent_s + STUCK_S))
         try:
-            left_s = max(job.deadline_s - self._clock.now(), 0.001)
-            found = job.lane.with_client(job, lambda client: client.list_topics(timeout=left_s))
-        except KafkaException as error:
-            job.finish(TopicNames([], self._explained(error)))
+            answer = question(client, wait_s, self._limit_s(request.deadline_s))
+        except NotAnsweredError:
             return
-        self._troubles.clear()
-        names = sorted(name for name in found.topics if name not in _INTERNAL)
-        job.finish(TopicNames(names))
-
-    def _find_brokers(self, job: Job[Failure | None]) -> None:
-        left_s = max(job.deadline_s - self._clock.now(), 0.001)
-        code = self._fetch_slot.call(lambda fetcher: fetcher.find_brokers(left_s))
-        if not code:
-            self._troubles.clear()
-        job.finish(self._or_troubles(failure_of_code(code)) if code else None)
-
-    def _explained(self, error: BaseException) -> Failure:
-        return self._or_troubles(failure_of_exception(error))
-
-    def _or_troubles(self, failure: Failure) -> Failure:
-        return self._troubles.timed_out() if failure.info.code == TIMED_OUT else failure
+        except Exception as error:  # noqa: BLE001 -- told as the answer, whatever it is
+            answer = request.failed(self._explained(failure_of_exception(error)))
+        else:
+            self._reports.answered()
+        self._questions.finish(request, answer)
 
     # -- the pool
 
-    def _lane(self, slot: ClientSlot[_C]) -> Lane[_C]:
-        return Lane(slot, self._timers, self._clock, self._troubles)
+    def _queue(self, client: ReplaceableClient[GroupClient]) -> ConnectionQueue[GroupClient]:
+        return ConnectionQueue(client, self._timers, self._clock, self._reports.timed_out)
 
-    def _submit(
-        self,
-        lane: Lane[_C],
-        group: str,
-        timeout_s: float,
-        send: Callable[[_C, Job[_R]], None],
-        spoil: Callable[[Failure], _R],
-    ) -> Future[_R]:
-        return lane.submit(Job(lane, group, self._clock.now() + timeout_s, send, spoil))
+    def _left_s(self, deadline_s: float) -> float:
+        return max(deadline_s - self._clock.now(), 0.0)
+
+    def _limit_s(self, deadline_s: float) -> float:
+        """Return what to give librdkafka for a request: more than it can need."""
+        return self._left_s(deadline_s) + LIBRDKAFKA_S
+
+    def _explained(self, failure: Failure) -> Failure:
+        return self._reports.timed_out() if failure.info.code == TIMED_OUT else failure
 
     def _poll(self) -> None:
         # Without it librdkafka's log and errors pile up unread.
-        try:
-            self._cluster_slot.poll(lambda client: client.poll(0))
-        except Exception:
-            log.exception("kafka_poll_failed")
         self._timers.call_after(POLL_INTERVAL_S, self._poll)
+        client = self._admin.current
+        if client is not None:
+            client.poll(0)
 
-    def _release(self) -> None:
-        slots: list[ClientSlot[Any]] = [self._fetch_slot, self._cluster_slot, *self._slots]
-        for slot in slots:
-            slot.close(RELEASE_S)
-
-
-def _note_move(job: Job[Any], failures: Iterable[Failure]) -> None:
-    if any(f.info.code == NOT_COORDINATOR for f in failures):
-        job.lane.coordinator_moved(job.group)
+    def _end_clients(self) -> None:
+        clients: list[ReplaceableClient[Any]] = [self._fetcher, self._admin, *self._committers]
+        for client in clients:
+            client.close()
 
 
-def _when_done(
-    pending: Sequence[Pending[Any]], job: Job[_R], then: Callable[[Pending[Any]], None]
-) -> None:
-    """Call ``then`` with the last of ``pending`` to be done."""
-    lock = threading.Lock()
-    left = len(pending)
-
-    def one_done(future: Pending[Any]) -> None:
-        nonlocal left
-        with lock:
-            left -= 1
-            if left:
-                return
-        _guarded(job, then, future)
-
-    for future in pending:
-        future.add_done_callback(one_done)
-
-
-def _guarded(job: Job[Any], then: Callable[[_C], None], answer: _C) -> None:
-    """Call ``then(answer)``; were it to fail, the job would keep its place for ever."""
-    try:
-        then(answer)
-    except GivenUpError:
-        pass  # Kafka's answer came after its deadline, which has been told
-    except Exception as error:
-        log.exception("kafka_answer_failed", group=job.group)
-        known = job.known
-        job.finish(job.spoil(failure_of_exception(error)) if known is None else known)
+def check_numbers(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    """Refuse numbers that would silently become others in librdkafka's memory."""
+    for (topic, partition), value in offsets.items():
+        if not 0 <= partition <= MAX_PARTITION:
+            fix = f"give the partition's number, 0 to {MAX_PARTITION}"
+            raise InvalidValueError(f"partition of {topic}", partition, "is out of range", fix)
+        if not 0 <= value.offset <= MAX_OFFSET:
+            fix = "give the next offset to read, 0 to 2^63-1"
+            where = f"offset of {topic}-{partition}"
+            raise InvalidValueError(where, value.offset, "is out of range", fix)
 
 
 def _answered(answer: _R) -> Future[_R]:

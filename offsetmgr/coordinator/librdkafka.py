@@ -1,4 +1,4 @@
-"""librdkafka's C interface, for what confluent-kafka does not offer or does at too high a price.
+"""librdkafka's C interface, for what confluent-kafka does not offer.
 
 confluent-kafka's ``AdminClient.list_consumer_group_offsets`` ends the process with a segmentation
 fault when a broker answers NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE, as it does whenever a
@@ -7,27 +7,26 @@ for its coordinator, and the handle of an admin client has none.  A handle made 
 one.  It joins no group as long as it does not subscribe, and every admin request works on it; only
 confluent-kafka offers no way to make them there.
 
-Its ``alter_consumer_group_offsets`` works, but makes and checks several objects for each partition.
-Here a list of partitions is a block of memory, which is written and read as a whole.
-
 All of it is done on the library that confluent-kafka brings, with the functions of its public
-header ``rdkafka.h``.  The requests themselves are in ``kafka_offsets.py``.
+header ``rdkafka.h``.
 """
 
 from __future__ import annotations
 
 import ctypes
-import struct
 import threading
-from abc import ABC, abstractmethod
+from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
-import structlog
 from confluent_kafka import cimpl
 
+from actors.logs import get_logger
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 PRODUCER: Final = 0
 """``RD_KAFKA_PRODUCER``."""
@@ -41,62 +40,93 @@ OWN_GROUP: Final = "offsetmgr-reads-only"
 FAIL: Final = -196
 """``RD_KAFKA_RESP_ERR__FAIL``."""
 
-PARTITION: Final = struct.Struct("@PiqPNPiP")
-"""``rd_kafka_topic_partition_t``: topic, partition, offset, metadata, its size, opaque, error and
-what is private (0 where there is none, and then no leader epoch)."""
+NOT_NAMED: Final = -155
+"""``RD_KAFKA_RESP_ERR__UNDERFLOW``: of a partition that the coordinator's answer leaves out."""
 
 LONGEST_S: Final = 3_600
-"""The longest time-out of a request that librdkafka takes."""
+"""The longest time-out of a request that librdkafka takes.  A longer one it refuses by its return
+code alone, and takes one of its own."""
 
+LOG_EVENT: Final = 0x4
+ERROR_EVENT: Final = 0x8
+
+_TIMED_OUT: Final = -185
+_TRANSPORT: Final = -195
+_INVALID_OFFSET: Final = -1001
 _ERROR_CHARS: Final = 512
 _POLL_MS: Final = 200
-_LOG_EVENT: Final = 0x4
-_ERROR_EVENT: Final = 0x8
+_NO_CONSUMER_CLOSE: Final = 0x8
 
-log = structlog.get_logger("offsetmgr.coordinator.kafka")
+Operation: TypeAlias = Literal["ListConsumerGroupOffsets", "AlterConsumerGroupOffsets"]
+"""An admin request about the offsets of one group, as its functions are called."""
 
+_NUMBERS: Final[Mapping[Operation, int]] = {
+    "ListConsumerGroupOffsets": 14,
+    "AlterConsumerGroupOffsets": 15,
+}
+"""``rd_kafka_admin_op_t``."""
 
-class Operation(NamedTuple):
-    """An admin request about the offsets of one group."""
-
-    number: int
-    """``rd_kafka_admin_op_t``."""
-    name: str
-    """As its functions are called."""
-    kind: int
-    """Of client that it is asked by."""
-
-
-LIST_OFFSETS: Final = Operation(14, "ListConsumerGroupOffsets", CONSUMER)
-ALTER_OFFSETS: Final = Operation(15, "AlterConsumerGroupOffsets", PRODUCER)
-
-
-class Answer(NamedTuple):
-    """What came of one request."""
-
-    error: int
-    """Code of the request as a whole, 0 for none."""
-    text: str
-    """librdkafka's words for that error."""
-    address: int = 0
-    """Of the list of partitions, while the answer is read."""
-    size: int = 0
+log = get_logger("offsetmgr.coordinator.kafka")
 
 
 class Listener(Protocol):
-    """Who hears what a handle has to say beside its answers; called in the handle's thread."""
+    """Hears what a client reports beside its answers, in the thread that takes them."""
 
     def failed(self, code: int, text: str) -> None:
-        """A connection failed."""
+        """Take the failure of a connection."""
 
     def logged(self, level: int, kind: str, text: str) -> None:
         """Take a line of librdkafka's log; ``level`` as in syslog."""
 
 
+class PartitionAnswer(NamedTuple):
+    """What the coordinator says of one partition."""
+
+    topic: str
+    partition: int
+    offset: int
+    """Below 0 where nothing is committed."""
+    metadata: str
+    leader_epoch: int
+    """-1 where it is not known."""
+    error: int
+    """Kafka's code, 0 for none, ``NOT_NAMED`` where the answer leaves the partition out."""
+
+
+class GroupAnswer(NamedTuple):
+    """What came of a fetch or a commit."""
+
+    error: int
+    """Code of the request as a whole, 0 for none."""
+    text: str
+    """librdkafka's words for that error."""
+    partitions: list[PartitionAnswer]
+    """Of a fetch all, of a commit those that were refused."""
+
+
+class _Partition(ctypes.Structure):
+    """``rd_kafka_topic_partition_t``."""
+
+    _fields_ = (
+        ("topic", ctypes.c_char_p),
+        ("partition", ctypes.c_int32),
+        ("offset", ctypes.c_int64),
+        ("metadata", ctypes.c_void_p),
+        ("metadata_size", ctypes.c_size_t),
+        ("opaque", ctypes.c_void_p),
+        ("error", ctypes.c_int),
+        ("private", ctypes.c_void_p),
+    )
+
+
 class _PartitionList(ctypes.Structure):
     """``rd_kafka_topic_partition_list_t``."""
 
-    _fields_ = (("cnt", ctypes.c_int), ("size", ctypes.c_int), ("elems", ctypes.c_void_p))
+    _fields_ = (
+        ("cnt", ctypes.c_int),
+        ("size", ctypes.c_int),
+        ("elems", ctypes.POINTER(_Partition)),
+    )
 
 
 _POINTER: Final = ctypes.c_void_p
@@ -105,6 +135,7 @@ _INT: Final = ctypes.c_int
 _SIZE: Final = ctypes.c_size_t
 _POINTERS: Final = _POINTER * 1
 _LIST: Final = ctypes.POINTER(_PartitionList)
+_ELEMENT: Final = ctypes.POINTER(_Partition)
 _TEXTS: Final = ctypes.POINTER(_TEXT)
 
 _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
@@ -118,6 +149,7 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "set_log_queue": (_INT, (_POINTER, _POINTER)),
     "queue_new": (_POINTER, (_POINTER,)),
     "queue_get_main": (_POINTER, (_POINTER,)),
+    "queue_get_consumer": (_POINTER, (_POINTER,)),
     "queue_forward": (None, (_POINTER, _POINTER)),
     "queue_destroy": (None, (_POINTER,)),
     "queue_poll": (_POINTER, (_POINTER, _INT)),
@@ -128,20 +160,29 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "event_error_string": (_TEXT, (_POINTER,)),
     "event_log": (_INT, (_POINTER, _TEXTS, _TEXTS, ctypes.POINTER(_INT))),
     "event_opaque": (_POINTER, (_POINTER,)),
+    "event_topic_partition_list": (_LIST, (_POINTER,)),
+    "subscribe": (_INT, (_POINTER, _LIST)),
+    "unsubscribe": (_INT, (_POINTER,)),
+    "assign": (_INT, (_POINTER, _LIST)),
+    "assignment_lost": (_INT, (_POINTER,)),
+    "commit_queue": (_INT, (_POINTER, _LIST, _POINTER, _POINTER, _POINTER)),
+    "memberid": (_POINTER, (_POINTER,)),
+    "consumer_close_queue": (_POINTER, (_POINTER, _POINTER)),
+    "consumer_closed": (_INT, (_POINTER,)),
     "metadata": (_INT, (_POINTER, _INT, _POINTER, ctypes.POINTER(_POINTER), _INT)),
     "metadata_destroy": (None, (_POINTER,)),
     "mem_malloc": (_POINTER, (_POINTER, _SIZE)),
+    "mem_free": (None, (_POINTER, _POINTER)),
     "AdminOptions_new": (_POINTER, (_POINTER, _INT)),
     "AdminOptions_destroy": (None, (_POINTER,)),
     "AdminOptions_set_opaque": (None, (_POINTER, _POINTER)),
     "AdminOptions_set_request_timeout": (_INT, (_POINTER, _INT, _TEXT, _SIZE)),
     "AdminOptions_set_require_stable_offsets": (_POINTER, (_POINTER, _INT)),
     "topic_partition_list_new": (_LIST, (_INT,)),
-    "topic_partition_list_add": (_POINTER, (_LIST, _TEXT, _INT)),
-    "topic_partition_list_add_range": (None, (_LIST, _TEXT, _INT, _INT)),
+    "topic_partition_list_add": (_ELEMENT, (_LIST, _TEXT, _INT)),
     "topic_partition_list_destroy": (None, (_LIST,)),
-    "topic_partition_get_leader_epoch": (ctypes.c_int32, (_POINTER,)),
-    "topic_partition_set_leader_epoch": (None, (_POINTER, ctypes.c_int32)),
+    "topic_partition_get_leader_epoch": (ctypes.c_int32, (_ELEMENT,)),
+    "topic_partition_set_leader_epoch": (None, (_ELEMENT, ctypes.c_int32)),
     "group_result_error": (_POINTER, (_POINTER,)),
     "group_result_partitions": (_LIST, (_POINTER,)),
     "error_code": (_INT, (_POINTER,)),
@@ -149,16 +190,13 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "error_destroy": (None, (_POINTER,)),
     **{
         name: signature
-        for operation in (LIST_OFFSETS, ALTER_OFFSETS)
+        for operation in _NUMBERS
         for name, signature in {
-            f"{operation.name}_new": (_POINTER, (_TEXT, _LIST)),
-            f"{operation.name}_destroy": (None, (_POINTER,)),
-            operation.name: (
-                None,
-                (_POINTER, ctypes.POINTER(_POINTER), _SIZE, _POINTER, _POINTER),
-            ),
-            f"event_{operation.name}_result": (_POINTER, (_POINTER,)),
-            f"{operation.name}_result_groups": (
+            f"{operation}_new": (_POINTER, (_TEXT, _LIST)),
+            f"{operation}_destroy": (None, (_POINTER,)),
+            operation: (None, (_POINTER, ctypes.POINTER(_POINTER), _SIZE, _POINTER, _POINTER)),
+            f"event_{operation}_result": (_POINTER, (_POINTER,)),
+            f"{operation}_result_groups": (
                 ctypes.POINTER(_POINTER),
                 (_POINTER, ctypes.POINTER(_SIZE)),
             ),
@@ -166,13 +204,23 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     },
 }
 
-
-_WAITING: Final = frozenset({"destroy_flags", "metadata", "new", "queue_poll"})
+_WAITING: Final = frozenset(
+    {
+        "assign",
+        "destroy_flags",
+        "memberid",
+        "metadata",
+        "new",
+        "queue_poll",
+        "subscribe",
+        "unsubscribe",
+    }
+)
 """Functions that wait.  The others keep the interpreter's lock: to give it away and queue up for it
 again, among the threads of all clients, takes far longer than such a call."""
 
 _NOW: Final = "queue_poll_now"
-"""``queue_poll`` for who does not wait, and so keeps the lock too."""
+"""``queue_poll`` without a wait, which keeps the lock too."""
 
 
 class Library:
@@ -191,158 +239,235 @@ class Library:
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"{name} is not among the functions of librdkafka that are used here")
 
+    def open_client(self, config: Mapping[str, object], kind: int, events: int) -> int:
+        """Return a new client, which reports ``events``; without any it is silent.
 
-_T = TypeVar("_T")
-_E = TypeVar("_E")
+        ``config`` is as for confluent-kafka; callbacks in it are left out.  Raises ValueError where
+        librdkafka does not take a setting.
+        """
+        conf = self.conf_new()
+        error = ctypes.create_string_buffer(_ERROR_CHARS)
+        own: dict[str, object] = {}
+        if events:
+            own["log.queue"] = True
+            self.conf_set_events(conf, events)
+        else:
+            self.conf_set_log_cb(conf, None)
+        for name, value in {**config, **own}.items():
+            if callable(value):
+                continue
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            if self.conf_set(conf, name.encode(), text.encode(), error, _ERROR_CHARS):
+                self.conf_destroy(conf)
+                raise ValueError(decoded(error.value))
+        handle: int | None = self.new(kind, conf, error, _ERROR_CHARS)
+        if not handle:
+            self.conf_destroy(conf)
+            raise ValueError(decoded(error.value))
+        return handle
+
+    def pass_on(self, event: int, listener: Listener) -> bool:
+        """Tell ``listener`` of a log line or an error; False if ``event`` is something else."""
+        kind = self.event_type(event)
+        if kind == LOG_EVENT:
+            facility, line, level = _TEXT(), _TEXT(), _INT()
+            pointers = ctypes.byref(facility), ctypes.byref(line), ctypes.byref(level)
+            if not self.event_log(event, *pointers):
+                listener.logged(level.value, decoded(facility.value), decoded(line.value))
+        elif kind == ERROR_EVENT:
+            listener.failed(self.event_error(event), decoded(self.event_error_string(event)))
+        else:
+            return False
+        return True
+
+    def partition_list(self, partitions: Iterable[tuple[str, int]]) -> Any:
+        """Return a new list of partitions, in this order."""
+        made = self.topic_partition_list_new(1)
+        for topic, number in partitions:
+            self.topic_partition_list_add(made, topic.encode(), number)
+        return made
+
+    def offset_list(self, handle: int, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Any:
+        """Return a new list of what is to be committed by ``handle``.
+
+        librdkafka answers with this list, and writes a code (0 for none) into it for each
+        partition that the coordinator's answer names, and for no other.
+        """
+        made = self.topic_partition_list_new(len(offsets))
+        for (topic, number), (offset, metadata, leader_epoch) in offsets.items():
+            added = self.topic_partition_list_add(made, topic.encode(), number)
+            partition = added.contents
+            partition.offset = offset
+            partition.error = NOT_NAMED
+            if metadata:
+                raw = metadata.encode()
+                partition.metadata = self.mem_malloc(handle, len(raw))  # freed with the list
+                partition.metadata_size = len(raw)
+                ctypes.memmove(partition.metadata, raw, len(raw))
+            if leader_epoch is not None:
+                self.topic_partition_set_leader_epoch(added, leader_epoch)
+        return made
+
+    def read_list(self, found: Any, *, refused: bool = False) -> Iterator[PartitionAnswer]:
+        """Read partitions out of librdkafka's memory; if ``refused`` those with an error."""
+        names: dict[bytes, str] = {}
+        elements = found.contents
+        for index in range(elements.cnt):
+            partition = elements.elems[index]
+            error = partition.error
+            if refused and not error:
+                continue
+            raw = partition.topic
+            size, epoch, metadata = partition.metadata_size, -1, ""
+            if size:  # confluent-kafka's consumers commit it with a NUL behind it
+                text = ctypes.string_at(partition.metadata, size)
+                metadata = decoded(text.removesuffix(b"\0"))
+            if partition.private:
+                epoch = self.topic_partition_get_leader_epoch(ctypes.pointer(partition))
+            offset = partition.offset
+            yield PartitionAnswer(
+                names.get(raw) or names.setdefault(raw, decoded(raw)),
+                partition.partition,
+                -1 if offset == _INVALID_OFFSET else offset,
+                metadata,
+                epoch,
+                error,
+            )
 
 
-class Handle(ABC, Generic[_T]):
-    """A client of librdkafka's with a thread that hands out its answers; thread-safe."""
+class GroupClient:
+    """Fetches and commits the offsets of groups, as a simple (memberless) committer; thread-safe.
+
+    Its own thread hands out the answers.
+    """
 
     def __init__(
         self,
         config: Mapping[str, object],
-        operation: Operation,
-        name: str,
+        kind: int,
         listener: Listener | None = None,
+        name: str = "kafka-client",
     ) -> None:
-        """``config`` as for confluent-kafka, plain values only (callbacks are left out).
+        """Open a client, of the kind ``CONSUMER`` if it is to fetch; silent without ``listener``.
 
-        Without ``listener`` it is silent.  Raises ValueError where librdkafka does not take a
+        ``config`` is as for confluent-kafka.  Raises ValueError where librdkafka does not take a
         setting, and RuntimeError where no thread is to be had.
         """
-        self.library = Library()
+        library = self._library = Library()
         self._listener = listener
         self._lock = threading.Lock()
-        self._open: dict[int, Callable[[_T], None]] = {}
-        self._next = 1
+        self._open: dict[int, tuple[Operation, Callable[[GroupAnswer], None]]] = {}
+        self._number = 0
+        self._calls = 0
         self._closed = False
-        self._operation = operation
-        self._make = getattr(self.library, f"{operation.name}_new")
-        self._send = getattr(self.library, operation.name)
-        self._destroy = getattr(self.library, f"{operation.name}_destroy")
-        self._result_of = getattr(self.library, f"event_{operation.name}_result")
-        self._groups_of = getattr(self.library, f"{operation.name}_result_groups")
-        self._handle = self._new_handle(config, operation.kind)
-        self._queue = self._new_queue()
-        self._kept_options = self._new_options()
-        self._timeout_ms = 0
+        own = {"group.id": OWN_GROUP} if kind == CONSUMER else {}
+        events = 0 if listener is None else LOG_EVENT | ERROR_EVENT
+        self._handle = library.open_client({**config, **own}, kind, events)
+        self._queue: int = library.queue_new(self._handle)
+        if listener is not None:
+            main = library.queue_get_main(self._handle)
+            library.queue_forward(main, self._queue)
+            library.queue_destroy(main)
+            library.set_log_queue(self._handle, self._queue)
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         try:
             self._thread.start()
-        except RuntimeError:  # its own thread would have ended librdkafka's
+        except RuntimeError:  # it would have ended librdkafka's threads
             self._end()
             raise
+
+    def fetch(
+        self,
+        group: str,
+        partitions: Iterable[tuple[str, int]] | None,
+        timeout_s: float,
+        answered: Callable[[GroupAnswer], None],
+    ) -> None:
+        """Ask for what ``group`` has committed (of all partitions where None).
+
+        ``answered`` is called once, in the client's thread.  Raises RuntimeError once closed.
+        """
+        wanted = None if partitions is None else self._library.partition_list(partitions)
+        self._ask("ListConsumerGroupOffsets", group, wanted, timeout_s, answered)
+
+    def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        timeout_s: float,
+        answered: Callable[[GroupAnswer], None],
+    ) -> None:
+        """Commit ``offsets`` in one request; as for ``fetch``."""
+        wanted = self._library.offset_list(self._handle, offsets)
+        self._ask("AlterConsumerGroupOffsets", group, wanted, timeout_s, answered)
+
+    def find_brokers(self, timeout_s: float) -> int:
+        """Ask any broker which ones there are, and wait for its answer: 0, or an error's code.
+
+        confluent-kafka's ``describe_cluster`` ends the process where the answer is "none", which a
+        broker may give that has not heard of any yet, not even of itself: librdkafka (2.16) looks
+        for its own error for that in the answer, where there is none, and aborts
+        (``rdkafka_admin.c:960``).
+        """
+        with self._lock:
+            if self._closed:
+                return FAIL
+            self._calls += 1
+        try:
+            found = ctypes.c_void_p()
+            # Not of all topics, nor of a single one: of those this client knows, which are none.
+            error: int = self._library.metadata(
+                self._handle, 0, None, ctypes.byref(found), ceil(timeout_s * 1000)
+            )
+            if not error:
+                self._library.metadata_destroy(found)
+        finally:
+            with self._lock:
+                self._calls -= 1
+        # No connection in all that time is no answer in time.
+        return _TIMED_OUT if error == _TRANSPORT else error
 
     def close(self, timeout_s: float) -> None:
         """Take no more; what is open is answered as failed.  Returns by ``timeout_s``."""
         with self._lock:
             if not self._closed:
                 self._closed = True
-                self.library.queue_yield(self._queue)
+                self._library.queue_yield(self._queue)
         self._thread.join(timeout_s)
 
-    @abstractmethod
-    def read(self, answer: Answer) -> _T:
-        """Make of ``answer`` what is handed out."""
-
-    def ask(
+    def _ask(
         self,
+        operation: Operation,
         group: str,
         wanted: Any,
         timeout_s: float,
-        answer: Callable[[_T], None],
+        answered: Callable[[GroupAnswer], None],
     ) -> None:
-        """Send a request about ``wanted``, a partition list that is destroyed here, or None.
-
-        ``answer`` is called once, in the handle's thread.  Raises RuntimeError once closed, and
-        where librdkafka does not take the time-out.
-        """
-        library = self.library
+        """Send a request about ``wanted``, a partition list that is destroyed here, or None."""
+        library = self._library
         try:
             with self._lock:
                 if self._closed:
                     raise RuntimeError("the client is closed")
-                number = self._next
-                self._next += 1
-                options = self._options(timeout_s, number)
-                request = self._make(group.encode(), wanted)
-                self._open[number] = answer
-                self._send(self._handle, _POINTERS(request), 1, options, self._queue)
-                self._destroy(request)
+                self._number += 1
+                options = self._options(operation, timeout_s)
+                request = getattr(library, f"{operation}_new")(group.encode(), wanted)
+                self._open[self._number] = operation, answered
+                send = getattr(library, operation)
+                send(self._handle, _POINTERS(request), 1, options, self._queue)
+                getattr(library, f"{operation}_destroy")(request)
+                library.AdminOptions_destroy(options)
         finally:
             if wanted is not None:
                 library.topic_partition_list_destroy(wanted)
 
-    def partition_list(self, partitions: Sequence[tuple[str, int]]) -> Any:
-        """A partition list of librdkafka's, in this order."""
-        library = self.library
-        made = library.topic_partition_list_new(len(partitions))
-        topics, numbers = zip(*partitions, strict=True)
-        first = numbers[0]
-        in_a_row = numbers == tuple(range(first, first + len(numbers)))
-        if in_a_row and topics.count(topics[0]) == len(topics):
-            library.topic_partition_list_add_range(made, topics[0].encode(), first, numbers[-1])
-        else:
-            for topic, number in partitions:
-                library.topic_partition_list_add(made, topic.encode(), number)
-        return made
-
-    def allocate(self, size: int) -> int:
-        """Memory that librdkafka frees with what it is made part of."""
-        return int(self.library.mem_malloc(self._handle, size))
-
-    def _new_handle(self, config: Mapping[str, object], kind: int) -> int:
-        library = self.library
-        conf = library.conf_new()
-        error = ctypes.create_string_buffer(_ERROR_CHARS)
-        own = {"group.id": OWN_GROUP} if kind == CONSUMER else {}
-        if self._listener is None:
-            library.conf_set_log_cb(conf, None)
-        else:
-            own["log.queue"] = "true"
-            library.conf_set_events(conf, _LOG_EVENT | _ERROR_EVENT)
-        for name, value in {**config, **own}.items():
-            if callable(value):
-                continue
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            if library.conf_set(conf, name.encode(), text.encode(), error, _ERROR_CHARS):
-                library.conf_destroy(conf)
-                raise ValueError(error.value.decode(errors="replace"))
-        handle: int | None = library.new(kind, conf, error, _ERROR_CHARS)
-        if not handle:
-            library.conf_destroy(conf)
-            raise ValueError(error.value.decode(errors="replace"))
-        return handle
-
-    def _new_queue(self) -> int:
-        library = self.library
-        queue: int = library.queue_new(self._handle)
-        if self._listener is not None:
-            main = library.queue_get_main(self._handle)
-            library.queue_forward(main, queue)
-            library.queue_destroy(main)
-            library.set_log_queue(self._handle, queue)
-        return queue
-
-    def _options(self, timeout_s: float, number: int) -> int:
-        """Options of a request, which librdkafka copies with it; with the lock held."""
-        library, options = self.library, self._kept_options
-        milliseconds = ceil(min(timeout_s, LONGEST_S)) * 1000
-        if milliseconds != self._timeout_ms:
-            error = ctypes.create_string_buffer(_ERROR_CHARS)
-            set_timeout = library.AdminOptions_set_request_timeout
-            if set_timeout(options, milliseconds, error, _ERROR_CHARS):
-                # It would take a short one of its own, and run out: see ``kafka_lane``.
-                raise RuntimeError(f"librdkafka refuses the time-out: {decoded(error.value)}")
-            self._timeout_ms = milliseconds
-        library.AdminOptions_set_opaque(options, number)
-        return options
-
-    def _new_options(self) -> int:
-        library = self.library
-        options: int = library.AdminOptions_new(self._handle, self._operation.number)
-        if self._operation is LIST_OFFSETS:
+    def _options(self, operation: Operation, timeout_s: float) -> int:
+        library = self._library
+        options: int = library.AdminOptions_new(self._handle, _NUMBERS[operation])
+        timeout_ms = ceil(min(max(timeout_s, 0.001), LONGEST_S) * 1000)
+        library.AdminOptions_set_request_timeout(options, timeout_ms, None, 0)
+        library.AdminOptions_set_opaque(options, self._number)
+        if operation == "ListConsumerGroupOffsets":
             refused = library.AdminOptions_set_require_stable_offsets(options, 1)
             if refused:
                 library.error_destroy(refused)
@@ -350,80 +475,59 @@ class Handle(ABC, Generic[_T]):
 
     def _serve(self) -> None:
         """Hand out answers until closed, then end the handle: in this thread, which may block."""
-        library = self.library
-        while not self._closed:
+        library = self._library
+        while not self._closed or self._calls:
             event = library.queue_poll(self._queue, _POLL_MS)
             while event:
-                _costing_no_other(self._hear, event)
+                _guarded(partial(self._hear, event))
                 library.event_destroy(event)
                 # What came meanwhile is heard in the same turn: the next may be long in coming.
                 event = library.queue_poll_now(self._queue, 0)
         with self._lock:
             left = list(self._open.values())
             self._open.clear()
-        for answer in left:
-            _costing_no_other(answer, self.read(Answer(FAIL, "the service is shutting down")))
+        for _, answered in left:
+            _guarded(partial(answered, GroupAnswer(FAIL, "the Kafka client was closed", [])))
         self._end()
 
     def _end(self) -> None:
-        library = self.library
-        library.AdminOptions_destroy(self._kept_options)
-        library.queue_destroy(self._queue)
-        library.destroy_flags(self._handle, 0x8)  # RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE
+        self._library.queue_destroy(self._queue)
+        self._library.destroy_flags(self._handle, _NO_CONSUMER_CLOSE)
 
     def _hear(self, event: int) -> None:
-        library, listener = self.library, self._listener
-        kind = library.event_type(event)
-        if kind == _LOG_EVENT and listener is not None:
-            facility, line, level = _TEXT(), _TEXT(), _INT()
-            pointers = ctypes.byref(facility), ctypes.byref(line), ctypes.byref(level)
-            if not library.event_log(event, *pointers):
-                listener.logged(level.value, decoded(facility.value), decoded(line.value))
-        elif kind == _ERROR_EVENT and listener is not None:
-            text = decoded(library.event_error_string(event))
-            listener.failed(library.event_error(event), text)
-        else:
-            with self._lock:
-                answer = self._open.pop(library.event_opaque(event) or 0, None)
-            if answer is not None:
-                answer(self._read(event))
+        library = self._library
+        if self._listener is not None and library.pass_on(event, self._listener):
+            return
+        with self._lock:
+            asked = self._open.pop(library.event_opaque(event) or 0, None)
+        if asked is not None:
+            operation, answered = asked
+            answered(self._read(operation, event))
 
-    def _read(self, event: int) -> _T:
-        """What an event answers; what cannot be read has failed, and nobody waits for it."""
-        try:
-            return self.read(self._answer(event))
-        except Exception as error:
-            log.exception("kafka_answer_unreadable")
-            return self.read(Answer(FAIL, f"the answer cannot be read: {error!r}"))
-
-    def _answer(self, event: int) -> Answer:
-        library = self.library
+    def _read(self, operation: Operation, event: int) -> GroupAnswer:
+        library = self._library
         code = library.event_error(event)
         if code:
-            return Answer(code, decoded(library.event_error_string(event)))
-        result = self._result_of(event)
-        if not result:
-            return Answer(FAIL, "librdkafka answered something else")
+            return GroupAnswer(code, decoded(library.event_error_string(event)), [])
+        result = getattr(library, f"event_{operation}_result")(event)
         count = _SIZE()
-        return self._group_answer(self._groups_of(result, ctypes.byref(count))[0])
-
-    def _group_answer(self, group: int) -> Answer:
-        library = self.library
+        group = getattr(library, f"{operation}_result_groups")(result, ctypes.byref(count))[0]
         error = library.group_result_error(group)
         if error:
-            return Answer(library.error_code(error), decoded(library.error_string(error)))
-        found = library.group_result_partitions(group).contents
-        return Answer(0, "", found.elems or 0, found.cnt)
+            return GroupAnswer(library.error_code(error), decoded(library.error_string(error)), [])
+        refused = operation == "AlterConsumerGroupOffsets"
+        found = library.read_list(library.group_result_partitions(group), refused=refused)
+        return GroupAnswer(0, "", list(found))
 
 
-def _costing_no_other(hear: Callable[[_E], None], event: _E) -> None:
+def _guarded(hear: Callable[[], None]) -> None:
     """Log what goes wrong with one event: the thread goes on with all others."""
     try:
-        hear(event)
+        hear()
     except Exception:
         log.exception("kafka_event_failed")
 
 
 def decoded(text: bytes | None) -> str:
-    """Text of librdkafka's."""
+    """Return a text of librdkafka's."""
     return (text or b"").decode(errors="replace")

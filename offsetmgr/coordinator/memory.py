@@ -11,7 +11,17 @@ import threading
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    NamedTuple,
+    TypeAlias,
+    TypeVar,
+    get_args,
+)
 
 from actors import Future
 from offsetmgr.coordinator.base import (
@@ -19,63 +29,254 @@ from offsetmgr.coordinator.base import (
     CommitResult,
     Failure,
     FetchResult,
+    PartitionLog,
     TopicLog,
     TopicNames,
 )
-from offsetmgr.coordinator.explain import CLOSED, Member
-from offsetmgr.coordinator.faults import (
-    TIMED_OUT,
-    Answer,
-    Incident,
-    Operation,
-    Refuse,
-    Request,
-    Unknown,
-)
-from offsetmgr.coordinator.memory_state import BrokerState
+from offsetmgr.coordinator.explain import CLOSED, Member, live_members
 from offsetmgr.errors import InvalidValueError, error_info
+from offsetmgr.types import (
+    MAX_METADATA_CHARS,
+    OffsetAndMetadata,
+    TopicPartition,
+    check_group,
+    check_timeout,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from actors import Clock
-    from offsetmgr.coordinator.faults import Reply
-    from offsetmgr.types import OffsetAndMetadata, TopicPartition
-
-__all__ = [
-    "TIMED_OUT",
-    "Answer",
-    "BrokerState",
-    "CallAfter",
-    "Incident",
-    "Member",
-    "MemoryCoordinator",
-    "Operation",
-    "Refuse",
-    "Request",
-    "Unknown",
-]
+    from offsetmgr.errors import ErrorInfo
 
 HISTORY_LIMIT: Final = 100_000
 """Requests remembered; the oldest are forgotten first."""
 
-_T = TypeVar("_T", bound="Reply")
+Operation = Literal["fetch", "commit", "topic_logs", "topic_names", "check"]
+"""A request of the port, by its method's name."""
+
+Reply: TypeAlias = (
+    "FetchResult | CommitResult | Mapping[str, TopicLog] | TopicNames | Failure | None"
+)
+"""What a request of the port is answered with."""
+
+TIMED_OUT: Final = -185
+"""librdkafka's code of a request whose deadline passed before an answer came."""
+
+_UNKNOWN_TOPIC: Final = error_info(3)
+_METADATA_TOO_LARGE: Final = error_info(12)
+_UNKNOWN_MEMBER_ID: Final = error_info(25)
 _NO_FAILURES: Final[Mapping[TopicPartition, Failure]] = {}
-_TIMED_OUT = Failure(error_info(TIMED_OUT))
+
+_T = TypeVar("_T", bound="Reply")
 
 
-class Timer(Protocol):
-    """What ``call_after`` returns."""
+@dataclass(frozen=True)
+class Answer:
+    """Answered properly, after ``latency_s`` seconds of its own (0: as the coordinator usually is).
 
-    def cancel(self) -> object:
-        """Make sure that the function is not called, if it was not yet."""
+    Where that is beyond the deadline the caller is told TIMED_OUT, and a commit lands late.
+    """
+
+    latency_s: float = 0.0
 
 
-class CallAfter(Protocol):
-    """Calls ``fn`` once, ``delay_s`` from now."""
+@dataclass(frozen=True)
+class Refuse:
+    """Answered with Kafka's ``code``: no effect on ``partitions`` (all where None).
 
-    def __call__(self, delay_s: float, fn: Callable[[], None], /) -> Timer:
-        """Return at once."""
+    The partitions that are not named are dealt with properly, as Kafka does.
+    """
+
+    code: int
+    partitions: Collection[TopicPartition] | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """No clear answer: a commit did, did not, or will yet take effect.
+
+    ``code`` is what the caller gets: TIMED_OUT at its deadline, any other after the usual
+    latency.  ``lands_after_s`` is when a commit takes effect, in seconds after the broker had
+    it; None for never.  A commit half applied names the ``partitions`` that take effect.
+    """
+
+    code: int = TIMED_OUT
+    lands_after_s: float | None = 0.0
+    partitions: Collection[TopicPartition] | None = None
+
+
+Incident = Answer | Refuse | Unknown
+"""What happens to one request."""
+
+
+class Request(NamedTuple):
+    """One request as the coordinator saw it."""
+
+    number: int
+    """1 for the first request of this coordinator."""
+    operation: Operation
+    group: str
+    """Empty for requests that speak of no group."""
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    """What a commit carried; empty for other requests."""
+    partitions: Collection[TopicPartition] | None
+    """What a fetch or a commit named; None for all of the group's, and for other requests."""
+    started_s: float
+    ended_s: float | None
+    """When it was answered, by the coordinator's clock; None while it is in flight."""
+    answer: Reply
+    """What it was answered with; None while it is in flight, and for a good check."""
+
+
+class BrokerState:
+    """What the broker knows: committed offsets, members and topics.  Thread-safe.
+
+    Tests play "somebody else" here: a member that joins, a tool that commits.
+    A topic nobody created or deleted takes commits for any partition, so that a test of commits
+    needs no set-up; a created one takes those of its own partitions, a deleted one none.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._committed: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
+        self._members: dict[str, list[Member]] = {}
+        self._logs: dict[str, dict[int, PartitionLog]] = {}
+        self._times_ms: dict[TopicPartition, dict[int, int]] = {}
+        self._deleted: set[str] = set()
+        self._ids: dict[str, int] = {}
+        """How often each topic was created."""
+
+    def join(self, group: str, client_id: str, host: str = "/127.0.0.1") -> None:
+        """Make ``client_id`` a live member: commits of others are refused until it leaves."""
+        with self._lock:
+            self._members.setdefault(group, []).append(Member(client_id, host))
+
+    def leave(self, group: str, client_id: str) -> None:
+        with self._lock:
+            left = [m for m in self._members.get(group, ()) if m.client_id != client_id]
+            self._members[group] = left
+
+    def create_topic(self, topic: str, partitions: int = 1) -> None:
+        with self._lock:
+            self._deleted.discard(topic)
+            self._ids[topic] = self._ids.get(topic, 0) + 1
+            self._logs[topic] = {
+                number: PartitionLog(0, 0, last_stable_offset=0) for number in range(partitions)
+            }
+
+    def set_log(
+        self,
+        partition: TopicPartition,
+        log_start_offset: int,
+        high_watermark: int,
+        times_ms: Mapping[int, int] | None = None,
+        last_stable_offset: int | None = None,
+    ) -> None:
+        """Give a partition of a created topic the ends of its log.
+
+        ``times_ms`` is the time of records: offset to milliseconds since 1970.  Without a
+        ``last_stable_offset`` no transaction is open.  Raises KeyError where the topic was not
+        created.
+        """
+        with self._lock:
+            stable = high_watermark if last_stable_offset is None else last_stable_offset
+            ends = PartitionLog(log_start_offset, high_watermark, last_stable_offset=stable)
+            self._logs[partition.topic][partition.partition] = ends
+            self._times_ms[partition] = dict(times_ms or {})
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete ``topic``, and with it what groups committed for it, as Kafka does."""
+        with self._lock:
+            self._deleted.add(topic)
+            self._logs.pop(topic, None)
+            for offsets in self._committed.values():
+                for partition in [p for p in offsets if p.topic == topic]:
+                    del offsets[partition]
+
+    def committed(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        with self._lock:
+            return dict(self._committed.get(group, {}))
+
+    def commit_externally(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> None:
+        """Commit as somebody else would: a member of the group, or a tool."""
+        with self._lock:
+            self._committed.setdefault(group, {}).update(offsets)
+
+    def forget(self, group: str, partitions: Collection[TopicPartition] | None = None) -> None:
+        """Lose what ``group`` has committed (for ``partitions``, or all), as when it expires."""
+        with self._lock:
+            offsets = self._committed.get(group, {})
+            for partition in list(offsets) if partitions is None else partitions:
+                offsets.pop(partition, None)
+
+    def fetch(
+        self, group: str, partitions: Collection[TopicPartition] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        with self._lock:
+            offsets = self._committed.get(group, {})
+            if partitions is None:
+                return dict(offsets)
+            return {partition: offsets.get(partition) for partition in partitions}
+
+    def commit(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, Failure]:
+        """Commit as somebody who is no member; the refused partitions are returned."""
+        with self._lock:
+            members = self._members.get(group)
+            if members:
+                held = Failure(_UNKNOWN_MEMBER_ID, live_members(group, members))
+                return dict.fromkeys(offsets, held)
+            failures = {}
+            for partition, value in offsets.items():
+                refusal = self._refusal(partition, value)
+                if refusal is None:
+                    self._committed.setdefault(group, {})[partition] = value
+                else:
+                    failures[partition] = Failure(refusal)
+            return failures
+
+    def topic_logs(
+        self, topics: Collection[str], at_ms: int | None = None, *, stable: bool = False
+    ) -> dict[str, TopicLog]:
+        with self._lock:
+            return {topic: self._topic_log(topic, at_ms, stable=stable) for topic in topics}
+
+    def topic_names(self) -> list[str]:
+        with self._lock:
+            return sorted(self._logs)
+
+    def _topic_log(self, topic: str, at_ms: int | None, *, stable: bool) -> TopicLog:
+        if topic not in self._logs:
+            return TopicLog({}, Failure(_UNKNOWN_TOPIC))
+        logs = dict(self._logs[topic])
+        if not stable:
+            logs = {number: log._replace(last_stable_offset=None) for number, log in logs.items()}
+        if at_ms is not None:
+            for number, log in logs.items():
+                times_ms = self._times_ms.get(TopicPartition(topic, number), {})
+                later = [offset for offset, each_ms in times_ms.items() if each_ms >= at_ms]
+                logs[number] = log._replace(offset_at=min(later, default=None))
+        return TopicLog(logs, topic_id=str(self._ids[topic]))
+
+    def _refusal(self, partition: TopicPartition, value: OffsetAndMetadata) -> ErrorInfo | None:
+        log = self._logs.get(partition.topic)
+        gone = partition.topic in self._deleted if log is None else partition.partition not in log
+        if gone:
+            return _UNKNOWN_TOPIC
+        units = len(value.metadata.encode("utf-16-le")) // 2
+        return _METADATA_TOO_LARGE if units > MAX_METADATA_CHARS else None
+
+
+CallAfter: TypeAlias = "Callable[[float, Callable[[], None]], Any]"
+"""Calls a function once, after so many seconds; what it returns can be cancelled."""
+
+Failed: TypeAlias = "Failure | Mapping[TopicPartition, Failure]"
+"""What failed of a request: all of it, or some of its partitions."""
 
 
 @dataclass
@@ -83,20 +284,21 @@ class _Call(Generic[_T]):
     """A request under way, or one that was answered."""
 
     request: Request
-    answer: Callable[[Failure | Mapping[TopicPartition, Failure]], _T]
-    """Do what was asked but for these partitions, and answer; do nothing where all failed."""
+    answer: Callable[[Failed], _T]
+    """Do what was asked except for what failed, and answer."""
     land: Callable[[Collection[TopicPartition] | None], None]
-    """Take effect on these partitions (None: all), with nobody told."""
+    """Take effect on these partitions (None: all); nobody is answered."""
     future: Future[_T] = field(default_factory=Future)
-    deadline: Timer | None = None
+    deadline: Any = None
+    """A timer."""
 
 
-def _no_plan(request: Request) -> Incident | None:  # noqa: ARG001 -- the no-op twin of a plan
+def _no_plan(request: Request) -> Incident | None:  # noqa: ARG001 -- a plan without incidents
     return None
 
 
 def _no_effect(partitions: Collection[TopicPartition] | None) -> None:
-    """Stand in for the landing of a request that only reads."""
+    """Land a request that only reads."""
 
 
 class MemoryCoordinator:
@@ -116,9 +318,10 @@ class MemoryCoordinator:
         plan: Callable[[Request], Incident | None] = _no_plan,
     ) -> None:
         """``clock`` dates the requests; without one, all of them happen at 0."""
+        check_timeout(latency_s, "latency_s")
         self.broker = BrokerState()
         self.fence = NO_FENCE
-        """Set it to play a service that keeps groups, or lost some to another one."""
+        """A test may set it."""
         self._call_after = call_after
         self._clock = clock
         self._latency_s = latency_s
@@ -140,30 +343,30 @@ class MemoryCoordinator:
     def fetch(
         self, group: str, partitions: Sequence[TopicPartition] | None, timeout_s: float
     ) -> Future[FetchResult]:
-        """Committed offsets of ``partitions`` (all of the group's where None)."""
+        check_group(group)
+        named = None if partitions is None else tuple(partitions)
 
-        def answer(failed: Failure | Mapping[TopicPartition, Failure]) -> FetchResult:
+        def answer(failed: Failed) -> FetchResult:
             if isinstance(failed, Failure):
-                group_failure = failed if partitions is None else None
-                return FetchResult({}, dict.fromkeys(partitions or (), failed), group_failure)
-            found = self.broker.fetch(group, partitions)
+                group_failure = failed if named is None else None
+                return FetchResult({}, dict.fromkeys(named or (), failed), group_failure)
+            found = self.broker.fetch(group, named)
             failures = {p: failed[p] for p in found if p in failed}
             return FetchResult({p: o for p, o in found.items() if p not in failures}, failures)
 
-        named = None if partitions is None else tuple(partitions)
         return self._start("fetch", group, {}, named, timeout_s, answer)
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
     ) -> Future[CommitResult]:
-        """Commit ``offsets`` as a simple (memberless) committer."""
+        check_group(group)
         sent = dict(offsets)
 
         def land(only: Collection[TopicPartition] | None) -> None:
             kept = sent if only is None else {p: o for p, o in sent.items() if p in only}
             self.broker.commit(group, kept)
 
-        def answer(failed: Failure | Mapping[TopicPartition, Failure]) -> CommitResult:
+        def answer(failed: Failed) -> CommitResult:
             if isinstance(failed, Failure):
                 return CommitResult(dict.fromkeys(sent, failed))
             refused = {p: f for p, f in failed.items() if p in sent}
@@ -174,11 +377,9 @@ class MemoryCoordinator:
 
     @property
     def reader(self) -> MemoryCoordinator:
-        """Itself."""
         return self
 
     def release(self, group: str) -> None:
-        """Nothing is kept for a group; it is remembered that it was released."""
         with self._lock:
             self._released.append(group)
 
@@ -190,21 +391,17 @@ class MemoryCoordinator:
         *,
         stable: bool = False,
     ) -> Future[Mapping[str, TopicLog]]:
-        """Partitions of ``topics`` with the ends of their logs, and their offsets at a time."""
+        asked = list(topics)
 
-        def answer(
-            failed: Failure | Mapping[TopicPartition, Failure],
-        ) -> Mapping[str, TopicLog]:
+        def answer(failed: Failed) -> Mapping[str, TopicLog]:
             if isinstance(failed, Failure):
-                return dict.fromkeys(topics, TopicLog({}, failed))
-            return self.broker.topic_logs(topics, at_ms, stable=stable)
+                return dict.fromkeys(asked, TopicLog({}, failed))
+            return self.broker.topic_logs(asked, at_ms, stable=stable)
 
         return self._start("topic_logs", "", {}, None, timeout_s, answer)
 
     def topic_names(self, timeout_s: float) -> Future[TopicNames]:
-        """The topics of the cluster, sorted."""
-
-        def answer(failed: Failure | Mapping[TopicPartition, Failure]) -> TopicNames:
+        def answer(failed: Failed) -> TopicNames:
             if isinstance(failed, Failure):
                 return TopicNames([], failed)
             return TopicNames(self.broker.topic_names())
@@ -212,15 +409,14 @@ class MemoryCoordinator:
         return self._start("topic_names", "", {}, None, timeout_s, answer)
 
     def check(self, timeout_s: float) -> Future[Failure | None]:
-        """Whether this Kafka answers: None where it does."""
-
-        def answer(failed: Failure | Mapping[TopicPartition, Failure]) -> Failure | None:
+        def answer(failed: Failed) -> Failure | None:
             return failed if isinstance(failed, Failure) else None
 
         return self._start("check", "", {}, None, timeout_s, answer)
 
-    def close(self, timeout_s: float) -> None:  # noqa: ARG002 -- the port's; nothing to wait for
+    def close(self, timeout: float = 10.0) -> None:
         """Refuse further requests; those under way are answered all the same."""
+        check_timeout(timeout)
         with self._lock:
             self._closed = True
 
@@ -228,8 +424,11 @@ class MemoryCoordinator:
 
     def inject(self, operation: Operation, *incidents: Incident, group: str | None = None) -> None:
         """Let the next requests of ``operation`` (of ``group``) meet ``incidents``, in order."""
-        for incident in incidents:
-            self._check_time(incident)
+        if operation not in get_args(Operation):
+            fix = f"give one of {', '.join(get_args(Operation))}"
+            raise InvalidValueError("operation", operation, "is no request of the port", fix)
+        for each in incidents:
+            self._check_time(each)
         with self._lock:
             self._incidents[operation].extend((group, incident) for incident in incidents)
 
@@ -265,12 +464,12 @@ class MemoryCoordinator:
             return tuple(self._released)
 
     def in_flight(self, group: str) -> int:
-        """How many requests of ``group`` wait for their answer."""
+        """Return how many requests of ``group`` wait for their answer."""
         with self._lock:
             return self._in_flight[group]
 
     def most_in_flight(self, group: str) -> int:
-        """How many requests of ``group`` ever waited for their answer at one time."""
+        """Return how many requests of ``group`` ever waited for their answer at one time."""
         with self._lock:
             return self._most_in_flight[group]
 
@@ -283,9 +482,10 @@ class MemoryCoordinator:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         partitions: Collection[TopicPartition] | None,
         timeout_s: float,
-        answer: Callable[[Failure | Mapping[TopicPartition, Failure]], _T],
+        answer: Callable[[Failed], _T],
         land: Callable[[Collection[TopicPartition] | None], None] = _no_effect,
     ) -> Future[_T]:
+        check_timeout(timeout_s, "timeout_s")
         with self._lock:
             self._number += 1
             now = self._now()
@@ -297,35 +497,34 @@ class MemoryCoordinator:
             injected = self._take_injected(request)
             closed = self._closed
         if closed:
-            self._settle(call, answer(Failure(CLOSED)))
+            self._finish(call, answer(Failure(CLOSED)))
             return call.future
         incident = injected or self._plan(request) or Answer()
         self._check_time(incident)
         if self._call_after is None:
             self._receive(call, incident)
         else:
-            call.deadline = self._call_after(max(timeout_s, 0.0), partial(self._expire, call))
+            call.deadline = self._call_after(timeout_s, partial(self._expire, call))
             own = incident.latency_s if isinstance(incident, Answer) else 0.0
             self._call_after(own or self._latency_s, partial(self._receive, call, incident))
         return call.future
 
     def _receive(self, call: _Call[_T], incident: Incident) -> None:
-        """Read the request, as the broker does, and deal with it."""
         with self._lock:
             if not self._paused.isdisjoint((None, call.request.group)):
                 self._held.append((call, incident))
                 return
         if isinstance(incident, Unknown):
-            self._be_unclear(call, incident)
+            self._answer_unclearly(call, incident)
         elif isinstance(incident, Refuse):
             refused = Failure(error_info(incident.code), incident.detail)
             named = incident.partitions
             failed = refused if named is None else dict.fromkeys(named, refused)
-            self._settle(call, call.answer(failed))
+            self._finish(call, call.answer(failed))
         else:
-            self._settle(call, call.answer(_NO_FAILURES))
+            self._finish(call, call.answer(_NO_FAILURES))
 
-    def _be_unclear(self, call: _Call[_T], incident: Unknown) -> None:
+    def _answer_unclearly(self, call: _Call[_T], incident: Unknown) -> None:
         if incident.lands_after_s is not None:
             land = partial(call.land, incident.partitions)
             if self._call_after is None or incident.lands_after_s == 0:
@@ -333,12 +532,12 @@ class MemoryCoordinator:
             else:
                 self._call_after(incident.lands_after_s, land)
         if self._call_after is None or incident.code != TIMED_OUT:
-            self._settle(call, call.answer(Failure(error_info(incident.code))))
+            self._finish(call, call.answer(Failure(error_info(incident.code))))
 
     def _expire(self, call: _Call[_T]) -> None:
-        self._settle(call, call.answer(_TIMED_OUT))
+        self._finish(call, call.answer(Failure(error_info(TIMED_OUT))))
 
-    def _settle(self, call: _Call[_T], answer: _T) -> None:
+    def _finish(self, call: _Call[_T], answer: _T) -> None:
         """Answer, unless the deadline did before."""
         with self._lock:
             if call.request.ended_s is not None:

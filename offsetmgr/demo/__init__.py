@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from offsetmgr.demo.run import DemoOptions, run
+from offsetmgr.demo.run import run
 
-__all__ = ["DemoOptions", "run"]
+__all__ = ["run"]

@@ -5,13 +5,13 @@ Run by ``offsetmgr demo`` as a process of its own, and stopped with SIGTERM like
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import signal
+import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- its name in every Spark program
@@ -25,33 +25,34 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming import StreamingQuery
 
-_SCHEMA: Final = "order_id STRING, country STRING, amount DECIMAL(12, 2)"
+_SCHEMA: Final = "order_id BIGINT, country STRING, amount DECIMAL(12, 2)"
 _POLL_S: Final = 1
 
 
 def main() -> None:
     """Read the orders from where the group stands, until there are no more or SIGTERM comes."""
-    args = _arguments()
+    settings = json.loads(sys.argv[1])
+    topic, group, out = settings["topic"], settings["group"], Path(settings["out"])
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the demo's to handle
-    spark = _session(args.jars, args.scratch)
-    with OffsetClient(args.service, name=f"{args.group}-driver") as client:
-        start = starting_offsets(client, args.group, [args.topic])
-        commits = commit_offsets(spark, client, group=args.group)
+    spark = _session(settings["jars"], settings["scratch"])
+    with OffsetClient(settings["service"], name=f"{group}-driver") as client:
+        start = starting_offsets(client, group, [topic])
+        commits = commit_offsets(spark, client, group=group)
         orders = (
             spark.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", args.brokers)
-            .option("subscribe", args.topic)
+            .option("kafka.bootstrap.servers", settings["brokers"])
+            .option("subscribe", topic)
             .option("startingOffsets", start)
-            .option("maxOffsetsPerTrigger", args.batch_orders)
+            .option("maxOffsetsPerTrigger", settings["batch_orders"])
             .load()
             .select(F.from_json(F.col("value").cast("string"), _SCHEMA).alias("order"))
             .select("order.*")
         )
         query = (
-            orders.writeStream.foreachBatch(_write_sales(args.out))
-            .option("checkpointLocation", str(args.checkpoint))
+            orders.writeStream.foreachBatch(_write_sales(out))
+            .option("checkpointLocation", settings["checkpoint"])
             .trigger(availableNow=True)
             .start()
         )
@@ -59,8 +60,8 @@ def main() -> None:
             pass
         query.stop()
         finished = commits.flush(query)
-        _drop_unfinished(query, args.out)
-        _report(args.result, query, start, len(finished.uncommitted))
+        _drop_unfinished(query, out)
+        _report(Path(settings["result"]), query, start, len(finished.uncommitted))
         commits.detach()
     spark.stop()
 
@@ -81,7 +82,7 @@ def _write_sales(out: Path) -> Callable[[DataFrame, int], None]:
 
 def _drop_unfinished(query: StreamingQuery, out: Path) -> None:
     """Drop what a batch wrote that the stop interrupted: its orders are read again."""
-    finished = query.lastProgress.batchId if query.lastProgress else -1
+    finished = query.lastProgress["batchId"] if query.lastProgress else -1
     for folder in out.glob("batch=*"):
         if int(folder.name.removeprefix("batch=")) > finished:
             shutil.rmtree(folder)
@@ -89,12 +90,14 @@ def _drop_unfinished(query: StreamingQuery, out: Path) -> None:
 
 def _report(path: Path, query: StreamingQuery, start: str, uncommitted: int) -> None:
     progress = query.lastProgress
+    # A text in Spark 4, a dict before.
+    end: Any = progress["sources"][0]["endOffset"] if progress else {}
     path.write_text(
         json.dumps(
             {
                 "start": json.loads(start),
-                "end": json.loads(progress.sources[0].endOffset) if progress else {},
-                "batches": progress.batchId + 1 if progress else 0,
+                "end": json.loads(end) if isinstance(end, str) else end,
+                "batches": progress["batchId"] + 1 if progress else 0,
                 "uncommitted": uncommitted,
             }
         )
@@ -116,21 +119,6 @@ def _session(jars: str, scratch: str) -> SparkSession:
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--brokers", required=True)
-    parser.add_argument("--service", required=True, help="the sidecar's URL")
-    parser.add_argument("--topic", required=True)
-    parser.add_argument("--group", required=True)
-    parser.add_argument("--jars", required=True, help="Spark's Kafka connector")
-    parser.add_argument("--batch-orders", type=int, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--checkpoint", type=Path, required=True)
-    parser.add_argument("--scratch", required=True, help="for Spark's temporary files")
-    parser.add_argument("--result", type=Path, required=True)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -7,12 +7,10 @@ takes them down again, also when its owner is killed.  It needs Java 17 or newer
 
 from __future__ import annotations
 
-from offsetmgr.devkafka.broker import Broker
-from offsetmgr.devkafka.cluster import DevKafka
+from offsetmgr.devkafka.cluster import Broker, DevKafka
 from offsetmgr.devkafka.command import run_dev_kafka
-from offsetmgr.devkafka.errors import DevKafkaError
-from offsetmgr.devkafka.jars import KAFKA_VERSION, kafka_jars, spark_kafka_jars
-from offsetmgr.devkafka.tool import consumer_groups
+from offsetmgr.devkafka.jars import KAFKA_VERSION, consumer_groups, kafka_jars, spark_kafka_jars
+from offsetmgr.devkafka.process import DevKafkaError
 
 __all__ = [
     "KAFKA_VERSION",

@@ -1,53 +1,65 @@
-"""A local Kafka of one or three brokers, as a context manager."""
+"""A local Kafka of one or three brokers (KRaft), and the faults its brokers can be given."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import fcntl
+import random
+import re
+import signal
+import socket
 import string
 import tempfile
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
-from offsetmgr.devkafka.broker import quiet_admin
-from offsetmgr.devkafka.errors import DevKafkaError, log_tail
-from offsetmgr.devkafka.jars import kafka_jars, silent
-from offsetmgr.devkafka.java import find_java
-from offsetmgr.devkafka.security import check_users, secure
-from offsetmgr.devkafka.settings import (
-    check_brokers,
-    check_data_dir,
-    check_ports,
-    cluster_id,
-    free_ports,
-    lock_data_dir,
-    make_brokers,
-)
-from offsetmgr.devkafka.tool import consumer_groups
+from offsetmgr.devkafka.jars import consumer_groups, find_java, java_command, kafka_jars, silent
+from offsetmgr.devkafka.process import DevKafkaError, WatchedProcess, log_tail, run_tool
+from offsetmgr.devkafka.security import UserListener, check_users, user_listener
+from offsetmgr.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
-    from types import TracebackType
 
     from typing_extensions import Self
 
-    from offsetmgr.devkafka.broker import Broker
-    from offsetmgr.devkafka.security import Secured
+HOST: Final = "127.0.0.1"
+SIZES: Final = (1, 3)
 
-_ANSWER_S: Final = 2.0
+# Below the ports that the system gives to outgoing connections: one of those could take the port
+# of a broker that is down, and a client that knocks on such a port can even connect to itself.
+_PORTS: Final = range(20_000, 32_768)
+_PORT_TRIES: Final = 1_000
+
+_SS_S: Final = 5.0
+
+_START_S: Final = 180.0
+_STOP_S: Final = 20.0
+_FORMAT_S: Final = 60.0
+_ANSWER_S: Final = 0.5
+_POLL_S: Final = 0.05
+
+_PROPERTIES: Final = "server.properties"
+# Relative to the broker's folder, which is its working folder: no path needs to be escaped.
+_DATA: Final = "data"
+_META: Final = f"broker-*/{_DATA}/meta.properties"
+
+# Groups whose names are one letter fall on every partition of the offsets topic, and so on every
+# coordinator: the hashes of neighbours differ by one.
+_PROBE_GROUPS: Final = tuple(string.ascii_lowercase)
 # librdkafka may abort the process where a coordinator answers after librdkafka has stopped waiting
 # for it, as on a busy machine.  So it never stops, and the deadline is kept here.
 _NEVER_S: Final = 3_600.0
 # Nor does it always go on by itself with a request whose coordinator was just being elected.
 _STUCK_S: Final = 10.0
-_POLL_S: Final = 0.05
-# Names of one letter: the hashes of neighbours differ by one, so that together they fall on every
-# partition of the offsets topic, and so on every coordinator.
-_PROBE_GROUPS: Final = tuple(string.ascii_lowercase)
 # Any other answer comes from a coordinator at work, also that there is no such group.
 _UNSERVED: Final = frozenset(
     {
@@ -58,6 +70,128 @@ _UNSERVED: Final = frozenset(
         KafkaError._TRANSPORT,  # noqa: SLF001 -- the same
     }
 )
+
+
+class Broker:
+    """A broker that can be killed, paused, stopped and started again, with its port and data."""
+
+    def __init__(
+        self,
+        node_id: int,
+        port: int,
+        folder: Path,
+        properties: Mapping[str, str],
+        java: Sequence[str],
+    ) -> None:
+        """Describe the broker; nothing is started.
+
+        ``properties`` are its whole server.properties but for the place of its data, ``java`` is
+        the command line up to the main class.
+        """
+        self.node_id = node_id
+        self.bootstrap_server = f"{HOST}:{port}"
+        self.log_path = folder / "broker.log"
+        self._folder = folder
+        self._properties = properties
+        self._java = java
+        self._process: WatchedProcess | None = None
+
+    @property
+    def running(self) -> bool:
+        """True if its process is there, paused or not."""
+        return self._process is not None and self._process.running()
+
+    @property
+    def process(self) -> WatchedProcess:
+        """Its running process.  Raises DevKafkaError where there is none."""
+        if self._process is None or not self._process.running():
+            raise DevKafkaError(f"broker {self.node_id} is not running: start() it first")
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def format(self, cluster_id: str) -> None:
+        """Prepare the folder of a broker that has never run, with Kafka's own tool."""
+        if (self._folder / _DATA / "meta.properties").exists():
+            return
+        self._write_properties()
+        tool = ("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", _PROPERTIES)
+        name, advice = "Kafka's storage tool", "is the machine very busy?"
+        command = [*self._java, *tool]
+        done = run_tool(name, command, timeout_s=_FORMAT_S, advice=advice, cwd=self._folder)
+        self.log_path.write_text(f"{done.stdout}{done.stderr}")
+        if done.returncode != 0:
+            raise self._failed("could not prepare its storage")
+
+    def launch(self) -> None:
+        """Start the process and return at once; ``await_ready`` waits for it."""
+        if self.running:
+            raise DevKafkaError(f"broker {self.node_id} runs already, as process {self.pid}")
+        self._release()
+        self._write_properties()
+        command = [*self._java, "kafka.Kafka", _PROPERTIES]
+        self._process = WatchedProcess(command, cwd=self._folder, log_path=self.log_path)
+
+    def await_ready(self, deadline: float) -> None:
+        """Wait until the broker answers clients and is a member of the cluster.
+
+        ``deadline`` is of ``time.monotonic``.  Raises DevKafkaError.
+        """
+        admin = quiet_admin(self.bootstrap_server)
+        while time.monotonic() < deadline:
+            self.check_alive()
+            with contextlib.suppress(KafkaException):  # it has waited, up to its own timeout
+                if self.node_id in admin.list_topics(timeout=_ANSWER_S).brokers:
+                    return
+                time.sleep(_POLL_S)
+        raise self._failed(f"did not answer on {self.bootstrap_server} in time")
+
+    def check_alive(self) -> None:
+        """Raise DevKafkaError, with the tail of the log, where the broker has ended."""
+        if not self.running:
+            raise self._failed("ended by itself")
+
+    def start(self, timeout_s: float = _START_S) -> None:
+        """Start the broker again and wait until it answers.  Raises DevKafkaError."""
+        self.launch()
+        self.await_ready(time.monotonic() + timeout_s)
+
+    def stop(self, timeout_s: float = _STOP_S) -> None:
+        """Shut the broker down in order, paused or not; kill it after ``timeout_s``."""
+        if self._process is not None:
+            self._process.signal(signal.SIGTERM)
+            self._process.signal(signal.SIGCONT)
+            self._process.wait(timeout_s)
+            self._release()
+
+    def kill(self) -> None:
+        """Kill the broker on the spot (SIGKILL), as a crash does."""
+        self.process.signal(signal.SIGKILL)
+        self._release()
+
+    def pause(self) -> None:
+        """Freeze the broker (SIGSTOP): its connections stay and nothing is answered."""
+        self.process.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused broker go on (SIGCONT)."""
+        self.process.signal(signal.SIGCONT)
+
+    def _failed(self, what: str) -> DevKafkaError:
+        return DevKafkaError(f"broker {self.node_id} {what}; {log_tail(self.log_path)}")
+
+    def _release(self) -> None:
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+    def _write_properties(self) -> None:
+        lines = {**self._properties, "log.dirs": _DATA}
+        text = "".join(f"{name}={_escaped(value)}\n" for name, value in lines.items())
+        self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / _PROPERTIES).write_text(text)
 
 
 class DevKafka:
@@ -90,18 +224,21 @@ class DevKafka:
         a listener of their own, see ``login``: it speaks SASL over TLS, and what they may do there
         is up to Kafka's ACLs, which allow nothing at first.  Raises InvalidValueError.
         """
-        self._size = check_brokers(brokers)
+        if brokers not in SIZES:
+            problem = "is not a size of a local Kafka"
+            raise InvalidValueError("brokers", brokers, problem, "give 1 broker or 3")
+        self._size = brokers
         self._data_dir = data_dir
-        self._wanted_ports = None if ports is None else tuple(ports)
+        self._ports = ports
         self._properties = dict(properties or {})
         self._users = check_users(users or {})
-        self._secured: Secured | None = None
+        self._user_listener: UserListener | None = None
         self._heap_mb = heap_mb
         self._log = log
         self._brokers: list[Broker] = []
         self._cleanup = contextlib.ExitStack()
 
-    def start(self, timeout_s: float = 180.0) -> None:
+    def start(self, timeout_s: float = _START_S) -> None:
         """Start all brokers and wait until clients and groups are served.
 
         The first start on a machine also fetches Kafka, which takes about a minute and does not
@@ -110,23 +247,20 @@ class DevKafka:
         nothing is left running then.
         """
         if self._brokers:
-            message = f"this Kafka runs already, on {self.bootstrap_servers}"
-            raise DevKafkaError(message)
+            raise DevKafkaError(f"this Kafka runs already, on {self.bootstrap_servers}")
         java, jars = find_java(), kafka_jars(self._log)
         deadline = time.monotonic() + timeout_s
         with contextlib.ExitStack() as unwind:
-            folder = self._folder(unwind)
-            ports = (
-                free_ports(self._size)
-                if self._wanted_ports is None
-                else check_ports(self._wanted_ports, self._size)
-            )
-            if self._users:
-                self._secured = secure(folder, self._users, free_ports(self._size), java)
-            brokers = make_brokers(
-                folder, ports, java, jars, self._properties, self._heap_mb, self._secured
-            )
-            _format(brokers, cluster_id(folder))
+            if self._data_dir is None:
+                temporary = tempfile.TemporaryDirectory(prefix="offsetmgr-kafka-")
+                folder = Path(unwind.enter_context(temporary))
+            else:
+                folder = _check_data_dir(self._data_dir, self._size)
+                unwind.enter_context(_locked(folder))
+            brokers = self._describe(folder, java, jars)
+            cluster_id = _cluster_id(folder)
+            with ThreadPoolExecutor(len(brokers)) as pool:
+                list(pool.map(Broker.format, brokers, [cluster_id] * len(brokers)))
             for broker in brokers:
                 broker.launch()
                 unwind.callback(broker.stop, 0.0)
@@ -136,14 +270,26 @@ class DevKafka:
             self._brokers = brokers
             self._cleanup = unwind.pop_all()
 
-    def _folder(self, unwind: contextlib.ExitStack) -> Path:
-        if self._data_dir is not None:
-            folder = check_data_dir(self._data_dir, self._size)
-            unwind.enter_context(lock_data_dir(folder))
-            return folder
-        return Path(unwind.enter_context(tempfile.TemporaryDirectory(prefix="offsetmgr-kafka-")))
+    def _describe(self, folder: Path, java: str, jars: Sequence[Path]) -> list[Broker]:
+        size = self._size
+        ports = free_ports(size) if self._ports is None else _check_ports(self._ports, size)
+        controllers = free_ports(size)
+        if self._users:
+            addresses = [f"{HOST}:{port}" for port in free_ports(size)]
+            self._user_listener = user_listener(folder, self._users, addresses, java)
+        command = java_command(java, jars, f"-Xmx{self._heap_mb}m")
+        return [
+            Broker(
+                node_id,
+                port,
+                folder / f"broker-{node_id}",
+                _properties(node_id, port, controllers, self._user_listener) | self._properties,
+                command,
+            )
+            for node_id, port in enumerate(ports, start=1)
+        ]
 
-    def stop(self, timeout_s: float = 20.0) -> None:
+    def stop(self, timeout_s: float = _STOP_S) -> None:
         """Shut all brokers down, kill those left after ``timeout_s``, and clean up.
 
         Those whose data goes with them are killed at once: nobody needs it in order.  Harmless
@@ -158,12 +304,7 @@ class DevKafka:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.stop()
 
     @property
@@ -175,40 +316,171 @@ class DevKafka:
     def brokers(self) -> tuple[Broker, ...]:
         """All brokers, also those that are down.  Raises DevKafkaError as above."""
         if not self._brokers:
-            message = "this Kafka is not started: call start() first"
-            raise DevKafkaError(message)
+            raise DevKafkaError("this Kafka is not started: call start() first")
         return tuple(self._brokers)
 
     def broker(self, node_id: int) -> Broker:
-        """Return the broker ``node_id``, from 1.  Raises DevKafkaError where there is none."""
-        for broker in self.brokers:
-            if broker.node_id == node_id:
-                return broker
-        message = f"there is no broker {node_id}: give 1 to {self._size}"
-        raise DevKafkaError(message)
+        """Return the broker ``node_id``, from 1."""
+        return self.brokers[node_id - 1]
 
     def login(self, user: str) -> dict[str, str]:
-        """Return librdkafka's settings for one of the ``users``: addresses, TLS, password.
-
-        Raises DevKafkaError for an unknown user, or where the Kafka was never started.
-        """
-        if self._secured is None:
-            message = "this Kafka has no listener for users: give users, then start it"
-            raise DevKafkaError(message)
-        return self._secured.login(user)
+        """Return librdkafka's settings for one of the ``users``.  Raises DevKafkaError."""
+        if self._user_listener is None:
+            raise DevKafkaError("this Kafka has no listener for users: give users, then start it")
+        return self._user_listener.login(user)
 
     def consumer_groups(self, *args: str) -> str:
-        """Run Kafka's own kafka-consumer-groups on this Kafka and return what it prints.
-
-        Raises DevKafkaError, with its output, where it fails.
-        """
+        """Run Kafka's own kafka-consumer-groups on this Kafka and return what it prints."""
         return consumer_groups(self.bootstrap_servers, *args)
 
 
-def _format(brokers: Sequence[Broker], cluster: str) -> None:
-    with ThreadPoolExecutor(len(brokers)) as pool:
-        for done in [pool.submit(broker.format, cluster) for broker in brokers]:
-            done.result()
+def quiet_admin(bootstrap_servers: str) -> AdminClient:
+    """Return a client for waiting on brokers: it looks often, and is silent while they are away."""
+    return AdminClient(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "reconnect.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 200,
+            "log_level": 0,
+        }
+    )
+
+
+def free_ports(count: int) -> tuple[int, ...]:
+    """Return ``count`` ports that nothing listens on.  Raises DevKafkaError without any."""
+    candidates = random.SystemRandom().sample(_PORTS, _PORT_TRIES)
+    found = tuple(port for port, _ in zip(filter(_is_free, candidates), range(count), strict=False))
+    if len(found) < count:
+        raise DevKafkaError(
+            f"found no {count} free ports from {_PORTS.start} to {_PORTS.stop - 1} on {HOST}"
+        )
+    return found
+
+
+def _check_ports(ports: Sequence[int], brokers: int) -> tuple[int, ...]:
+    """Return ``ports``: one for each broker, free.  Raises InvalidValueError."""
+    if len(ports) != brokers or len(set(ports)) != brokers:
+        problem = f"are not {brokers} different ports"
+        raise InvalidValueError("ports", list(ports), problem, "give one for each broker")
+    for port in ports:
+        if not 0 < port < 1 << 16:
+            raise InvalidValueError("port", port, "is not a port", "give 1 to 65535")
+        if not _is_free(port):
+            owner = _holder(port)
+            problem = f"is in use by {owner}" if owner else "is in use"
+            found = "" if owner else f" (ss -ltnp 'sport = :{port}' names the process)"
+            fix = f"stop it{found}, or choose another with --port"
+            raise InvalidValueError("port", port, problem, fix)
+    return tuple(ports)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As Kafka does: the leftovers of closed connections do not count as use.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _holder(port: int) -> str:
+    """Return who listens on ``port``, as ``process 1234 (java)``; empty where ss does not tell."""
+    command = ["ss", "-Hltnp", f"sport = :{port}"]
+    with contextlib.suppress(DevKafkaError):
+        table = run_tool("ss", command, timeout_s=_SS_S, advice="").stdout
+        found = re.search(r'\("(.+?)",pid=(\d+)', table)
+        if found:
+            return f"process {found.group(2)} ({found.group(1)})"
+    return ""
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def _check_data_dir(data_dir: Path, brokers: int) -> Path:
+    """Return ``data_dir``, made where it is missing.  Raises InvalidValueError."""
+    folder = data_dir.absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        problem = f"cannot hold Kafka's data ({error.strerror})"
+        fix = "give a folder that can be written"
+        raise InvalidValueError("data_dir", str(data_dir), problem, fix) from error
+    held = len(list(folder.glob(_META)))
+    if held not in (0, brokers):
+        problem = f"holds the data of {held} broker(s), not of {brokers}"
+        fix = f"start {held}, or give another folder"
+        raise InvalidValueError("data_dir", str(data_dir), problem, fix)
+    return folder
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep ``folder`` for one Kafka; raise InvalidValueError where another one has it.
+
+    Kafka's own lock comes too late: a second broker writes to the metadata log before it.
+    """
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            fix = "stop that one, or give another folder"
+            problem = "is in use by another Kafka"
+            raise InvalidValueError("data_dir", str(folder), problem, fix) from error
+        yield
+
+
+def _cluster_id(folder: Path) -> str:
+    """Return the id of the cluster whose data ``folder`` holds, or a new one."""
+    for meta in folder.glob(_META):
+        found = re.search(r"^cluster\.id=(.*)$", meta.read_text(), re.MULTILINE)
+        if found:
+            return found.group(1)
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def _properties(
+    node_id: int, port: int, controllers: Sequence[int], users: UserListener | None
+) -> dict[str, str]:
+    replicas = str(len(controllers))
+    in_sync = str(min(2, len(controllers)))
+    addresses = [f"PLAINTEXT://{HOST}:{port}"]
+    if users is not None:
+        addresses.append(f"SASL_SSL://{users.addresses[node_id - 1]}")
+    return {
+        "process.roles": "broker,controller",
+        "node.id": str(node_id),
+        "controller.quorum.voters": ",".join(
+            f"{voter}@{HOST}:{voter_port}" for voter, voter_port in enumerate(controllers, start=1)
+        ),
+        "controller.listener.names": "CONTROLLER",
+        "listeners": ",".join([*addresses, f"CONTROLLER://{HOST}:{controllers[node_id - 1]}"]),
+        "advertised.listeners": ",".join(addresses),
+        "auto.create.topics.enable": "false",
+        "default.replication.factor": replicas,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.num.partitions": "8",
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.num.partitions": "8",
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": in_sync,
+        "share.coordinator.state.topic.num.partitions": "8",
+        "share.coordinator.state.topic.replication.factor": replicas,
+        "share.coordinator.state.topic.min.isr": in_sync,
+        # A group of one's own machine has no other members to wait for.
+        "group.initial.rebalance.delay.ms": "0",
+        # A killed broker may only come back when its old session has run out: 9 s by default.
+        "broker.heartbeat.interval.ms": "500",
+        "broker.session.timeout.ms": "3000",
+        # 128 MB by default, taken at once.
+        "log.cleaner.dedupe.buffer.size": "8388608",
+        **({} if users is None else users.properties()),
+    }
 
 
 def _stop_in_order(brokers: Sequence[Broker], deadline: float) -> None:
@@ -230,33 +502,21 @@ def _await_groups(brokers: Sequence[Broker], deadline: float) -> None:
     just started a Kafka should have to handle.
     """
     servers = ",".join(broker.bootstrap_server for broker in brokers)
-    admin, made_at = quiet_admin(servers), time.monotonic()
-    unserved = set(_PROBE_GROUPS)
-    asked: dict[str, Future[object]] = {}
     while time.monotonic() < deadline:
         for broker in brokers:
             broker.check_alive()
-        if time.monotonic() - made_at > _STUCK_S:
-            # What it holds ends with it.
-            asked.clear()
-            admin, made_at = quiet_admin(servers), time.monotonic()
-        unasked = sorted(unserved - asked.keys())
-        if unasked:
-            asked |= admin.describe_consumer_groups(unasked, request_timeout=_NEVER_S)
-        answered, _ = wait(asked.values(), _ANSWER_S)
-        for group in [group for group, answer in asked.items() if answer in answered]:
-            if _is_served(asked.pop(group)):
-                unserved.discard(group)
-        if not unserved:
+        admin = quiet_admin(servers)
+        asked = admin.describe_consumer_groups(list(_PROBE_GROUPS), request_timeout=_NEVER_S)
+        answered, missing = wait(asked.values(), min(_STUCK_S, deadline - time.monotonic()))
+        if not missing and all(map(_is_served, answered)):
             return
         time.sleep(_POLL_S)
-    message = (
-        f"Kafka came up, but its group coordinators did not; the end of the log of broker 1:\n"
+    raise DevKafkaError(
+        "Kafka came up, but its group coordinators did not; broker 1: "
         f"{log_tail(brokers[0].log_path)}"
     )
-    raise DevKafkaError(message)
 
 
-def _is_served(answer: Future[object]) -> bool:
+def _is_served(answer: Future[Any]) -> bool:
     error = answer.exception()
     return not (isinstance(error, KafkaException) and error.args[0].code() in _UNSERVED)

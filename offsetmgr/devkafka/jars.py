@@ -1,35 +1,49 @@
-"""Kafka's jars and those of Spark's Kafka connector, fetched once and kept in a cache.
+"""Java, and the jars it runs: Kafka, kafka-consumer-groups, and Spark's Kafka connector.
 
-Ivy, which pyspark ships, resolves both from the Maven repository it is set up for.  The cache is
-``$OFFSETMGR_CACHE``, or ``offsetmgr`` under ``$XDG_CACHE_HOME`` or ``~/.cache``.
+Jars are fetched on first use, or ahead of it by ``python -m offsetmgr.devkafka``.  Ivy, which
+pyspark ships, resolves them from the Maven repository it is set up for.  They are kept in
+``$OFFSETMGR_CACHE``, or in ``offsetmgr`` under ``$XDG_CACHE_HOME`` or ``~/.cache``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
+import functools
 import importlib.metadata
 import importlib.util
 import os
+import re
 import shutil
-import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from offsetmgr.devkafka.errors import DevKafkaError
-from offsetmgr.devkafka.java import find_java
+from offsetmgr.devkafka.process import DevKafkaError, run_tool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Sequence
 
 KAFKA_VERSION: Final = "4.1.1"
 """The Kafka that DevKafka runs."""
 
+_OLDEST_JAVA: Final = 17
+_JAVA_ADVICE: Final = (
+    f"install Java {_OLDEST_JAVA} or newer (on Debian and Ubuntu: "
+    "apt-get install openjdk-17-jre-headless) and put it on the PATH, or set JAVA_HOME"
+)
+_JAVA_VERSION_S: Final = 30
+_TOOL: Final = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+_TOOL_S: Final = 60.0
+
+_SPARK_KAFKA_NAME: Final = "spark-kafka-"
 _DOWNLOAD_S: Final = 600.0
-_LOCK_POLL_S: Final = 0.2
 _SHOWN_LINES: Final = 15
+_UNREACHED: Final = re.compile(
+    r"Server access error.*|SERVER ERROR.*|Host \S+ not found.*|Your proxy requires auth.*"
+)
+"""What Ivy says of a repository that gave no answer."""
+_ABSENT: Final = re.compile(r":: (\S+): not found|\[NOT FOUND *\] (\S+)")
+"""What it says of a module or a jar that a repository does not have; also after the former."""
 
 # The tools pull in Kafka Connect, a third of all jars, which nothing here runs.
 _KAFKA: Final = f"""
@@ -42,7 +56,7 @@ _KAFKA: Final = f"""
 """
 # What the connector depends on and every Spark has on its class path already.
 _SPARK_KAFKA: Final = """
-    <dependency org="org.apache.spark" name="spark-sql-kafka-0-10_2.13" rev="{version}"
+    <dependency org="org.apache.spark" name="spark-sql-kafka-0-10_{scala}" rev="{version}"
       conf="default->default"/>
     <exclude org="org.apache.spark" module="spark-tags_.*" matcher="regexp"/>
     <exclude org="org.apache.hadoop"/>
@@ -62,6 +76,68 @@ _IVY_FILE: Final = """<ivy-module version="2.0">
 """
 
 
+def find_java() -> str:
+    """Return the path of a Java new enough, the one of JAVA_HOME first, as Spark does.
+
+    Raises DevKafkaError where there is none.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    if java is None:
+        where = f"in JAVA_HOME ({home})" if home else "on the PATH"
+        raise DevKafkaError(f"Kafka needs Java and there is none {where}: {_JAVA_ADVICE}")
+    version = _java_version(java)
+    if version < _OLDEST_JAVA:
+        raise DevKafkaError(
+            f"Kafka needs Java {_OLDEST_JAVA} and {java} is Java {version}: {_JAVA_ADVICE}"
+        )
+    return java
+
+
+@functools.lru_cache(maxsize=8)
+def _java_version(java: str) -> int:
+    command = [java, "-version"]
+    done = run_tool(java, command, timeout_s=_JAVA_VERSION_S, advice=_JAVA_ADVICE)
+    match = re.search(r'version "(\d+)', done.stderr)
+    return int(match.group(1)) if match else 0
+
+
+def java_command(java: str, jars: Sequence[Path], *flags: str) -> list[str]:
+    """Return the command line that runs a main class of Kafka's, without the class."""
+    return [
+        java,
+        # Small, and no slower than the default collector on the heaps used here.
+        "-XX:+UseSerialGC",
+        "-Djava.awt.headless=true",
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+        "-Dorg.slf4j.simpleLogger.showDateTime=true",
+        "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
+        *flags,
+        "-cp",
+        f"{jars[0].parent}/*",
+    ]
+
+
+def consumer_groups(bootstrap_servers: str, *args: str) -> str:
+    """Run Kafka's own ``kafka-consumer-groups`` with ``args`` and return what it prints.
+
+    ``consumer_groups("127.0.0.1:9092", "--describe", "--group", "orders-etl")``.  Raises
+    DevKafkaError, with its output, where the tool fails or takes longer than a minute.
+    """
+    # For a second or two of work Java's full compiler never pays off.
+    command = java_command(find_java(), kafka_jars(), "-XX:TieredStopAtLevel=1")
+    command += [_TOOL, "--bootstrap-server", bootstrap_servers, *args]
+    advice = f"check that Kafka answers on {bootstrap_servers}"
+    done = run_tool("kafka-consumer-groups", command, timeout_s=_TOOL_S, advice=advice)
+    # It reports some failures on standard output, with the exit status 0.
+    if done.returncode != 0 or done.stdout.lstrip().startswith("Error:"):
+        java_trace = ("\tat ", "java.", "Caused by: ")
+        lines = f"{done.stdout}\n{done.stderr}".splitlines()
+        output = [line for line in lines if line.strip() and not line.startswith(java_trace)]
+        raise DevKafkaError("\n".join([f"kafka-consumer-groups {' '.join(args)} failed:", *output]))
+    return done.stdout
+
+
 def silent(_message: str) -> None:
     """Log nothing."""
 
@@ -79,14 +155,19 @@ def spark_kafka_jars(log: Callable[[str], None] = silent) -> list[Path]:
     """Return the jars of Spark's Kafka connector, for ``spark.jars``, as ``kafka_jars`` does.
 
     Their version is the installed pyspark's.  A session that is given them starts seconds
-    faster than one that resolves ``spark.jars.packages`` by itself.
+    faster than one that resolves ``spark.jars.packages`` by itself.  Not every pyspark has a whole
+    connector in the Maven repository: raises DevKafkaError that names the missing part.
     """
-    _pyspark_home()
+    # Connectors are built for one Scala, such as 2.13.
+    _, _, library = _pyspark_jar("scala-library-*.jar").stem.rpartition("-")
+    scala = ".".join(library.split(".")[:2])
     version = importlib.metadata.version("pyspark")
-    return _cached(f"spark-kafka-{version}", _SPARK_KAFKA.format(version=version), log)
+    dependencies = _SPARK_KAFKA.format(version=version, scala=scala)
+    return _cached(f"{_SPARK_KAFKA_NAME}{version}", dependencies, log)
 
 
-def _cache_dir() -> Path:
+def cache_dir() -> Path:
+    """Return the folder that keeps what was fetched."""
     own = os.environ.get("OFFSETMGR_CACHE")
     if own:
         return Path(own).absolute()
@@ -95,46 +176,27 @@ def _cache_dir() -> Path:
 
 
 def _cached(name: str, dependencies: str, log: Callable[[str], None]) -> list[Path]:
-    cache = _cache_dir()
+    cache = cache_dir()
     folder = cache / name
     # The folder appears by one rename when it is complete: where it exists, it is whole.
     if not folder.is_dir():
         try:
             cache.mkdir(parents=True, exist_ok=True)
-            with _locked(cache / ".lock"):
+            with (cache / ".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
                 if not folder.is_dir():
                     log(f"Fetching {name} into {folder}, once; this takes about a minute.")
                     _fetch(cache, folder, dependencies)
         except OSError as error:
-            message = (
+            raise DevKafkaError(
                 f"{name} could not be kept in {cache} ({error}): make that folder writable, or "
                 "set OFFSETMGR_CACHE to one that is"
-            )
-            raise DevKafkaError(message) from error
+            ) from error
     return sorted(folder.glob("*.jar"))
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    deadline = time.monotonic() + _DOWNLOAD_S
-    with path.open("w") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if time.monotonic() >= deadline:
-                    message = (
-                        f"another process has held {path} for {_DOWNLOAD_S:.0f} s while it "
-                        "fetches jars: end it, then try again"
-                    )
-                    raise DevKafkaError(message) from error
-                time.sleep(_LOCK_POLL_S)
-        yield
-
-
 def _fetch(cache: Path, folder: Path, dependencies: str) -> None:
-    java, ivy = find_java(), _ivy_jar()
+    java, ivy = find_java(), _pyspark_jar("ivy-*.jar")
     # Ivy's own cache stays until all is fetched, so that a download that broke off goes on.
     ivy_cache = cache / "ivy"
     with tempfile.TemporaryDirectory(dir=cache, prefix=".fetch-") as temporary:
@@ -145,53 +207,49 @@ def _fetch(cache: Path, folder: Path, dependencies: str) -> None:
             *("-confs", "default"),
             *("-retrieve", "jars/[artifact]-[revision](-[classifier]).[ext]", "-warn"),
         ]
-        _run_ivy(command, work, folder.name)
+        advice = "check the network, then try again; it goes on where it stopped"
+        fetching = f"the fetch of {folder.name}"
+        done = run_tool(fetching, command, timeout_s=_DOWNLOAD_S, advice=advice, cwd=work)
+        if done.returncode != 0 or not (work / "jars").is_dir():
+            raise DevKafkaError(_failure(folder.name, f"{done.stdout}\n{done.stderr}"))
         (work / "jars").rename(folder)
     shutil.rmtree(ivy_cache, ignore_errors=True)
 
 
-def _run_ivy(command: list[str], work: Path, name: str) -> None:
-    try:
-        done = subprocess.run(
-            command,
-            cwd=work,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_DOWNLOAD_S,
-            check=False,
+def _failure(name: str, output: str) -> str:
+    """Return what went wrong and what to do about it, from what Ivy said."""
+    unreached = _UNREACHED.search(output)
+    if unreached:
+        return (
+            f"{name} could not be fetched because no Maven repository was reached: check the "
+            "network, and where it has a proxy, set JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=... "
+            f"-Dhttps.proxyPort=...', then try again. Ivy said: {unreached[0]}"
         )
-    except subprocess.TimeoutExpired as error:
-        message = (
-            f"{name} was not fetched within {_DOWNLOAD_S:.0f} s: check the network, then try "
-            "again; it goes on where it stopped"
+    absent = {first or second for first, second in _ABSENT.findall(output)}
+    listed = ", ".join(sorted(absent))
+    if absent and name.startswith(_SPARK_KAFKA_NAME):
+        version = name.removeprefix(_SPARK_KAFKA_NAME)
+        return (
+            f"there is no Kafka connector for pyspark {version}: the Maven repository was reached "
+            f"and lacks {listed}. Install a pyspark that has one: pip install 'offsetmgr[spark]' "
+            "chooses it"
         )
-        raise DevKafkaError(message) from error
-    if done.returncode != 0 or not (work / "jars").is_dir():
-        # Its reasons stand at the end, after all the places where it looked.
-        said = [line for line in done.stdout.decode(errors="replace").splitlines() if line.strip()]
-        output = "\n".join(said[-_SHOWN_LINES:])
-        message = (
-            f"{name} could not be fetched: check that this machine reaches a Maven repository, "
-            f"then try again. Ivy said:\n{output}"
-        )
-        raise DevKafkaError(message)
+    if absent:
+        return f"{name} could not be fetched: the Maven repository was reached and lacks {listed}"
+    # Its reasons stand at the end, after all the places where it looked.
+    said = [line for line in output.splitlines() if line.strip()][-_SHOWN_LINES:]
+    return "\n".join((f"{name} could not be fetched. Ivy said:", *said))
 
 
-def _pyspark_home() -> Path:
+def _pyspark_jar(pattern: str) -> Path:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        message = (
+        raise DevKafkaError(
             "pyspark is missing, which brings the tool that fetches Kafka's jars: "
             "pip install 'offsetmgr[server,spark]'"
         )
-        raise DevKafkaError(message)
-    return Path(spec.origin).parent
-
-
-def _ivy_jar() -> Path:
-    folder = _pyspark_home() / "jars"
-    found = sorted(folder.glob("ivy-*.jar"))
+    folder = Path(spec.origin).parent / "jars"
+    found = sorted(folder.glob(pattern))
     if not found:
-        message = f"pyspark has no ivy-*.jar in {folder}: install it again with pip"
-        raise DevKafkaError(message)
+        raise DevKafkaError(f"pyspark has no {pattern} in {folder}: install it again with pip")
     return found[-1]

@@ -1,29 +1,72 @@
-"""A child process that does not outlive this one, and that a Ctrl-C in the terminal spares."""
+"""Child processes: short ones that are waited for, and long ones that do not outlive this one."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import select
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from offsetmgr.devkafka.errors import DevKafkaError, log_tail
+from offsetmgr.errors import OffsetManagerError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _WATCHDOG: Final = str(Path(__file__).with_name("watchdog.py"))
 _ANSWER_S: Final = 30.0
+_TAIL_BYTES: Final = 8_192
+_TAIL_LINES: Final = 25
+
+
+class DevKafkaError(OffsetManagerError):
+    """The local Kafka, or a tool it needs, is missing, did not start or is not running."""
+
+    code = "dev_kafka"
+
+
+def log_tail(path: Path) -> str:
+    """Return the last lines of the log ``path``, with a line that introduces them."""
+    try:
+        with path.open("rb") as log:
+            log.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
+    except OSError as error:
+        return f"its log could not be read: {error}"
+    return "\n".join(["the end of its log:", *lines]) if lines else "its log is empty"
+
+
+def run_tool(
+    name: str, command: Sequence[str], *, timeout_s: float, advice: str, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run ``command`` to its end, whatever its exit status, and return what it printed.
+
+    Raises DevKafkaError, which ends with ``advice``, where it does not start or takes too long.
+    """
+    try:
+        return subprocess.run(
+            command,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+    except OSError as error:
+        raise DevKafkaError(f"{name} does not run ({error}): {advice}") from error
+    except subprocess.TimeoutExpired as error:
+        raise DevKafkaError(f"{name} took longer than {timeout_s:.0f} s: {advice}") from error
 
 
 class WatchedProcess:
-    """A command run under the watchdog, in a session of its own.
+    """A command that does not outlive this process, and that a Ctrl-C in the terminal spares.
 
-    A death signal of the kernel (PR_SET_PDEATHSIG) would be sent when the *thread* that started
-    the command ends; the watchdog holds a pipe instead, which closes with the whole process.
+    It runs under the watchdog, in a session of its own.  A death signal of the kernel
+    (PR_SET_PDEATHSIG) would be sent when the *thread* that started the command ends; the watchdog
+    holds a pipe instead, which closes with the whole process.
     """
 
     def __init__(self, command: Sequence[str], *, cwd: Path, log_path: Path) -> None:
@@ -38,39 +81,34 @@ class WatchedProcess:
                 bufsize=0,
                 start_new_session=True,
             )
-        self.pid = self._read_pid(log_path)
-
-    def _read_pid(self, log_path: Path) -> int:
-        ready, _, _ = select.select([self.fileno()], [], [], _ANSWER_S)
-        line = os.read(self.fileno(), 64) if ready else b""
-        if line:
-            return int(line)
-        self.close()
-        message = f"{_WATCHDOG} could not start its command:\n{log_tail(log_path)}"
-        raise DevKafkaError(message)
+        assert self._watchdog.stdin is not None  # noqa: S101 -- it was opened as a pipe
+        assert self._watchdog.stdout is not None  # noqa: S101 -- the same
+        self._owned, self._output = self._watchdog.stdin, self._watchdog.stdout
+        pid = self._output.readline()
+        if not pid:
+            self.close()
+            raise DevKafkaError(f"{command[0]} could not be started; {log_tail(log_path)}")
+        self.pid = int(pid)
+        self.session = self._watchdog.pid
+        """The id of the session and process group of the command and all that it starts."""
 
     def fileno(self) -> int:
         """Return a file descriptor that becomes readable when the command ends."""
-        stdout = self._watchdog.stdout
-        assert stdout is not None  # noqa: S101 -- it was opened as a pipe
-        return stdout.fileno()
+        return self._output.fileno()
 
     def running(self) -> bool:
         """Tell whether the command runs, paused or not."""
-        return self._watchdog.poll() is None
+        return self.status() is None
 
     def status(self) -> int | None:
         """Return the command's exit status as a shell would see it; None while it runs."""
         return self._watchdog.poll()
 
     def signal(self, number: int) -> None:
-        """Send the command a signal, and return when it is sent; nothing where it has ended."""
-        stdin = self._watchdog.stdin
-        assert stdin is not None  # noqa: S101 -- it was opened as a pipe
-        with contextlib.suppress(BrokenPipeError):
-            stdin.write(bytes([number]))
-            select.select([self.fileno()], [], [], _ANSWER_S)
-            os.read(self.fileno(), 1)
+        """Send the command a signal; nothing where it has ended."""
+        if self.running():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the end of the command; False where ``timeout_s`` ran out first."""
@@ -82,7 +120,6 @@ class WatchedProcess:
 
     def close(self) -> None:
         """End what still runs, at once, and free the pipes; harmless when repeated."""
-        for pipe in (self._watchdog.stdin, self._watchdog.stdout):
-            if pipe is not None:
-                pipe.close()
+        self._owned.close()
+        self._output.close()
         self._watchdog.wait(_ANSWER_S)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from offsetmgr.manager.desk import ManagerStatus
 from offsetmgr.manager.factory import Factory
-from offsetmgr.manager.groupwise import Submission
 from offsetmgr.manager.handle import ManagerHandle
 from offsetmgr.manager.observer import NO_OBSERVER, Observer
+from offsetmgr.manager.partition_state import ManagerStatus
+from offsetmgr.manager.submits import Submission
 
 __all__ = [
     "NO_OBSERVER",

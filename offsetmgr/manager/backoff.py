@@ -1,4 +1,4 @@
-"""Pauses after errors: exponential, with jitter, bounded."""
+"""Back-off after errors: exponential, with jitter, bounded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ _DOUBLINGS: Final = 16
 class Retry:
     """How often something failed in a row, and when it may be tried again."""
 
-    # Of the class until they change: one is made for each offset that is submitted.
     attempts: int = 0
     not_before: float = -inf
 
@@ -27,7 +26,7 @@ class Retry:
 
 
 class Backoff:
-    """Decides on pauses; for all that one group asks of its coordinator."""
+    """Decides how long to wait; one for all requests of a group."""
 
     def __init__(self, settings: CommitSettings, rng: Random) -> None:
         self._settings = settings

@@ -1,54 +1,72 @@
 """The Factory: spawns one OffsetManager actor per group/topic/partition, and stops them.
 
-``Factory`` is the thread-safe side that users hold; ``FactoryActor`` is the parent of all
-managers and committers.  Names are taken and given back under one lock, so that a second spawn is
-refused at once; what is submitted goes into slots; everything else is messages.
+``Factory`` is the thread-safe side that users hold; ``FactoryActor`` is the parent of all managers
+and committers.  Names are taken and given back under one lock, so that a second spawn is refused
+at once; submits go into buffers; everything else is messages.
 """
 
 from __future__ import annotations
 
-from itertools import chain, groupby
-from operator import attrgetter
-from typing import TYPE_CHECKING
+import logging
+from functools import partial
+from itertools import groupby
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
 
 import pykka
 
-from actors import ActorSystem, InboxFullError, Supervision
+from actors import NEVER_GIVE_UP, ActorSystem, InboxFullError
 from offsetmgr.config import CommitSettings
-from offsetmgr.errors import ManagerExistsError, ManagerStoppedError
-from offsetmgr.manager.desk import Desk
+from offsetmgr.errors import InvalidValueError, ManagerExistsError, ManagerStoppedError
 from offsetmgr.manager.factory_actor import (
     INBOX_LIMIT,
     FactoryActor,
     Forward,
-    ForwardHurry,
+    ForwardExpedite,
     Start,
 )
-from offsetmgr.manager.groupwise import no_manager, submit_each
+from offsetmgr.manager.group_committer import Expedite
 from offsetmgr.manager.handle import ManagerHandle
-from offsetmgr.manager.names import Group, Names
 from offsetmgr.manager.observer import NO_OBSERVER
-from offsetmgr.manager.offset_manager import Abandon, Hurry, Stop, deliver
-from offsetmgr.manager.ticket import Ticket
-from offsetmgr.manager.tray import Tray
-from offsetmgr.types import TopicPartition, check_group, check_partition, check_topic
+from offsetmgr.manager.offset_manager import Abandon, Stop, deliver
+from offsetmgr.manager.partition_state import PartitionState, Waiter
+from offsetmgr.manager.registry import Group, Registry
+from offsetmgr.manager.submits import GroupSubmits, Submission
+from offsetmgr.types import (
+    MAX_OFFSET,
+    ManagerKey,
+    OffsetAndMetadata,
+    TopicPartition,
+    check_flag,
+    check_group,
+    check_key,
+    check_list,
+    check_mapping,
+    check_offset_and_metadata,
+    check_partition,
+    check_timeout,
+    check_topic,
+    check_topic_partition,
+    check_topic_partitions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from random import Random
+    from types import TracebackType
+
+    from typing_extensions import Self
 
     from actors import Future
     from offsetmgr.coordinator.base import Coordinator
     from offsetmgr.errors import OffsetManagerError
-    from offsetmgr.manager.groupwise import Submission
     from offsetmgr.manager.observer import Observer
-    from offsetmgr.types import ManagerKey, StopResult
+    from offsetmgr.manager.submits import SubmitBuffer
+    from offsetmgr.types import StopResult
 
-TIRELESS = Supervision(max_restarts=1_000)
-"""Its pauses are too long for so many restarts in one window: it never gives up."""
+STOP_GRACE_S: Final = 1.0
+"""Time for the actors' own end after all managers have answered."""
 
-STOP_GRACE_S = 1.0
-"""What the actors' own end may take after all managers have answered."""
+log = logging.getLogger("offsetmgr.manager")
 
 
 class Factory:
@@ -63,25 +81,44 @@ class Factory:
         observer: Observer = NO_OBSERVER,
         rng: Random | None = None,
     ) -> None:
-        """Without ``system`` it makes, and on stop ends, one of its own."""
+        """Without ``system`` it makes, and on stop ends, one of its own.
+
+        Raises InvalidValueError.
+        """
+        if not callable(getattr(coordinator, "commit", None)):
+            fix = 'give a KafkaCoordinator, such as KafkaCoordinator("localhost:9092")'
+            raise InvalidValueError("coordinator", coordinator, "is no coordinator", fix)
+        for field, value, kind in (
+            ("settings", settings, CommitSettings),
+            ("system", system, ActorSystem),
+        ):
+            if value is not None and not isinstance(value, kind):
+                fix = f"give a {kind.__name__}, or nothing"
+                raise InvalidValueError(field, value, f"is no {kind.__name__}", fix)
+        for field, given, method in (("observer", observer, "committed"), ("rng", rng, "random")):
+            if given is not None and not callable(getattr(given, method, None)):
+                fix = "see the types of the parameters"
+                raise InvalidValueError(field, given, f"has no method {method}", fix)
         self._settings = settings if settings is not None else CommitSettings()
         self._own_system = ActorSystem(name="offsetmgr") if system is None else None
         self._system = system if system is not None else self._own_system or ActorSystem()
         self._observer = observer
-        self._names = Names()
+        self._registry = Registry()
         self._stopped = False
         self._ref = self._system.spawn(
             FactoryActor,
             coordinator,
             self._settings,
-            rng if rng is not None else _default_rng(),
+            rng if rng is not None else Random(),  # noqa: S311 -- jitter, no secret
             observer,
-            self._names,
+            self._registry,
             {},
             name="factory",
             inbox_limit=INBOX_LIMIT,
-            supervision=TIRELESS,
+            supervision=NEVER_GIVE_UP,
         )
+
+    # Managers.
 
     def spawn(
         self, group: str, topic: str, partition: int, owner: str = "this process"
@@ -93,48 +130,52 @@ class Factory:
         ManagerStoppedError once the factory is stopped.
         """
         where = TopicPartition(check_topic(topic), check_partition(partition))
-        made = self.spawn_many(group, [where], owner)[where]
+        made = self.spawn_many(group, [where], owner=owner)[where]
         if isinstance(made, ManagerExistsError):
             raise made
         return made
 
     def spawn_many(
-        self, group: str, partitions: Sequence[TopicPartition], owner: str = "this process"
+        self, group: str, partitions: Iterable[tuple[str, int]], owner: str = "this process"
     ) -> dict[TopicPartition, ManagerHandle | ManagerExistsError]:
         """Start many at once; a partition that has a manager gets its error, the others start.
 
-        ``partitions`` are taken as checked.  Raises InvalidValueError for the group and
-        ManagerStoppedError once the factory is stopped.
+        Raises InvalidValueError, with nothing started, and ManagerStoppedError once the factory is
+        stopped.
         """
         check_group(group)
+        check_group(owner, "owner")
+        wanted = check_topic_partitions(partitions)
         made: dict[TopicPartition, ManagerHandle | ManagerExistsError] = {}
-        fresh: dict[TopicPartition, Desk] = {}
-        with self._names.lock:
+        fresh: dict[TopicPartition, PartitionState] = {}
+        with self._registry.lock:
             if self._stopped:
                 raise ManagerStoppedError("the factory is stopped; nothing can be spawned any more")
-            groups = self._names.groups
-            tray, desks = groups.get(group) or groups.setdefault(group, Group(Tray(group), {}))
-            for where in partitions:
-                held = desks.get(where)
-                if held is not None:
-                    made[where] = ManagerExistsError(str(held.key), held.owner)
+            held = self._registry.groups.get(group)
+            if held is None:
+                held = self._registry.groups[group] = Group(GroupSubmits(group), {})
+            submits, states = held
+            for where in wanted:
+                existing = states.get(where)
+                if existing is not None:
+                    made[where] = ManagerExistsError(str(existing.key), existing.owner)
                     continue
                 limit = self._settings.error_limit
-                desk = Desk(tray, where, owner, limit, self._observer)
-                desks[where] = fresh[where] = desk
-                made[where] = ManagerHandle(desk, self)
+                state = PartitionState(submits, where, owner, limit, self._observer)
+                states[where] = fresh[where] = state
+                made[where] = ManagerHandle(state, self._stop_one)
             if fresh:
-                self._begin(tray, fresh)
-            self._names.prune(group)
+                self._start(submits, fresh)
+            self._registry.prune(group)
         return made
 
-    def _begin(self, tray: Tray, fresh: Mapping[TopicPartition, Desk]) -> None:
+    def _start(self, submits: GroupSubmits, fresh: Mapping[TopicPartition, PartitionState]) -> None:
         try:
-            self._ref.tell(Start(tray, fresh))
+            self._ref.tell(Start(submits, fresh))
         except (pykka.ActorDeadError, InboxFullError) as error:
             for where in fresh:
-                del self._names.groups[tray.group].desks[where]
-            self._names.prune(tray.group)
+                del self._registry.groups[submits.name].states[where]
+            self._registry.prune(submits.name)
             if isinstance(error, InboxFullError):
                 raise
             raise ManagerStoppedError(
@@ -142,76 +183,102 @@ class Factory:
             ) from None
 
     def get(self, key: ManagerKey) -> ManagerHandle | None:
-        """The live manager of ``key``, if there is one."""
-        desk = self._names.find(key)
-        return None if desk is None else ManagerHandle(desk, self)
+        """Return the live manager of ``key``, if there is one.  Raises InvalidValueError."""
+        state = self._registry.find(check_key(key))
+        return None if state is None else ManagerHandle(state, self._stop_one)
 
     def managers(self, group: str | None = None) -> list[ManagerHandle]:
-        """All live managers (of ``group``), as of now."""
-        desks = self._names.desks(group)
-        return [ManagerHandle(desk, self) for desk in desks]
+        """Return all live managers (of ``group``), as of now.  Raises InvalidValueError."""
+        states = self._registry.states(group if group is None else check_group(group))
+        return [ManagerHandle(state, self._stop_one) for state in states]
+
+    # Submits.
 
     def submit(
-        self, group: str, offsets: Mapping[TopicPartition, int | Submission]
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata | Submission]
+        | Mapping[tuple[str, int], int | OffsetAndMetadata | Submission],
+        *,
+        rewind: bool = False,
+        sync: bool = False,
+        timeout: float = 10.0,
     ) -> dict[TopicPartition, OffsetManagerError]:
-        """Submit many offsets of one group; never blocks.
+        """Make ``offsets`` (the next ones to read, by topic and partition) the newest to commit.
 
-        A plain offset is checked here, a ``Submission`` is taken as checked.  Quickest are plain
-        offsets of the same partitions in the same order as the last time.  Returns the refused
-        ones: OffsetRegressionError, or ManagerStoppedError where there is no live manager.
-        Raises InvalidValueError, with nothing submitted, where one is no offset.
+        With ``rewind``, lower offsets are what the caller wants; a ``Submission`` says so for
+        itself alone.  With ``sync`` it waits up to ``timeout`` seconds for the coordinator, else
+        it never blocks.  Returns the refused ones with the reason: OffsetRegressionError,
+        ManagerStoppedError where there is no live manager, and with ``sync`` what was not
+        committed in time or refused by Kafka.
+
+        Raises InvalidValueError, with nothing submitted.
         """
-        held = self._names.groups.get(group)
-        if held is None:
-            return {where: no_manager(group, where) for where in offsets}
-        if held.tray.repeat(offsets):
-            return {}
-        return submit_each(held, offsets)
+        check_group(group)
+        check_flag(rewind, "rewind")
+        check_flag(sync, "sync")
+        check_timeout(timeout)
+        given = check_mapping(offsets)
+        plain = _are_plain(given.values())
+        values = given if plain else _checked(given, rewind=rewind)
+        states = self._registry.states_of(group)
+        refused: dict[TopicPartition, OffsetManagerError] = {}
+        entries: list[tuple[SubmitBuffer, Any]] = []
+        for where, value in values.items():
+            state = states.get(where)  # type: ignore[call-overload]  # whatever is not there is checked
+            if state is not None:
+                entries.append((state.submits, value))
+                continue
+            partition = check_topic_partition(where)
+            text = f"{ManagerKey(group, *partition)} has no manager; spawn it first"
+            refused[partition] = ManagerStoppedError(text)
+        if entries:
+            submits = entries[0][0].group
+            submit = partial(submits.submit_plain, rewind=rewind) if plain else submits.submit
+            refused.update(submit(entries))
+        if sync:
+            partitions = map(check_topic_partition, values)
+            keys = [ManagerKey(group, *each) for each in partitions if each not in refused]
+            done = self._system.wait(self.flush(keys, timeout), timeout + STOP_GRACE_S)
+            for key, result in done.items():
+                if result.error is not None:
+                    refused[key.topic_partition] = result.error
+        return refused
+
+    # Flush and stop.
 
     def flush(
-        self, keys: Iterable[ManagerKey], timeout_s: float
+        self, keys: Iterable[ManagerKey], timeout: float = 10.0
     ) -> Future[dict[ManagerKey, StopResult]]:
         """Commit what is newest now, without waiting for the interval; answers by the deadline.
 
-        Keys without a live manager are left out of the answer.
+        Keys without a live manager are left out of the answer.  Raises InvalidValueError.
         """
-        found = self._names.find_all(keys)
-        ticket = self._ticket([*chain(*found.values())], timeout_s, stopping=False)
-        for tray, members in found.items():
-            self._hurry(tray, Hurry(members, ticket))
-        return ticket.future
+        check_timeout(timeout)
+        states = self._find(keys)
+        waiter = self._waiter(states, timeout, stopping=False)
+        for submits, members in _by_group(states):
+            self._expedite(submits, Expedite(members, waiter))
+        return waiter.future
 
     def stop_managers(
-        self, keys: Iterable[ManagerKey], timeout_s: float
+        self, keys: Iterable[ManagerKey], timeout: float = 10.0
     ) -> Future[dict[ManagerKey, StopResult]]:
         """Commit what is newest, then stop; what is not committed by the deadline is answered so.
 
-        Keys without a live manager are left out of the answer.
+        Keys without a live manager are left out of the answer.  Raises InvalidValueError.
         """
-        return self.stop_desks([*chain(*self._names.find_all(keys).values())], timeout_s)
+        check_timeout(timeout)
+        return self._stop_states(self._find(keys), timeout)
 
-    def stop_desks(
-        self, desks: Sequence[Desk], timeout_s: float
-    ) -> Future[dict[ManagerKey, StopResult]]:
-        """Stop these; for handles, whose manager may be gone already."""
-        ticket = self._ticket(desks, timeout_s, stopping=True)
-        for desk in desks:
-            desk.slot.close()
-            # A message may die with an instance of the actor; the next one finds it here.
-            desk.end_for(ticket)
-        for tray, members in groupby(desks, attrgetter("slot.tray")):
-            self._hurry(tray, Hurry(list(members)))
-        for desk in desks:
-            self._send(desk, Stop(ticket))
-        return ticket.future
+    def stop(self, timeout: float = 10.0) -> dict[ManagerKey, StopResult]:
+        """Stop all managers, then the factory; returns by ``timeout`` plus a grace of 1 s.
 
-    def stop(self, timeout_s: float = 10.0) -> dict[ManagerKey, StopResult]:
-        """Stop all managers, then the factory; returns by ``timeout_s`` plus a grace of 1 s.
-
-        Twice is harmless: the second answer is empty.  Not to be called by an actor.
+        Twice is harmless: the second answer is empty.  Not to be called by an actor.  Raises
+        InvalidValueError.
         """
-        over_s = self._system.clock.now() + timeout_s + STOP_GRACE_S
-        results = self.wait(self.begin_stop(timeout_s), timeout_s + STOP_GRACE_S)
+        over_s = self._system.clock.now() + check_timeout(timeout) + STOP_GRACE_S
+        results = self._system.wait(self.begin_stop(timeout), timeout + STOP_GRACE_S)
         if self._own_system is not None:
             # What the managers did not need is the actors': thousands take seconds to end.
             self._own_system.stop(max(0.0, over_s - self._system.clock.now()))
@@ -219,54 +286,119 @@ class Factory:
             self._ref.stop(block=False)
         return results
 
-    def begin_stop(self, timeout_s: float) -> Future[dict[ManagerKey, StopResult]]:
+    def begin_stop(self, timeout: float = 10.0) -> Future[dict[ManagerKey, StopResult]]:
         """Take nothing more and stop all managers, without blocking; answers by the deadline.
 
-        The factory itself ends with its system, or with ``stop``.
+        The factory itself ends with its system, or with ``stop``.  Raises InvalidValueError.
         """
-        with self._names.lock:
+        check_timeout(timeout)
+        with self._registry.lock:
             self._stopped = True
-        return self.stop_desks(self._names.desks(), timeout_s)
+        return self._stop_states(self._registry.states(), timeout)
 
-    def wait(
-        self, future: Future[dict[ManagerKey, StopResult]], timeout_s: float
-    ) -> dict[ManagerKey, StopResult]:
-        """Block on an answer that comes by ``timeout_s`` by itself."""
-        return self._system.wait(future, timeout_s)
+    def __enter__(self) -> Self:
+        return self
 
-    def _ticket(self, desks: Sequence[Desk], timeout_s: float, *, stopping: bool) -> Ticket:
-        ticket = Ticket(desks, self._system.clock.now() + timeout_s)
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop; what could not be committed is logged."""
+        left = [each for each in self.stop().values() if each.uncommitted is not None]
+        if left:
+            text = "the factory was stopped with %d offsets uncommitted: %s"
+            log.warning(text, len(left), left[0].error)
+
+    def _find(self, keys: object) -> list[PartitionState]:
+        """Return the live managers of ``keys``, each once."""
+        listed: list[Any] = check_list(keys, "keys", "[handle.key]")
+        try:
+            found = self._registry.find_all(listed)
+        except (TypeError, ValueError):  # of what is no key
+            found = []
+        if len(found) < len(listed):
+            # Only now, as checking takes longer than finding; raises where one is no key.
+            found = self._registry.find_all(map(check_key, listed))
+        return list(dict.fromkeys(found))
+
+    def _stop_one(self, state: PartitionState, timeout: float) -> StopResult:
+        """Stop a manager that may be gone already."""
+        future = self._stop_states([state], check_timeout(timeout))
+        return self._system.wait(future, timeout + STOP_GRACE_S)[state.key]
+
+    def _stop_states(
+        self, states: Sequence[PartitionState], timeout: float
+    ) -> Future[dict[ManagerKey, StopResult]]:
+        waiter = self._waiter(states, timeout, stopping=True)
+        for state in states:
+            state.submits.close()
+            # A message may die with an instance of the actor; the next one finds it here.
+            state.add_stop(waiter)
+        for submits, members in _by_group(states):
+            self._expedite(submits, Expedite(members))
+        for state in states:
+            self._send(state, Stop(waiter))
+        return waiter.future
+
+    def _waiter(
+        self, states: Sequence[PartitionState], timeout: float, *, stopping: bool
+    ) -> Waiter:
+        waiter = Waiter(states, self._system.clock.now() + timeout, timeout)
 
         def expire() -> None:
-            for desk in ticket.expire():
+            for state in waiter.expire():
                 if stopping:
-                    self._send(desk, Abandon())
+                    self._send(state, Abandon())
 
-        timer = self._system.timers.call_after(max(0.0, timeout_s), expire)
-        ticket.future.add_done_callback(lambda _: timer.cancel())
-        return ticket
+        timer = self._system.timers.call_after(timeout, expire)
+        waiter.future.add_done_callback(lambda _: timer.cancel())
+        return waiter
 
-    def _send(self, desk: Desk, message: Stop | Abandon) -> None:
-        if deliver(desk, message):
+    def _send(self, state: PartitionState, message: Stop | Abandon) -> None:
+        if deliver(state, message):
             return
         try:
             # It is not started yet, or is just being started again.
-            self._ref.tell(Forward(desk, message))
+            self._ref.tell(Forward(state, message))
         except (pykka.ActorDeadError, InboxFullError):
             if isinstance(message, Stop):
-                message.ticket.done([(desk, desk.left())])
+                message.waiter.answer([(state, state.result_without_actor())])
 
-    def _hurry(self, tray: Tray, message: Hurry) -> None:
-        if tray.tell(message):
+    def _expedite(self, submits: GroupSubmits, message: Expedite) -> None:
+        if submits.tell(message):
             return
         try:
-            self._ref.tell(ForwardHurry(tray, message))
+            self._ref.tell(ForwardExpedite(submits, message))
         except (pykka.ActorDeadError, InboxFullError):
-            if message.ticket is not None:
-                message.ticket.done([(desk, desk.left()) for desk in message.desks])
+            if message.flush is not None:
+                message.flush.answer(
+                    [(each, each.result_without_actor()) for each in message.states]
+                )
 
 
-def _default_rng() -> Random:
-    import random  # noqa: PLC0415 -- only where nobody injects one
+def _by_group(
+    states: Iterable[PartitionState],
+) -> Iterable[tuple[GroupSubmits, list[PartitionState]]]:
+    for submits, members in groupby(states, lambda state: state.submits.group):
+        yield submits, list(members)
 
-    return random.Random()  # noqa: S311 -- jitter, no secret
+
+def _are_plain(values: Iterable[object]) -> bool:
+    """Return True if all are offsets without metadata; checked in bulk, for speed."""
+    listed: list[Any] = list(values)
+    if set(map(type, listed)) != {int}:
+        return False
+    return bool(min(listed) >= 0 and max(listed) <= MAX_OFFSET)
+
+
+def _checked(offsets: Mapping[object, object], *, rewind: bool) -> dict[object, Submission]:
+    values: dict[object, Submission] = {}
+    for where, value in offsets.items():
+        partition, back, given = check_topic_partition(where), rewind, value
+        if isinstance(given, Submission):
+            back = check_flag(given.rewind, f"rewind of {partition}") or rewind
+            given = OffsetAndMetadata(*given[:3])
+        values[partition] = Submission(*check_offset_and_metadata(given, partition), back)
+    return values

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from actors import Directive, PooledActor
-from offsetmgr.manager.group_committer import Attach, GroupCommitter, Roster, Vacant
-from offsetmgr.manager.ledger import Ledger
+from actors import NEVER_GIVE_UP, PooledActor
+from offsetmgr.manager.group_committer import (
+    Attach,
+    Expedite,
+    GroupCommitter,
+    GroupState,
+    Vacant,
+)
+from offsetmgr.manager.history import CommitHistory
+from offsetmgr.manager.log_ends import RecentLogEnds
 from offsetmgr.manager.offset_manager import OffsetManager, deliver
-from offsetmgr.manager.recent_logs import RecentLogs
-from offsetmgr.manager.tray import Bell
+from offsetmgr.manager.submits import WakeUp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,39 +24,40 @@ if TYPE_CHECKING:
     from actors import ActorRef
     from offsetmgr.config import CommitSettings
     from offsetmgr.coordinator.base import Coordinator
-    from offsetmgr.manager.desk import Desk
-    from offsetmgr.manager.names import Names
     from offsetmgr.manager.observer import Observer
-    from offsetmgr.manager.offset_manager import Abandon, Hurry, Stop
-    from offsetmgr.manager.tray import Tray
+    from offsetmgr.manager.offset_manager import Abandon, Stop
+    from offsetmgr.manager.partition_state import PartitionState
+    from offsetmgr.manager.registry import Registry
+    from offsetmgr.manager.submits import GroupSubmits
     from offsetmgr.types import TopicPartition
 
 INBOX_LIMIT: Final = 1_000_000
 """A committer, or the factory, hears from each manager a few times at most between two turns."""
 
 LANDING_TIMEOUTS: Final = 2
-"""How many request timeouts after the coordinator answers again a lost commit may still land."""
+"""How many request time-outs after the coordinator answers again nearly all that it still held has
+landed."""
 
 
 class Start(NamedTuple):
-    """Start the actors of these desks, all of one group."""
+    """Start the managers of one group."""
 
-    tray: Tray
-    desks: Mapping[TopicPartition, Desk]
+    submits: GroupSubmits
+    states: Mapping[TopicPartition, PartitionState]
 
 
 class Forward(NamedTuple):
-    """For a manager whose actor was not there yet when its user spoke."""
+    """A message for a manager whose actor was not there yet."""
 
-    desk: Desk
+    state: PartitionState
     message: Stop | Abandon
 
 
-class ForwardHurry(NamedTuple):
+class ForwardExpedite(NamedTuple):
     """The same for a committer."""
 
-    tray: Tray
-    message: Hurry
+    submits: GroupSubmits
+    message: Expedite
 
 
 class FactoryActor(PooledActor):
@@ -62,108 +69,102 @@ class FactoryActor(PooledActor):
         settings: CommitSettings,
         rng: Random,
         observer: Observer,
-        names: Names,
-        rosters: dict[str, Roster],
+        registry: Registry,
+        groups: dict[str, GroupState],
     ) -> None:
-        """``rosters`` are its own, but outlive it."""
+        """``groups`` are its own, but outlive it."""
         super().__init__()
         self._coordinator = coordinator
         self._settings = settings
         self._rng = rng
         self._observer = observer
-        self._names = names
-        self._rosters = rosters
-        self._recent = RecentLogs(settings)
+        self._registry = registry
+        self._groups = groups
+        self._recent = RecentLogEnds(settings)
         self._committers: dict[str, ActorRef[GroupCommitter]] = {}
-        # What each committer was told of last.
-        self._attached: dict[str, object] = {}
+        self._attached: dict[str, int] = {}  # how many Attach each committer was told
 
     def on_restart(self, reason: BaseException) -> None:
         """Start all managers again: a restart has stopped the children."""
         del reason
-        population = self._names.snapshot()
-        for roster in self._rosters.values():
-            roster.desks.clear()
-            roster.attached = None
+        registered = self._registry.snapshot()
+        for group in self._groups.values():
+            group.states.clear()
+            group.attached = 0
         # Also committers without managers: their last request may still be under way.
-        trays = {name: roster.tray for name, roster in self._rosters.items()}
-        trays |= {name: group.tray for name, group in population.items()}
-        for name, tray in trays.items():
-            self._start(tray, population[name].desks if name in population else {})
+        submits = {name: group.submits for name, group in self._groups.items()}
+        submits |= {name: group.submits for name, group in registered.items()}
+        for name, each in submits.items():
+            self._start(each, registered[name].states if name in registered else {})
 
-    def on_child_failure(self, child: ActorRef[Any], reason: BaseException) -> Directive:
-        """Restart always, after the policy's pause: giving up would stop commits in silence."""
-        del child, reason
-        return Directive.RESTART
-
-    def on_receive(self, message: Start | Forward | ForwardHurry | Vacant) -> None:
+    def on_receive(self, message: Start | Forward | ForwardExpedite | Vacant) -> None:
         """Start actors; drop a committer whose group is empty."""
         match message:
-            case Start(tray, desks):
-                # A group that had no manager left has begun anew since, with another tray.
-                if self._names.tray(tray.group) is tray:
-                    self._start(tray, desks)
-            case Forward(desk, inner):
-                deliver(desk, inner)
-            case ForwardHurry(tray, hurry):
-                if not tray.tell(hurry) and hurry.ticket is not None:
-                    hurry.ticket.done([(desk, desk.left()) for desk in hurry.desks])
-            case Vacant(group, attached):
-                # Not where managers were on their way to it as it said so, or to its successor.
-                newest = group in self._attached and self._attached[group] is attached
-                if newest and group not in self._names:
-                    self._drop(group)
+            case Start(submits, states):
+                group = self._registry.groups.get(submits.name)
+                # A group that had no manager left may have begun anew since.
+                if group is not None and group.submits is submits:
+                    self._start(submits, states)
+            case Forward(state, inner):
+                deliver(state, inner)
+            case ForwardExpedite(submits, expedite):
+                if not submits.tell(expedite) and expedite.flush is not None:
+                    expedite.flush.answer(
+                        [(each, each.result_without_actor()) for each in expedite.states]
+                    )
+            case Vacant(name, attached):
+                # Not where managers were on their way to it as it said so.
+                if self._attached.get(name) == attached and not self._registry.states_of(name):
+                    self._committers.pop(name).stop(block=False)
+                    del self._groups[name], self._attached[name]
+                    self._coordinator.release(name)
 
-    def _drop(self, group: str) -> None:
-        self._committers.pop(group).stop(block=False)
-        del self._rosters[group], self._attached[group]
-        self._coordinator.release(group)
-
-    def _start(self, tray: Tray, desks: Mapping[TopicPartition, Desk]) -> None:
-        group = tray.group
-        committer = self._committers.get(group)
+    def _start(
+        self, submits: GroupSubmits, states: Mapping[TopicPartition, PartitionState]
+    ) -> None:
+        name = submits.name
+        committer = self._committers.get(name)
         if committer is None:
-            committer = self._committers[group] = self._start_committer(tray)
+            committer = self._committers[name] = self._start_committer(submits)
         # After a restart of this actor the message that asks for them may still be on its way: for
         # some that live already, and for some that have ended, whose names others may have by now.
-        named = self._names.named(group)
+        registered = self._registry.states_of(name)
         absent = {
-            partition: desk
-            for partition, desk in desks.items()
-            if named.get(partition) is desk and (desk.ref is None or not desk.ref.is_alive())
+            partition: state
+            for partition, state in states.items()
+            if registered.get(partition) is state
+            and (state.ref is None or not state.ref.is_alive())
         }
-        for partition, desk in absent.items():
-            desk.ref = self.spawn_child(
+        for partition, state in absent.items():
+            state.ref = self.spawn_child(
                 OffsetManager,
-                desk,
+                state,
                 committer,
                 self._observer,
-                self._names,
-                name=f"{group}/{partition.topic}/{partition.partition}",
+                self._registry,
+                name=f"{name}/{partition.topic}/{partition.partition}",
+                supervision=NEVER_GIVE_UP,
             )
-        self._attached[group] = absent
-        committer.tell(Attach(tray, absent))
-        bell = Bell(
-            committer, self.system.timers, self.system.clock, self._settings.commit_interval_s
-        )
-        tray.attend(bell)
+        self._attached[name] = self._attached.get(name, 0) + 1
+        committer.tell(Attach(submits, absent))
+        interval_s = self._settings.commit_interval_s
+        submits.attach(WakeUp(committer, self.system.timers, self.system.clock, interval_s))
 
-    def _start_committer(self, tray: Tray) -> ActorRef[GroupCommitter]:
-        group = tray.group
-        roster = self._rosters.get(group)
-        if roster is None:
-            window_s = LANDING_TIMEOUTS * self._settings.request_timeout_s
-            ledger = Ledger(window_s, self._settings.on_external_change)
-            roster = self._rosters[group] = Roster(ledger, tray)
+    def _start_committer(self, submits: GroupSubmits) -> ActorRef[GroupCommitter]:
+        name = submits.name
+        if name not in self._groups:
+            landing_s = LANDING_TIMEOUTS * self._settings.request_timeout_s
+            self._groups[name] = GroupState(CommitHistory(landing_s), submits)
         return self.spawn_child(
             GroupCommitter,
-            group,
-            roster,
+            name,
+            self._groups[name],
             self._coordinator,
             self._settings,
             self._rng,
             self._observer,
             self._recent,
-            name=group,
+            name=name,
             inbox_limit=INBOX_LIMIT,
+            supervision=NEVER_GIVE_UP,
         )

@@ -1,8 +1,8 @@
-"""What the user of one in-process manager holds."""
+"""The handle of one in-process manager."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from actors import MailboxClosed
 from offsetmgr.errors import ManagerStoppedError, OffsetTimeoutError
@@ -13,57 +13,65 @@ from offsetmgr.types import (
     check_leader_epoch,
     check_metadata,
     check_offset,
+    check_timeout,
 )
 
 if TYPE_CHECKING:
-    from actors import DropOldest, Latest, OneShot
+    from collections.abc import Callable, Iterator
+
+    from actors import DropOldest, Mailbox, OneShot
     from offsetmgr.errors import OffsetManagerError
-    from offsetmgr.manager.desk import Desk, ManagerStatus
-    from offsetmgr.manager.factory import Factory
+    from offsetmgr.manager.partition_state import ManagerStatus, PartitionState
     from offsetmgr.types import ManagerKey
+
+_T = TypeVar("_T")
 
 
 class ManagerHandle:
     """An in-process ``OffsetManagerHandle``; any number may stand for the same manager."""
 
-    __slots__ = ("_desk", "_factory", "_slot")
+    __slots__ = ("_state", "_stop", "_submits")
 
-    def __init__(self, desk: Desk, factory: Factory) -> None:
-        self._desk = desk
-        self._slot = desk.slot
-        self._factory = factory
+    def __init__(
+        self, state: PartitionState, stop: Callable[[PartitionState, float], StopResult]
+    ) -> None:
+        self._state = state
+        self._submits = state.submits
+        self._stop = stop
 
     def __repr__(self) -> str:
-        return f"<ManagerHandle {self._desk.key} {self._desk.state.phase.value}>"
+        return f"<ManagerHandle {self.key} {self._state.state.phase.value}>"
 
     @property
     def key(self) -> ManagerKey:
         """Group, topic and partition."""
-        return self._desk.key
+        return self._state.key
 
     @property
     def owner(self) -> str:
-        """Who spawned it."""
-        return self._desk.owner
+        """The name given at the spawn."""
+        return self._state.owner
 
     @property
     def initial(self) -> OneShot[OffsetAndMetadata | None]:
         """The initial-offset mailbox itself."""
-        return self._desk.initial
+        return self._state.initial
 
-    def initial_offset(self, timeout: float | None = None) -> OffsetAndMetadata | None:
-        """What was committed when the manager started; None where nothing was.
+    def initial_offset(self, *, timeout: float | None = None) -> OffsetAndMetadata | None:
+        """Return what was committed when the manager started; None where nothing was.
 
-        Raises OffsetTimeoutError after ``timeout`` seconds, with Kafka's last answer as its
-        cause; ManagerStoppedError where the manager stopped before it was known.
+        Raises OffsetTimeoutError after ``timeout`` seconds (None: never), with Kafka's last answer
+        as its cause; ManagerStoppedError where the manager stopped before it was known;
+        InvalidValueError.
         """
         try:
-            return self._desk.initial.get(timeout)
+            return _get(self._state.initial, timeout)
         except TimeoutError:
+            error = self._state.state.last_error
             raise OffsetTimeoutError(
                 f"the initial offset of {self.key} did not arrive within {timeout} s: "
-                f"{self._desk.state.last_error or 'the coordinator has not answered yet'}"
-            ) from self._desk.state.last_error
+                f"{error or 'the coordinator has not answered yet'}"
+            ) from error
         except MailboxClosed:
             raise ManagerStoppedError(
                 f"{self.key} was stopped before its initial offset arrived"
@@ -79,31 +87,92 @@ class ManagerHandle:
         if metadata != "" or leader_epoch is not None:
             check_metadata(metadata)
             leader_epoch = check_leader_epoch(leader_epoch)
-        self._slot.put(offset, metadata, leader_epoch)
+        self._submits.submit(offset, metadata, leader_epoch)
 
     def rewind(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
         """As submit, but a lower offset is what the caller wants."""
-        value = OffsetAndMetadata(
-            check_offset(offset), check_metadata(metadata), check_leader_epoch(leader_epoch)
+        self._submits.submit(
+            check_offset(offset),
+            check_metadata(metadata),
+            check_leader_epoch(leader_epoch),
+            rewind=True,
         )
-        self._slot.offer(value, rewind=True)
 
-    def committed_offsets(self) -> Latest[OffsetAndMetadata]:
-        """What the coordinator has acknowledged; latest-wins, closed after stop."""
-        return self._desk.committed
+    def committed_offsets(self) -> CommittedOffsets:
+        """Return the mailbox of what the coordinator has acknowledged: the newest unread."""
+        return CommittedOffsets(self._state.committed, self.key)
 
-    def errors(self) -> DropOldest[OffsetManagerError]:
-        """What went wrong; the oldest are dropped and counted when nobody reads."""
-        return self._desk.errors
+    def errors(self) -> ManagerErrors:
+        """Return the mailbox of errors; the oldest unread are dropped and counted."""
+        return ManagerErrors(self._state.errors, self.key)
 
     def status(self) -> ManagerStatus:
-        """A snapshot, without waiting for anything."""
-        return self._desk.status()
+        """Return a snapshot, without waiting for anything."""
+        return self._state.status()
 
-    def stop(self, timeout: float = 10.0) -> StopResult:
-        """Commit the newest offset, stop, and say what was committed; within ``timeout`` s.
+    def stop(self, *, timeout: float = 10.0) -> StopResult:
+        """Commit the newest offset, stop, and return what was committed; within ``timeout`` s.
 
-        Twice is harmless.  Not to be called by an actor.
+        Twice is harmless.  Not to be called by an actor.  Raises InvalidValueError.
         """
-        future = self._factory.stop_desks([self._desk], timeout)
-        return self._factory.wait(future, timeout + 1.0)[self.key]
+        return self._stop(self._state, timeout)
+
+
+class _Stream(Generic[_T]):
+    """A mailbox as its reader sees it."""
+
+    __slots__ = ("_key", "_mailbox")
+
+    def __init__(self, mailbox: Mailbox[_T], key: ManagerKey) -> None:
+        self._mailbox = mailbox
+        self._key = key
+
+    @property
+    def closed(self) -> bool:
+        """True once the manager is stopped; what is unread can still be read."""
+        return self._mailbox.closed
+
+    def get(self, timeout: float | None = None) -> _T:
+        """Return the oldest unread value, waiting up to ``timeout`` seconds (None: for ever).
+
+        Raises OffsetTimeoutError; ManagerStoppedError once the manager is stopped and all is
+        read; InvalidValueError.
+        """
+        try:
+            return _get(self._mailbox, timeout)
+        except TimeoutError:
+            text = f"{self._key}: nothing came within {timeout} s"
+            raise OffsetTimeoutError(text) from None
+        except MailboxClosed:
+            text = f"{self._key} is stopped; nothing more will come"
+            raise ManagerStoppedError(text) from None
+
+    def __iter__(self) -> Iterator[_T]:
+        """Yield values, waiting for each, until the manager is stopped."""
+        return iter(self._mailbox)
+
+
+class CommittedOffsets(_Stream[OffsetAndMetadata]):
+    """The newest committed offset that was not read yet."""
+
+    __slots__ = ()
+
+
+class ManagerErrors(_Stream["OffsetManagerError"]):
+    """The newest errors that were not read yet, with a count of what was dropped."""
+
+    __slots__ = ("_errors",)
+
+    def __init__(self, mailbox: DropOldest[OffsetManagerError], key: ManagerKey) -> None:
+        super().__init__(mailbox, key)
+        self._errors = mailbox
+
+    @property
+    def dropped(self) -> int:
+        """How many errors were dropped because they were not read in time."""
+        return self._errors.dropped
+
+
+def _get(mailbox: Mailbox[_T], timeout: float | None) -> _T:
+    seconds = check_timeout(timeout, forever=True)
+    return mailbox.get(None if timeout is None else seconds)

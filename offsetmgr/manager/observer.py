@@ -1,4 +1,4 @@
-"""Who else wants to know: metrics and event streams listen here."""
+"""The port by which metrics and event streams follow the managers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Observer(Protocol):
         """A manager is gone."""
 
 
-class _Nobody:
+class _NoObserver:
     def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
         pass
 
@@ -53,5 +53,5 @@ class _Nobody:
         pass
 
 
-NO_OBSERVER: Final[Observer] = _Nobody()
-"""Listens to nothing."""
+NO_OBSERVER: Final[Observer] = _NoObserver()
+"""Ignores everything."""

@@ -1,7 +1,7 @@
-"""The OffsetManager actor: one per group/topic/partition; applies what ``state.py`` decides.
+"""The OffsetManager actor: one per group/topic/partition; applies what ``lifecycle.py`` decides.
 
 It hears of what changes its life: the initial offset, failures, a stop.  A commit that simply
-succeeds is put on its desk by the group's committer, for all managers of the group in one go.
+succeeds is published by the group's committer, for all managers of the group at once.
 """
 
 from __future__ import annotations
@@ -9,81 +9,41 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from actors import PooledActor
-from offsetmgr.manager import state as machine
-from offsetmgr.manager.slot import Standing
+from offsetmgr.manager import lifecycle
+from offsetmgr.manager.group_committer import Expedite, Leave, Rejoin
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from actors import ActorRef
-    from offsetmgr.manager.desk import Desk
-    from offsetmgr.manager.names import Names
     from offsetmgr.manager.observer import Observer
-    from offsetmgr.manager.ticket import Ticket
+    from offsetmgr.manager.partition_state import PartitionState, Waiter
+    from offsetmgr.manager.registry import Registry
     from offsetmgr.types import StopResult
 
 
-# Messages from the handle.
-
-
 class Stop(NamedTuple):
-    """End, once what is newest is committed; answer ``ticket`` then."""
+    """End, once the newest offset is committed; answer ``waiter`` then."""
 
-    ticket: Ticket
+    waiter: Waiter
 
 
 class Abandon(NamedTuple):
     """The deadline of a stop has passed: end now, unless another stop gives more time."""
 
 
-# Message from the group's committer.
-
-
-class Retire(NamedTuple):
-    """Nobody has used it for a while: end, unless something waits to be committed."""
-
-
-# Messages to the group's committer.
-
-
-class Hurry(NamedTuple):
-    """Commit now what these managers hold."""
-
-    desks: Sequence[Desk]
-    ticket: Ticket | None = None
-    """Answered with what was committed, where somebody flushes."""
-
-
-class Rejoin(NamedTuple):
-    """The manager was restarted before it learned of its initial offset."""
-
-    desk: Desk
-
-
-class Leave(NamedTuple):
-    """The manager is gone."""
-
-    desk: Desk
-
-
 Message: TypeAlias = (
-    "Stop | Abandon | Retire | machine.Fetched | machine.FetchFailed"
-    " | machine.Committed | machine.CommitFailed | machine.Noticed"
+    "Stop | Abandon | lifecycle.Fetched | lifecycle.FetchFailed"
+    " | lifecycle.Committed | lifecycle.CommitFailed | lifecycle.Noticed"
 )
 
 
-def deliver(desk: Desk, message: Stop | Abandon) -> bool:
-    """Tell a manager; True where it has the message, or has ended.
-
-    Who stops one that has ended is answered with how that was.
-    """
-    told = desk.ref is not None and desk.ref.try_tell(message)
-    # Looked at after telling: the result is there before the actor's end, behind which no
-    # message is handled any more.
-    if desk.result is None:
+def deliver(state: PartitionState, message: Stop | Abandon) -> bool:
+    """Tell a manager; return True where it has the message, or has ended."""
+    told = state.ref is not None and state.ref.try_tell(message)
+    # The result is there before the actor's end, behind which no message is handled any more.
+    if state.result is None:
         return told
     if isinstance(message, Stop):
-        message.ticket.done([(desk, desk.result)])
+        message.waiter.answer([(state, state.result)])
     return True
 
 
@@ -92,113 +52,109 @@ class OffsetManager(PooledActor):
 
     def __init__(
         self,
-        desk: Desk,
+        state: PartitionState,
         committer: ActorRef[Any],
         observer: Observer,
-        names: Names,
+        registry: Registry,
     ) -> None:
         super().__init__()
-        self._desk = desk
+        self._state = state
         self._committer = committer
         self._observer = observer
-        self._names = names
+        self._registry = registry
 
     def on_start(self) -> None:
-        """Go on from the desk: an earlier instance may have failed over anything."""
-        desk = self._desk
-        desk.state = machine.restarted(desk.state, told=desk.initial.closed)
-        if desk.state.phase is machine.Phase.STOPPED:
+        """Go on from the state: an earlier instance may have failed over anything."""
+        own = self._state
+        own.state = lifecycle.restarted(own.state, initial_known=own.initial.closed)
+        if own.state.phase is lifecycle.Phase.STOPPED:
             self._finish(None)
-        elif desk.slot.closed:
-            self._committer.tell(Hurry([desk]))
+        elif own.submits.closed:
+            self._committer.tell(Expedite([own]))
             self._step(self._stop_asked())
-            if desk.stops:
+            if own.stops:
                 self._abandon_late()
 
     def on_restart(self, reason: BaseException) -> None:
         """Ask for the initial offset again, where that is what the failure was about."""
         del reason
-        desk = self._desk
-        if desk.state.phase in {machine.Phase.FETCHING, machine.Phase.CLOSING}:
-            self._committer.tell(Rejoin(desk))
+        if self._state.state.phase in {lifecycle.Phase.FETCHING, lifecycle.Phase.CLOSING}:
+            self._committer.tell(Rejoin(self._state))
 
     def on_receive(self, message: Message) -> None:
         """Turn the message into an event and take the step."""
-        desk = self._desk
+        own = self._state
         if isinstance(message, Stop):
-            if desk.result is not None:
-                message.ticket.done([(desk, desk.result)])
+            if own.result is not None:
+                message.waiter.answer([(own, own.result)])
                 return
-            desk.end_for(message.ticket)
+            own.add_stop(message.waiter)
             self._step(self._stop_asked())
         elif isinstance(message, Abandon):
             self._abandon_late()
-        elif isinstance(message, Retire):
-            if self._names.retire(desk):
-                self._step(machine.Abandoned())
         else:
             self._step(self._as_of_now(message))
 
     def _abandon_late(self) -> None:
         """End now where no stop gives more time."""
         now = self.system.clock.now()
-        if all(ticket.deadline <= now for ticket in self._desk.stops):
-            self._step(machine.Abandoned())
+        if all(waiter.deadline <= now for waiter in self._state.stops):
+            self._step(lifecycle.Abandoned())
 
-    def _as_of_now(self, event: machine.Event) -> machine.Event:
-        """``event``, unless something newer was submitted after the committer had looked.
+    def _as_of_now(self, event: lifecycle.Event) -> lifecycle.Event:
+        """Return ``event``, corrected where something newer was submitted since it was made.
 
-        A stop came with it then, and came first: the manager must not end with what is older.
+        Its stop may have come in between: the manager must not end with what is older.
         """
-        wanted = self._desk.slot.wanted()
+        newest = self._state.submits.uncommitted
         match event:
-            case machine.Committed(number, clean=True) if wanted:
-                return machine.Committed(number, clean=False)
-            case machine.CommitFailed(number, error, final=True) if (
-                wanted and wanted.number > number
+            case lifecycle.Committed(number, clean=True) if newest:
+                return lifecycle.Committed(number, clean=False)
+            case lifecycle.CommitFailed(number, error, final=True) if (
+                newest and newest.number > number
             ):
-                return machine.CommitFailed(number, error, final=False)
-            case machine.Fetched() if wanted:
-                return event._replace(standing=Standing.DIRTY)
+                return lifecycle.CommitFailed(number, error, final=False)
+            case lifecycle.Fetched() if newest:
+                return event._replace(dirty=True)
         return event
 
-    def _stop_asked(self) -> machine.StopAsked:
-        slot = self._desk.slot
-        dirty = slot.dirty
-        # What became of the last submit may be known, while the message of it is on its way.
-        untold = slot.established and self._desk.state.phase is machine.Phase.FETCHING
-        return machine.StopAsked(dirty or untold)
+    def _stop_asked(self) -> lifecycle.StopAsked:
+        own = self._state
+        # The outcome of the last submit may be known while the message of it is on its way.
+        pending = own.submits.established and own.state.phase is lifecycle.Phase.FETCHING
+        return lifecycle.StopAsked(own.submits.dirty or pending)
 
-    def _step(self, event: machine.Event) -> None:
-        desk = self._desk
-        desk.state, effects = machine.step(desk.state, event)
+    def _step(self, event: lifecycle.Event) -> None:
+        own = self._state
+        own.state, effects = lifecycle.step(own.state, event)
         for effect in effects:
             match effect:
-                case machine.PublishInitial(committed):
-                    desk.initial.put(committed)
-                case machine.PublishError(error):
-                    desk.errors.put(error)
-                    self._observer.failed(desk.key, error)
-                case machine.Finish(result):
+                case lifecycle.PublishInitial(committed):
+                    own.initial.put(committed)
+                case lifecycle.PublishError(error):
+                    own.errors.put(error)
+                    self._observer.failed(own.key, error)
+                case lifecycle.Finish(result):
                     self._finish(result)
+
+    def _waited_s(self) -> float:
+        return max((waiter.timeout for waiter in self._state.stops), default=0.0)
 
     def _finish(self, answer: StopResult | None) -> None:
         """End; again where an earlier instance failed over it."""
-        desk = self._desk
-        first = desk.result is None
-        result = desk.result = desk.result or answer or desk.settled()
-        desk.slot.close()
-        desk.initial.close()
-        desk.committed.close()
-        desk.errors.close()
+        own = self._state
+        first = own.result is None
+        result = own.result = own.result or answer or own.result_after(self._waited_s())
+        own.submits.close()
+        for mailbox in (own.initial, own.committed, own.errors):
+            mailbox.close()
         if first:
-            # While the name is its own: behind it, this would be told of the next one.  Only who
-            # retires has just given it back.
-            self._observer.stopped(desk.key, result)
-        # The name is free before whoever stops it is answered, so that a new one can start at once.
-        self._names.release(desk)
-        self._committer.try_tell(Leave(desk))
-        stops, desk.stops = desk.stops, ()
-        for ticket in stops:
-            ticket.done([(desk, result)])
+            # Told while the name is its own: later this could be of the next manager's time.
+            self._observer.stopped(own.key, result)
+        # The name is free before the stops are answered, so that a new manager can start at once.
+        self._registry.release(own)
+        self._committer.try_tell(Leave(own))
+        stops, own.stops = own.stops, ()
+        for waiter in stops:
+            waiter.answer([(own, result)])
         self.stop()

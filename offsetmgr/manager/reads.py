@@ -1,4 +1,4 @@
-"""What a group has to read before it may write: initial offsets, and unknown outcomes."""
+"""Reads that a group needs before it may write: initial offsets, and unknown outcomes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from offsetmgr.errors import Scope
 from offsetmgr.manager.backoff import Retry
-from offsetmgr.manager.requests import BATCH_LIMIT, FetchRequest, ReadBackRequest
+from offsetmgr.manager.requests import BATCH_LIMIT, InitialRequest, ReadRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from offsetmgr.coordinator.base import FetchResult
     from offsetmgr.manager.backoff import Backoff
     from offsetmgr.manager.requests import Member
-    from offsetmgr.manager.slot import Version
+    from offsetmgr.manager.submits import Version
     from offsetmgr.types import TopicPartition
 
 
 class Reads:
-    """Open reads; a partition that the coordinator refuses to read backs off alone."""
+    """The open reads of one group; a partition that cannot be read backs off alone."""
 
     def __init__(self, backoff: Backoff) -> None:
         self.awaiting: dict[TopicPartition, Member] = {}
         """Managers whose initial offset is wanted."""
         self.unknown: dict[TopicPartition, Version] = {}
-        """Commits of which nobody knows what became."""
+        """Commits with an unknown outcome."""
         self.failed_at = -inf
-        """When the group could not be read, if that was so the last time, whoever waits since."""
+        """When the last read failed for the whole group; ``-inf`` if it did not."""
         self._backoff = backoff
         self._unreadable: dict[TopicPartition, Retry] = {}
         self._group = Retry()
-        self._looks = Retry()
-        """Of reads that nobody waits for."""
+        self._background = Retry()
+        """Back-off of verifications, which no caller waits for."""
 
     @property
     def not_before(self) -> float:
@@ -42,25 +42,30 @@ class Reads:
         return self._group.not_before
 
     @property
-    def look_not_before(self) -> float:
-        """The same for what nobody waits for, which is not hurried by who waits for a commit."""
-        return max(self._group.not_before, self._looks.not_before)
+    def verify_not_before(self) -> float:
+        """The same for verifications; a caller that waits for a commit does not expedite them."""
+        return max(self._group.not_before, self._background.not_before)
+
+    @property
+    def open(self) -> bool:
+        """True if there is anything to read before something is written."""
+        return bool(self.unknown or self.awaiting)
 
     def must_precede(self, partition: TopicPartition) -> bool:
-        """Whether the partition has to be read before it is written."""
+        """Return True if the partition has to be read before it is written."""
         return partition in self.unknown or partition in self.awaiting
 
     def request(
         self, members: Mapping[TopicPartition, Member], now: float
-    ) -> FetchRequest | ReadBackRequest | None:
-        """What to read now: first what became of commits, then initial offsets."""
+    ) -> InitialRequest | ReadRequest | None:
+        """Return what to read now: first unknown outcomes, then initial offsets."""
         if not (self.unknown or self.awaiting) or now < self._group.not_before:
             return None
-        lost = self._ready(self.unknown, members, now)
-        if lost:
-            return ReadBackRequest(lost)
+        unknown = self._ready(self.unknown, members, now)
+        if unknown:
+            return ReadRequest(unknown)
         fresh = self._ready(self.awaiting, members, now)
-        return FetchRequest(fresh) if fresh else None
+        return InitialRequest(fresh) if fresh else None
 
     def _ready(
         self,
@@ -76,7 +81,7 @@ class Reads:
         return dict(islice(ready, BATCH_LIMIT))
 
     def next_at(self) -> float:
-        """When there is something to read; ``inf`` for never."""
+        """Return when there is something to read; ``inf`` for never."""
         if not (self.unknown or self.awaiting):
             return inf
         wanted = (
@@ -88,12 +93,12 @@ class Reads:
     def answered(
         self, members: Mapping[TopicPartition, Member], result: FetchResult, now: float
     ) -> None:
-        """Pause where the coordinator refused: the group, or single partitions."""
+        """Back off where the coordinator refused: the group, or single partitions."""
         failures = result.failures
         group_wide = any(f.info.scope is Scope.GROUP for f in failures.values())
         if not group_wide or any(map(self.must_precede, members)):
             self._backoff.pace(self._group, now, failed=group_wide)
-        self._backoff.pace(self._looks, now, failed=group_wide)
+        self._backoff.pace(self._background, now, failed=group_wide)
         self.failed_at = now if group_wide else -inf
         for partition in members:
             failure = failures.get(partition)
@@ -104,11 +109,11 @@ class Reads:
                 self._backoff.pace(retry, now, failed=True)
 
     def forgive(self) -> None:
-        """Somebody waits: try everything at once."""
+        """Try everything at once: a caller waits."""
         self._group.forgive()
         self._unreadable.clear()
 
     def forget(self, partition: TopicPartition) -> None:
-        """Nobody is left who wants it read."""
+        """The manager is gone."""
         for held in (self.awaiting, self.unknown, self._unreadable):
             held.pop(partition, None)

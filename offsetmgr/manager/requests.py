@@ -1,17 +1,16 @@
-"""What a committer asks of the coordinator, and what it tells the managers of the answers."""
+"""What a committer asks of the coordinator, and what the answers mean for each partition."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
 from offsetmgr.errors import error_info
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping
 
-    from offsetmgr.manager.slot import SubmitSlot, Version
+    from offsetmgr.manager.submits import SubmitBuffer, Version
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 BATCH_LIMIT: Final = 10_000
@@ -22,25 +21,24 @@ _TIMED_OUT: Final = -185
 
 
 class Member(Protocol):
-    """What the plan needs of a manager."""
+    """A manager, as the plan sees it."""
 
     @property
-    def slot(self) -> SubmitSlot:
-        """The submit mailbox."""
+    def submits(self) -> SubmitBuffer: ...
 
     def acknowledge(self, version: Version, now: float) -> None:
-        """Tell that the coordinator holds ``version``."""
+        """Publish that the coordinator holds ``version``."""
 
 
-class FetchRequest(NamedTuple):
+class InitialRequest(NamedTuple):
     """Read the initial offsets of new managers."""
 
     members: Mapping[TopicPartition, Member]
-    """Who asks: a new manager may take a partition over meanwhile."""
+    """Those that asked: a new manager may take a partition over meanwhile."""
 
 
-class ReadBackRequest(NamedTuple):
-    """Read what became of commits, or whether they still stand."""
+class ReadRequest(NamedTuple):
+    """Read the outcome of commits, or verify that commits still stand."""
 
     members: Mapping[TopicPartition, Member]
 
@@ -50,24 +48,19 @@ class CommitRequest(NamedTuple):
 
     versions: Mapping[TopicPartition, Version]
     members: Mapping[TopicPartition, Member]
-    """Whose versions they are."""
+    """The managers whose versions they are."""
 
 
-Request: TypeAlias = FetchRequest | ReadBackRequest | CommitRequest
+Request: TypeAlias = InitialRequest | ReadRequest | CommitRequest
 
 
-def broken(request: Request, error: BaseException) -> CommitResult | FetchResult:
-    """A coordinator that raises breaks its contract; what became of the request is unknown."""
-    return _spoiled(request, Failure(error_info(-1), f"the coordinator's client failed: {error!r}"))
-
-
-def given_up(request: Request) -> CommitResult | FetchResult:
-    """The same for one that does not answer."""
-    why = "the coordinator's client did not answer by its deadline; report this with its log"
-    return _spoiled(request, Failure(error_info(_TIMED_OUT), why))
-
-
-def _spoiled(request: Request, failure: Failure) -> CommitResult | FetchResult:
+def failed_answer(request: Request, error: BaseException | None) -> CommitResult | FetchResult:
+    """Return the answer of a coordinator that raised ``error``, or did not answer (None)."""
+    if error is None:
+        why = "the coordinator's client did not answer by its deadline; report this with its log"
+        failure = Failure(error_info(_TIMED_OUT), why)
+    else:
+        failure = Failure(error_info(-1), f"the coordinator's client failed: {error!r}")
     if isinstance(request, CommitRequest):
         return CommitResult(dict.fromkeys(request.versions, failure))
     return FetchResult({}, dict.fromkeys(request.members, failure))
@@ -80,7 +73,7 @@ class InitialKnown(NamedTuple):
 
 
 class InitialFailed(NamedTuple):
-    """The fetch failed; tried again."""
+    """The fetch of the initial offset failed; it is tried again."""
 
     failure: Failure
 
@@ -90,33 +83,20 @@ class VersionCommitted(NamedTuple):
 
     version: Version
     clean: bool
-
-
-@dataclass(frozen=True, slots=True)
-class AllCommitted:
-    """The coordinator holds all versions of a request: a note for each, as it is gone through."""
-
-    request: CommitRequest
-    clean: Sequence[bool]
-    """Where nothing newer waits."""
-
-    def __iter__(self) -> Iterator[tuple[TopicPartition, VersionCommitted]]:
-        for (partition, version), clean in zip(
-            self.request.versions.items(), self.clean, strict=True
-        ):
-            yield partition, VersionCommitted(version, clean)
+    """True if nothing newer waits."""
 
 
 class VersionFailed(NamedTuple):
-    """This version was refused, or what became of it is unknown."""
+    """This version was refused, or its outcome is unknown."""
 
     version: Version
     failure: Failure
     final: bool
+    """True if it is not tried again until something new is submitted."""
 
 
 class Noticed(NamedTuple):
-    """Nothing failed, but its user and an operator should know."""
+    """Nothing failed, but the user and an operator should know."""
 
     failure: Failure
     """What was found, as an error that did not happen."""
@@ -126,5 +106,5 @@ class Noticed(NamedTuple):
     """What is committed now."""
 
 
-Note: TypeAlias = InitialKnown | InitialFailed | VersionCommitted | VersionFailed | Noticed
-Notes: TypeAlias = "list[tuple[TopicPartition, Note]]"
+Result: TypeAlias = InitialKnown | InitialFailed | VersionCommitted | VersionFailed | Noticed
+Results: TypeAlias = "list[tuple[TopicPartition, Result]]"

@@ -1,3 +1,13 @@
 """The service: offset managers over HTTP, with health, metrics and event streams."""
 
 from __future__ import annotations
+
+from importlib import metadata
+
+
+def version() -> str:
+    """Return the installed version of the package."""
+    try:
+        return metadata.version("offsetmgr")
+    except metadata.PackageNotFoundError:  # run from a checkout that was not installed
+        return "0+unknown"

@@ -8,55 +8,42 @@ from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import structlog
 
-from actors import Future
 from offsetmgr.errors import (
-    InvalidValueError,
     ManagerExistsError,
     ManagerStoppedError,
     OffsetManagerError,
     OffsetRegressionError,
 )
-from offsetmgr.service import sameness
+from offsetmgr.service.errors import DrainingError, error_body
 from offsetmgr.service.messages import (
+    FlushAnswer,
     ManagerState,
     OffsetEntry,
     OpenAnswer,
     Refused,
-    SettleAnswer,
     SubmitAnswer,
     Uncommitted,
 )
-from offsetmgr.service.operations import SEQUENCE
-from offsetmgr.service.problems import DrainingError, error_body
-from offsetmgr.service.render import body_or_none, entry, settled
+from offsetmgr.service.serialisation import body_or_none, entry, settled
+from offsetmgr.service.sessions import NEVER
 from offsetmgr.types import ManagerKey, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from actors import Clock
+    from actors import Clock, Future
     from offsetmgr.manager import Factory, Submission
-    from offsetmgr.service.sessions import Answers, Caller, Client, Registry
-    from offsetmgr.service.validate import Open, Settle, Submit
+    from offsetmgr.service.decoder import Flush, Open, Stop, Submit
+    from offsetmgr.service.sessions import Caller, Client, Registry, Sorting
     from offsetmgr.types import StopResult
-
-_T = TypeVar("_T")
 
 Refusals: TypeAlias = "dict[TopicPartition, OffsetManagerError]"
 
 log = structlog.get_logger("offsetmgr.service")
-
-
-class Answer(NamedTuple):
-    """The answer to a request that may still be under way; kept for those who ask again."""
-
-    request: int
-    """What was asked, as ``sameness`` has it."""
-    future: Future[Any]
 
 
 class _Stopping(NamedTuple):
@@ -73,7 +60,7 @@ class OffsetService:
     def __init__(
         self,
         factory: Factory,
-        registry: Registry[Answer],
+        registry: Registry,
         clock: Clock,
         *,
         lapse_timeout_s: float = 10.0,
@@ -89,7 +76,7 @@ class OffsetService:
 
     @property
     def draining(self) -> bool:
-        """Whether new work is refused because the service is stopping."""
+        """True if new work is refused because the service is stopping."""
         return self._draining
 
     def drain(self) -> None:
@@ -116,103 +103,45 @@ class OffsetService:
             yield
 
     # The operations; each raises ClientFencedError, OverloadedError and DrainingError, having
-    # done nothing then.
+    # done nothing then.  Any may be repeated: a version that was seen before has no second effect.
 
     async def heartbeat(self, caller: Caller) -> float:
-        """Renew the lease; how long it is, in seconds."""
+        """Renew the lease; return its length in seconds."""
         self._enter(caller)
         return self._registry.lease_s
 
     async def open(self, caller: Caller, asked: Open) -> OpenAnswer:
         """Spawn the managers that the client does not have yet."""
-        request = sameness.of_open(asked)
-        return await self._once(caller, request, lambda: self._open(caller, asked), _open_weight)
-
-    async def submit(self, caller: Caller, asked: Submit) -> SubmitAnswer:
-        """Take offsets, spawning managers where needed; with ``wait``, see them committed."""
-        request = sameness.of_submit(asked)
-        return await self._once(
-            caller, request, lambda: self._submit(caller, asked), _submit_weight
-        )
-
-    async def flush(self, caller: Caller, asked: Settle) -> SettleAnswer:
-        """Commit what the client's managers hold."""
-        request = sameness.of_settle("flush", asked)
-        return await self._once(caller, request, lambda: self._flush(caller, asked), _settle_weight)
-
-    async def stop(self, caller: Caller, asked: Settle) -> SettleAnswer:
-        """Commit what the client's managers hold, stop them and give them back."""
-        request = sameness.of_settle("stop", asked)
-        return await self._once(caller, request, lambda: self._stop(caller, asked), _settle_weight)
-
-    def sweep(self) -> None:
-        """Stop the managers of clients that were silent for a lease; call it every second or so."""
-        self._stopping = {key: each for key, each in self._stopping.items() if not each.done.done()}
-        self._stops = [each for each in self._stops if not each.done.done()]
-        for name, keys in self._registry.lapse(self._clock.now()):
-            log.warning("client_lapsed", client=name, managers=len(keys))
-            if keys:
-                done = self._stop_managers(name, keys, self._lapse_timeout_s)
-                done.add_done_callback(partial(_log_left, name))
-
-    # How
-
-    def _enter(self, caller: Caller) -> Client[Answer]:
-        if self._draining:
-            raise DrainingError
-        return self._registry.enter(caller, self._clock.now())
-
-    async def _once(
-        self,
-        caller: Caller,
-        request: int,
-        do: Callable[[], Coroutine[Any, Any, _T]],
-        weigh: Callable[[_T], int],
-    ) -> _T:
-        """Do it, or answer as before where this sequence was asked already."""
-        client = self._enter(caller)
-        with self._under_way(client, caller):
-            if caller.sequence is None:
-                return await do()
-            # A takeover replaces the client's answers: this must not land among the successor's.
-            return await _kept(client.answers, caller.sequence, request, do, weigh)
-
-    @contextmanager
-    def _under_way(self, client: Client[Answer], caller: Caller) -> Iterator[None]:
-        """The client is not silent while it waits for an answer."""
-        client.begin()
-        try:
-            yield
-        finally:
-            client.end(caller.incarnation, self._clock.now())
-
-    async def _open(self, caller: Caller, asked: Open) -> OpenAnswer:
-        await self._wait_for_stops(asked.group, asked.partitions)
-        client = self._enter(caller)
-        sequence = _sequence(caller, client)
-        sorting = self._registry.sort(client, asked.group, asked.partitions, sequence)
-        errors = _foreign(asked.group, sorting.foreign)
-        errors |= self._spawn(client, asked.group, sorting.new, sequence)
-        self._registry.touch(client, asked.group, sorting.mine, sequence)
-        errors |= _stopped(client, asked.group, sorting.late)
+        with self._under_way(self._enter(caller), caller):
+            await self._wait_for_stops(asked.group, asked.partitions)
+            client = self._enter(caller)  # again, as a newer incarnation may have come
+            versions = client.versions(asked.partitions)
+            sorting = self._registry.sort(client, asked.group, versions)
+            errors = self._refusals(asked.group, sorting)
+            errors |= self._spawn(client, asked.group, sorting.new)
+            taken = [where for where in (*sorting.mine, *sorting.new) if where not in errors]
+            self._registry.own(client, asked.group, {where: versions[where] for where in taken})
         return OpenAnswer(
             [ManagerState(*where, body_or_none(errors.get(where))) for where in asked.partitions]
         )
 
-    async def _submit(self, caller: Caller, asked: Submit) -> SubmitAnswer:
-        await self._wait_for_stops(asked.group, asked.offsets)
-        refused = self._take(caller, asked)
-        committed: list[OffsetEntry] = []
-        uncommitted: list[Uncommitted] = []
-        if asked.wait:
-            keys = [
-                ManagerKey(asked.group, *where) for where in asked.offsets if where not in refused
-            ]
-            results = await self._factory.flush(keys, asked.timeout_s)
-            for key in keys:
-                if key in results:
-                    result = results[key]
-                    self._sort_result(key, asked.offsets, result, committed, uncommitted, refused)
+    async def submit(self, caller: Caller, asked: Submit) -> SubmitAnswer:
+        """Take offsets, spawning managers where needed; with ``wait``, see them committed."""
+        with self._under_way(self._enter(caller), caller):
+            await self._wait_for_stops(asked.group, asked.offsets)
+            refused = self._take(self._enter(caller), asked)
+            committed: list[OffsetEntry] = []
+            uncommitted: list[Uncommitted] = []
+            if asked.wait:
+                wanted = [where for where in asked.offsets if where not in refused]
+                keys = [ManagerKey(asked.group, *where) for where in wanted]
+                results = await self._factory.flush(keys, asked.timeout_s)
+                for key in keys:
+                    if key in results:
+                        result = results[key]
+                        self._sort_result(
+                            key, asked.offsets, result, committed, uncommitted, refused
+                        )
         return SubmitAnswer(
             len(asked.offsets) - len(refused),
             [Refused(*where, error_body(error)) for where, error in refused.items()],
@@ -220,38 +149,97 @@ class OffsetService:
             uncommitted,
         )
 
-    def _take(self, caller: Caller, asked: Submit) -> Refusals:
-        """Hand the offsets to their managers; those that were not taken."""
+    async def flush(self, caller: Caller, asked: Flush) -> FlushAnswer:
+        """Commit what the client's managers hold."""
         client = self._enter(caller)
-        sequence, group, offsets = _sequence(caller, client), asked.group, asked.offsets
+        with self._under_way(client, caller):
+            held = [k for k in _chosen(client, asked) if self._registry.owner(k) == client.name]
+            return settled(await self._factory.flush(held, asked.timeout_s))
+
+    async def stop(self, caller: Caller, asked: Stop) -> FlushAnswer:
+        """Commit what the client's managers hold, stop them and give them back.
+
+        A repeated stop is answered together with the one that is still under way.
+        """
+        client = self._enter(caller)
+        with self._under_way(client, caller):
+            version = client.version(asked.version)
+            chosen = _chosen(client, asked)
+            if asked.group is None:
+                client.stopped_all = max(client.stopped_all, version)
+                chosen += [k for k, each in self._stopping.items() if each.client == client.name]
+            keys = self._registry.stop(client, chosen, version)
+            stops = {self._stop_managers(client.name, keys, asked.timeout_s)} if keys else set()
+            gone = [key for key in chosen if key in self._stopping]
+            stops |= {
+                self._stopping[k].done for k in gone if self._stopping[k].client == client.name
+            }
+            results: dict[ManagerKey, StopResult] = {}
+            for done in stops:
+                results |= await done
+            return settled({key: results[key] for key in chosen if key in results})
+
+    def sweep(self) -> None:
+        """Stop the managers of clients that were silent for a lease; call it every second or so."""
+        self._stopping = {key: each for key, each in self._stopping.items() if not each.done.done()}
+        self._stops = [each for each in self._stops if not each.done.done()]
+        for name, keys in self._registry.lapse(self._clock.now()):
+            if not keys:
+                log.debug("client_forgotten", client=name)  # it gave all back: it was closed
+            else:
+                log.warning("client_lapsed", client=name, managers=len(keys))
+                done = self._stop_managers(name, keys, self._lapse_timeout_s)
+                done.add_done_callback(partial(_log_left, name))
+
+    # How
+
+    def _enter(self, caller: Caller) -> Client:
+        if self._draining:
+            raise DrainingError
+        return self._registry.enter(caller, self._clock.now())
+
+    @contextmanager
+    def _under_way(self, client: Client, caller: Caller) -> Iterator[None]:
+        """The client is not silent while it waits for an answer."""
+        client.begin()
+        try:
+            yield
+        finally:
+            client.end(caller.incarnation, self._clock.now())
+
+    def _take(self, client: Client, asked: Submit) -> Refusals:
+        """Hand the offsets to their managers; return those that were not taken."""
+        group, offsets = asked.group, asked.offsets
+        versions = client.versions(asked.versions)
         refused: Refusals = {}
-        if not self._registry.touch_known(client, group, offsets, sequence):
-            sorting = self._registry.sort(client, group, offsets, sequence)
-            refused = _foreign(group, sorting.foreign)
-            refused |= self._spawn(client, group, sorting.new, sequence)
-            refused |= _stopped(client, group, sorting.late)
-            self._registry.touch(client, group, sorting.mine, sequence)
+        if not self._registry.are_newer(client, group, versions):
+            sorting = self._registry.sort(client, group, versions)
+            refused = self._refusals(group, sorting)
+            refused |= self._spawn(client, group, sorting.new)
             aside = {*refused, *sorting.late}
             offsets = {where: each for where, each in offsets.items() if where not in aside}
+            versions = {where: versions[where] for where in offsets}
         found = self._factory.submit(group, offsets)
         if found:
-            refused |= self._submit_again(client, group, offsets, found, sequence)
-        return refused
+            found = self._submit_again(client, group, offsets, found)
+            # What was not taken now may be when it is repeated.
+            versions = {where: each for where, each in versions.items() if where not in found}
+        self._registry.own(client, group, versions)
+        return refused | found
 
     def _submit_again(
         self,
-        client: Client[Answer],
+        client: Client,
         group: str,
         offsets: Mapping[TopicPartition, int | Submission],
         refused: Refusals,
-        sequence: int,
     ) -> Refusals:
         """Once more, with new managers, for those whose manager was gone."""
         gone = [where for where, e in refused.items() if isinstance(e, ManagerStoppedError)]
         if not gone:
             return refused
-        self._registry.release(client, [ManagerKey(group, *where) for where in gone], sequence)
-        still = self._spawn(client, group, gone, sequence)
+        self._registry.disown(client, [ManagerKey(group, *where) for where in gone])
+        still = self._spawn(client, group, gone)
         again = {where: offsets[where] for where in gone if where not in still}
         left = {where: error for where, error in refused.items() if where not in again}
         return left | still | self._factory.submit(group, again)
@@ -296,13 +284,7 @@ class OffsetService:
             return error
         return None
 
-    def _spawn(
-        self,
-        client: Client[Answer],
-        group: str,
-        partitions: Sequence[TopicPartition],
-        sequence: int,
-    ) -> Refusals:
+    def _spawn(self, client: Client, group: str, partitions: Sequence[TopicPartition]) -> Refusals:
         if not partitions:
             return {}
         leaving = sum(each.managers for each in self._stops if not each.done.done())
@@ -312,24 +294,20 @@ class OffsetService:
             where: each for where, each in made.items() if isinstance(each, ManagerExistsError)
         }
         taken = [where for where in made if where not in refused]
-        self._registry.touch(client, group, taken, sequence)
+        self._registry.own(client, group, dict.fromkeys(taken, NEVER))
         return refused
 
-    async def _flush(self, caller: Caller, asked: Settle) -> SettleAnswer:
-        client = self._enter(caller)
-        keys = _chosen(client, asked)
-        return settled(await self._factory.flush(keys, asked.timeout_s))
-
-    async def _stop(self, caller: Caller, asked: Settle) -> SettleAnswer:
-        client = self._enter(caller)
-        sequence = _sequence(caller, client)
-        keys = [
-            key
-            for key in _chosen(client, asked)
-            if client.held[key.group][key.topic_partition] <= sequence
-        ]
-        self._registry.release(client, keys, sequence)
-        return settled(await self._stop_managers(client.name, keys, asked.timeout_s))
+    def _refusals(self, group: str, sorting: Sorting) -> Refusals:
+        """Return the errors of what is another client's, and of what was stopped since."""
+        now = self._clock.now()
+        errors: Refusals = {}
+        for where, owner in sorting.foreign.items():
+            left_s = self._registry.lease_left_s(owner, now)
+            errors[where] = ManagerExistsError(str(ManagerKey(group, *where)), owner, left_s)
+        for where in sorting.stopped:
+            name = str(ManagerKey(group, *where))
+            errors[where] = ManagerStoppedError(f"{name} was stopped by a newer request")
+        return errors
 
     def _stop_managers(
         self, name: str, keys: Sequence[ManagerKey], timeout_s: float
@@ -350,76 +328,15 @@ class OffsetService:
             await done
 
 
-async def _kept(
-    answers: Answers[Answer],
-    sequence: int,
-    request: int,
-    do: Callable[[], Coroutine[Any, Any, _T]],
-    weigh: Callable[[_T], int],
-) -> _T:
-    """Do it and keep the answer, or give the one that is kept."""
-    earlier = answers.get(sequence)
-    if earlier is not None:
-        if earlier.request != request:
-            fix = "give each request a higher one, and its own again only to a request sent again"
-            raise InvalidValueError(SEQUENCE, sequence, "was given to another request before", fix)
-        return cast("_T", await earlier.future)
-    answer = Answer(request, Future())
-    answers.put(sequence, answer)
-    try:
-        result = await do()
-    except BaseException as error:
-        answers.drop(sequence)
-        answer.future.set_exception(error)
-        raise
-    answer.future.set(result)
-    answers.put(sequence, answer, weigh(result))
-    return result
-
-
-def _sequence(caller: Caller, client: Client[Answer]) -> int:
-    return client.highest if caller.sequence is None else caller.sequence
-
-
-def _foreign(group: str, owners: Mapping[TopicPartition, str]) -> Refusals:
-    return {
-        where: ManagerExistsError(str(ManagerKey(group, *where)), owner)
-        for where, owner in owners.items()
-    }
-
-
-def _stopped(client: Client[Answer], group: str, late: Iterable[TopicPartition]) -> Refusals:
-    """What of ``late`` a newer request of this client has stopped: it stays stopped."""
-    held = client.held.get(group, {})
-    return {
-        where: ManagerStoppedError(f"{ManagerKey(group, *where)} was stopped by a newer request")
-        for where in late
-        if where not in held
-    }
-
-
-def _chosen(client: Client[Answer], asked: Settle) -> list[ManagerKey]:
+def _chosen(client: Client, asked: Flush | Stop) -> list[ManagerKey]:
     if asked.group is None:
         return client.keys()
-    held = client.held.get(asked.group, {})
-    wanted = held if asked.partitions is None else [p for p in asked.partitions if p in held]
+    wanted = client.held.get(asked.group, {}) if asked.partitions is None else asked.partitions
     return [ManagerKey(asked.group, *where) for where in wanted]
 
 
 def _log_left(client: str, future: Future[dict[ManagerKey, StopResult]]) -> None:
     left = [result for result in future.get().values() if result.uncommitted is not None]
     if left:
-        reason = str(left[0].error or "the time was over")
+        reason = str(left[0].error)
         log.error("lapsed_uncommitted", client=client, partitions=len(left), error=reason)
-
-
-def _open_weight(answer: OpenAnswer) -> int:
-    return len(answer.managers)
-
-
-def _submit_weight(answer: SubmitAnswer) -> int:
-    return len(answer.refused) + len(answer.committed) + len(answer.uncommitted)
-
-
-def _settle_weight(answer: SettleAnswer) -> int:
-    return len(answer.committed) + len(answer.uncommitted)

@@ -1,27 +1,36 @@
-"""Whether the process lives and whether it is of use; names no groups."""
+"""Health: the service is ready while Kafka answers it; systemd is told how it stands."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import socket
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from actors import Future, PooledActor
+from offsetmgr.coordinator.explain import cause_of
+from offsetmgr.seldom import Seldom
 from offsetmgr.service.messages import ReadyAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
-    from actors import Clock
+    from actors import ActorSystem, Clock
     from offsetmgr.coordinator.base import Coordinator
 
 CHECK_INTERVAL_S: Final = 5.0
-"""How often Kafka is asked whether it is there."""
+"""Between two questions to Kafka."""
 
 CHECK_TIMEOUT_S: Final = 4.0
 
 READY_WINDOW_S: Final = 15.0
 """An answer counts this long: one lost packet makes nothing unready."""
+
+PINGS_PER_INTERVAL: Final = 3
+"""In the time that systemd allows: one that is late harms nothing."""
 
 log = structlog.get_logger("offsetmgr.health")
 
@@ -40,10 +49,11 @@ class Health:
         self._clock = clock
         self._draining = draining
         self._answered_s: float | None = None
-        self._trouble = "has not answered yet"
+        self._trouble = "not asked yet"
+        self._seldom = Seldom()
+        self._failed_checks = 0
 
     def ready(self) -> ReadyAnswer:
-        """What /readyz answers."""
         fresh = (
             self._answered_s is not None and self._clock.now() - self._answered_s <= READY_WINDOW_S
         )
@@ -56,16 +66,73 @@ class Health:
         failure = await self._coordinator.check(CHECK_TIMEOUT_S)
         if failure is None:
             if self._trouble:
-                log.info("kafka_reachable")
+                log.info("kafka_reachable", failed_checks=self._failed_checks)
             self._answered_s, self._trouble = self._clock.now(), ""
+            self._seldom = Seldom()
+            self._failed_checks = 0
             return
-        trouble = f"{failure.detail or failure.info.hint} ({failure.info.name})"
-        if trouble != self._trouble:
-            log.warning("kafka_unreachable", error=trouble, code=failure.info.name)
-        self._trouble = trouble
+        self._failed_checks += 1
+        self._trouble = f"{failure.detail or failure.info.hint} ({failure.info.name})"
+        if self._seldom.untold(cause_of(self._trouble), self._clock.now()) is not None:
+            log.warning("kafka_unreachable", error=self._trouble, code=failure.info.name)
 
     async def watch(self) -> None:
         """Ask for ever."""
         while True:
             await self.check()
             await asyncio.sleep(CHECK_INTERVAL_S)
+
+
+def notify(state: str) -> None:
+    """Send ``state``, such as ``READY=1``, to systemd (``Type=notify``), if it asked for that."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    if address.startswith("@"):  # the abstract namespace
+        address = "\0" + address[1:]
+    # Whoever listens there may be gone; that must not end the service.
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock,
+    ):
+        sock.setblocking(False)  # noqa: FBT003 -- the library's parameter
+        sock.sendto(state.encode(), address)
+
+
+class _Echo(PooledActor):
+    def on_receive(self, message: Future[None]) -> None:
+        message.set(None)
+
+
+@contextlib.asynccontextmanager
+async def watchdog(system: ActorSystem) -> AsyncIterator[None]:
+    """Tell systemd (``WatchdogSec``) while inside that the service lives, if it asked for that.
+
+    A ping goes from the event loop to the timers' thread, from there to an actor, and back, as a
+    commit does.  Where one of them hangs, there is no ping, and systemd restarts the service.
+    """
+    microseconds = os.environ.get("WATCHDOG_USEC", "")
+    ours = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+    if not ours or not microseconds.isdecimal() or int(microseconds) == 0:
+        yield
+        return
+    interval_s = int(microseconds) / 1e6 / PINGS_PER_INTERVAL
+    echo = system.spawn(_Echo, name="watchdog")
+
+    async def ping() -> None:
+        answer: Future[None] = Future()
+        system.timers.call_after(0.0, lambda: echo.try_tell(answer))
+        await answer
+        notify("WATCHDOG=1")
+
+    async def ping_for_ever() -> None:
+        while True:
+            await ping()
+            await asyncio.sleep(interval_s)
+
+    task = asyncio.create_task(ping_for_ever(), name="watchdog")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,17 +1,18 @@
-"""Logs: constant event names with keys; JSON where nobody looks, lines where somebody does.
+"""Logs: event names with keys; JSON, or lines for people on a terminal.
 
-Records of the standard library's loggers go the same way.  Control characters in names and values
-are escaped, since groups, topics and metadata come from others.  What cannot be written at once (a
-full disk, a closed pipe, a reader that stands still) is dropped and counted: commits go on.
+Control characters in names and values are escaped, since groups, topics and metadata come from
+others.  A log that cannot be written (a full disk, a reader that hangs) holds up no commit: a
+bounded number of records waits, the rest is dropped and counted, records of libraries before the
+service's own warnings.
 """
 
 from __future__ import annotations
 
-import io
 import logging
 import os
-import select
 import sys
+import threading
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import structlog
@@ -21,68 +22,66 @@ if TYPE_CHECKING:
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 
+QUEUED: Final = 10_000
+"""Records that may wait; of those below a warning, and of libraries, half as many."""
+
+FLUSH_TIMEOUT_S: Final = 1.0
+
 _LOUD_BELOW_WARNING: Final = ("uvicorn", "uvicorn.error", "uvicorn.asgi", "asyncio")
 """Libraries whose info lines repeat what the service says itself."""
 
+_OURS: Final = ("offsetmgr.", "actors.")
+_NOT_OURS: Final = "offsetmgr.librdkafka"
+"""The logger that librdkafka writes to."""
 
-class _CountingHandler(logging.StreamHandler[TextIO]):
-    """Writes records; counts those that could not be written instead of raising or waiting."""
 
-    dropped = 0
-    _cut = False
-    """The last record was written in part; the next one begins a line of its own."""
+class Logs(logging.Handler):
+    """Hands records to a thread that writes them, so that nobody waits for a reader of the log."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self.dropped = 0
+        """Records that could not be written."""
+        self._descriptor = stream.fileno()
+        # Not a Queue: a finalizer may log while this thread is in the middle of a put.
+        self._queue: SimpleQueue[str | threading.Event] = SimpleQueue()
+        threading.Thread(target=self._write_all, name="offsetmgr-log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record, or drop it."""
+        ours = record.name.startswith(_OURS) and record.name != _NOT_OURS
+        urgent = ours and record.levelno >= logging.WARNING
+        if self._queue.qsize() >= (QUEUED if urgent else QUEUED // 2):
+            self.dropped += 1
+            return
         try:
-            text = self.format(record) + self.terminator
-            try:
-                descriptor = self.stream.fileno()
-            except io.UnsupportedOperation:  # in memory, where nothing has to be waited for
-                self.stream.write(text)
-            else:
-                self._write(descriptor, text.encode(errors="backslashreplace"))
+            self._queue.put(f"{self.format(record)}\n")
         except Exception:  # noqa: BLE001 -- whatever it is, it must not reach who wanted to log
-            self.handleError(record)
+            self.dropped += 1
 
-    def _write(self, descriptor: int, line: bytes) -> None:
-        """Raise OSError rather than wait for a reader."""
-        writable = select.poll()
-        writable.register(descriptor, select.POLLOUT)
-        left = b"\n" + line if self._cut else line
-        while left:
-            # A pipe that is writable takes this much without waiting.
-            if not writable.poll(0):
-                raise BlockingIOError
-            left = left[os.write(descriptor, left[: select.PIPE_BUF]) :]
-            self._cut = bool(left)
+    def flush(self) -> None:
+        """Wait until all is written, but not for long; logging calls it when the process ends."""
+        written = threading.Event()
+        self._queue.put(written)
+        written.wait(FLUSH_TIMEOUT_S)
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- the library's name
-        """Drop the record."""
-        del record
-        self.dropped += 1
-
-
-class Logs:
-    """The process's logging as it was set up."""
-
-    def __init__(self, handler: _CountingHandler) -> None:
-        self._handler = handler
-
-    @property
-    def dropped(self) -> int:
-        """Records that could not be written."""
-        return self._handler.dropped
-
-    def set_level(self, level: str) -> None:
-        """One of ``LEVELS``."""
-        logging.getLogger().setLevel(level.upper())
+    def _write_all(self) -> None:
+        while True:
+            item = self._queue.get()
+            if isinstance(item, threading.Event):
+                item.set()
+                continue
+            # Past the stream's buffer, whose lock the interpreter needs when the process ends.
+            left = item.encode(errors="backslashreplace")
+            try:
+                while left:
+                    left = left[os.write(self._descriptor, left) :]
+            except OSError:  # a full disk, a closed pipe
+                self.dropped += 1
 
 
 def set_up(level: str, stream: TextIO | None = None) -> Logs:
     """Send all logs of the process to ``stream`` (standard error)."""
     target = sys.stderr if stream is None else stream
-    for_people = target.isatty()
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -104,27 +103,31 @@ def set_up(level: str, stream: TextIO | None = None) -> Logs:
     )
     last: list[structlog.typing.Processor] = (
         [structlog.dev.ConsoleRenderer()]
-        if for_people
+        if target.isatty()
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )
-    handler = _CountingHandler(target)
-    handler.setFormatter(
+    logs = Logs(target)
+    logs.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
         )
     )
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [logs]
     for name in _LOUD_BELOW_WARNING:
         logging.getLogger(name).setLevel(logging.WARNING)
-    logs = Logs(handler)
-    logs.set_level(level)
+    set_level(level)
     return logs
 
 
+def set_level(level: str) -> None:
+    """Log from ``level`` on, one of ``LEVELS``."""
+    logging.getLogger().setLevel(level.upper())
+
+
 def _escape(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Make control characters visible: nobody's metadata draws on an operator's terminal."""
+    # Nobody's metadata draws on an operator's terminal.
     del logger, method
     for key, value in event.items():
         if isinstance(value, str) and not value.isprintable():
@@ -133,5 +136,5 @@ def _escape(logger: Any, method: str, event: MutableMapping[str, Any]) -> Mutabl
 
 
 def visible(text: str) -> str:
-    """``text`` with unprintable characters as escapes."""
+    """Return ``text`` with unprintable characters as escapes."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

@@ -15,6 +15,7 @@ from offsetmgr.types import (
     MAX_INT32,
     MAX_METADATA_CHARS,
     MAX_OFFSET,
+    MAX_PARTITION,
     MAX_TOPIC_CHARS,
 )
 
@@ -38,8 +39,9 @@ Metadata = Annotated[str, Meta(extra_json_schema={"maxLength": MAX_METADATA_CHAR
 # float above 1 and below 0: so every fraction and exponent is refused while it is decoded.
 _NoFloat = Annotated[float, Meta(gt=1, lt=0)]
 _Int32 = Annotated[int, Meta(ge=0, le=MAX_INT32)]
+_Number = Annotated[int, Meta(ge=0, le=MAX_PARTITION)]
 _Int64 = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
-Partition = Annotated[_Int32 | _NoFloat, Meta(extra_json_schema=_integer(MAX_INT32))]
+Partition = Annotated[_Number | _NoFloat, Meta(extra_json_schema=_integer(MAX_PARTITION))]
 Offset = Annotated[
     _Int64 | _NoFloat,
     Meta(
@@ -55,6 +57,16 @@ Timeout = Annotated[
         gt=0,
         le=MAX_TIMEOUT_S,
         description="How long the service may wait for Kafka before it answers, in seconds.",
+    ),
+]
+
+Version = Annotated[
+    _Int64 | _NoFloat | None,
+    Meta(
+        description="Rises with each change that an incarnation of the client asks for. One that "
+        "is not higher than what was seen of the partition has no effect; null stands for the "
+        "newest.",
+        extra_json_schema=_integer(MAX_OFFSET, nullable=True),
     ),
 ]
 
@@ -74,11 +86,19 @@ class PartitionRef(Request, frozen=True, gc=False):
     partition: Partition
 
 
+class OpenEntry(Request, frozen=True, gc=False):
+    """A partition that the client wants a manager for."""
+
+    topic: Topic
+    partition: Partition
+    version: Version = None
+
+
 class OpenRequest(Request, frozen=True):
     """Partitions of one group that the client wants managers for."""
 
     group: Group
-    partitions: list[PartitionRef]
+    partitions: list[OpenEntry]
 
 
 class SubmitEntry(Request, frozen=True, gc=False):
@@ -92,6 +112,7 @@ class SubmitEntry(Request, frozen=True, gc=False):
     rewind: Annotated[
         bool, Meta(description="Take the offset although it is lower than before.")
     ] = False
+    version: Version = None
 
 
 class SubmitRequest(Request, frozen=True):
@@ -105,12 +126,18 @@ class SubmitRequest(Request, frozen=True):
     timeout_s: Timeout = DEFAULT_TIMEOUT_S
 
 
-class SettleRequest(Request, frozen=True):
-    """Which of the client's managers to flush or stop; all of them where nothing is named."""
+class FlushRequest(Request, frozen=True):
+    """Which of the client's managers to flush; all of them where nothing is named."""
 
     group: Group | None = None
     partitions: list[PartitionRef] | None = None
     timeout_s: Timeout = DEFAULT_TIMEOUT_S
+
+
+class StopRequest(FlushRequest, frozen=True):
+    """Which of the client's managers to stop; those with a newer version go on."""
+
+    version: Version = None
 
 
 class HeartbeatRequest(Request, frozen=True):
@@ -126,6 +153,9 @@ class ErrorBody(Struct, frozen=True, omit_defaults=True):
     value: Annotated[str | None, Meta(description="The bad value, escaped and cut.")] = None
     fix: str | None = None
     owner: Annotated[str | None, Meta(description="Who holds the manager.")] = None
+    lease_left_s: Annotated[
+        float | None, Meta(description="Until the owner's lease ends, if it stays silent.")
+    ] = None
     kafka_code: Annotated[int | None, Meta(description="Kafka's error code.")] = None
     retriable: Annotated[bool | None, Meta(description="The service tries again itself.")] = None
     scope: str | None = None
@@ -175,7 +205,7 @@ class GroupOffsetEntry(Struct, frozen=True):
 
 
 class ManagerState(Struct, frozen=True):
-    """Whether the client now has a manager for the partition."""
+    """True if the client now has a manager for the partition."""
 
     topic: str
     partition: int
@@ -226,7 +256,7 @@ class GroupUncommitted(Struct, frozen=True):
     error: ErrorBody | None
 
 
-class SettleAnswer(Struct, frozen=True):
+class FlushAnswer(Struct, frozen=True):
     """What a flush or a stop ended with."""
 
     committed: list[GroupOffsetEntry]
@@ -333,7 +363,7 @@ class LiveAnswer(Struct, frozen=True):
 
 
 class ReadyAnswer(Struct, frozen=True):
-    """Whether requests are of use now; names no groups."""
+    """True if requests are of use now; names no groups."""
 
     ready: bool
     draining: bool

@@ -1,20 +1,15 @@
-"""Prometheus metrics: counted where it is rare, read from snapshots where it is not.
+"""Prometheus metrics: counted where it is rare, read from the managers' status where it is not.
 
-A submit costs nothing here.  Offsets, dirty flags and regressions are read from the managers when
-somebody scrapes, so the series of a stopped manager are gone with it.
+A submit costs nothing here.  Offsets, dirty flags and regressions are read when somebody scrapes,
+so the series of a stopped manager are gone with it.
 """
 
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Histogram,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
@@ -37,30 +32,44 @@ _BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10
 _LABELS: Final = ("cluster_name", "group", "topic", "partition")
 
 
+class Source(NamedTuple):
+    """Where the page reads what is not counted."""
+
+    managers: Callable[[], Sequence[ManagerHandle]]
+    clients: Callable[[], int]
+    streams: Callable[[], int]
+    dropped_logs: Callable[[], int]
+    fence: Callable[[], FenceCounts]
+    clock: Clock
+    wall: Callable[[], float]
+    """Seconds since 1970."""
+
+
 class Metrics:
     """Counters fed by the managers' reports, and the page that shows everything."""
 
     def __init__(self, cluster_name: str, version: str) -> None:
         self._cluster_name = cluster_name
+        self._version = version
         self._registry = CollectorRegistry()
         self._lock = Lock()
-        self._commits = Counter(
-            "offsetmgr_commits",
-            "Offsets that Kafka was asked to commit, by result.",
-            ("cluster_name", "result"),
-            registry=self._registry,
+        self._source: Source | None = None
+
+        def counter(name: str, text: str, label: str) -> Counter:
+            return Counter(name, text, ("cluster_name", label), registry=self._registry)
+
+        self._commits = counter(
+            "offsetmgr_commits", "Offsets that Kafka was asked to commit, by result.", "result"
         )
-        self._errors = Counter(
+        self._errors = counter(
             "offsetmgr_commit_errors",
             "Failed commits of single partitions, by Kafka's code.",
-            ("cluster_name", "code"),
-            registry=self._registry,
+            "code",
         )
-        self._notices = Counter(
+        self._notices = counter(
             "offsetmgr_offset_notices",
             "Committed offsets that were found not to be as they should, by code.",
-            ("cluster_name", "code"),
-            registry=self._registry,
+            "code",
         )
         self._durations = Histogram(
             "offsetmgr_commit_duration_seconds",
@@ -73,11 +82,6 @@ class Metrics:
         for result in ("committed", "failed"):
             self._commits.labels(cluster_name, result)
         self._durations.labels(cluster_name)
-        info = GaugeMetricFamily(
-            "offsetmgr_build_info", "Version of the service.", labels=("version",)
-        )
-        info.add_metric((version,), 1)
-        self._info = info
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
         GCCollector(registry=self._registry)
@@ -85,14 +89,14 @@ class Metrics:
     def requested(
         self, kind: Literal["commit", "fetch"], partitions: int, failures: int, duration_s: float
     ) -> None:
-        """A request to Kafka was answered; for any thread."""
+        """Count an answered request to Kafka; for any thread."""
         if kind == "commit":
             self._commits.labels(self._cluster_name, "committed").inc(partitions - failures)
             self._commits.labels(self._cluster_name, "failed").inc(failures)
             self._durations.labels(self._cluster_name).observe(duration_s)
 
     def failed(self, error: OffsetManagerError) -> None:
-        """A commit failed, or a committed offset is not as it should be; for any thread."""
+        """Count a failed commit or a notice; for any thread."""
         if isinstance(error, OffsetCommitError):
             self._errors.labels(self._cluster_name, error.code).inc()
         elif isinstance(error, OffsetNoticeError):
@@ -100,93 +104,68 @@ class Metrics:
 
     def watch(self, source: Source) -> None:
         """Show ``source`` on the page."""
-        self._registry.register(_Collector(self._cluster_name, source, self._info))
+        self._source = source
+        self._registry.register(self)
 
     def page(self) -> bytes:
-        """The page in Prometheus' text format; takes long with many managers, for any thread."""
+        """Return the page in Prometheus' text format; slow with many managers, for any thread."""
         with self._lock:  # two scrapes at once would only slow each other down
             return generate_latest(self._registry)
 
-
-class Source:
-    """Where the page reads what is not counted."""
-
-    def __init__(
-        self,
-        managers: Callable[[], Sequence[ManagerHandle]],
-        clients: Callable[[], int],
-        streams: Callable[[], int],
-        dropped_logs: Callable[[], int],
-        fence: Callable[[], FenceCounts],
-        clock: Clock,
-        wall: Callable[[], float],
-    ) -> None:
-        """``wall`` is the wall clock in seconds since 1970; ``clock`` that of the managers."""
-        self.managers = managers
-        self.clients = clients
-        self.streams = streams
-        self.dropped_logs = dropped_logs
-        self.fence = fence
-        self.clock = clock
-        self.wall = wall
-
-
-class _Collector:
-    """Reads the managers' snapshots for one scrape."""
-
-    def __init__(self, cluster_name: str, source: Source, info: Metric) -> None:
-        self._cluster_name = cluster_name
-        self._source = source
-        self._info = info
-
     def describe(self) -> Iterable[Metric]:
-        """Nothing: asked at registration, when the managers are of no interest."""
+        """Return nothing: prometheus_client asks at registration, when there is no manager."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """All families that are read rather than counted."""
+        """Return what is read and not counted; prometheus_client calls it for each page."""
         source = self._source
+        if source is None:
+            return
         managers = source.managers()
-        yield self._info
-        yield _single("offsetmgr_managers", "Live offset managers.", len(managers))
-        yield _single("offsetmgr_clients", "Clients whose lease has not lapsed.", source.clients())
-        yield _single("offsetmgr_event_streams", "Open event streams.", source.streams())
         held, fenced = source.fence()
-        yield _single("offsetmgr_held_groups", "Groups kept by the fence.", held)
-        yield _single("offsetmgr_fenced_groups", "Groups lost to another service.", fenced)
-        lost = CounterMetricFamily(
-            "offsetmgr_dropped_log_records", "Log records that could not be written."
+        info = GaugeMetricFamily(
+            "offsetmgr_build_info", "Version of the service.", labels=("version",)
         )
-        lost.add_metric((), source.dropped_logs())
-        yield lost
-        yield from self._partitions(managers)
+        info.add_metric((self._version,), 1)
+        yield info
+        for name, text, value in (
+            ("offsetmgr_managers", "Live offset managers.", len(managers)),
+            ("offsetmgr_clients", "Clients whose lease has not lapsed.", source.clients()),
+            ("offsetmgr_event_streams", "Open event streams.", source.streams()),
+            ("offsetmgr_held_groups", "Groups kept by the fence.", held),
+            ("offsetmgr_fenced_groups", "Groups lost to another service.", fenced),
+        ):
+            yield GaugeMetricFamily(name, text, value)
+        yield CounterMetricFamily(
+            "offsetmgr_dropped_log_records",
+            "Log records that could not be written.",
+            source.dropped_logs(),
+        )
+        yield from self._partitions(managers, source.wall() - source.clock.now())
 
-    def _partitions(self, managers: Sequence[ManagerHandle]) -> Iterable[Metric]:
-        submitted = GaugeMetricFamily(
-            "offsetmgr_submitted_offset", "Newest submitted offset.", labels=_LABELS
+    def _partitions(
+        self, managers: Sequence[ManagerHandle], clock_to_wall_s: float
+    ) -> Iterable[Metric]:
+        def gauge(name: str, text: str, *more: str) -> GaugeMetricFamily:
+            return GaugeMetricFamily(f"offsetmgr_{name}", text, labels=(*_LABELS, *more))
+
+        submitted = gauge("submitted_offset", "Newest submitted offset.")
+        committed = gauge("committed_offset", "Last offset known to be committed.")
+        dirty = gauge(
+            "uncommitted", "1 where the newest submitted offset is not known to be committed."
         )
-        committed = GaugeMetricFamily(
-            "offsetmgr_committed_offset", "Last offset known to be committed.", labels=_LABELS
-        )
-        dirty = GaugeMetricFamily(
-            "offsetmgr_uncommitted",
-            "1 where the newest submitted offset is not known to be committed.",
-            labels=_LABELS,
-        )
-        failing = GaugeMetricFamily(
-            "offsetmgr_failing",
+        failing = gauge(
+            "failing",
             "1 where the last request of the partition failed, with Kafka's code.",
-            labels=(*_LABELS, "code"),
+            "code",
         )
-        at = GaugeMetricFamily(
-            "offsetmgr_last_commit_timestamp_seconds",
+        at = gauge(
+            "last_commit_timestamp_seconds",
             "When Kafka last acknowledged a commit, in seconds since 1970.",
-            labels=_LABELS,
         )
         regressions = CounterMetricFamily(
             "offsetmgr_regressions", "Lower offsets that were refused.", labels=_LABELS
         )
-        behind_s = self._source.wall() - self._source.clock.now()
         for handle in managers:
             key, status = handle.key, handle.status()
             labels = (self._cluster_name, key.group, key.topic, str(key.partition))
@@ -195,15 +174,9 @@ class _Collector:
             if status.committed is not None:
                 committed.add_metric(labels, status.committed.offset)
             if status.committed_at is not None:
-                at.add_metric(labels, status.committed_at + behind_s)
+                at.add_metric(labels, status.committed_at + clock_to_wall_s)
             dirty.add_metric(labels, status.dirty)
             if isinstance(status.last_error, CoordinatorError):
                 failing.add_metric((*labels, status.last_error.code), 1)
             regressions.add_metric(labels, status.regressions)
         return submitted, committed, at, dirty, failing, regressions
-
-
-def _single(name: str, help_text: str, value: float) -> Metric:
-    family = GaugeMetricFamily(name, help_text)
-    family.add_metric((), value)
-    return family

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import heapq
+import math
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -12,6 +13,7 @@ import msgspec
 
 from actors import Future, MailboxClosed
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError
+from offsetmgr.service.errors import KafkaFailedError, failure_body
 from offsetmgr.service.messages import (
     InitialOffset,
     InitialOffsetsAnswer,
@@ -23,8 +25,7 @@ from offsetmgr.service.messages import (
     TopicsAnswer,
     TopicState,
 )
-from offsetmgr.service.problems import KafkaFailedError, failure_body
-from offsetmgr.service.render import body_or_none, entry, value_or_none
+from offsetmgr.service.serialisation import body_or_none, entry, value_or_none
 from offsetmgr.types import ManagerKey
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Filter(NamedTuple):
     partition: int | None = None
 
     def takes(self, handle: ManagerHandle) -> bool:
-        """Whether ``handle`` is meant."""
+        """True if ``handle`` is meant."""
         key = handle.key
         return (
             (self.group is None or key.group == self.group)
@@ -68,7 +69,7 @@ class Reads:
     def __init__(
         self, factory: Factory, coordinator: Coordinator, timers: Timers, request_timeout_s: float
     ) -> None:
-        """``request_timeout_s`` is how long Kafka has to answer."""
+        """``request_timeout_s`` is how long Kafka has to answer at most."""
         self._factory = factory
         self._coordinator = coordinator
         self._timers = timers
@@ -120,15 +121,18 @@ class Reads:
             for remove in removers:
                 remove()
 
-    async def committed(self, group: str, topics: Sequence[str]) -> OffsetsAnswer:
+    async def committed(
+        self, group: str, topics: Sequence[str], timeout_s: float = math.inf
+    ) -> OffsetsAnswer:
         """What Kafka says is committed now.  Raises KafkaFailedError."""
-        result = await self._coordinator.fetch(group, None, self._request_timeout_s)
+        timeout_s = min(timeout_s, self._request_timeout_s)
+        result = await self._coordinator.fetch(group, None, timeout_s)
         what = f"fetch of the committed offsets of group {group!r}"
         if result.group_failure is not None:
-            raise KafkaFailedError(what, result.group_failure)
+            raise KafkaFailedError(what, result.group_failure, timeout_s)
         for where, failure in result.failures.items():
             if not topics or where.topic in topics:
-                raise KafkaFailedError(f"{what}, partition {where}", failure)
+                raise KafkaFailedError(f"{what}, partition {where}", failure, timeout_s)
         return OffsetsAnswer(
             group,
             [
@@ -139,19 +143,24 @@ class Reads:
         )
 
     async def topics(
-        self, names: Sequence[str], at_ms: int | None, *, stable: bool
+        self,
+        names: Sequence[str],
+        at_ms: int | None,
+        timeout_s: float = math.inf,
+        *,
+        stable: bool,
     ) -> TopicsAnswer:
         """Partitions of topics, the ends of their logs, and their offsets at a time."""
-        logs = await self._coordinator.topic_logs(
-            names, self._request_timeout_s, at_ms, stable=stable
-        )
-        return TopicsAnswer([_topic(name, logs[name]) for name in names])
+        timeout_s = min(timeout_s, self._request_timeout_s)
+        logs = await self._coordinator.topic_logs(names, timeout_s, at_ms, stable=stable)
+        return TopicsAnswer([_topic(name, logs[name], timeout_s) for name in names])
 
-    async def topic_names(self) -> TopicNamesAnswer:
+    async def topic_names(self, timeout_s: float = math.inf) -> TopicNamesAnswer:
         """The topics of the cluster.  Raises KafkaFailedError."""
-        found = await self._coordinator.topic_names(self._request_timeout_s)
+        timeout_s = min(timeout_s, self._request_timeout_s)
+        found = await self._coordinator.topic_names(timeout_s)
         if found.failure is not None:
-            raise KafkaFailedError("list of the topics", found.failure)
+            raise KafkaFailedError("list of the topics", found.failure, timeout_s)
         return TopicNamesAnswer(list(found.names))
 
 
@@ -166,8 +175,10 @@ def read_cursor(text: str) -> ManagerKey:
         padded = text + "=" * (-len(text) % 4)
         return ManagerKey(*_CURSOR.decode(base64.urlsafe_b64decode(padded)))
     except ValueError:  # of the encoding, of UTF-8 or of the JSON
-        fix = "give `next` of the page before as it was"
-        raise InvalidValueError("after", text, "is no cursor of this service", fix) from None
+        fix = "give `next` of the previous page unchanged"
+        raise InvalidValueError(
+            "query.after", text, "is not a cursor of this service", fix
+        ) from None
 
 
 def _view(handle: ManagerHandle) -> ManagerView:
@@ -199,14 +210,14 @@ def _initial(handle: ManagerHandle) -> InitialOffset:
     return InitialOffset(topic, partition, known=False, committed=None, error=body_or_none(error))
 
 
-def _topic(name: str, log: TopicLog) -> TopicState:
-    error = None if log.failure is None else failure_body(log.failure)
-    ends = [_ends(number, each) for number, each in sorted(log.partitions.items())]
+def _topic(name: str, log: TopicLog, timeout_s: float) -> TopicState:
+    error = None if log.failure is None else failure_body(log.failure, timeout_s)
+    ends = [_ends(number, each, timeout_s) for number, each in sorted(log.partitions.items())]
     return TopicState(name, error, ends)
 
 
-def _ends(number: int, log: PartitionLog) -> PartitionEnds:
-    error = None if log.failure is None else failure_body(log.failure)
+def _ends(number: int, log: PartitionLog, timeout_s: float) -> PartitionEnds:
+    error = None if log.failure is None else failure_body(log.failure, timeout_s)
     return PartitionEnds(
         number,
         log.log_start_offset,

@@ -1,34 +1,30 @@
-"""Who the clients are, what each of them owns, and which request is newer; pure bookkeeping.
+"""The clients of the service: what each owns, and the newest version seen of each partition.
 
-Nothing here waits, reads a clock or talks to a manager: ``now`` is handed in, and what has to be
-spawned or stopped is the answer.  One thread (the service's) changes a registry; ``owner`` may be
-asked from any.
+Pure bookkeeping: nothing waits, reads a clock or talks to a manager.  One thread (the service's)
+changes a registry; ``owner`` may be asked from any.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from offsetmgr.errors import ClientFencedError, OverloadedError
 from offsetmgr.types import ManagerKey, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 _T = TypeVar("_T")
 _K = TypeVar("_K")
 
-ANSWERS_KEPT: Final = 16
-"""Answers repeated to a client that sends a request again."""
-
-ANSWER_ENTRIES_KEPT: Final = 20_000
-"""Entries in all kept answers of a client but the newest: a limit on their memory."""
-
-RELEASED_KEPT: Final = 10_000
-"""Managers a client has given back whose last sequence is remembered."""
+STOPS_KEPT: Final = 10_000
+"""Partitions of a client whose last stop is remembered, so that no late request undoes it."""
 
 FENCES_KEPT: Final = 10_000
 """Names of gone clients whose incarnation is remembered."""
+
+NEVER: Final = -1
+"""Lower than any version."""
 
 
 class Caller(NamedTuple):
@@ -37,40 +33,9 @@ class Caller(NamedTuple):
     name: str
     incarnation: int = 0
     """Larger is newer: a restarted client takes over from the one before."""
-    sequence: int | None = None
-    """Rises with each request that changes something; None stands for the newest."""
 
 
-class Answers(Generic[_T]):
-    """The answers of the last requests, by sequence."""
-
-    def __init__(self) -> None:
-        self._answers: dict[int, tuple[_T, int]] = {}
-
-    def get(self, sequence: int) -> _T | None:
-        """The answer to ``sequence``, which may still be under way."""
-        found = self._answers.get(sequence)
-        return None if found is None else found[0]
-
-    def put(self, sequence: int, answer: _T, entries: int = 0) -> None:
-        """Keep ``answer``; older ones make room, by number and by the ``entries`` they hold."""
-        self._answers[sequence] = (answer, entries)
-        older = sorted(self._answers)[:-1]
-        room = ANSWER_ENTRIES_KEPT
-        for number, each in enumerate(reversed(older), start=1):
-            room -= self._answers[each][1]
-            if number >= ANSWERS_KEPT or room < 0:
-                del self._answers[each]
-
-    def drop(self, sequence: int) -> None:
-        """Forget an answer: the request had no effect and may be sent again."""
-        self._answers.pop(sequence, None)
-
-    def __len__(self) -> int:
-        return len(self._answers)
-
-
-class Client(Generic[_T]):
+class Client:
     """One name, its newest incarnation, and what it owns."""
 
     def __init__(self, name: str, incarnation: int) -> None:
@@ -78,62 +43,74 @@ class Client(Generic[_T]):
         self.incarnation = incarnation
         self.renewed_s = 0.0
         self.under_way = 0
-        """Requests of this incarnation that have no answer yet: till then it is not silent."""
-        self.highest = -1
-        """Highest sequence seen."""
+        """Requests of this incarnation that have no answer yet; the lease does not lapse then."""
+        self.newest = NEVER
+        """The highest version seen."""
         self.held: dict[str, dict[TopicPartition, int]] = {}
-        """Its managers by group, each with the last sequence that touched it."""
-        self.released: dict[ManagerKey, int] = {}
-        """Managers it gave back, with the sequence that did it."""
-        self.answers: Answers[_T] = Answers()
+        """Its managers by group, each with the highest version seen."""
+        self.stopped: dict[ManagerKey, int] = {}
+        """The versions of the last stops."""
+        self.stopped_all = NEVER
+        """The version of the last stop of everything."""
 
     def keys(self) -> list[ManagerKey]:
-        """Everything it owns."""
+        """Return all that it owns."""
         return [ManagerKey(group, *where) for group, held in self.held.items() for where in held]
 
     def succeed(self, incarnation: int) -> None:
-        """A newer incarnation takes over: same managers, sequences from the start."""
+        """Hand all managers to a newer incarnation, whose versions begin anew."""
         self.incarnation = incarnation
         self.under_way = 0
-        self.highest = -1
-        self.released.clear()
-        self.answers = Answers()
+        self.newest = self.stopped_all = NEVER
+        self.stopped.clear()
         for held in self.held.values():
             for where in held:
-                held[where] = -1
+                held[where] = NEVER
+
+    def version(self, given: int | None) -> int:
+        """Return ``given``; where there is none, the request is newer than all before."""
+        version = self.newest + 1 if given is None else given
+        self.newest = max(self.newest, version)
+        return version
+
+    def versions(self, given: Mapping[_T, int | None]) -> dict[_T, int]:
+        """Return ``version`` of each."""
+        return {each: self.version(number) for each, number in given.items()}
 
     def begin(self) -> None:
-        """A request of this incarnation is under way."""
+        """Count a request of this incarnation."""
         self.under_way += 1
 
     def end(self, incarnation: int, now: float) -> None:
-        """A request of ``incarnation`` is over: renew the lease, unless a newer one has it."""
+        """Renew the lease at the end of a request, unless a newer incarnation has it."""
         if incarnation == self.incarnation:
             self.under_way -= 1
             self.renewed_s = now
 
 
 class Sorting(NamedTuple):
-    """Partitions of a request by what stands against or for them."""
+    """The partitions of a request by what stands against or for them."""
 
     mine: list[TopicPartition]
     new: list[TopicPartition]
     """Nobody's."""
     late: list[TopicPartition]
-    """Touched by a newer request already: nothing is to be done."""
+    """Seen in this version or a newer one: nothing is to be done."""
+    stopped: list[TopicPartition]
+    """Stopped by a newer request."""
     foreign: dict[TopicPartition, str]
     """Another client's, with its name."""
 
 
-class Registry(Generic[_T]):
-    """All clients.  ``_T`` is whatever stands for an answer."""
+class Registry:
+    """All clients."""
 
     def __init__(self, *, lease_s: float, clients: int, managers: int) -> None:
         """``clients`` and ``managers`` are how many there may be."""
         self.lease_s = lease_s
         self._client_limit = clients
         self._manager_limit = managers
-        self._clients: dict[str, Client[_T]] = {}
+        self._clients: dict[str, Client] = {}
         self._owners: dict[str, dict[TopicPartition, str]] = {}
         self._fences: dict[str, int] = {}
         self._managers = 0
@@ -153,12 +130,19 @@ class Registry(Generic[_T]):
         owners = self._owners.get(key.group)
         return None if owners is None else owners.get(key.topic_partition)
 
+    def lease_left_s(self, name: str, now: float) -> float:
+        """Seconds until the client of that name loses what it owns, if it stays silent."""
+        client = self._clients.get(name)
+        if client is None:
+            return 0.0
+        return self.lease_s if client.under_way else client.renewed_s + self.lease_s - now
+
     def held(self, name: str) -> list[ManagerKey]:
         """What the client of that name owns."""
         client = self._clients.get(name)
         return [] if client is None else client.keys()
 
-    def renew(self, caller: Caller, now: float) -> Client[_T] | None:
+    def renew(self, caller: Caller, now: float) -> Client | None:
         """A request that changes nothing: renew the lease of a known client, which it returns.
 
         Raises ClientFencedError.
@@ -170,7 +154,7 @@ class Registry(Generic[_T]):
         client.renewed_s = now
         return client
 
-    def enter(self, caller: Caller, now: float) -> Client[_T]:
+    def enter(self, caller: Caller, now: float) -> Client:
         """A request that changes something: its client, new or renewed.
 
         A newer incarnation takes over.  Raises ClientFencedError, OverloadedError.
@@ -182,11 +166,9 @@ class Registry(Generic[_T]):
         elif client.incarnation < caller.incarnation:
             client.succeed(caller.incarnation)
         client.renewed_s = now
-        if caller.sequence is not None:
-            client.highest = max(client.highest, caller.sequence)
         return client
 
-    def _admit(self, caller: Caller) -> Client[_T]:
+    def _admit(self, caller: Caller) -> Client:
         if len(self._clients) >= self._client_limit:
             raise OverloadedError(
                 f"the service has {self._client_limit} clients, its limit (limits.clients); "
@@ -206,40 +188,33 @@ class Registry(Generic[_T]):
                 "incarnation is the time of the start"
             )
 
-    def sort(
-        self, client: Client[_T], group: str, partitions: Iterable[TopicPartition], sequence: int
-    ) -> Sorting:
-        """Who owns ``partitions``, and for which of them ``sequence`` comes too late."""
-        sorting = Sorting([], [], [], {})
+    def sort(self, client: Client, group: str, versions: Mapping[TopicPartition, int]) -> Sorting:
+        """Return who owns each partition, and for which the version comes too late."""
+        sorting = Sorting([], [], [], [], {})
         mine = client.held.get(group, {})
         owners = self._owners.get(group, {})
-        for where in partitions:
-            last = mine.get(where)
-            if last is not None:
-                (sorting.mine if last <= sequence else sorting.late).append(where)
+        for where, version in versions.items():
+            seen = mine.get(where)
+            if seen is not None:
+                (sorting.mine if seen < version else sorting.late).append(where)
+            elif client.stopped.get(ManagerKey(group, *where), client.stopped_all) >= version:
+                sorting.stopped.append(where)
             elif where in owners:
                 sorting.foreign[where] = owners[where]
-            elif client.released.get(ManagerKey(group, *where), -1) > sequence:
-                sorting.late.append(where)
             else:
                 sorting.new.append(where)
         return sorting
 
-    def touch_known(
-        self, client: Client[_T], group: str, partitions: Iterable[TopicPartition], sequence: int
-    ) -> bool:
-        """Sort and touch in one go what the client holds, where no newer request came before.
+    def are_newer(self, client: Client, group: str, versions: Mapping[TopicPartition, int]) -> bool:
+        """Return True if the client owns all partitions, and each version is higher than before.
 
-        False, with nothing done, where each has to be looked at.  This is nearly every submit, so
-        nothing here runs once for each partition but what the interpreter does in C.
+        This is nearly every submit, so nothing here runs once for each partition but what the
+        interpreter does in C.
         """
         held = client.held.get(group)
-        if held is None or sequence < client.highest:
+        if held is None or not all(map(held.__contains__, versions)):
             return False
-        if not all(map(held.__contains__, partitions)):
-            return False
-        held.update(dict.fromkeys(partitions, sequence))
-        return True
+        return all(map(int.__lt__, map(held.__getitem__, versions), versions.values()))
 
     def check_room(self, managers: int, leaving: int) -> None:
         """Raise OverloadedError where ``managers`` more are too many.
@@ -253,36 +228,49 @@ class Registry(Generic[_T]):
                 f"(limits.managers); {wait}stop some, or raise it"
             )
 
-    def touch(
-        self, client: Client[_T], group: str, partitions: Iterable[TopicPartition], sequence: int
-    ) -> None:
-        """``client`` owns ``partitions`` from now on, as of ``sequence``."""
+    def own(self, client: Client, group: str, versions: Mapping[TopicPartition, int]) -> None:
+        """Enter that ``client`` owns the partitions, and that these versions were taken."""
         held = client.held.setdefault(group, {})
         owners = self._owners.setdefault(group, {})
-        for where in partitions:
+        for where in versions:
             if where not in held:
                 owners[where] = client.name
                 self._managers += 1
-                client.released.pop(ManagerKey(group, *where), None)
-            held[where] = sequence
+                client.stopped.pop(ManagerKey(group, *where), None)
+        held.update(versions)
         _prune(client.held, group)
         _prune(self._owners, group)
 
-    def release(self, client: Client[_T], keys: Iterable[ManagerKey], sequence: int) -> None:
-        """``client`` gives ``keys`` back, as of ``sequence``."""
+    def stop(self, client: Client, keys: Iterable[ManagerKey], version: int) -> list[ManagerKey]:
+        """Take ``keys`` from ``client``; return those that it owned and did not touch since.
+
+        No request with a lower version gives them back to it.
+        """
+        stopped = []
         for key in keys:
-            held = client.held.get(key.group, {})
-            if held.pop(key.topic_partition, None) is None:
+            seen = client.held.get(key.group, {}).get(key.topic_partition, NEVER)
+            if seen > version:
+                continue
+            if self.disown(client, [key]):
+                stopped.append(key)
+            client.stopped[key] = max(version, client.stopped.pop(key, NEVER))
+        _bound(client.stopped, STOPS_KEPT)
+        return stopped
+
+    def disown(self, client: Client, keys: Iterable[ManagerKey]) -> bool:
+        """Take ``keys`` from ``client``; return True if it owned one."""
+        before = self._managers
+        for key in keys:
+            if client.held.get(key.group, {}).pop(key.topic_partition, None) is None:
                 continue
             del self._owners[key.group][key.topic_partition]
             self._managers -= 1
-            client.released[key] = sequence
             _prune(client.held, key.group)
             _prune(self._owners, key.group)
-        _bound(client.released, RELEASED_KEPT)
+        return self._managers < before
 
     def lapse(self, now: float) -> list[tuple[str, list[ManagerKey]]]:
-        """Forget clients that were silent for a lease; their names and what they owned."""
+        """Forget clients that were silent for a lease; return their names and what they owned."""
         silent = [
             each
             for each in self._clients.values()
@@ -291,7 +279,7 @@ class Registry(Generic[_T]):
         lapsed = []
         for client in silent:
             keys = client.keys()
-            self.release(client, keys, client.highest)
+            self.disown(client, keys)
             del self._clients[client.name]
             self._fences.pop(client.name, None)
             self._fences[client.name] = client.incarnation

@@ -1,6 +1,9 @@
 """Settings of the service: TOML < environment < flags, checked before anything is opened.
 
-Every error names the setting, where it came from, its value and the fix.
+Every error names the setting, where it came from, its value and the fix, and shows no secret.
+
+Of librdkafka's settings only those on a list may be given, since some load code
+(``plugin.library.paths``, ``ssl.engine.location``) or run commands (``sasl.kerberos.kinit.cmd``).
 """
 
 from __future__ import annotations
@@ -10,13 +13,11 @@ import re
 import sys
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from offsetmgr.config import CHOICES, LARGEST, MAY_BE_ZERO, CommitSettings, is_number
-from offsetmgr.coordinator.fence.finder import brokers_of
-from offsetmgr.coordinator.fence.security import security_of
+from offsetmgr.config import LARGEST, MAY_BE_ZERO, CommitSettings, is_number
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.service.kafka_settings import KafkaSettings, check_kafka, env_keys, flatten
+from offsetmgr.service.errors import MissingError, WrongValueError
 from offsetmgr.service.listen import TcpAddress, UnixAddress, check_listen
 from offsetmgr.service.logs import LEVELS
 
@@ -26,47 +27,143 @@ else:  # pragma: no cover -- the same library under its older name
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-_T = TypeVar("_T")
+Found: TypeAlias = "dict[str, tuple[object, str]]"
+"""Dotted names with value and source; later sources replace earlier ones."""
 
 ENV_PREFIX: Final = "OFFSETMGR_"
-CONFIG_BYTES: Final = 1_048_576
-"""A larger file is no configuration but a mistake."""
+CONFIG_BYTES: Final = 65_536
+"""A larger file is no configuration but a mistake; the same for a secret."""
 
-CONFIG_LINE_DOTS: Final = 2_000
-"""In one line, a list of brokers included.  tomllib takes time as the square of a name's parts."""
+SHORTEST_SESSION_S: Final = 6
+"""A broker's default for ``group.min.session.timeout.ms``."""
 
+LONGEST_SESSION_S: Final = 300
+"""librdkafka's default for ``max.poll.interval.ms``, which must not be less."""
+
+DEFAULT_LISTEN: Final = TcpAddress("127.0.0.1", 8741)
+
+MASK: Final = "***"
+_SECRET_NAME: Final = re.compile(
+    r"pass(word|wd|phrase)|secret|key|token|jaas|credential|oauthbearer\.(config|extensions)",
+    re.IGNORECASE,
+)
 _NOT_SETTINGS: Final = re.compile(
     # The path of the configuration, the cache of the local Kafka, where `spark reconcile` finds the
     # service, and what Kubernetes adds for a Service whose name begins like ours.
     r"CONFIG|CACHE|SERVICE|PORT|PORT_.+|.+_PORT|.+_PORT_.+|(.+_)?SERVICE_(HOST|PORT)(_.+)?"
 )
 
+SECRET: Final = frozenset(
+    {
+        "sasl.oauthbearer.client.secret",
+        "sasl.password",
+        "ssl.key.password",
+        "ssl.key.pem",
+        "ssl.keystore.password",
+    }
+)
+"""Each may come from a file, as ``<key>_file``."""
 
-DEFAULT_LISTEN: Final = TcpAddress("127.0.0.1", 8741)
+FILE_SUFFIX: Final = "_file"
+
+ALLOWED: Final = SECRET | {
+    "api.version.request.timeout.ms",
+    "bootstrap.servers",
+    "broker.address.family",
+    "broker.address.ttl",
+    "client.dns.lookup",
+    "client.id",
+    "client.rack",
+    "connections.max.idle.ms",
+    "debug",
+    "enable.ssl.certificate.verification",
+    "reconnect.backoff.max.ms",
+    "reconnect.backoff.ms",
+    "sasl.kerberos.keytab",
+    "sasl.kerberos.principal",
+    "sasl.kerberos.service.name",
+    "sasl.mechanism",
+    "sasl.mechanisms",
+    "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.config",
+    "sasl.oauthbearer.extensions",
+    "sasl.oauthbearer.method",
+    "sasl.oauthbearer.scope",
+    "sasl.oauthbearer.token.endpoint.url",
+    "sasl.username",
+    "security.protocol",
+    "socket.connection.setup.timeout.ms",
+    "socket.keepalive.enable",
+    "socket.max.fails",
+    "socket.nagle.disable",
+    "socket.receive.buffer.bytes",
+    "socket.send.buffer.bytes",
+    "ssl.ca.location",
+    "ssl.ca.pem",
+    "ssl.certificate.location",
+    "ssl.certificate.pem",
+    "ssl.cipher.suites",
+    "ssl.crl.location",
+    "ssl.curves.list",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.key.location",
+    "ssl.keystore.location",
+    "ssl.sigalgs.list",
+    "topic.metadata.refresh.interval.ms",
+}
+"""What reaches librdkafka."""
+
+_ADDRESSES: Final = {
+    "bootstrap.servers": "name and password are sasl.username and sasl.password_file",
+    "sasl.oauthbearer.token.endpoint.url": "name and password are sasl.oauthbearer.client.id and "
+    "sasl.oauthbearer.client.secret_file",
+}
+"""Settings that hold addresses, and where a login for them is given."""
+
+LONGEST_PAUSE_MS: Final = 600_000
+"""Between tries to connect; from an hour on librdkafka (2.16) makes none at all between them."""
+
+
+@dataclass(frozen=True)
+class KafkaSettings:
+    """Settings for librdkafka, by key; its repr shows none of their values."""
+
+    values: Mapping[str, str] = field(repr=False)
+
+    def for_librdkafka(self) -> dict[str, object]:
+        """Return all settings, secrets as they are."""
+        return dict(self.values)
+
+    def masked(self) -> dict[str, str]:
+        """Return all settings as they may be shown."""
+        return {key: _masked(key, value) for key, value in self.values.items()}
+
+    def cut_before_secrets(self, text: str) -> str:
+        """Return ``text``, which librdkafka wrote about these settings, up to the first secret."""
+        for key, value in self.values.items():
+            if value and _SECRET_NAME.search(key):
+                # librdkafka may have cut its text in the middle of the secret.
+                before, found, _ = text.partition(value[:8])
+                text = before + MASK if found else text
+        return text
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the service takes at most; beyond it answers 400, 408, 413 or 429."""
+    """Beyond these the service answers 429."""
 
-    body_bytes: int = 8 * 1024 * 1024
-    """Of one request's body."""
-    entries: int = 10_000
-    """Partitions in one request."""
     managers: int = 200_000
     clients: int = 1_000
     event_streams: int = 256
-    requests_in_flight: int = 1_000
-    connections: int = 2_000
-    body_timeout_s: float = 10.0
-    """For a request's body to arrive."""
+    fenced_groups: int = 200
+    """With a fence; each costs five threads and 0.5 MB."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything the service is told.  Times are seconds."""
+    """All settings of the service.  Times are seconds."""
 
     kafka: KafkaSettings
     listen: TcpAddress | UnixAddress = DEFAULT_LISTEN
@@ -78,181 +175,235 @@ class Settings:
     stop_timeout_s: float = 20.0
     """After SIGTERM, how long to go on committing before giving up."""
     fence: bool = False
-    """Whether each group is kept for this service: it joins the group as its only member, and a
-    service started later takes it over, after which Kafka refuses this one's commits."""
+    """True to join each group as its only member: a service started later takes the group over,
+    after which Kafka refuses this one's commits."""
+    fence_session_timeout_s: float = 45.0
+    """How long Kafka keeps a group for this service when it is silent: 6 to 300 seconds."""
     commit: CommitSettings = field(default_factory=CommitSettings)
     limits: Limits = field(default_factory=Limits)
 
 
-Found: TypeAlias = "dict[str, tuple[object, str]]"
-"""Dotted names with value and source; later sources replace earlier ones."""
-
-
-def load(config: Path | None, env: Mapping[str, str], flags: Found) -> Settings:
-    """Settings from the file ``config``, the environment and the command line's ``flags``.
-
-    Raises InvalidValueError.
-    """
-    path = config if config is not None else _config_of(env)
-    found: Found = {}
-    if path is not None:
-        found |= from_toml(path)
-    found |= from_env(env)
-    return check(found | flags)
-
-
-def check(found: Found) -> Settings:
-    """Settings out of ``found``.  Raises InvalidValueError."""
-    kafka: Found = {}
-    plain: Found = {}
-    for name, entry in found.items():
-        if name.startswith("kafka."):
-            kafka[name.removeprefix("kafka.")] = entry
-        else:
-            plain[name] = entry
-    for name, (value, source) in plain.items():
-        if name not in _KNOWN:
-            near = difflib.get_close_matches(name, _KNOWN, n=1)
-            fix = f"did you mean {near[0]}?" if near else f"known: {', '.join(_KNOWN)}"
-            raise InvalidValueError(f"{name} ({source})", value, "is an unknown setting", fix)
-    values = {name: _convert(name, *entry) for name, entry in plain.items()}
-    try:
-        commit = _section(CommitSettings, "commit", values)
-    except InvalidValueError as error:
-        raise _from(error, "commit", found) from None
-    top: dict[str, Any] = {name: value for name, value in values.items() if "." not in name}
-    settings = Settings(
-        kafka=check_kafka(kafka), commit=commit, limits=_section(Limits, "limits", values), **top
-    )
-    if settings.fence:
-        config = settings.kafka.for_librdkafka()
-        security_of(config)
-        brokers_of(str(config["bootstrap.servers"]))
-    return settings
-
-
-def _section(kind: type[_T], section: str, values: Mapping[str, Any]) -> _T:
-    prefix = f"{section}."
-    return kind(
-        **{n.removeprefix(prefix): value for n, value in values.items() if n.startswith(prefix)}
-    )
-
-
-def _from(error: InvalidValueError, section: str, found: Found) -> InvalidValueError:
-    name = f"{section}.{error.field}"
-    source = found[name][1] if name in found else "default"
-    return InvalidValueError(f"{name} ({source})", error.value, error.problem, error.fix)
-
-
-def _defaults() -> dict[str, object]:
+def defaults() -> dict[str, object]:
+    """Return every setting but Kafka's by its dotted name, with its default."""
     known = {each.name: each.default for each in fields(Settings)}
-    sections = {"commit": asdict(CommitSettings()), "limits": asdict(Limits())}
-    for name in ("kafka", *sections):
+    for name in ("kafka", "commit", "limits"):
         del known[name]
-    for name, section in sections.items():
-        known |= {f"{name}.{key}": value for key, value in section.items()}
+    for name, section in (("commit", CommitSettings()), ("limits", Limits())):
+        known |= {f"{name}.{key}": value for key, value in asdict(section).items()}
     return known
 
 
-_KNOWN: Final[Mapping[str, object]] = _defaults()
-"""Every setting but Kafka's, with its default, whose type is that of the setting."""
+_DEFAULTS: Final[Mapping[str, object]] = defaults()
+"""The type of a default is the type of its setting."""
 
 
-def _convert(name: str, value: object, source: str) -> object:
-    """``value`` as the setting's type; the environment gives text, TOML gives types."""
-    where = f"{name} ({source})"
-    if name == "listen":
-        return check_listen(value, where)
-    if name == "log_level":
-        if not isinstance(value, str) or value.lower() not in LEVELS:
-            raise InvalidValueError(where, value, "is no level", f"give one of {', '.join(LEVELS)}")
-        return value.lower()
-    if name == "cluster_name":
-        if not isinstance(value, str) or not value or not value.isprintable():
-            raise InvalidValueError(where, value, "is no name", "give printable text")
-        return value
-    section, _, rest = name.partition(".")
-    if section == "commit" and rest in CHOICES:
-        return value  # checked with the rest of its section
-    if isinstance(_KNOWN[name], bool):
-        return _switch(where, value)
-    zero = section == "commit" and rest in MAY_BE_ZERO
-    return _number(where, value, whole=isinstance(_KNOWN[name], int), zero=zero)
+def load(config: Path | None, env: Mapping[str, str], flags: Found) -> Settings:
+    """Return the settings from the file ``config``, the environment and the command line.
 
-
-_SWITCHES: Final = {"true": True, "false": False}
-
-
-def _switch(where: str, value: object) -> bool:
-    found = value if isinstance(value, bool) else _SWITCHES.get(str(value).lower())
-    if found is None:
-        raise InvalidValueError(where, value, "is neither true nor false", "give true or false")
-    return found
-
-
-def _number(where: str, value: object, *, whole: bool, zero: bool) -> float:
-    kind = "a whole number" if whole else "a number"
-    number: object = value
-    if isinstance(value, str):
-        try:
-            number = int(value) if whole else float(value)
-        except ValueError:
-            raise InvalidValueError(where, value, f"is not {kind}", f"give {kind}") from None
-    if not is_number(number, int if whole else (int, float)):
-        raise InvalidValueError(where, value, f"is not {kind}", f"give {kind}")
-    if number < 0 or (number == 0 and not zero):
-        raise InvalidValueError(where, value, "is too small", f"give {kind} above 0")
-    if number > LARGEST:
-        raise InvalidValueError(where, value, "is too large", f"give {kind} of at most {LARGEST}")
-    return number
+    Raises InvalidValueError, which shows no secret.
+    """
+    path = config or env.get(f"{ENV_PREFIX}CONFIG")
+    try:
+        found = from_toml(Path(path)) if path else {}
+        return _check(found | _from_env(env) | flags)
+    except InvalidValueError as error:
+        raise _without_secrets(error) from None
 
 
 def from_toml(path: Path) -> Found:
-    """The settings in a file.  Raises InvalidValueError."""
-    sections = "give settings in [sections], as deploy/offsetmgr.toml does"
+    """Return the settings in a file.  Raises InvalidValueError."""
     fix = "give the path of a readable TOML file (--config)"
+    try:
+        table = dict(_flatten(tomllib.loads(_read(path, "config").decode())))
+    except ValueError as error:  # of TOML or of UTF-8
+        raise InvalidValueError("config", str(path), f"is not TOML: {error}", fix) from None
+    except RecursionError:
+        fix = "give settings in [sections], as deploy/offsetmgr.toml does"
+        raise InvalidValueError("config", str(path), "is nested too deeply", fix) from None
+    return {name: (value, str(path)) for name, value in table.items()}
+
+
+def _flatten(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    # Unquoted TOML keys make tables of ``bootstrap.servers``.
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _read(path: Path, setting: str) -> bytes:
     try:
         with path.open("rb") as file:
             raw = file.read(CONFIG_BYTES + 1)
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"
-        raise InvalidValueError("config", str(path), problem, fix) from None
+        raise InvalidValueError(setting, str(path), problem, "give a readable file") from None
     if len(raw) > CONFIG_BYTES:
-        raise InvalidValueError("config", str(path), f"has over {CONFIG_BYTES} bytes", fix)
-    for number, line in enumerate(raw.split(b"\n"), start=1):
-        dots = line.count(b".")
-        if dots > CONFIG_LINE_DOTS:
-            problem = f"is nested too deeply: line {number} has {dots} dots, more than "
-            problem += str(CONFIG_LINE_DOTS)
-            raise InvalidValueError("config", str(path), problem, sections)
-    try:
-        table = dict(flatten(tomllib.loads(raw.decode())))
-    except ValueError as error:  # of TOML or of UTF-8
-        raise InvalidValueError("config", str(path), f"is not TOML: {error}", fix) from None
-    except RecursionError:
-        raise InvalidValueError("config", str(path), "is nested too deeply", sections) from None
-    return {name: (value, str(path)) for name, value in table.items()}
+        problem = f"has over {CONFIG_BYTES} bytes"
+        raise InvalidValueError(setting, str(path), problem, "give a smaller file")
+    return raw
 
 
-def from_env(env: Mapping[str, str]) -> Found:
-    """The settings in the environment: ``OFFSETMGR_COMMIT__COMMIT_INTERVAL_S`` and so on.
-
-    Raises InvalidValueError for a name that is none of ours.
-    """
-    kafka = env_keys()
+def _from_env(env: Mapping[str, str]) -> Found:
+    """Return the settings in the environment: ``OFFSETMGR_COMMIT__COMMIT_INTERVAL_S`` and so on."""
+    kafka_keys = [*ALLOWED, *(key + FILE_SUFFIX for key in SECRET)]
+    by_variable = {key.replace(".", "_").upper(): key for key in kafka_keys}
     found: Found = {}
     for variable, value in env.items():
-        if not variable.startswith(ENV_PREFIX):
-            continue
         name = variable.removeprefix(ENV_PREFIX)
-        if name.startswith("KAFKA__"):
-            rest = name.removeprefix("KAFKA__")
-            found[f"kafka.{kafka.get(rest, rest.lower())}"] = (value, variable)
-        elif not _NOT_SETTINGS.fullmatch(name):
+        if name == variable or _NOT_SETTINGS.fullmatch(name):
+            continue
+        section, _, rest = name.partition("__")
+        if section == "KAFKA":
+            found[f"kafka.{by_variable.get(rest, rest.lower())}"] = (value, variable)
+        else:
             found[name.lower().replace("__", ".")] = (value, variable)
     return found
 
 
-def _config_of(env: Mapping[str, str]) -> Path | None:
-    path = env.get(f"{ENV_PREFIX}CONFIG", "")
-    return Path(path) if path else None
+def _check(found: Found) -> Settings:
+    values: dict[str, dict[str, Any]] = {"": {}, "commit": {}, "limits": {}}
+    kafka: Found = {}
+    for name, (value, source) in found.items():
+        section, _, key = name.rpartition(".")
+        if name.startswith("kafka."):
+            kafka[name.removeprefix("kafka.")] = (value, source)
+        elif name not in _DEFAULTS:
+            near = difflib.get_close_matches(name, _DEFAULTS, n=1)
+            fix = f"did you mean {near[0]}?" if near else f"known: {', '.join(_DEFAULTS)}"
+            # A mistyped name may have a secret for its value.
+            raise InvalidValueError(f"{name} ({source})", MASK, "is an unknown setting", fix)
+        else:
+            values[section][key] = _convert(name, value, f"{name} ({source})")
+    try:
+        commit = CommitSettings(**values["commit"])
+    except InvalidValueError as error:
+        name = f"commit.{error.field}"
+        source = found[name][1] if name in found else "default"
+        where = f"{name} ({source})"
+        raise InvalidValueError(where, error.value, error.problem, error.fix) from None
+    limits = Limits(**values["limits"])
+    return Settings(_check_kafka(kafka), commit=commit, limits=limits, **values[""])
+
+
+def _convert(name: str, value: object, where: str) -> object:
+    """Return ``value`` as the setting's type; the environment gives text, TOML gives types."""
+    default = _DEFAULTS[name]
+    if name == "listen":
+        return check_listen(value, where)
+    if name == "log_level":
+        if not isinstance(value, str) or value.lower() not in LEVELS:
+            raise WrongValueError(where, value, f"one of {', '.join(LEVELS)}")
+        return value.lower()
+    if isinstance(default, str):
+        if not isinstance(value, str) or not value or not value.isprintable():
+            raise WrongValueError(where, value, "printable text")
+        return value
+    if isinstance(default, bool):
+        switched = value if isinstance(value, bool) else _SWITCHES.get(str(value).lower())
+        if switched is None:
+            raise WrongValueError(where, value, "true or false")
+        return switched
+    zero = name.removeprefix("commit.") in MAY_BE_ZERO
+    number = _number(where, value, whole=isinstance(default, int), zero=zero)
+    if name == "fence_session_timeout_s" and not SHORTEST_SESSION_S <= number <= LONGEST_SESSION_S:
+        fix = f"give {SHORTEST_SESSION_S} to {LONGEST_SESSION_S} seconds"
+        raise InvalidValueError(where, value, "is out of range", fix)
+    return number
+
+
+_SWITCHES: Final = {"true": True, "false": False}
+
+
+def _number(where: str, value: object, *, whole: bool, zero: bool) -> float:
+    kind = "a whole number" if whole else "a number"
+    wanted = f"{kind}, 0 or more" if zero else f"{kind} above 0"
+    number: object = value
+    if isinstance(value, str):
+        try:
+            number = int(value) if whole else float(value)
+        except ValueError:
+            raise WrongValueError(where, value, wanted) from None
+    if not is_number(number, int if whole else (int, float)):
+        raise WrongValueError(where, value, wanted)
+    if number < 0 or (number == 0 and not zero):
+        raise WrongValueError(where, value, wanted)
+    if number > LARGEST:
+        raise WrongValueError(where, value, f"{kind} of at most {LARGEST}")
+    return number
+
+
+def _check_kafka(values: Found) -> KafkaSettings:
+    checked: dict[str, str] = {}
+    for key, (value, source) in values.items():
+        where = f"kafka.{key} ({source})"
+        secret = key.removesuffix(FILE_SUFFIX)
+        if secret != key and secret in SECRET:
+            if secret in values:
+                problem = f"is given beside {secret}"
+                raise InvalidValueError(where, value, problem, "give one of the two")
+            checked[secret] = _read_secret(value, where)
+        elif key in ALLOWED:
+            checked[key] = _kafka_text(key, value, where)
+        else:
+            near = difflib.get_close_matches(key, ALLOWED, n=1)
+            fix = f"did you mean {near[0]}?" if near else "remove it; some settings would load code"
+            problem = "is not a setting that may be given here"
+            raise InvalidValueError(where, MASK, problem, fix)
+    if not checked.get("bootstrap.servers", "").strip():
+        fix = "give --bootstrap-servers host:port, or bootstrap.servers in the [kafka] table"
+        raise MissingError("kafka.bootstrap.servers", fix)
+    return KafkaSettings(checked)
+
+
+def _kafka_text(key: str, value: object, where: str) -> str:
+    """Return ``value`` as librdkafka reads it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)) and abs(value) > LARGEST:
+        fix = f"give a number of at most {LARGEST}"
+        raise InvalidValueError(where, MASK, "is too large", fix)
+    if not isinstance(value, (int, float, str)):
+        problem = f"is a {type(value).__name__}"
+        raise InvalidValueError(where, MASK, problem, "give text, a number or true/false")
+    text = str(value)
+    unprintable = not text.isprintable() and not key.endswith(".pem")
+    if unprintable or "\0" in text:
+        raise InvalidValueError(where, value, "holds a control character", "remove it")
+    if key.startswith("reconnect.") and text.isdecimal() and float(text) > LONGEST_PAUSE_MS:
+        raise WrongValueError(where, text, f"at most {LONGEST_PAUSE_MS} ms (ten minutes)")
+    if key in _ADDRESSES and "@" in text:  # librdkafka does not use a login, but logs it
+        fix = f"give addresses alone; {_ADDRESSES[key]}"
+        raise InvalidValueError(where, MASK, "holds a '@', as in name:password@host", fix)
+    return text
+
+
+def _read_secret(path: object, where: str) -> str:
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise InvalidValueError(where, path, "is not a path", "give the path of a readable file")
+    try:
+        secret = _read(Path(path), where).decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise InvalidValueError(where, path, "is not UTF-8 text", "give a text file") from None
+    if not secret or "\0" in secret:
+        fix = "write the secret alone into the file"
+        raise InvalidValueError(where, path, "does not hold a secret", fix)
+    return secret
+
+
+def _masked(name: str, value: str) -> str:
+    if _SECRET_NAME.search(name):
+        return MASK
+    login, at, rest = value.rpartition("@")
+    return f"{MASK}@{rest}" if at and ":" in login else value
+
+
+def _without_secrets(error: InvalidValueError) -> InvalidValueError:
+    name = error.field.partition(" (")[0]
+    if not isinstance(error.value, str) and not _SECRET_NAME.search(name):
+        return error
+    value = _masked(name, str(error.value))
+    if value == error.value:
+        return error
+    return InvalidValueError(error.field, value, error.problem, error.fix)

@@ -7,20 +7,24 @@ finished batch.  While the service is away the query goes on and notices nothing
 from __future__ import annotations
 
 from offsetmgr.spark.batch import KafkaBatch, kafka_batch
-from offsetmgr.spark.checkpoint import OffsetRange
+from offsetmgr.spark.checkpoint import (
+    OffsetPair,
+    OffsetRange,
+    Reconciliation,
+    batch_ranges,
+    reconcile,
+)
 from offsetmgr.spark.commits import OffsetCommits, commit_offsets
 from offsetmgr.spark.committer import CommitCounts
-from offsetmgr.spark.foreach import batch_ranges
-from offsetmgr.spark.reconciliation import Reconciliation, Standing, reconcile
 from offsetmgr.spark.starting import starting_offsets
 
 __all__ = [
     "CommitCounts",
     "KafkaBatch",
     "OffsetCommits",
+    "OffsetPair",
     "OffsetRange",
     "Reconciliation",
-    "Standing",
     "batch_ranges",
     "commit_offsets",
     "kafka_batch",

@@ -10,48 +10,50 @@ import json
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from offsetmgr.client import OffsetClient
 from offsetmgr.errors import (
     InvalidValueError,
     ManagerExistsError,
     ManagerStoppedError,
     OffsetConflictError,
+    listed,
 )
 from offsetmgr.spark.checkpoint import OffsetRange
-from offsetmgr.spark.places import (
+from offsetmgr.spark.starting import (
+    check_client,
     check_missing,
     check_topics,
-    listed,
     milliseconds,
-    places,
+    seconds_left,
+    start_positions,
 )
 from offsetmgr.types import TopicPartition, check_group, check_offset
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
     from types import TracebackType
 
     from typing_extensions import Self
 
-    from offsetmgr.client import PartitionRange
-    from offsetmgr.spark.places import Missing
-    from offsetmgr.types import OffsetAndMetadata
+    from offsetmgr.spark.starting import Missing
+    from offsetmgr.types import OffsetAndMetadata, Offsets, PartitionRange
 
 Until: TypeAlias = "datetime | Mapping[tuple[str, int], int]"
 """Where a batch ends: at the first record of a time, or at offsets (exclusive)."""
 
 TIMEOUT_S: Final = 30.0
 
-_active: set[tuple[str, str]] = set()
-"""Groups of which a batch of this process is under way, each with its service."""
-_active_lock: Final = threading.Lock()
+_running: set[tuple[str, str]] = set()
+"""The service and the group of each batch of this process that is under way."""
+_running_lock: Final = threading.Lock()
 
 
 def kafka_batch(
-    client: OffsetClient,
+    client: Offsets,
     group: str,
     topics: Collection[str],
     *,
@@ -61,7 +63,7 @@ def kafka_batch(
     read_committed: bool = False,
     timeout: float = TIMEOUT_S,
 ) -> KafkaBatch:
-    """What is new in ``topics`` for ``group``, as a context manager around the work on it.
+    """Pin what is new in ``topics`` for ``group``: a context manager around the work on it.
 
     ::
 
@@ -79,42 +81,35 @@ def kafka_batch(
 
     Raises InvalidValueError naming a wrong argument, here or (of a topic's offsets) at entry.
     """
+    _check(until, max_records, read_committed)
+    check_missing(missing)
     return KafkaBatch(
-        _checked_client(client),
+        check_client(client),
         check_group(group),
         check_topics(topics),
-        until=_checked_until(until),
-        max_records=_checked_limit(max_records),
-        missing=check_missing(missing),
-        read_committed=_checked_flag(read_committed),
-        timeout=timeout,
+        dict(until) if isinstance(until, Mapping) else until,
+        max_records,
+        missing,
+        read_committed,
+        timeout,
     )
 
 
+@dataclass(eq=False, repr=False)
 class KafkaBatch:
     """A pinned range of a group's topics; see ``kafka_batch``, which makes it."""
 
-    def __init__(
-        self,
-        client: OffsetClient,
-        group: str,
-        topics: list[str],
-        *,
-        until: Until | None,
-        max_records: int | None,
-        missing: Missing,
-        read_committed: bool,
-        timeout: float,
-    ) -> None:
-        """Pins nothing yet; the block's beginning does."""
-        self._client = client
-        self._group = group
-        self._topics = topics
-        self._until = until
-        self._max_records = max_records
-        self._missing = missing
-        self._read_committed = read_committed
-        self._timeout = timeout
+    _client: Offsets
+    _group: str
+    _topics: list[str]
+    _until: Until | None
+    _max_records: int | None
+    _missing: Missing
+    _read_committed: bool
+    _timeout: float
+
+    def __post_init__(self) -> None:
+        self._cleanup = ExitStack()
         self._ranges: Mapping[TopicPartition, OffsetRange] | None = None
         self._committed: Mapping[TopicPartition, OffsetAndMetadata | None] = {}
 
@@ -146,12 +141,12 @@ class KafkaBatch:
 
     @property
     def records(self) -> int:
-        """How many offsets are read; of a compacted topic not all of them have a record."""
+        """The number of offsets to read; of a compacted topic not all of them have a record."""
         return sum(each.size for each in self.ranges.values())
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to read; Spark may be asked all the same."""
+        """True if there is nothing to read; Spark may be asked all the same."""
         return self.records == 0
 
     def __enter__(self) -> Self:
@@ -166,20 +161,15 @@ class KafkaBatch:
 
         """
         deadline = time.monotonic() + self._timeout
-        self._begin()
-        try:
-            ranges = self._client.topics(self._topics, timeout=_left_s(deadline))
-            wheres = [TopicPartition(topic, n) for topic, held in ranges.items() for n in held]
+        with ExitStack() as cleanup:
+            cleanup.enter_context(_sole_batch(self._client.url, self._group))
+            logs = self._client.topics(self._topics, timeout=seconds_left(deadline))
+            partitions = [TopicPartition(topic, n) for topic, log in logs.items() for n in log]
             # Only what is its own is pinned: nobody else commits for it from here on.
-            self._client.claim(self._group, wheres, timeout=_left_s(deadline))
-            try:
-                self._pin(ranges, deadline)
-            except BaseException:
-                self._release(wheres)
-                raise
-        except BaseException:
-            self._end()
-            raise
+            self._client.claim(self._group, partitions, timeout=seconds_left(deadline))
+            cleanup.callback(self._release, partitions)
+            self._pin(logs, deadline)
+            self._cleanup = cleanup.pop_all()
         return self
 
     def __exit__(
@@ -197,54 +187,38 @@ class KafkaBatch:
                 The work is done then and not committed: the next batch reads it again.
 
         """
-        try:
+        with self._cleanup:
             if exc_type is None:
                 self._commit(time.monotonic() + self._timeout)
-        finally:
-            try:
-                self._release(self.ranges)
-            finally:
-                self._end()
 
-    def _begin(self) -> None:
-        key = (self._client.url, self._group)
-        with _active_lock:
-            if key in _active:
-                owner = "another batch of this process"
-                raise ManagerExistsError(f"group {self._group}", owner)
-            _active.add(key)
-
-    def _end(self) -> None:
-        with _active_lock:
-            _active.discard((self._client.url, self._group))
-
-    def _pin(self, held: Mapping[str, Mapping[int, PartitionRange]], deadline: float) -> None:
-        starts = places(self._client, self._group, held, self._missing, _left_s(deadline))
-        latest = self._latest(held, deadline)
+    def _pin(self, logs: Mapping[str, Mapping[int, PartitionRange]], deadline: float) -> None:
+        left_s = seconds_left(deadline)
+        starts = start_positions(self._client, self._group, logs, self._missing, left_s)
+        latest = self._latest(logs, deadline)
         ends = self._ends(latest, deadline)
         ranges: dict[TopicPartition, OffsetRange] = {}
-        for where, place in starts.items():
-            at_end = place.committed is None and self._missing == "latest"
-            start = latest[where] if at_end else place.offset
+        for partition, position in starts.items():
+            at_end = position.committed is None and self._missing == "latest"
+            start = latest[partition] if at_end else position.offset
             # Where it is to end before it starts, there is nothing to read.
-            ranges[where] = OffsetRange(start, max(start, ends[where]))
-        self._committed = {where: place.committed for where, place in starts.items()}
+            ranges[partition] = OffsetRange(start, max(start, ends[partition]))
+        self._committed = {partition: position.committed for partition, position in starts.items()}
         self._ranges = ranges if self._max_records is None else bounded(ranges, self._max_records)
 
     def _latest(
-        self, held: Mapping[str, Mapping[int, PartitionRange]], deadline: float
+        self, logs: Mapping[str, Mapping[int, PartitionRange]], deadline: float
     ) -> dict[TopicPartition, int]:
-        """Where the logs end for this batch."""
+        """Return where the logs end for this batch."""
         ends = {
-            TopicPartition(topic, number): each.high_watermark
-            for topic, partitions in held.items()
-            for number, each in partitions.items()
+            TopicPartition(topic, number): log.high_watermark
+            for topic, partitions in logs.items()
+            for number, log in partitions.items()
         }
         if not self._read_committed:
             return ends
-        stable = self._client.stable_ends(self._topics, timeout=_left_s(deadline))
+        stable = self._client.stable_ends(self._topics, timeout=seconds_left(deadline))
         # Asked for after the ends, it may lie beyond them, and in a partition that is new.
-        return {where: min(end, stable[where]) for where, end in ends.items()}
+        return {partition: min(end, stable[partition]) for partition, end in ends.items()}
 
     def _ends(
         self, latest: Mapping[TopicPartition, int], deadline: float
@@ -252,23 +226,23 @@ class KafkaBatch:
         ends = dict(latest)
         if isinstance(self._until, datetime):
             at_ms = milliseconds(self._until, "until")
-            at = self._client.offsets_at(self._topics, at_ms, timeout=_left_s(deadline))
+            at = self._client.offsets_at(self._topics, at_ms, timeout=seconds_left(deadline))
             # Asked for after the ends, it may lie beyond them.
-            return {where: min(end, at.get(where, end)) for where, end in ends.items()}
+            return {each: min(end, at.get(each, end)) for each, end in ends.items()}
         for (topic, number), offset in (self._until or {}).items():
-            where = TopicPartition(topic, number)
-            if where not in ends:
+            partition = TopicPartition(topic, number)
+            if partition not in ends:
                 fix = f"name partitions of {', '.join(self._topics)}"
-                raise InvalidValueError("until", str(where), "is not read by this batch", fix)
-            if offset > ends[where]:
-                fix = f"give at most {ends[where]}, where the partition ends"
-                raise InvalidValueError(f"until of {where}", offset, "is beyond the end", fix)
-            ends[where] = offset
+                raise InvalidValueError("until", str(partition), "is not read by this batch", fix)
+            if offset > ends[partition]:
+                fix = f"give at most {ends[partition]}, where the partition ends"
+                raise InvalidValueError(f"until of {partition}", offset, "is beyond the end", fix)
+            ends[partition] = offset
         return ends
 
     def _commit(self, deadline: float) -> None:
-        now = self._client.committed(self._group, timeout=_left_s(deadline))
-        changed = [where for where, was in self._committed.items() if now.get(where) != was]
+        now = self._client.committed(self._group, timeout=seconds_left(deadline))
+        changed = [each for each, was in self._committed.items() if now.get(each) != was]
         if changed:
             text = (
                 f"the offsets of group {self._group} were changed while the batch ran, and stay as "
@@ -276,13 +250,28 @@ class KafkaBatch:
             )
             raise OffsetConflictError(text)
         ends: dict[tuple[str, int], int | OffsetAndMetadata] = {
-            where: each.end for where, each in self.ranges.items()
+            partition: each.end for partition, each in self.ranges.items()
         }
         # The partition may end before what is committed: its topic was made anew.
-        self._client.submit(self._group, ends, rewind=True, sync=True, timeout=_left_s(deadline))
+        left_s = seconds_left(deadline)
+        self._client.submit(self._group, ends, rewind=True, sync=True, timeout=left_s)
 
-    def _release(self, wheres: Collection[TopicPartition]) -> None:
-        self._client.stop_managers(self._timeout, group=self._group, partitions=wheres)
+    def _release(self, partitions: Collection[TopicPartition]) -> None:
+        self._client.stop_managers(timeout=self._timeout, group=self._group, partitions=partitions)
+
+
+@contextmanager
+def _sole_batch(url: str, group: str) -> Iterator[None]:
+    """Refuse a second batch of the group in this process, as long as the block lasts."""
+    with _running_lock:
+        if (url, group) in _running:
+            raise ManagerExistsError(f"group {group}", "another batch of this process")
+        _running.add((url, group))
+    try:
+        yield
+    finally:
+        with _running_lock:
+            _running.discard((url, group))
 
 
 def bounded(
@@ -296,59 +285,37 @@ def bounded(
     total = sum(each.size for each in ranges.values())
     if total <= most:
         return dict(ranges)
-    sizes = {where: each.size for where, each in ranges.items() if each.size}
+    sizes = {partition: each.size for partition, each in ranges.items() if each.size}
     first = 1 if most >= len(sizes) else 0
     left, rest = most - first * len(sizes), total - first * len(sizes)
-    shares = {where: divmod((size - first) * left, rest) for where, size in sizes.items()}
-    taken = {where: first + share for where, (share, _) in shares.items()}
+    shares = {partition: divmod((size - first) * left, rest) for partition, size in sizes.items()}
+    taken = {partition: first + share for partition, (share, _) in shares.items()}
     spare = most - sum(taken.values())
-    for where in sorted(shares, key=lambda where: shares[where][1], reverse=True)[:spare]:
-        taken[where] += 1
+    for partition in sorted(shares, key=lambda partition: shares[partition][1], reverse=True)[
+        :spare
+    ]:
+        taken[partition] += 1
     return {
-        where: OffsetRange(each.start, each.start + taken.get(where, 0))
-        for where, each in ranges.items()
+        partition: OffsetRange(each.start, each.start + taken.get(partition, 0))
+        for partition, each in ranges.items()
     }
 
 
-def _left_s(deadline: float) -> float:
-    return max(0.0, deadline - time.monotonic())
-
-
-def _checked_client(client: object) -> OffsetClient:
-    if not isinstance(client, OffsetClient):
-        fix = 'give OffsetClient("http://127.0.0.1:8741", name="...")'
-        raise InvalidValueError("client", client, "is no OffsetClient", fix)
-    return client
-
-
-def _checked_until(until: object) -> Until | None:
-    if until is None:
-        return None
+def _check(until: object, max_records: object, read_committed: object) -> None:
     if isinstance(until, datetime):
         milliseconds(until, "until")
-        return until
-    if not isinstance(until, Mapping):
+    elif isinstance(until, Mapping):
+        for partition, offset in until.items():
+            if not isinstance(partition, tuple) or len(partition) != len(TopicPartition._fields):
+                fix = 'give a topic and a number, such as ("orders", 0)'
+                raise InvalidValueError("until", partition, "is not a topic and a number", fix)
+            check_offset(offset, f"until of {TopicPartition(*partition)}")
+    elif until is not None:
         fix = 'give a datetime with its time zone, or offsets such as {("orders", 0): 1042}'
         raise InvalidValueError("until", until, "is no time and no mapping of offsets", fix)
-    for where, offset in until.items():
-        if not isinstance(where, tuple) or len(where) != len(TopicPartition._fields):
-            fix = 'give a topic and a number, such as ("orders", 0)'
-            raise InvalidValueError("until", where, "is not a topic and a number", fix)
-        check_offset(offset, f"until of {TopicPartition(*where)}")
-    return dict(until)
-
-
-def _checked_flag(read_committed: object) -> bool:
+    if max_records is not None and (type(max_records) is not int or max_records < 1):
+        fix = "give a whole number from 1 up, or leave it out for all there is"
+        raise InvalidValueError("max_records", max_records, "is no number of records", fix)
     if not isinstance(read_committed, bool):
         fix = "give True where open and aborted transactions are not to be read, else False"
         raise InvalidValueError("read_committed", read_committed, "is no flag", fix)
-    return read_committed
-
-
-def _checked_limit(max_records: object) -> int | None:
-    if max_records is None:
-        return None
-    if isinstance(max_records, bool) or not isinstance(max_records, int) or max_records < 1:
-        fix = "give a whole number from 1 up, or leave it out for all there is"
-        raise InvalidValueError("max_records", max_records, "is no number of records", fix)
-    return max_records

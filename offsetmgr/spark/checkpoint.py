@@ -1,4 +1,4 @@
-"""What the checkpoint of a streaming query says of its offsets; read only.
+"""Reads the offsets in the checkpoint of a streaming query, and compares a group with them.
 
 Spark keeps there, for each batch N::
 
@@ -7,28 +7,32 @@ Spark keeps there, for each batch N::
     sources/I/0      where the I-th source began
 
 The first two are lines of text behind a version; a Kafka source's line is its position as JSON.
+
+The checkpoint is the truth and its group the mirror.  After a crash between Spark's commit log and
+its progress event, or for a job that never had the listener, the two differ.
 """
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.spark.progress import read_offsets
+from offsetmgr.types import check_group
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-    from offsetmgr.types import TopicPartition
+    from offsetmgr.types import OffsetAndMetadata, Offsets, TopicPartition
 
 _VERSION: Final = "v1"
-_NOTHING: Final = "-"
-"""Stands for a source without a position."""
-
+_NO_POSITION: Final = "-"
+_TIMEOUT_S: Final = 30.0
 _FIX: Final = "give the checkpointLocation of a streaming query of Spark 3 or 4"
 
 
@@ -40,64 +44,119 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets that is; of a compacted topic not all of them have a record."""
+        """The number of offsets; of a compacted topic not all of them have a record."""
         return self.end - self.start
 
 
-class Files(Protocol):
-    """Where a checkpoint lies."""
+class FinishedBatch(NamedTuple):
+    """The last batch that a query has finished."""
 
-    @property
-    def location(self) -> str:
-        """As its people know it."""
-
-    def read(self, name: str) -> str | None:
-        """The text of a file; None where there is none."""
-
-    def names(self, folder: str) -> list[str]:
-        """The names in a folder; none where there is no such folder."""
+    batch_id: int
+    offsets: Mapping[TopicPartition, int]
+    """The next offset to read of each partition of each Kafka source; where two sources read the
+    same one, the lower."""
 
 
-class LocalFiles:
+class Checkpoint:
     """A checkpoint on this machine."""
 
     def __init__(self, location: str) -> None:
         """``location`` is a path or a ``file:`` URL.  Raises InvalidValueError."""
         parts = urlsplit(location)
         if parts.scheme not in {"", "file"}:
-            fix = "give a path on this machine, or call offsetmgr.spark.reconcile with the session"
+            fix = (
+                "give a path on this machine or, in a driver, spark= with the session that reads it"
+            )
             raise InvalidValueError("checkpoint", location, f"lies on {parts.scheme}:", fix)
         self.location = location
         self._root = Path(unquote(parts.path) if parts.scheme else location)
 
     def read(self, name: str) -> str | None:
-        """The text of a file; None where there is none."""
+        """Return the text of a file; None where there is none."""
         try:
             return (self._root / name).read_text()
         except FileNotFoundError:
             return None
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder; none where there is no such folder."""
+        """Return the names in a folder; none where there is no such folder."""
         try:
             return [path.name for path in (self._root / folder).iterdir()]
         except FileNotFoundError:
             return []
 
+    def has_offsets(self) -> bool:
+        """Return True if the query has begun a batch, so that it goes on from this checkpoint.
 
-class SparkFiles:
+        Without one Spark takes its start from the source's options, also where the folder exists.
+        """
+        return any(map(_is_number, self.names("offsets")))
+
+    def last_finished(self) -> FinishedBatch | None:
+        """Return the last batch that is finished; None where there is none yet.
+
+        Raises InvalidValueError where this is no checkpoint, or none that can be understood.
+        """
+        if self.read("metadata") is None:
+            raise InvalidValueError("checkpoint", self.location, "has no file named metadata", _FIX)
+        finished = [int(name) for name in self.names("commits") if _is_number(name)]
+        if not finished:
+            return None
+        batch_id = max(finished)
+        lowest: dict[TopicPartition, int] = {}
+        for position in self._positions(batch_id):
+            for partition, offset in position.items():
+                lowest[partition] = min(offset, lowest.get(partition, offset))
+        return FinishedBatch(batch_id, lowest)
+
+    def ranges(self, batch_id: int) -> dict[TopicPartition, OffsetRange]:
+        """Return what a batch reads of each partition; of one that two sources read, all of both.
+
+        Raises InvalidValueError where the checkpoint does not say it.
+        """
+        ends = self._positions(batch_id)
+        before = self._positions(batch_id - 1) if batch_id > 0 else []
+        ranges: dict[TopicPartition, OffsetRange] = {}
+        for source, position in enumerate(ends):
+            starts = before[source] if source < len(before) else {}
+            if position and not starts:
+                starts = read_offsets("\n".join(self._lines(f"sources/{source}/0")))
+            for partition, end in position.items():
+                # Spark reads a partition that has come since from its beginning.
+                start = starts.get(partition, 0)
+                known = ranges.get(partition, OffsetRange(start, end))
+                ranges[partition] = OffsetRange(min(start, known.start), max(end, known.end))
+        return ranges
+
+    def _positions(self, batch_id: int) -> list[dict[TopicPartition, int]]:
+        """Return each source's position at the end of a batch; empty for other than Kafka's."""
+        # The second line is about the batch: its watermark and settings.
+        return [_position(line) for line in self._lines(f"offsets/{batch_id}")[1:]]
+
+    def _lines(self, name: str) -> list[str]:
+        text = self.read(name)
+        if text is None:
+            problem = "is not there: purged, or another checkpoint"
+            raise InvalidValueError("checkpoint file", name, problem, _FIX)
+        # Spark 2.1 wanted a NUL before the version in some of them.
+        version, *lines = text.lstrip("\0").splitlines() or [""]
+        if version.strip() != _VERSION:
+            problem = f"has the version {version[:20]!r}, not {_VERSION}"
+            fix = "update offsetmgr, or report it"
+            raise InvalidValueError("checkpoint file", name, problem, fix)
+        return [line.strip() for line in lines]
+
+
+class _SparkCheckpoint(Checkpoint):
     """A checkpoint wherever the session keeps it: HDFS, an object store, a disk."""
 
     def __init__(self, spark: SparkSession, jvm: Any, location: str) -> None:
-        """``jvm`` is the session's way to Java."""
-        self._jvm = jvm
         self.location = location
+        self._jvm = jvm
         self._settings = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 -- PySpark offers no files
 
     def read(self, name: str) -> str | None:
-        """The text of a file; None where there is none."""
-        path = self._path(name)
-        files = path.getFileSystem(self._settings)
+        path, files = self._open(name)
         if not files.exists(path):
             return None
         stream = files.open(path)
@@ -108,108 +167,155 @@ class SparkFiles:
             stream.close()
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder; none where there is no such folder."""
-        path = self._path(folder)
-        files = path.getFileSystem(self._settings)
+        path, files = self._open(folder)
         if not files.exists(path):
             return []
         return [str(each.getPath().getName()) for each in files.listStatus(path)]
 
-    def _path(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(f"{self.location}/{name}")
+    def _open(self, name: str) -> tuple[Any, Any]:
+        path = self._jvm.org.apache.hadoop.fs.Path(f"{self.location}/{name}")
+        return path, path.getFileSystem(self._settings)
 
 
-def checkpoint_files(location: str, spark: SparkSession | None) -> Files:
-    """A checkpoint as the session reaches it; on this machine without one.
+def open_checkpoint(location: object, spark: SparkSession | None) -> Checkpoint:
+    """Return the checkpoint as the session reaches it; on this machine without one.
 
     So it is under Spark Connect too, whose sessions reach no files.  Raises InvalidValueError
-    where the location is not on this machine and no session can be asked.
+    where the location is no text, or is not on this machine and no session can be asked.
     """
+    _check_location(location)
     jvm = getattr(spark, "_jvm", None)
     if spark is None or jvm is None:
-        return LocalFiles(location)
-    return SparkFiles(spark, jvm, location)
+        return Checkpoint(str(location))
+    return _SparkCheckpoint(spark, jvm, str(location))
 
 
-class Finished(NamedTuple):
-    """The last batch that a query has finished."""
+class OffsetPair(NamedTuple):
+    """A partition's offset in the checkpoint and in the group."""
 
-    batch_id: int
-    offsets: Mapping[TopicPartition, int]
-    """The next offset to read of each partition of each Kafka source; where two sources read the
-    same one, the lower."""
+    checkpoint: int
+    """The next offset to read."""
+    committed: int | None
+    """The group's; None where nothing is committed."""
+
+    @property
+    def differs(self) -> bool:
+        """True if the group is not where the checkpoint is."""
+        return self.checkpoint != self.committed
 
 
-def last_finished(files: Files) -> Finished | None:
-    """What the query has finished; None where it has not finished a batch yet.
+class Reconciliation(NamedTuple):
+    """A group compared with a checkpoint."""
 
-    Raises InvalidValueError where this is no checkpoint, or none that can be understood.
+    group: str
+    batch_id: int | None
+    """The last batch that is finished; None where there is none yet."""
+    partitions: Mapping[TopicPartition, OffsetPair]
+    """Every partition of the checkpoint; what else the group has committed is left alone."""
+
+    @property
+    def differences(self) -> dict[TopicPartition, OffsetPair]:
+        """The partitions where the two differ."""
+        return {partition: pair for partition, pair in self.partitions.items() if pair.differs}
+
+    def execute(self, client: Offsets, timeout: float = _TIMEOUT_S) -> None:
+        """Commit what the checkpoint says, also where the group was further.
+
+        Raises ManagerExistsError where a running job commits for the group (its own offsets are
+        newer), and what else a submit with ``sync`` raises.
+        """
+        offsets: dict[tuple[str, int], int | OffsetAndMetadata] = {
+            partition: pair.checkpoint for partition, pair in self.differences.items()
+        }
+        if not offsets:
+            return
+        client.claim(self.group, offsets, timeout=timeout)
+        try:
+            client.submit(self.group, offsets, rewind=True, sync=True, timeout=timeout)
+        finally:
+            client.stop_managers(timeout=timeout, group=self.group, partitions=offsets)
+
+
+def reconcile(
+    client: Offsets,
+    group: str,
+    checkpoint: str,
+    *,
+    spark: SparkSession | None = None,
+    timeout: float = _TIMEOUT_S,
+) -> Reconciliation:
+    """Compare what ``group`` has committed with the last finished batch of ``checkpoint``.
+
+    Changes nothing; ``execute`` of the result does.  With ``spark`` the checkpoint may lie wherever
+    the session reaches; without, on this machine.  Raises InvalidValueError where it is not a
+    checkpoint that can be read, and what ``client.committed`` raises.
     """
-    if files.read("metadata") is None:
-        raise InvalidValueError("checkpoint", files.location, "has no file named metadata", _FIX)
-    finished = [int(name) for name in files.names("commits") if _is_number(name)]
-    if not finished:
-        return None
-    batch_id = max(finished)
-    lowest: dict[TopicPartition, int] = {}
-    for position in _positions(files, batch_id):
-        for where, offset in position.items():
-            lowest[where] = min(offset, lowest.get(where, offset))
-    return Finished(batch_id, lowest)
+    check_group(group)
+    finished = open_checkpoint(checkpoint, spark).last_finished()
+    if finished is None:
+        return Reconciliation(group, None, {})
+    committed = client.committed(group, timeout=timeout)
+    pairs = {
+        partition: OffsetPair(
+            offset, committed[partition].offset if partition in committed else None
+        )
+        for partition, offset in sorted(finished.offsets.items())
+    }
+    return Reconciliation(group, finished.batch_id, pairs)
 
 
-def ranges_of(files: Files, batch_id: int) -> dict[TopicPartition, OffsetRange]:
-    """What a batch reads of each partition; of one that two sources read, all of both.
+def batch_ranges(
+    checkpoint: str,
+) -> Callable[
+    [Callable[[DataFrame, int, Mapping[TopicPartition, OffsetRange]], object]],
+    Callable[[DataFrame, int], None],
+]:
+    """Hand a ``foreachBatch`` function what its batch reads of each Kafka partition.
 
-    Raises InvalidValueError where the checkpoint does not say it.
+    ::
+
+        @batch_ranges(checkpoint)
+        def write(batch, batch_id, ranges): ...
+
+        stream.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).start()
+
+    A batch that Spark runs again after a failure has the same number and the same ranges, so a
+    sink that keeps one of them beside its data writes each record once.  The offsets are not to
+    be committed in the function: a batch is over only when Spark has written so, which is what
+    ``commit_offsets`` waits for.  An exception of the function fails the batch, and nothing of it
+    is committed.
+
+    ``checkpoint`` is the query's checkpointLocation.  Raises InvalidValueError where it is no
+    path, and (in the query) where it is not this query's.
     """
-    ends = _positions(files, batch_id)
-    before = _positions(files, batch_id - 1) if batch_id > 0 else []
-    ranges: dict[TopicPartition, OffsetRange] = {}
-    for source, position in enumerate(ends):
-        starts = before[source] if source < len(before) else {}
-        if position and not starts:
-            starts = _began(files, source)
-        for where, end in position.items():
-            # Spark reads a partition that has come since from its beginning.
-            start = starts.get(where, 0)
-            known = ranges.get(where, OffsetRange(start, end))
-            ranges[where] = OffsetRange(min(start, known.start), max(end, known.end))
-    return ranges
+    _check_location(checkpoint)
+
+    def decorate(
+        function: Callable[[DataFrame, int, Mapping[TopicPartition, OffsetRange]], object],
+    ) -> Callable[[DataFrame, int], None]:
+        @functools.wraps(function)
+        def run(batch: DataFrame, batch_id: int) -> None:
+            files = open_checkpoint(checkpoint, batch.sparkSession)
+            function(batch, batch_id, files.ranges(batch_id))
+
+        return run
+
+    return decorate
 
 
-def _positions(files: Files, batch_id: int) -> list[dict[TopicPartition, int]]:
-    """The position of each source at the end of a batch; empty where it is no Kafka source."""
-    name = f"offsets/{batch_id}"
-    # The second line is about the batch: its watermark and settings.
-    return [_position(line) for line in _lines(files, name)[1:]]
+def _check_location(location: object) -> None:
+    if not isinstance(location, str) or not location:
+        fix = "give the query's checkpointLocation as text"
+        raise InvalidValueError("checkpoint", location, "is no path", fix)
 
 
 def _position(line: str) -> dict[TopicPartition, int]:
-    if line == _NOTHING:
+    if line == _NO_POSITION:
         return {}
     try:
         return read_offsets(line)
     except InvalidValueError:
         return {}  # of a rate, a file, a table: each kind of source has a form of its own
-
-
-def _began(files: Files, source: int) -> dict[TopicPartition, int]:
-    lines = _lines(files, f"sources/{source}/0")
-    return read_offsets("\n".join(lines))
-
-
-def _lines(files: Files, name: str) -> list[str]:
-    text = files.read(name)
-    if text is None:
-        problem = "is not there: purged, or another checkpoint"
-        raise InvalidValueError("checkpoint file", name, problem, _FIX)
-    # Spark 2.1 wanted a NUL before the version in some of them.
-    version, *lines = text.lstrip("\0").splitlines() or [""]
-    if version.strip() != _VERSION:
-        problem = f"has the version {version[:20]!r}, not {_VERSION}"
-        raise InvalidValueError("checkpoint file", name, problem, "update offsetmgr, or report it")
-    return [line.strip() for line in lines]
 
 
 def _is_number(name: str) -> bool:

@@ -2,252 +2,217 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import threading
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from offsetmgr.client import FlushResult, OffsetClient, Uncommitted
-from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetTimeoutError
-from offsetmgr.spark.committer import CommitCounts, Committer, Notices
-from offsetmgr.spark.groups import check_groups
-from offsetmgr.spark.inbox import Run
-from offsetmgr.spark.progress import read_snapshot
-from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
+from offsetmgr.client.streams import ManagerErrors
+from offsetmgr.errors import (
+    InvalidValueError,
+    ManagerStoppedError,
+    OffsetCommitError,
+    OffsetTimeoutError,
+)
+from offsetmgr.spark.committer import CommitCounts, Committer, by_group
+from offsetmgr.spark.group_state import Groups
+from offsetmgr.spark.progress import Run, read_snapshot
+from offsetmgr.spark.starting import check_client, seconds_left
+from offsetmgr.types import (
+    FlushResult,
+    ManagerKey,
+    OffsetAndMetadata,
+    Uncommitted,
+    check_group,
+    check_topic,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable
     from types import TracebackType
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
     from typing_extensions import Self
 
-    from offsetmgr.spark.groups import Groups
-    from offsetmgr.spark.progress import Snapshot
+    from offsetmgr.errors import OffsetManagerError
+    from offsetmgr.types import Offsets
 
 _log = logging.getLogger("offsetmgr.spark")
 
 DETACH_S: Final = 10.0
 """How long leaving a ``with`` block waits for the last commits."""
 
+AT_EXIT_S: Final = 2.0
+"""How long the interpreter's exit waits for the last commits, where nobody has detached."""
+
 
 def commit_offsets(
     spark: SparkSession,
-    client: OffsetClient,
+    client: Offsets,
     *,
     group: str | None = None,
     groups: Mapping[str, str] | None = None,
     query_name: str | None = None,
+    on_error: Callable[[OffsetManagerError], object] | None = None,
 ) -> OffsetCommits:
     """Commit what the streaming queries of ``spark`` read, from now on, to their groups.
 
     Give ``group`` where all topics belong to one, or ``groups`` as topic → group, where a topic
-    that is not named is left alone.  ``query_name`` commits the query of that name alone; without
-    it every query of the session with a Kafka source is committed, also those that run already.
+    that is not named is left alone.  ``query_name`` commits the query of that name alone; if none
+    of that name has started when another one reports a batch, that is logged.  Without it every
+    query of the session with a Kafka source is committed, also those that run already.
 
     A query notices nothing of it: not where the service is away, nor where Kafka refuses the
-    commits.  Raises InvalidValueError naming the argument that is wrong.
+    commits.  What was read is kept as long as ``client`` lives, also after the end of a query, and
+    sent when the service is back; only then are the managers of an ended query released.
+
+    What fails is logged once for each cause and group, and so is its end.  ``on_error`` is called
+    with each error, one after another on a thread of its own; what it raises is logged once.
+
+    Where several queries read a topic for one group, the lowest of their offsets is committed.  One
+    that stops still counts: the group goes no further until it runs again (it is known by its id,
+    or by its name where it starts with a new checkpoint) or ``release`` is called.  This is
+    remembered as long as these commits are attached.
+
+    Raises InvalidValueError naming the argument that is wrong.
     """
-    wanted = check_groups(group, groups)
-    _check(spark, client, query_name)
-    commits = OffsetCommits(spark, client, wanted, query_name)
-    commits.attach()
-    return commits
-
-
-def _check(spark: object, client: object, query_name: object) -> None:
+    wanted = _checked_groups(group, groups)
     if not hasattr(spark, "streams"):
         raise InvalidValueError("spark", spark, "is no SparkSession", "give the session")
-    if not isinstance(client, OffsetClient):
-        fix = 'give OffsetClient("http://127.0.0.1:8741", name="...")'
-        raise InvalidValueError("client", client, "is no OffsetClient", fix)
-    if query_name is not None and (not isinstance(query_name, str) or not query_name):
-        fix = "give the queryName of the query, or leave it out for every query"
-        raise InvalidValueError("query_name", query_name, "is not the name of a query", fix)
+    check_client(client)
+    _check_options(query_name, on_error)
+    return OffsetCommits(spark, client, wanted, query_name, on_error)
 
 
 class OffsetCommits:
-    """The offsets of a session's queries on their way to their groups; see ``commit_offsets``.
+    """The running commits of a session's queries; made by ``commit_offsets``.
 
-    As a context manager it detaches at the end of the block.
+    As a context manager it detaches at the end of the block.  Where nobody detaches, the exit of
+    the interpreter waits up to 2 s for the last commits.
     """
 
     def __init__(
-        self, spark: SparkSession, client: OffsetClient, groups: Groups, query_name: str | None
+        self,
+        spark: SparkSession,
+        client: Offsets,
+        groups: Groups,
+        query_name: str | None,
+        on_error: Callable[[OffsetManagerError], object] | None,
     ) -> None:
-        """Prepare; ``commit_offsets`` makes and attaches it."""
-        self._spark = spark
-        self._client = client
-        self._query_name = query_name
-        self._notices = Notices()
-        self._committer = Committer(client, groups, self._notices)
-        # Whoever reads a checkpoint or pins a batch by this package needs no pyspark.
+        # Reading a checkpoint or pinning a batch by this package needs no pyspark.
         from offsetmgr.spark.listener import CommitListener  # noqa: PLC0415
 
-        self._listener = CommitListener(self)
-        self._unreadable = 0
+        self._spark = spark
+        self._client = client
+        self._groups = groups
+        self._on_error = on_error
+        self._errors = ManagerErrors("commit_offsets")
+        self._to_call = ManagerErrors("commit_offsets")
+        self._refused = 0
         self._detached = False
+        self._committer = Committer(client, groups)
+        self._listener = CommitListener(spark, self._committer, query_name)
+        if on_error is not None:
+            name, args = "offsetmgr-errors", (on_error,)
+            threading.Thread(target=self._call, args=args, name=name, daemon=True).start()
+        self._unwatch = client.watch_errors(self._failed)
+        atexit.register(self._at_exit)
+        # In this order nothing falls between: what comes twice is the same batch.
+        spark.streams.addListener(self._listener)
+        for query in spark.streams.active:
+            try:
+                self._listener.take_up(query)
+            except Exception:  # noqa: BLE001 -- the other queries are taken up all the same
+                _log.exception("the offsets of a running query were not taken up")
 
     @property
     def counts(self) -> CommitCounts:
-        """How many offsets were submitted, taken back, refused, and not readable."""
-        return self._committer.counts._replace(unreadable=self._unreadable)
+        """Return what became of the offsets so far."""
+        counts = self._committer.counts
+        return counts._replace(refused=self._refused, unreadable=self._listener.unreadable)
 
-    def attach(self) -> None:
-        """Listen to the session, and take up the queries that run already."""
-        self._committer.start()
-        # In this order nothing falls between: what comes twice is the same batch.
-        self._spark.streams.addListener(self._listener)
-        for query in self._spark.streams.active:
-            try:
-                self._seed(query)
-            except Exception:  # noqa: BLE001 -- a query's trouble is its own
-                # It may have ended meanwhile, which is no reason to leave the others.
-                _log.exception("the offsets of a running query were not taken up")
+    def errors(self) -> ManagerErrors:
+        """Return the errors of the groups' commits that were not read yet, as they come.
 
-    def started(self, run: Run, name: str | None) -> None:
-        """A run has begun: what its checkpoint holds is committed, also where nothing new comes."""
-        if self._is_wanted(name):
-            # Looked up while Spark waits: a run with nothing to do may be over in a moment.
-            query = self._spark.streams.get(run.query_id)
-            if query is not None:
-                self._expect(run, query)
-
-    def take(self, progress: object) -> None:
-        """Hand a progress report over; one that cannot be read is told in the log."""
-        snapshot = self._read(progress)
-        if snapshot is not None:
-            self._committer.submit(snapshot)
-
-    def _read(self, progress: object) -> Snapshot | None:
-        """The report, where it can be read and is of a query that is committed here."""
-        try:
-            snapshot = read_snapshot(progress)
-        except InvalidValueError as error:
-            self._unreadable += 1
-            self._notices.warn(("report",), f"a query's progress is not understood: {error}")
-            return None
-        if not self._is_wanted(snapshot.name):
-            return None
-        for source, problem in snapshot.problems.items():
-            self._unreadable += 1
-            self._notices.warn(
-                (snapshot.query_id, source), f"{snapshot.label}, source {source}: {problem}"
-            )
-        return snapshot
-
-    def _expect(self, run: Run, query: StreamingQuery) -> None:
-        def ask() -> Snapshot | None:
-            progress = query.lastProgress
-            if progress is None:
-                return None
-            self._committer.heard(run)
-            return self._read(progress)
-
-        self._committer.expect(run, ask)
-
-    def _is_wanted(self, name: str | None) -> bool:
-        return self._query_name is None or name == self._query_name
-
-    def ended(self, run: Run) -> None:
-        """A run has ended: commit its last offsets and release its managers, soon."""
-        self._committer.end(run)
+        The newest 64 are kept; ``dropped`` counts the others.  Closed by ``detach``.
+        """
+        return self._errors
 
     def flush(self, query: StreamingQuery, timeout: float = 10.0) -> FlushResult:
         """Commit what ``query`` has read last and say what was acknowledged.
 
         To be called after ``query.awaitTermination()``: Spark's last event may be lost, its
-        ``lastProgress`` is not.  Waits up to ``timeout`` seconds; what was not acknowledged by
-        then is in the answer, with the reason.  Raises InvalidValueError for a query that is not
-        committed here, ManagerStoppedError after ``detach``.
+        ``lastProgress`` is not.  Waits up to ``timeout`` seconds, also for a service that is away;
+        what was not acknowledged by then is in the answer, with the reason, and is still sent
+        later.  Raises InvalidValueError for a query that is not committed here,
+        ManagerStoppedError after ``detach``.
         """
         deadline = time.monotonic() + timeout
         if self._detached:
             message = "these commits are detached: flush the query first, inside the with block"
             raise ManagerStoppedError(message)
-        if not self._is_wanted(query.name):
-            fix = f"flush the query named {self._query_name!r}"
+        if not self._listener.is_wanted(query.name):
+            fix = f"flush the query named {self._listener.query_name!r}"
             raise InvalidValueError("query", query.name, "is not committed here", fix)
         progress = query.lastProgress
         if progress is None:
             return FlushResult({}, {})
         snapshot = read_snapshot(progress)
-        wanted = self._committer.positions(snapshot)
+        wanted = self._committer.offsets(snapshot)
         try:
-            if self._committer.wait(self._committer.submit(snapshot), deadline):
-                result = self._flushed(wanted, deadline)
-                return self._with_released(result, wanted, query, deadline)
-            error = OffsetTimeoutError(
-                f"the service did not answer within {timeout} s: the offsets are on their way still"
-            )
-            left = {
-                key: Uncommitted(OffsetAndMetadata(offset), error) for key, offset in wanted.items()
-            }
-            return FlushResult({}, left)
+            with self._committer.keeping(wanted):
+                if self._committer.wait(self._committer.put(snapshot), seconds_left(deadline)):
+                    return self._flushed(wanted, deadline)
+            text = f"the service did not answer within {timeout} s; the offsets are still sent"
+            error = OffsetTimeoutError(text)
+            return FlushResult({}, {key: _left(each, error) for key, each in wanted.items()})
         finally:
             if not query.isActive:
-                self.ended(Run(str(query.id), str(query.runId)))
+                self._committer.end(Run.of(query))
 
-    def _with_released(
-        self,
-        result: FlushResult,
-        wanted: Mapping[ManagerKey, int],
-        query: StreamingQuery,
-        deadline: float,
-    ) -> FlushResult:
-        """Add what managers ended with that were released meanwhile, and what none has taken."""
-        missing = wanted.keys() - result.committed.keys() - result.uncommitted.keys()
-        if not missing:
-            return result
-        if query.isActive:
-            left = {key: _untaken(key, wanted[key]) for key in missing}
-            return FlushResult(result.committed, {**result.uncommitted, **left})
-        run = Run(str(query.id), str(query.runId))
-        released = self._committer.wait(self._committer.end(run), deadline)
-        committed, uncommitted = dict(result.committed), dict(result.uncommitted)
-        for key in missing:
-            # Until this run is released, what is known of the key may be an earlier run's.
-            end = self._committer.end_of(key)
-            if not released:
-                error = OffsetTimeoutError(f"{key} is being released still; its end is not known")
-                end = Uncommitted(OffsetAndMetadata(wanted[key]), error)
-            if isinstance(end, Uncommitted):
-                uncommitted[key] = end
-            elif end is not None:
-                committed[key] = end
-            else:
-                uncommitted[key] = _untaken(key, wanted[key])
-        return FlushResult(committed, uncommitted)
+    def release(self, query: StreamingQuery | str, timeout: float = 10.0) -> None:
+        """Let groups go on without a query that has stopped; the query, its name or its id.
 
-    def _flushed(self, wanted: Iterable[ManagerKey], deadline: float) -> FlushResult:
-        """Wait for what one query reads, and for nothing else of the client."""
-        by_group: dict[str, list[TopicPartition]] = {}
-        for key in wanted:
-            by_group.setdefault(key.group, []).append(key.topic_partition)
-        committed: dict[ManagerKey, OffsetAndMetadata] = {}
-        uncommitted: dict[ManagerKey, Uncommitted] = {}
-        for group, partitions in by_group.items():
-            left_s = max(0.0, deadline - time.monotonic())
-            result = self._client.flush(left_s, group=group, partitions=partitions)
-            committed.update(result.committed)
-            uncommitted.update(result.uncommitted)
-        return FlushResult(committed, uncommitted)
+        Of no effect where no group was kept back for it.  A query that still runs no longer counts
+        when it ends.  Waits up to ``timeout`` seconds until the other queries' offsets are handed
+        over.  Raises InvalidValueError where no such query was seen here, ManagerStoppedError after
+        ``detach``.
+        """
+        if self._detached:
+            raise ManagerStoppedError("these commits are detached, and keep no group back")
+        fix = "give a query of this session, its queryName or its id"
+        if isinstance(query, str):
+            run = Run(query, "")
+        elif not hasattr(query, "runId"):
+            raise InvalidValueError("query", query, "is no query", fix)
+        else:
+            run = Run.of(query)
+            if not query.isActive:
+                self._committer.end(run)
+        pending = self._committer.release(run)
+        self._committer.wait(pending, timeout)
+        if pending.done and not pending.is_known:
+            raise InvalidValueError("query", run.query_id, "has not been committed here", fix)
 
     def detach(self, timeout: float = DETACH_S) -> None:
         """Stop listening, commit what is left and release the managers; harmless when repeated.
 
-        The client stays open.  Waits up to ``timeout`` seconds.
+        The client stays open.  Waits up to ``timeout`` seconds; what is not committed by then is
+        logged, with the command that commits it later.  The client still sends it while it lives.
         """
         if self._detached:
             return
         self._detached = True
+        atexit.unregister(self._at_exit)
         try:
             self._spark.streams.removeListener(self._listener)
         except Exception:  # noqa: BLE001 -- of py4j or of Spark Connect
             # A session that was stopped before has no listeners any more.
             _log.debug("the listener was not removed", exc_info=True)
-        if not self._committer.close(time.monotonic() + timeout):
-            _log.warning("not everything was committed within %s s of detaching", timeout)
+        self._close(timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -260,17 +225,76 @@ class OffsetCommits:
     ) -> None:
         self.detach()
 
-    def _seed(self, query: StreamingQuery) -> None:
-        run, progress = Run(str(query.id), str(query.runId)), query.lastProgress
-        if progress is not None:
-            self.take(progress)
-        elif self._is_wanted(query.name):
-            self._expect(run, query)
-        if not query.isActive:
-            # Its end may have been told before its progress was taken: nobody tells it again.
-            self.ended(run)
+    def _at_exit(self) -> None:
+        """Commit and log what is left; Spark may not answer any more, so it is not asked."""
+        self._detached = True
+        self._close(AT_EXIT_S)
+
+    def _close(self, timeout: float) -> None:
+        self._committer.close(timeout)
+        self._unwatch()
+        self._errors.close()
+        self._to_call.close()
+
+    def _failed(self, key: ManagerKey | None, error: OffsetManagerError) -> None:
+        """Take an error from the client's threads; it is logged by the client."""
+        if key is None or self._groups.include(key.group):
+            self._refused += isinstance(error, OffsetCommitError)
+            self._errors.put(error)
+            if self._on_error is not None:
+                self._to_call.put(error)
+
+    def _call(self, on_error: Callable[[OffsetManagerError], object]) -> None:
+        for error in self._to_call:
+            try:
+                on_error(error)
+            except Exception as raised:  # noqa: BLE001 -- the user's function may raise anything
+                text = f"on_error of commit_offsets raised {type(raised).__name__}: {raised}"
+                self._committer.once.warn(("on_error",), text)
+
+    def _flushed(self, wanted: Mapping[ManagerKey, int], deadline: float) -> FlushResult:
+        """Wait for what one query reads, and for nothing else of the client."""
+        committed: dict[ManagerKey, OffsetAndMetadata] = {}
+        uncommitted: dict[ManagerKey, Uncommitted] = {}
+        for group, partitions in by_group(wanted).items():
+            left_s = seconds_left(deadline)
+            result = self._client.flush(timeout=left_s, group=group, partitions=partitions)
+            committed.update(result.committed)
+            uncommitted.update(result.uncommitted)
+        why = "the client is closed" if self._client.closed else "the log says why"
+        for key in wanted.keys() - committed.keys() - uncommitted.keys():
+            error = ManagerStoppedError(f"{key} at {wanted[key]} was not submitted: {why}")
+            uncommitted[key] = _left(wanted[key], error)
+        return FlushResult(committed, uncommitted)
 
 
-def _untaken(key: ManagerKey, offset: int) -> Uncommitted:
-    message = f"{key} was not taken: its manager is being stopped, or the client was closed"
-    return Uncommitted(OffsetAndMetadata(offset), ManagerStoppedError(message))
+def _checked_groups(group: object, groups: object) -> Groups:
+    """Return the groups as the caller named them: exactly one of the two arguments."""
+    if groups is None:
+        if group is None:
+            fix = 'give group="..." or groups={"topic": "group"}'
+            raise InvalidValueError("group", None, "is missing", fix)
+        return Groups(check_group(group))
+    if group is not None:
+        raise InvalidValueError("groups", groups, "was given beside group", "give one of the two")
+    if not isinstance(groups, Mapping) or not groups:
+        fix = 'give a mapping such as {"orders": "orders-etl"}'
+        raise InvalidValueError("groups", groups, "is no mapping of topics to groups", fix)
+    by_topic = {
+        check_topic(topic, "groups topic"): check_group(name, f"groups[{topic!r}]")
+        for topic, name in groups.items()
+    }
+    return Groups(None, by_topic)
+
+
+def _check_options(query_name: object, on_error: object) -> None:
+    if query_name is not None and (not isinstance(query_name, str) or not query_name):
+        fix = "give the queryName of the query, or leave it out for every query"
+        raise InvalidValueError("query_name", query_name, "is not the name of a query", fix)
+    if on_error is not None and not callable(on_error):
+        fix = "give a function of one error, or leave it out"
+        raise InvalidValueError("on_error", on_error, "cannot be called", fix)
+
+
+def _left(offset: int, error: OffsetManagerError) -> Uncommitted:
+    return Uncommitted(OffsetAndMetadata(offset), error)

@@ -1,42 +1,67 @@
-"""Hands what queries have read over to the client, on one thread of its own.
+"""Commits what queries have read, and releases the managers of those that have ended.
 
-Spark's bus never waits here: it leaves a snapshot in the inbox and goes on.  What may wait for
-the network, to look up what a group had committed and to stop the managers of a query that has
-ended, waits on this thread.
+Two threads, so that neither Spark's listener bus nor another query waits.  One hands the newest
+progress of each run to the client; it may ask what a group had committed.  The other stops the
+managers of ended queries, as soon as Kafka has what they read: while the service is away, or Kafka
+refuses, the offsets stay with the client, which sends them again as long as it lives.
+
+Spark reports no batch where nothing new is found.  A run that goes on from its checkpoint, whose
+last report was lost because the driver was killed, may therefore never report anything.  Until its
+first report comes, a run is asked how far it is: when it is idle, and when it ends.
 """
 
 from __future__ import annotations
 
 import logging
+import shlex
 import threading
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections import defaultdict
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
-from offsetmgr.errors import OffsetManagerError
-from offsetmgr.spark.inbox import MAX_RUNS, Inbox
-from offsetmgr.spark.ledger import Ledger
-from offsetmgr.types import ManagerKey, TopicPartition
+from offsetmgr.errors import (
+    ClientFencedError,
+    OffsetManagerError,
+    OffsetRegressionError,
+    listed,
+    shown,
+)
+from offsetmgr.spark.group_state import Decision, GroupState
+from offsetmgr.types import ManagerKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from offsetmgr.client import OffsetClient, Uncommitted
-    from offsetmgr.spark.groups import Groups
-    from offsetmgr.spark.inbox import Ask, Run, Waiting
-    from offsetmgr.spark.ledger import Decision, Move
-    from offsetmgr.spark.progress import Snapshot
-    from offsetmgr.types import OffsetAndMetadata
+    from offsetmgr.spark.group_state import Commit, Groups
+    from offsetmgr.spark.progress import Run, Snapshot
+    from offsetmgr.types import OffsetAndMetadata, Offsets, TopicPartition, Uncommitted
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 _log = logging.getLogger("offsetmgr.spark")
 
-LOOK_UP_S: Final = 5.0
+LOOK_UP_S: Final = 1.0
 """Longest wait for what a group had committed, once for each new run of a query."""
 
-RELEASE_S: Final = 10.0
-"""Longest wait for the last commits of a query that has ended."""
+FLUSH_S: Final = 5.0
+"""Longest wait for the commits of one group before the next group gets its turn."""
 
-_MAX_SAID: Final = 1_000
-_MAX_ENDS: Final = 100_000
-_SHOWN_PARTITIONS: Final = 10
+STOP_S: Final = 2.0
+"""Longest wait for the service to stop managers that hold nothing uncommitted."""
+
+RETRY_S: Final = 2.0
+"""Pause after a round that left something uncommitted."""
+
+CLOSE_S: Final = 60.0
+"""Longest wait for a client that another thread closes."""
+
+_MAX_REMEMBERED: Final = 1_000
+"""How many warnings, and checkpoints of queries, are remembered."""
+
+Ask: TypeAlias = "Callable[[], Snapshot | None]"
+"""Returns how far a run is; None where it cannot say yet."""
 
 
 class CommitCounts(NamedTuple):
@@ -46,236 +71,396 @@ class CommitCounts(NamedTuple):
     """Offsets handed to the client."""
     rewinds: int = 0
     """Of those, how many took a partition back because a query started anew further behind."""
+    lower: int = 0
+    """Offsets not handed over, because the same run had reported a higher one before."""
+    not_taken: int = 0
+    """Offsets that the client did not take, such as after its close."""
     refused: int = 0
-    """Offsets not handed over: lower than one of the same run, or of a batch of which the client
-    did not take all."""
+    """Commits that Kafka refused or did not answer: one for each time and partition.  Their
+    offsets are kept and tried again."""
     unreadable: int = 0
-    """Positions and reports of Spark that could not be read."""
+    """Offsets and reports of Spark that could not be read."""
 
 
-class Notices:
-    """Says each thing once."""
+class LogOnce:
+    """Logs each warning once."""
 
     def __init__(self) -> None:
-        """Nothing is said yet."""
-        self._said: dict[tuple[str, ...], None] = {}
+        self._logged: dict[tuple[str, ...], None] = {}
 
     def warn(self, key: tuple[str, ...], message: str) -> None:
-        """Log ``message`` unless something was said under ``key`` before."""
-        if key in self._said:
-            return
-        if len(self._said) >= _MAX_SAID:
-            del self._said[next(iter(self._said))]
-        self._said[key] = None
-        _log.warning("%s", message)
+        """Log ``message`` unless something was logged under ``key`` before."""
+        if key not in self._logged:
+            _remember(self._logged, key, None)
+            _log.warning("%s", message)
+
+
+@dataclass(eq=False)
+class Pending:
+    """What is to be done for one run, in this order."""
+
+    run: Run
+    snapshot: Snapshot | None = None
+    """The newest: a snapshot is whole, so it makes the ones before it needless."""
+    ask: Ask | None = None
+    """Asked where there is no snapshot."""
+    ended: bool = False
+    release: bool = False
+    """Groups are to go on without the query."""
+    is_known: bool = False
+    """A query of this id or name was released."""
+    done: bool = False
+
+
+@dataclass(eq=False)
+class _Unread:
+    """A manager that is to be stopped: no running query reads its partition."""
+
+    query_id: str
+    """The last query to read it."""
+    left: Uncommitted | None = None
+    """What was not committed when that was last tried, and why."""
+    is_reported: bool = False
 
 
 class Committer:
-    """Submits snapshots through a client, and stops the managers of queries that ended."""
+    """Commits by the decisions of its ``GroupState``; any thread may call."""
 
-    def __init__(self, client: OffsetClient, groups: Groups, notices: Notices) -> None:
-        """``client`` stays its owner's: it is neither closed nor flushed here."""
+    def __init__(self, client: Offsets, groups: Groups) -> None:
+        """``client`` stays its owner's: it is not closed here."""
         self._client = client
-        self._ledger = Ledger(groups)
-        self._notices = notices
-        self._counts = CommitCounts()
-        self._inbox = Inbox()
-        self._ends: dict[ManagerKey, OffsetAndMetadata | Uncommitted] = {}
-        self._thread = threading.Thread(target=self._work, name="offsetmgr-spark", daemon=True)
+        self._state = GroupState(groups)
+        self.once = LogOnce()
+        self.counts = CommitCounts()
+        self._changed = threading.Condition()
+        self._pending: dict[Run, Pending] = {}
+        self._unheard: dict[Run, Ask] = {}
+        """Runs that have not reported anything yet."""
+        self._unread: dict[ManagerKey, _Unread] = {}
+        self._awaited: list[Collection[ManagerKey]] = []
+        """Somebody flushes these, so that they are not stopped yet."""
+        self._checkpoints: dict[str, str] = {}
+        self._closed = False
+        self._handed_over = False
+        """Nothing more will be submitted."""
+        self._is_overdue = False
+        """What is not committed is logged at once."""
+        self._managers = threading.Lock()
+        """Held while managers take offsets or are stopped, and taken before ``_changed``."""
+        for run, name in ((self._hand_over, "offsetmgr-spark"), (self._stop, "offsetmgr-release")):
+            threading.Thread(target=run, name=name, daemon=True).start()
 
-    @property
-    def counts(self) -> CommitCounts:
-        """What was done so far."""
-        return self._counts
+    # Called by the listener and by users: never waits for the service.
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+    def expect(self, run: Run, ask: Ask, checkpoint: str | None) -> None:
+        """Take up a run that may stay silent, and where its checkpoint is, if that is known."""
+        with self._changed:
+            self._unheard[run] = ask
+            if checkpoint is not None:
+                _remember(self._checkpoints, run.query_id, checkpoint)
 
-    def positions(self, snapshot: Snapshot) -> dict[ManagerKey, int]:
-        """What of a snapshot is committed, and where."""
-        return dict(self._ledger.positions(snapshot))
+    def put(self, snapshot: Snapshot) -> Pending:
+        """Have a snapshot handed over."""
+        with self._changed:
+            self._unheard.pop(snapshot.run, None)
+            pending = self._entry(snapshot.run)
+            if pending.snapshot is None or pending.snapshot.batch_id <= snapshot.batch_id:
+                pending.snapshot = snapshot
+            return pending
 
-    def expect(self, run: Run, ask: Ask) -> None:
-        """Submit what ``ask`` tells of a run that has begun, unless a snapshot of it comes first.
+    def idle(self, run: Run) -> None:
+        """Ask a run that found nothing new, unless it has reported already."""
+        with self._changed:
+            if run in self._unheard:
+                self._entry(run).ask = self._unheard[run]
 
-        It is asked on the committer's thread, again and again until the run is ``heard``, and when
-        the run ends.
-        """
-        self._inbox.expect(run, ask)
+    def end(self, run: Run) -> None:
+        """Have the last offsets of a run committed and its managers released."""
+        with self._changed:
+            pending = self._entry(run)
+            pending.ended = True
+            pending.ask = self._unheard.pop(run, pending.ask)
 
-    def heard(self, run: Run) -> None:
-        """Ask a run no more."""
-        self._inbox.heard(run)
+    def release(self, run: Run) -> Pending:
+        """Let groups go on without the query of ``run``."""
+        with self._changed:
+            pending = self._entry(run)
+            pending.release = True
+            return pending
 
-    def submit(self, snapshot: Snapshot) -> int:
-        """Submit a snapshot soon; return a ticket for ``wait``.  Never blocks."""
-        return self._inbox.put(snapshot)
+    def wait(self, pending: Pending, timeout: float) -> bool:
+        """Wait until it is done; False where it is not after ``timeout`` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: pending.done or self._handed_over, timeout)
 
-    def end(self, run: Run) -> int:
-        """Commit what a run has read last and release its managers, soon; a ticket."""
-        return self._inbox.end(run)
+    def offsets(self, snapshot: Snapshot) -> dict[ManagerKey, int]:
+        """Return what of a snapshot is committed, and where."""
+        return dict(self._state.offsets(snapshot))
 
-    def wait(self, ticket: int, deadline: float) -> bool:
-        """Wait until what the ticket is for is done; False at ``deadline``."""
-        return self._inbox.wait(ticket, deadline)
-
-    def end_of(self, key: ManagerKey) -> OffsetAndMetadata | Uncommitted | None:
-        """What the last released manager of ``key`` ended with; None where none is known."""
-        return self._ends.get(key)
-
-    def close(self, deadline: float) -> bool:
-        """End every run and the thread; False where that is not done at ``deadline``."""
-        return self._inbox.wait(self._inbox.close(), deadline)
-
-    def _work(self) -> None:
-        while True:
-            taken = self._inbox.take()
-            if taken is None:
-                break
-            entries, ticket = taken
-            if self._inbox.dropped:
-                self._notices.warn(
-                    ("dropped",),
-                    f"more than {MAX_RUNS} queries waited at once: the oldest are left out",
-                )
-            for waiting in entries:
-                self._guarded(waiting)
-            self._inbox.done(ticket)
+    @contextmanager
+    def keeping(self, keys: Collection[ManagerKey]) -> Iterator[None]:
+        """Stop no manager of ``keys`` inside the block."""
+        with self._changed:
+            self._awaited.append(keys)
         try:
-            self._release(self._ledger.end_all())
+            yield
         finally:
-            self._inbox.done(self._inbox.close())
+            with self._changed:
+                self._awaited.remove(keys)
+                self._changed.notify_all()
 
-    def _guarded(self, waiting: Waiting) -> None:
+    def close(self, timeout: float) -> bool:
+        """End every run; return True once all is committed and released.
+
+        What is not committed after ``timeout`` seconds is logged, now or as soon as it is handed
+        over, and still sent as long as the client lives.
+        """
+        with self._changed:
+            self._closed = True
+            for run, ask in self._unheard.items():
+                self._entry(run).ask = ask
+            self._unheard.clear()
+            self._changed.notify_all()
+            if self._changed.wait_for(lambda: self._handed_over and not self._unread, timeout):
+                return True
+            for group, partitions in by_group(self._unread).items():
+                result = self._client.flush(timeout=0.0, group=group, partitions=partitions)
+                for key, left in result.uncommitted.items():
+                    self._unread[key].left = self._unread[key].left or left
+            self._report(self._unread)
+            self._is_overdue = True
+            return False
+
+    def _entry(self, run: Run) -> Pending:
+        self._changed.notify_all()
+        return self._pending.setdefault(run, Pending(run))
+
+    # The thread that hands over.
+
+    def _hand_over(self) -> None:
         try:
-            snapshot = waiting.snapshot
-            if snapshot is None and waiting.ask is not None:
-                snapshot = self._asked(waiting.run, waiting.ask)
+            while (taken := self._next()) is not None:
+                for pending in taken:
+                    self._handle(pending)
+            for run in self._state.running():
+                self._apply(run.query_id, self._state.end(run)._replace(held_back={}))
+        finally:
+            with self._changed:
+                self._handed_over = True
+                self._changed.notify_all()
+
+    def _next(self) -> list[Pending] | None:
+        """Wait for what is pending; None once closed and done."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._pending or self._closed)
+            taken, self._pending = list(self._pending.values()), {}
+            return taken or None
+
+    def _handle(self, pending: Pending) -> None:
+        query_id = pending.run.query_id
+        try:
+            snapshot = pending.snapshot
+            if snapshot is None and pending.ask is not None:
+                snapshot = self._ask(pending.run, pending.ask)
             if snapshot is not None:
-                self._observe(snapshot)
-            if waiting.ended:
-                self._release(self._ledger.end(*waiting.run))
+                committed = self._look_up(self._state.new_groups(snapshot))
+                self._apply(query_id, self._state.progress(snapshot, committed), snapshot.label)
+            if pending.ended:
+                self._apply(query_id, self._state.end(pending.run))
+            if pending.release:
+                decision = self._state.release(query_id)
+                pending.is_known = decision is not None
+                self._apply(query_id, decision or Decision())
         except Exception:  # noqa: BLE001 -- the thread must outlive it: other queries need it
-            _log.exception("offsets of query %s were not handed over", waiting.run.query_id)
+            _log.exception("offsets of query %s were not handed over", query_id)
+        with self._changed:
+            pending.done = True
+            self._changed.notify_all()
 
-    def _asked(self, run: Run, ask: Ask) -> Snapshot | None:
+    def _ask(self, run: Run, ask: Ask) -> Snapshot | None:
+        snapshot = None
         try:
-            return ask()
+            snapshot = ask()
         except Exception:  # noqa: BLE001 -- of py4j or of Spark Connect
-            # Its own reports, and a flush, still tell; its session may be gone as well.
+            # Its own reports, and a flush, still come; its session may be gone as well.
             _log.debug("query %s could not be asked how far it is", run.query_id, exc_info=True)
-            self._inbox.heard(run)
-            return None
-
-    def _observe(self, snapshot: Snapshot) -> None:
-        committed = self._look_up(self._ledger.new_groups(snapshot))
-        decision = self._ledger.observe(snapshot, committed)
-        self._say(snapshot, decision)
-        submitted = self._submit(decision.moves)
-        self._counts = CommitCounts(
-            self._counts.submitted + submitted,
-            self._counts.rewinds + sum(m.back_from is not None for m in decision.moves.values()),
-            self._counts.refused + len(decision.refused) + len(decision.moves) - submitted,
-        )
-        self._release(decision.released)
+        if snapshot is not None:
+            with self._changed:
+                self._unheard.pop(run, None)
+        return snapshot
 
     def _look_up(self, groups: Iterable[str]) -> dict[ManagerKey, int]:
-        """What the groups have committed; what cannot be learned is left out."""
+        """Return what the groups have committed, where that can be learned."""
         found: dict[ManagerKey, int] = {}
-        for group in groups:
+        for group in () if self._closed else groups:
             try:
                 committed = self._client.committed(group, timeout=LOOK_UP_S)
             except OffsetManagerError as error:
-                # The first offsets of a run may go back anyway; only saying so needs this.
+                # The first offsets of a run may go back anyway; only logging so needs this.
                 _log.debug("what %s had committed is not known: %s", group, error)
                 continue
-            found.update(
-                (ManagerKey(group, place.topic, place.partition), entry.offset)
-                for place, entry in committed.items()
-            )
+            found.update((ManagerKey(group, *p), entry.offset) for p, entry in committed.items())
         return found
 
-    def _submit(self, moves: Mapping[ManagerKey, Move]) -> int:
-        """Hand the moves to the client; how many it took."""
-        batches: dict[tuple[str, bool], dict[tuple[str, int], int | OffsetAndMetadata]] = {}
-        for key, move in moves.items():
-            batch = batches.setdefault((key.group, move.rewind), {})
-            batch[key.topic, key.partition] = move.offset
+    def _apply(self, query_id: str, decision: Decision, label: str | None = None) -> None:
+        self._log(label or f"query {query_id}", decision)
+        submitted = self._submit(decision.commits)
+        rewinds = sum(commit.back_from is not None for commit in decision.commits.values())
+        counts = self.counts
+        self.counts = counts._replace(
+            submitted=counts.submitted + submitted,
+            rewinds=counts.rewinds + rewinds,
+            lower=counts.lower + len(decision.lower),
+            not_taken=counts.not_taken + len(decision.commits) - submitted,
+        )
+        with self._changed:
+            self._unread.update((key, _Unread(query_id)) for key in decision.unread)
+            self._changed.notify_all()
+
+    def _submit(self, commits: Mapping[ManagerKey, Commit]) -> int:
+        """Hand the commits to the client; return how many it took."""
+        batches: defaultdict[tuple[str, bool], dict[tuple[str, int], int | OffsetAndMetadata]] = (
+            defaultdict(dict)
+        )
+        for key, commit in commits.items():
+            batches[key.group, commit.rewind][key.topic_partition] = commit.offset
         taken = 0
-        for (group, rewind), offsets in batches.items():
-            try:
-                self._client.submit(group, offsets, rewind=rewind)
-            except OffsetManagerError as error:
-                self._notices.warn(("submit", group, error.code), f"not committed: {error}")
-            else:
-                taken += len(offsets)
+        with self._managers:
+            with self._changed:
+                for key in commits:
+                    self._unread.pop(key, None)
+            for (group, rewind), offsets in batches.items():
+                try:
+                    self._client.submit(group, offsets, rewind=rewind)
+                except OffsetManagerError as error:
+                    self.once.warn(("submit", group, error.code), f"not committed: {error}")
+                else:
+                    taken += len(offsets)
         return taken
 
-    def _release(self, keys: Iterable[ManagerKey]) -> None:
-        by_group: dict[str, list[TopicPartition]] = {}
-        for key in keys:
-            by_group.setdefault(key.group, []).append(key.topic_partition)
-        for group, partitions in by_group.items():
-            result = self._client.stop_managers(RELEASE_S, group=group, partitions=partitions)
-            left = result.uncommitted
-            self._keep({**result.committed, **left})
-            texts = {
-                key: f"{key.topic_partition} at {offset.offset} ({error})"
-                for key, (offset, error) in left.items()
-            }
-            if texts:
-                _log.warning(
-                    "a query ended with offsets that are not committed to group %s: %s",
-                    group,
-                    _listed(texts),
-                )
-
-    def _keep(self, ends: Mapping[ManagerKey, OffsetAndMetadata | Uncommitted]) -> None:
-        for key, end in ends.items():
-            self._ends.pop(key, None)
-            self._ends[key] = end
-        while len(self._ends) > _MAX_ENDS:
-            del self._ends[next(iter(self._ends))]
-
-    def _say(self, snapshot: Snapshot, decision: Decision) -> None:
-        back = {
-            key: f"{key} from {move.back_from} to {move.offset}"
-            for key, move in decision.moves.items()
-            if move.back_from is not None
-        }
+    def _log(self, label: str, decision: Decision) -> None:
+        back = [
+            f"{key} from {commit.back_from} to {commit.offset}"
+            for key, commit in decision.commits.items()
+            if commit.back_from is not None
+        ]
         if back:
-            _log.warning(
-                "%s takes its group back, as a new run that is further behind: %s",
-                snapshot.label,
-                _listed(back),
-            )
-        lower = {
-            key: f"{key} at {floor}, not {offset}"
-            for key, (offset, floor) in decision.refused.items()
-        }
+            text = "%s takes its group back, because its new run starts further behind: %s"
+            _log.warning(text, label, listed(back))
+        lower = [
+            f"{key} at {each.before}, not {each.offset}" for key, each in decision.lower.items()
+        ]
         if lower:
-            _log.warning(
-                "%s went back within one run, which is not committed: %s",
-                snapshot.label,
-                _listed(lower),
-            )
+            text = "%s reports lower offsets than before, which are not committed: %s"
+            _log.warning(text, label, listed(lower))
         for group, topic in decision.shared:
-            self._notices.warn(
+            self.once.warn(
                 ("shared", group, topic),
                 f"topic {topic} is read by more than one source for group {group}: the lowest of "
                 "their offsets is committed; give each query a group of its own "
                 "(query_name=... commits one query alone)",
             )
+        for group, query in decision.held_back.items():
+            self.once.warn(
+                ("held back", group, query),
+                f"query {shown(query)} has stopped: until it runs again, group {group} goes no "
+                "further than what it has read, though other queries have read more; "
+                f"commits.release({shown(query)}) lets the group go on without it",
+            )
         for topic in decision.ungrouped:
-            self._notices.warn(
-                ("ungrouped", topic, snapshot.query_id),
-                f"topic {topic} of {snapshot.label} is not committed: groups={{...}} does not "
-                "name it",
+            self.once.warn(
+                ("ungrouped", topic, label),
+                f"topic {topic} of {label} is not committed: groups={{...}} does not name it",
             )
 
+    # The thread that stops managers.
 
-def _listed(texts: Mapping[ManagerKey, str]) -> str:
-    shown = ", ".join(list(texts.values())[:_SHOWN_PARTITIONS])
-    more = len(texts) - _SHOWN_PARTITIONS
-    return shown if more <= 0 else f"{shown} and {more} more"
+    def _stop(self) -> None:
+        while (unread := self._next_unread()) is not None:
+            for group, partitions in by_group(unread).items():
+                try:
+                    self._stop_committed(group, partitions, unread)
+                except Exception:  # noqa: BLE001 -- the thread must outlive it
+                    _log.exception("partitions of group %s were not released", group)
+
+    def _next_unread(self) -> dict[ManagerKey, _Unread] | None:
+        """Wait for managers to be stopped; None once all is handed over and released."""
+        with self._changed:
+            if any(each.left for each in self._unread.values()):
+                self._changed.wait(RETRY_S)
+            while not (found := {k: each for k, each in self._unread.items() if self._may_stop(k)}):
+                if self._handed_over and not self._unread:
+                    return None
+                self._changed.wait()
+            return found
+
+    def _may_stop(self, key: ManagerKey) -> bool:
+        return not any(key in keys for keys in self._awaited)
+
+    def _stop_committed(
+        self, group: str, partitions: list[TopicPartition], unread: Mapping[ManagerKey, _Unread]
+    ) -> None:
+        """Stop the managers of a group that hold nothing which this client may still commit."""
+        flushed = self._client.flush(timeout=FLUSH_S, group=group, partitions=partitions)
+        if self._client.closed:
+            flushed = self._client.close(timeout=CLOSE_S)  # says again what it ended with
+        with self._managers:
+            with self._changed:
+                stopped: dict[ManagerKey, _Unread] = {}
+                for key in (ManagerKey(group, *partition) for partition in partitions):
+                    each = unread[key]
+                    # A query may have started again meanwhile, and have ended again further on.
+                    if self._unread.get(key) is each and self._may_stop(key):
+                        each.left = flushed.uncommitted.get(key)
+                        if not self._may_commit(each.left):
+                            stopped[key] = each
+            try:
+                if stopped:
+                    places = [key.topic_partition for key in stopped]
+                    self._client.stop_managers(timeout=STOP_S, group=group, partitions=places)
+            finally:
+                with self._changed:
+                    self._report(self._unread if self._is_overdue else stopped)
+                    for key in stopped:
+                        del self._unread[key]
+                    self._changed.notify_all()
+
+    def _may_commit(self, left: Uncommitted | None) -> bool:
+        """Return True if this client may still commit it."""
+        if left is None or self._client.closed:
+            return False
+        # Somebody else has committed a higher offset, or a newer driver has taken our place.
+        return not isinstance(left.error, (OffsetRegressionError, ClientFencedError))
+
+    def _report(self, unread: Mapping[ManagerKey, _Unread]) -> None:
+        """Log what of ``unread`` is not committed, once, and the command that commits it."""
+        texts: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for key, each in unread.items():
+            if each.left is not None and not each.is_reported:
+                offset, error = each.left
+                text = f"{key.topic_partition} at {offset.offset} ({error})"
+                texts[key.group, each.query_id].append(text)
+                each.is_reported = True
+        for (group, query_id), left in texts.items():
+            checkpoint = self._checkpoints.get(query_id)
+            arguments = ("--checkpoint", checkpoint or "CHECKPOINT", "--group", group)
+            command = ("offsetmgr", "spark", "reconcile", *arguments, "--service", self._client.url)
+            hint = "" if checkpoint else " (CHECKPOINT is the query's checkpointLocation)"
+            text = f"not all that was read is committed to group {group}: {listed(left)}"
+            remedy = f"compare the two by {shlex.join(command)} and add --execute to commit{hint}"
+            text += f"; the checkpoint has it: when this driver has ended, {remedy}"
+            _log.warning("%s", text)
+
+
+def by_group(keys: Iterable[ManagerKey]) -> dict[str, list[TopicPartition]]:
+    """Return the partitions of each group."""
+    groups: dict[str, list[TopicPartition]] = defaultdict(list)
+    for key in keys:
+        groups[key.group].append(key.topic_partition)
+    return groups
+
+
+def _remember(found: dict[_K, _V], key: _K, value: _V) -> None:
+    found[key] = value
+    if len(found) > _MAX_REMEMBERED:
+        del found[next(iter(found))]

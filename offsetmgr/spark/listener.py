@@ -1,13 +1,14 @@
-"""Listens on Spark's bus: reads each event, hands it over, and raises nothing.
+"""Reads the events of Spark's listener bus, hands them over to the committer, and raises nothing.
 
 PySpark makes Python objects of a progress before it calls a listener, by more than 400 calls into
-the JVM for each batch, while the query's next batch wants the processor.  So the JVM calls ``Ears``
-instead, who ask for JSON.  Spark Connect, whose events come as JSON anyway, calls the listener
-itself.
+the JVM for each batch, while the query's next batch wants the processor.  So the JVM is given
+``JsonListener`` instead, which asks for JSON.  Spark Connect, whose events come as JSON anyway,
+calls ``CommitListener`` itself.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
 from typing import TYPE_CHECKING, Any
@@ -15,11 +16,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming import StreamingQueryListener
 from pyspark.sql.streaming.listener import JStreamingQueryListener
 
-from offsetmgr.spark.inbox import Run
+from offsetmgr.errors import InvalidValueError, shown
+from offsetmgr.spark.progress import Run, read_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
     from pyspark.sql.streaming.listener import (
         QueryIdleEvent,
         QueryProgressEvent,
@@ -27,73 +31,151 @@ if TYPE_CHECKING:
         QueryTerminatedEvent,
     )
 
-    from offsetmgr.spark.commits import OffsetCommits
+    from offsetmgr.spark.committer import Committer
+    from offsetmgr.spark.progress import Snapshot
 
 _log = logging.getLogger("offsetmgr.spark")
 
 
 class CommitListener(StreamingQueryListener):
-    """Tells an ``OffsetCommits`` of the progress and the end of queries.
+    """Hands over the progress of a session's queries, or of one of them.
 
     The methods have Spark's names.  Nothing may be raised from them: Spark logs it as a fault of
     the query's driver, and a bus that is stuck holds up every listener of the session.  For
     ``onQueryStarted`` the start of a query itself waits.
     """
 
-    def __init__(self, commits: OffsetCommits) -> None:
-        """``commits`` is told of every query of the session."""
-        self._commits = commits
+    def __init__(self, spark: SparkSession, committer: Committer, query_name: str | None) -> None:
+        self.query_name = query_name
+        """The name of the query that is committed; None for every query."""
+        self.unreadable = 0
+        self._spark = spark
+        self._committer = committer
+        self._has_matched = query_name is None
+        self._nearest_name: str | None = None
         self._java: Any = None
 
     @property
     def _jlistener(self) -> Any:
-        """What the session's ``addListener`` and ``removeListener`` give to the JVM."""
+        """The Java listener that ``addListener`` and ``removeListener`` give to the JVM."""
         if self._java is None:
             # A PySpark for Spark Connect alone has none.
             from pyspark import SparkContext  # noqa: PLC0415
 
             jvm: Any = SparkContext._jvm  # noqa: SLF001 -- PySpark has no other way to it
             try:
-                self._java = jvm.PythonStreamingQueryListenerWrapper(Ears(self))
+                self._java = jvm.PythonStreamingQueryListenerWrapper(JsonListener(self))
             except Exception:  # noqa: BLE001 -- of py4j or of a PySpark that is made otherwise
-                _log.debug("this PySpark takes its own way to a listener", exc_info=True)
+                _log.debug("PySpark's own Java listener is used", exc_info=True)
                 self._java = super()._jlistener
         return self._java
 
+    def is_wanted(self, name: str | None) -> bool:
+        """Return True if a query of this name is committed."""
+        return self.query_name is None or name == self.query_name
+
+    def take_up(self, query: StreamingQuery) -> None:
+        """Commit what a query has read that runs already."""
+        run, progress = Run.of(query), query.lastProgress
+        if self.is_wanted(query.name):
+            self._expect(run, query)
+            if progress is not None:
+                self._hand_over(progress)
+            if not query.isActive:
+                # Its end may have been reported before its progress was taken: it is not repeated.
+                self._committer.end(run)
+
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 -- Spark's name
-        """A run has begun: where nothing new comes, it is asked how far it is."""
-        try:
-            self._commits.started(Run(str(event.id), str(event.runId)), event.name)
-        except Exception:  # noqa: BLE001 -- nothing may reach Spark
-            _log.exception("the start of a query was not handed over")
+        def started() -> None:
+            if self.is_wanted(event.name):
+                # Looked up while Spark waits: a run with nothing to do may be over in a moment.
+                query = self._spark.streams.get(str(event.id))
+                if query is not None:
+                    self._expect(Run.of(event), query)
+
+        _without_raising(started)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 -- Spark's name
-        """A batch is finished: its end offsets are what is to be committed."""
         self.progressed(lambda: event.progress)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 -- Spark's name
-        """Nothing: an idle trigger read nothing, so the offsets are those handed over before."""
+        _without_raising(lambda: self._committer.idle(Run.of(event)))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 -- Spark's name
-        """A run ended: its last offsets are committed and its managers released."""
-        try:
-            self._commits.ended(Run(str(event.id), str(event.runId)))
-        except Exception:  # noqa: BLE001 -- nothing may reach Spark
-            _log.exception("the end of a query was not handed over")
+        _without_raising(lambda: self._committer.end(Run.of(event)))
 
     def progressed(self, read: Callable[[], object]) -> None:
-        """Hand over the progress that ``read`` returns."""
+        """Hand over the report that ``read`` returns."""
+        _without_raising(lambda: self._hand_over(read()))
+
+    def _hand_over(self, progress: object) -> None:
+        snapshot = self._read(progress)
+        if snapshot is not None:
+            self._committer.put(snapshot)
+
+    def _expect(self, run: Run, query: StreamingQuery) -> None:
+        def ask() -> Snapshot | None:
+            progress = query.lastProgress
+            return None if progress is None else self._read(progress)
+
+        self._has_matched = True
+        self._committer.expect(run, ask, _checkpoint_of(query))
+
+    def _read(self, progress: object) -> Snapshot | None:
+        """Return the report, where it can be read and is of a query that is committed."""
+        once = self._committer.once
         try:
-            self._commits.take(read())
-        except Exception:  # noqa: BLE001 -- nothing may reach Spark
-            _log.exception("a query's progress was not handed over")
+            snapshot = read_snapshot(progress)
+        except InvalidValueError as error:
+            self.unreadable += 1
+            once.warn(("report",), f"a query's progress is not understood: {error}")
+            return None
+        if not self.is_wanted(snapshot.name):
+            # At its first report and not at its start: the one that is meant may start next.
+            self._compare_name(snapshot.name)
+            return None
+        for source, problem in snapshot.problems.items():
+            self.unreadable += 1
+            text = f"{snapshot.label}, source {source}: {problem}"
+            once.warn((snapshot.run.query_id, source), text)
+        return snapshot
+
+    def _compare_name(self, name: str | None) -> None:
+        """Warn that ``query_name`` may be misspelt, until a query has that name."""
+        if self._has_matched or self.query_name is None:
+            return
+        names = [each for each in (self._nearest_name, name) if each]
+        nearest = difflib.get_close_matches(self.query_name, names, 1, cutoff=0.0)
+        self._nearest_name = nearest[0] if nearest else None
+        others = f"the nearest name is {shown(nearest[0])}" if nearest else "one has no name"
+        self._committer.once.warn(
+            ("query_name", self._nearest_name or ""),
+            f"no query named {shown(self.query_name)} (query_name) has started yet; of the "
+            f"queries that have, whose offsets are not committed, {others}",
+        )
 
 
-class Ears(JStreamingQueryListener):
-    """What the JVM calls, with events of its own."""
+class JsonListener(JStreamingQueryListener):
+    """Called by the JVM, with its own events."""
 
     pylistener: CommitListener
 
     def onQueryProgress(self, jevent: Any) -> None:  # noqa: N802 -- Spark's name
-        """A batch is finished."""
         self.pylistener.progressed(lambda: json.loads(jevent.progress().json()))
+
+
+def _without_raising(hand_over: Callable[[], None]) -> None:
+    try:
+        hand_over()
+    except Exception:  # noqa: BLE001 -- nothing may reach Spark
+        _log.exception("an event of a query was not handed over")
+
+
+def _checkpoint_of(query: StreamingQuery) -> str | None:
+    """Return where the query keeps its checkpoint; None where Spark does not tell."""
+    try:
+        java: Any = query._jsq  # noqa: SLF001 -- PySpark has no other way to it
+        found = java.streamingQuery().resolvedCheckpointRoot()
+    except Exception:  # noqa: BLE001 -- of py4j; a query of Spark Connect has none
+        return None
+    return found if isinstance(found, str) else None

@@ -12,10 +12,13 @@ import ast
 import json
 import re
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from offsetmgr.errors import InvalidValueError, shown
 from offsetmgr.types import TopicPartition, check_offset, check_partition, check_topic
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _KAFKA_SOURCE: Final = re.compile(r"Kafka\w*\[")
 """KafkaV2[Subscribe[orders]], KafkaSourceV1[...] and the continuous KafkaSource[...]."""
@@ -24,6 +27,20 @@ _MAX_CHARS: Final = 32 * 1024 * 1024
 """Longest position that is read: a million partitions need 20 MB."""
 
 _FIX: Final = "report it with your version of Spark; this source is not committed meanwhile"
+
+
+class Run(NamedTuple):
+    """One start of a query."""
+
+    query_id: str
+    """Stays the same while the query keeps its checkpoint."""
+    run_id: str
+    """New at each start."""
+
+    @classmethod
+    def of(cls, query: Any) -> Self:
+        """Return the run of a query of Spark's, or of an event of one."""
+        return cls(str(query.id), str(query.runId))
 
 
 class SourceOffsets(NamedTuple):
@@ -38,10 +55,7 @@ class SourceOffsets(NamedTuple):
 class Snapshot(NamedTuple):
     """How far a query has come, as one progress report says it."""
 
-    query_id: str
-    """Stays the same while the query keeps its checkpoint."""
-    run_id: str
-    """New at each start of the query."""
+    run: Run
     name: str | None
     timestamp: str
     """When the trigger began, ISO 8601 in UTC: later reports sort behind earlier ones."""
@@ -54,7 +68,7 @@ class Snapshot(NamedTuple):
     @property
     def label(self) -> str:
         """The query as its people know it."""
-        return f"query {shown(self.name)}" if self.name else f"query {self.query_id}"
+        return f"query {shown(self.name)}" if self.name else f"query {self.run.query_id}"
 
 
 def read_snapshot(progress: object) -> Snapshot:
@@ -83,8 +97,7 @@ def read_snapshot(progress: object) -> Snapshot:
     if not isinstance(batch_id, int):
         raise InvalidValueError("batchId", batch_id, "is not a number", _FIX)
     return Snapshot(
-        query_id=str(_field(progress, "id")),
-        run_id=str(_field(progress, "runId")),
+        run=Run(str(_field(progress, "id")), str(_field(progress, "runId"))),
         name=None if name is None else str(name),
         timestamp=str(_field(progress, "timestamp")),
         batch_id=batch_id,

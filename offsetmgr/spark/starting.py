@@ -1,80 +1,262 @@
-"""Where a streaming query is to start so that it goes on from its group."""
+"""Where a query or a batch starts so that it goes on from its group."""
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import time
-from typing import TYPE_CHECKING, Final
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
-from offsetmgr.errors import InvalidValueError
-from offsetmgr.spark.places import check_missing, check_topics, places
-from offsetmgr.types import check_group
+from offsetmgr.errors import (
+    ERRORS,
+    Fault,
+    InvalidValueError,
+    OffsetManagerError,
+    OffsetTimeoutError,
+    OverloadedError,
+    ServiceError,
+    ServiceUnavailableError,
+    listed,
+)
+from offsetmgr.spark.checkpoint import open_checkpoint
+from offsetmgr.types import Offsets, TopicPartition, check_group, check_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
-    from offsetmgr.client import OffsetClient
-    from offsetmgr.spark.places import Missing
+    from pyspark.sql import SparkSession
+
+    from offsetmgr.types import OffsetAndMetadata, PartitionRange
+
+_log = logging.getLogger("offsetmgr.spark")
+
+Missing: TypeAlias = "Literal['earliest', 'latest', 'error'] | datetime"
+"""Where a partition starts for which nothing is committed: at an end of its log, at the first
+record of a time, or nowhere, as an error."""
+
+Unavailable: TypeAlias = Literal["error", "earliest", "latest"]
+"""What a start does where nobody can say where the group stands."""
 
 _SPARK_NAMES: Final[dict[object, int]] = {"earliest": -2, "latest": -1}
 """How Spark's JSON spells them."""
 
+_IGNORED: Final = "earliest"
+"""Valid for any topics; Spark reads its checkpoint instead."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_SERVER_ERROR: Final = 500
+_FAULTS: Final = {info.name: info.fault for info in ERRORS.values()}
+
+
+class StartPosition(NamedTuple):
+    """Where a group goes on in a partition."""
+
+    offset: int
+    """The next one to read; the partition holds it, or ends with it."""
+    committed: OffsetAndMetadata | None
+    """What the group has committed; None where nothing is."""
+
 
 def starting_offsets(
-    client: OffsetClient,
+    client: Offsets,
     group: str,
     topics: Collection[str] | None = None,
     missing: Missing = "earliest",
     *,
     pattern: str | None = None,
+    checkpoint: str | None = None,
+    spark: SparkSession | None = None,
+    unavailable: Unavailable = "error",
     timeout: float = 10.0,
 ) -> str:
-    """Where ``group`` stands, as JSON for the option ``startingOffsets`` of a Kafka source.
+    """Return where ``group`` stands, for the option ``startingOffsets`` of a Kafka source.
 
     It names every partition of ``topics`` and no other, as Spark asks for; or those of all topics
     that ``pattern`` matches as a whole, which is then the source's ``subscribePattern``.  A
-    partition without a committed offset starts at ``missing``: an end of its log, the first
-    record of a time (a datetime with its time zone), or it is an error.  A committed offset that
-    the topic no longer holds is moved to the nearest that it does, with a warning: what lies
-    between is lost already.
+    partition without a committed offset starts at ``missing``: an end of its log (``earliest``
+    where nothing is said), the first record of a time (a datetime with its time zone), or it is
+    an error; a line in the log at level INFO says how many do.  A committed offset that the topic
+    no longer holds is moved to the nearest that it does, with a warning: what lies between is
+    lost already.  ``latest`` is for streaming queries alone.
 
-    Spark ignores the option where the query has a checkpoint, which is its own truth.  ``latest``
-    is for streaming queries alone.  Raises InvalidValueError naming a wrong argument;
-    ServiceError naming a topic that does not exist; and what else ``client.topics`` and
-    ``client.committed`` raise where the service or Kafka does not answer in ``timeout`` seconds.
+    Spark ignores the option where the query has a checkpoint, which is its own truth.  Give
+    ``checkpoint``, the query's checkpointLocation, so that a job that has one also starts while
+    the service or Kafka is down: where it holds offsets, nobody is asked.  With ``spark`` it may
+    lie wherever the session reaches; without, or with a session of Spark Connect, on this machine.
+
+    A first start needs the service and Kafka.  Where they do not answer in ``timeout`` seconds,
+    ``unavailable`` decides: ``error`` raises, ``earliest`` and ``latest`` start every partition
+    there, with a warning.  Such a start reads again, or passes over, what lies between it and the
+    group's offsets, and the new checkpoint goes on from it.
+
+    Raises InvalidValueError naming a wrong argument; ServiceError naming a topic that does not
+    exist; and what else ``client.topics`` and ``client.committed`` raise.
     """
-    deadline = time.monotonic() + timeout
     check_group(group)
     check_missing(missing)
+    if unavailable not in ("error", *_SPARK_NAMES):
+        fix = "give 'error', 'earliest' or 'latest'; a time needs Kafka to find its offsets"
+        raise InvalidValueError("unavailable", unavailable, "is unknown", fix)
     if pattern is None:
         names = check_topics(topics)
-    elif topics is None:
-        names = _matching(client, pattern, timeout)
-    else:
+    elif topics is not None:
         raise InvalidValueError("pattern", pattern, "was given beside topics", "give one of them")
-    ranges = client.topics(names, timeout=max(0.0, deadline - time.monotonic()))
-    found = places(client, group, ranges, missing, max(0.0, deadline - time.monotonic()))
+    else:
+        names, expression = [], _compiled(pattern)
+    if checkpoint is not None:
+        files = open_checkpoint(checkpoint, spark)
+        if files.has_offsets():
+            _log.info("checkpoint %s has offsets; group %s is not asked", files.location, group)
+            return _IGNORED
+    deadline = time.monotonic() + timeout
+    try:
+        if pattern is not None:
+            names = _matching(client, expression, timeout)
+        logs = client.topics(names, timeout=seconds_left(deadline))
+        found = start_positions(client, group, logs, missing, seconds_left(deadline))
+    except OffsetManagerError as error:
+        if unavailable == "error" or not _is_unavailable(error):
+            raise
+        text = f"the offsets of group {group} could not be read ({error})"
+        _log.warning("%s; every partition starts at %s, as unavailable= says", text, unavailable)
+        return unavailable
     start: dict[str, dict[str, int]] = {}
-    for (topic, number), place in found.items():
+    for (topic, number), position in found.items():
         # By name where it has one: the end of a log moves until Spark comes to read it.
-        named = None if place.committed is not None else _SPARK_NAMES.get(missing)
-        start.setdefault(topic, {})[str(number)] = place.offset if named is None else named
+        named = None if position.committed is not None else _SPARK_NAMES.get(missing)
+        start.setdefault(topic, {})[str(number)] = position.offset if named is None else named
     return json.dumps(start)
 
 
-def _matching(client: OffsetClient, pattern: object, timeout: float) -> list[str]:
-    """The topics that Spark finds by the pattern."""
+def start_positions(
+    client: Offsets,
+    group: str,
+    logs: Mapping[str, Mapping[int, PartitionRange]],
+    missing: Missing,
+    timeout: float,
+) -> dict[TopicPartition, StartPosition]:
+    """Return where ``group`` goes on in every partition of ``logs``.
+
+    A committed offset that the partition no longer holds becomes the nearest that it does, with
+    a warning; partitions with nothing committed are counted in the log.  Raises InvalidValueError
+    where ``missing`` is ``error`` and there are some.
+    """
+    committed = client.committed(group, timeout=timeout)
+    found: dict[TopicPartition, StartPosition] = {}
+    absent: list[TopicPartition] = []
+    for topic, partitions in logs.items():
+        for number, log in sorted(partitions.items()):
+            partition = TopicPartition(topic, number)
+            entry = committed.get(partition)
+            if entry is None:
+                absent.append(partition)
+                offset = log.log_start_offset if missing == "earliest" else log.high_watermark
+            else:
+                offset = _clamped(group, partition, entry.offset, log)
+            found[partition] = StartPosition(offset, entry)
+    if absent and missing == "error":
+        fix = "commit them first, or say where to start with missing='earliest'"
+        raise InvalidValueError("group", group, f"has nothing committed for {listed(absent)}", fix)
+    if absent:
+        some = f" for {len(absent)} of {len(found)} partitions" if committed else ""
+        start = missing.isoformat() if isinstance(missing, datetime) else missing
+        _log.info("group %s has no offsets%s; starting at %s", group, some, start)
+    if absent and isinstance(missing, datetime):
+        topics = list(dict.fromkeys(partition.topic for partition in absent))
+        at = client.offsets_at(topics, milliseconds(missing, "missing"), timeout=timeout)
+        for partition in absent:
+            # One that appeared between the two requests is not among those asked for.
+            found[partition] = StartPosition(at.get(partition, found[partition].offset), None)
+    return found
+
+
+def check_client(client: object) -> Offsets:
+    """Return it if it is an OffsetClient or a LocalOffsets.  Raises InvalidValueError."""
+    if not isinstance(client, Offsets):
+        fix = 'give OffsetClient("http://127.0.0.1:8741") or LocalOffsets("localhost:9092")'
+        raise InvalidValueError("client", client, "is no client", fix)
+    return client
+
+
+def check_topics(topics: object) -> list[str]:
+    """Return topics as the caller named them, each once.  Raises InvalidValueError."""
+    if isinstance(topics, str) or not isinstance(topics, (list, tuple, set, frozenset)):
+        raise InvalidValueError("topics", topics, "is no list of topics", 'give ["orders"]')
+    if not topics:
+        raise InvalidValueError("topics", topics, "is empty", 'give at least one, as ["orders"]')
+    names = [check_topic(topic, f"topics[{index}]") for index, topic in enumerate(topics)]
+    return list(dict.fromkeys(names))
+
+
+def check_missing(missing: object) -> None:
+    """Raise InvalidValueError where this is no ``Missing``."""
+    if isinstance(missing, datetime):
+        milliseconds(missing, "missing")
+    elif not isinstance(missing, str) or missing not in {"earliest", "latest", "error"}:
+        fix = "give 'earliest', 'latest', 'error' or a datetime with its time zone"
+        raise InvalidValueError("missing", missing, "is unknown", fix)
+
+
+def milliseconds(moment: datetime, field: str) -> int:
+    """Return a point in time as Kafka counts it.  Raises InvalidValueError."""
+    if moment.tzinfo is None:
+        fix = "give it one, such as datetime.now(timezone.utc)"
+        raise InvalidValueError(field, moment.isoformat(), "has no time zone", fix)
+    since = moment - _EPOCH
+    if since.days < 0:
+        fix = "Kafka's records begin there; give a later time, or 'earliest'"
+        raise InvalidValueError(field, moment.isoformat(), "lies before 1970", fix)
+    # Not by way of a float, which would lose the last millisecond.
+    return since.days * 86_400_000 + since.seconds * 1_000 + since.microseconds // 1_000
+
+
+def seconds_left(deadline: float) -> float:
+    """Return how long it is until ``deadline``, by the monotonic clock."""
+    return max(0.0, deadline - time.monotonic())
+
+
+def _clamped(group: str, partition: TopicPartition, offset: int, log: PartitionRange) -> int:
+    nearest = min(max(offset, log.log_start_offset), log.high_watermark)
+    if nearest != offset:
+        what = (
+            "below the first one it holds: what lay between is deleted"
+            if offset < nearest
+            else "beyond its end: the topic was truncated or made anew"
+        )
+        where = f"topic {partition.topic} partition {partition.partition}"
+        text = f"group {group} has offset {offset} committed for {where}, {what}"
+        holds = f"the partition holds {log.log_start_offset} to {log.high_watermark}"
+        _log.warning("%s; starting at %d (%s)", text, nearest, holds)
+    return nearest
+
+
+def _is_unavailable(error: OffsetManagerError) -> bool:
+    """Return True if the service or Kafka is away, False if one of them refuses."""
+    if isinstance(error, ServiceError):
+        fault = _FAULTS.get(error.code)
+        if fault is not None:
+            return fault in {Fault.BROKER, Fault.NETWORK}
+        return error.status >= _SERVER_ERROR
+    return isinstance(error, (ServiceUnavailableError, OffsetTimeoutError, OverloadedError))
+
+
+def _compiled(pattern: object) -> re.Pattern[str]:
     if not isinstance(pattern, str):
         fix = 'give a regular expression, such as "orders-.*"'
         raise InvalidValueError("pattern", pattern, "is not text", fix)
     try:
-        expression = re.compile(pattern)
+        return re.compile(pattern)
     except re.error as error:
         fix = "use what Java's and Python's regular expressions have in common"
         raise InvalidValueError("pattern", pattern, f"cannot be read ({error})", fix) from None
-    names = [name for name in client.topic_names(timeout) if expression.fullmatch(name)]
+
+
+def _matching(client: Offsets, pattern: re.Pattern[str], timeout: float) -> list[str]:
+    """Return the topics that Spark finds by the pattern."""
+    names = [name for name in client.topic_names(timeout=timeout) if pattern.fullmatch(name)]
     if not names:
         fix = "create a topic first, or widen it; it has to match the whole name"
-        raise InvalidValueError("pattern", pattern, "matches no topic", fix)
+        raise InvalidValueError("pattern", pattern.pattern, "matches no topic", fix)
     return names

@@ -27,7 +27,7 @@ from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from offsetmgr.coordinator.kafka_lane import STUCK_S
+from offsetmgr.coordinator.clients import STUCK_S
 from tests.chaos.history import TELLING, Event, Key, Tag, parse_tag
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Verdict:
     commits: int = 0
     acknowledged: int = 0
     """Submits that somebody was told to be committed."""
-    revenants: int = 0
+    superseded: int = 0
     """Submits of a replaced client, taken by a service that had not yet heard of its successor:
     committed behind it, or in its way until it has passed them."""
     late: int = 0
@@ -269,7 +269,7 @@ def _judge_commit(
         blame("refused", f"{commit} was committed, though its submit {submit} was refused")
     what = _backwards(trail, tag, commit)
     if what and _is_revenant(trail, tag, commit, excuses):
-        verdict.revenants += 1
+        verdict.superseded += 1
     elif what and _is_late(trail, tag, commit, excuses):
         verdict.late += 1
     elif what:
@@ -294,7 +294,7 @@ def _backwards(trail: _Trail, tag: Tag, commit: Committed) -> str:
 
 
 def _is_revenant(trail: _Trail, tag: Tag, commit: Committed, excuses: _Excuses) -> bool:
-    """Whether a replaced client speaks to a service that started since its successor's commit."""
+    """True if a replaced client speaks to a service that started since its successor's commit."""
     submit = trail.submitted.get(tag)
     if submit is None or trail.newest is None or tag.life >= trail.newest[0].life:
         return False
@@ -311,7 +311,7 @@ def _is_revenant(trail: _Trail, tag: Tag, commit: Committed, excuses: _Excuses) 
 
 
 def _is_late(trail: _Trail, tag: Tag, commit: Committed, excuses: _Excuses) -> bool:
-    """Whether a commit was given up before the newer one was sent, and may have landed since."""
+    """True if a commit was given up before the newer one was sent, and may have landed since."""
     submit = trail.submitted.get(tag)
     if submit is None or trail.newest is None or tag >= trail.newest[0]:
         return False
@@ -352,7 +352,7 @@ def _judge_refusal(verdict: Verdict, trail: _Trail, event: Event, evidence: Evid
         else tag.life > life and any(each.at_s < start_s < event.at_s for start_s in starts)
         for tag, each in higher
     ):
-        verdict.revenants += 1
+        verdict.superseded += 1
         return
     what = f"{event} was refused, and all its client submitted before is lower"
     verdict.violations.append(Violation("rising", event.key, what))
@@ -361,7 +361,7 @@ def _judge_refusal(verdict: Verdict, trail: _Trail, event: Event, evidence: Evid
 def _is_believed(
     trail: _Trail, submit: Event, until_s: float, service_starts: Collection[float]
 ) -> bool:
-    """Whether the service may have taken a submit by then, not knowing its client's successor.
+    """True if the service may have taken a submit by then, not knowing its client's successor.
 
     It knows the successor at the latest when it has committed something of it.
     """

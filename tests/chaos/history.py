@@ -66,8 +66,7 @@ class Event(NamedTuple):
 
 def parse_tag(metadata: str) -> Tag:
     """The submit that the metadata of a committed offset names; ValueError where it names none."""
-    # librdkafka sends a NUL behind the metadata.
-    client, life, number = metadata.rstrip("\0").split(":")
+    client, life, number = metadata.split(":")
     return Tag(client, int(life), int(number))
 
 
@@ -90,7 +89,7 @@ def path_of(folder: Path, client: str, life: int) -> Path:
 
 
 def has_spoken(path: Path) -> bool:
-    """Whether the life of that log has begun to submit."""
+    """True if the life of that log has begun to submit."""
     return path.exists() and path.stat().st_size > 0
 
 
@@ -117,7 +116,7 @@ def newest_submits(path: Path) -> dict[Key, int]:
 
 
 def of_a_former_life(folder: Path, client: str, life: int, key: Key, offset: int) -> bool:
-    """Whether an earlier life of the client submitted ``offset``: a replaced one may be ahead."""
+    """True if an earlier life of the client submitted ``offset``: a replaced one may be ahead."""
     now = path_of(folder, client, life)
     return any(
         event.key == key and event.offset == offset and event.action not in TELLING

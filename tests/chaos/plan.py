@@ -1,9 +1,9 @@
-"""Which faults strike when: a pure function of the seed, so that a run's weather can be had again.
+"""Which faults are injected when: a pure function of the seed, so that a run can be repeated.
 
-A run is a row of rounds.  In each a storm blows on three tracks at once (the service, the clients,
-the brokers).  When all is healed and commits flow again, the service is killed once more while the
-clients fall silent, so that only what they hold can be sent again; then it dies together with one
-of them.
+A run is a row of rounds.  In each, faults are injected on three tracks at once (the service, the
+clients, the brokers).  When all is healed and commits flow again, the service is killed once more
+while the clients fall silent, so that only what they hold can be sent again; then it dies together
+with one of them.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Track(NamedTuple):
     targets: int
 
 
-class Strike(NamedTuple):
-    """One fault, in seconds since the begin of its storm."""
+class Injection(NamedTuple):
+    """One fault, in seconds since the begin of its round."""
 
     at_s: float
     until_s: float
@@ -84,7 +84,7 @@ def client_track(clients: int) -> Track:
 
 
 def broker_track(brokers: int) -> Track:
-    """What happens to the brokers; the next one is struck when the one before is back."""
+    """What happens to the brokers; the next one is injected when the one before is back."""
     faults = (
         Fault.BROKER_KILL,
         Fault.BROKER_TERM,
@@ -94,15 +94,15 @@ def broker_track(brokers: int) -> Track:
     return Track(faults, pause_s=3.0, lasting_s=(0.2, 8.0), targets=brokers)
 
 
-def storm(seed: int, number: int, length_s: float, tracks: Sequence[Track]) -> list[Strike]:
-    """The strikes of one storm of a run, in the order of their begin; all are healed by its end."""
-    chance = random.Random(f"{seed} {number}")  # noqa: S311 -- weather, no secret
-    strikes = []
+def schedule(seed: int, number: int, length_s: float, tracks: Sequence[Track]) -> list[Injection]:
+    """Return the injections of one round, by their begin; all are healed by its end."""
+    chance = random.Random(f"{seed} {number}")  # noqa: S311 -- no secret
+    injections = []
     for track in tracks:
         at_s = chance.expovariate(1 / track.pause_s)
         while at_s < length_s:
             until_s = min(at_s + chance.uniform(*track.lasting_s), length_s)
             fault, target = chance.choice(track.faults), chance.randrange(track.targets)
-            strikes.append(Strike(at_s, until_s, fault, target))
+            injections.append(Injection(at_s, until_s, fault, target))
             at_s = until_s + chance.expovariate(1 / track.pause_s)
-    return sorted(strikes)
+    return sorted(injections)

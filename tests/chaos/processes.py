@@ -67,7 +67,7 @@ class Supervised:
         return self._process
 
     def stays(self) -> bool:
-        """Whether this life runs, and nobody has told it to end."""
+        """True if this life runs, and nobody has told it to end."""
         return not self._ordered and self.process.running()
 
     def kill(self) -> None:

@@ -3,7 +3,7 @@
 Three real brokers, the real service under a supervisor, real client processes, and a nemesis that
 kills, pauses, terminates and cuts all of them.  At the end all is healed and brought to its end,
 and Kafka's own log of commits is held against what the clients saw.  The seed decides which faults
-strike when, not how the threads of a dozen processes interleave.
+are injected when, not how the threads of a dozen processes interleave.
 """
 
 from __future__ import annotations
@@ -19,21 +19,48 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.devkafka import DevKafka
-from tests.chaos.game import INTERVAL_S, Game, Setting
-from tests.chaos.plan import SERVICE_TRACK, broker_track, client_track
+from offsetmgr.devkafka.cluster import free_ports
+from tests.chaos.checker import Death, Evidence, check
+from tests.chaos.history import Key, read_history
+from tests.chaos.nemesis import Nemesis, Targets
+from tests.chaos.offsets_topic import read_commits, read_committed
+from tests.chaos.plan import SERVICE_TRACK, broker_track, client_track, schedule
+from tests.chaos.processes import client, service
+from tests.chaos.workload import Life
+from tests.conftest import create_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections import Counter
+    from collections.abc import Callable, Iterator, Sequence
 
-    from tests.chaos.game import Outcome
+    from typing_extensions import Self
+
+    from tests.chaos.checker import Verdict
+    from tests.chaos.plan import Injection, Track
+
+PARTITIONS_EACH: Final = 4
+"""Of each client."""
+
+INTERVAL_S: Final = 0.25
+"""Between two commits of a group."""
+
+_REQUEST_TIMEOUT_S: Final = 2.0
+
+_SETTINGS: Final = (
+    f"commit.commit_interval_s={INTERVAL_S}",
+    f"commit.request_timeout_s={_REQUEST_TIMEOUT_S}",
+    "commit.retry_backoff_max_s=2",
+    "lease_s=4",
+    "stop_timeout_s=3",
+)
 
 BROKERS: Final = 3
 CLIENTS: Final = 3
 GROUPS: Final = ("chaos-a", "chaos-b", "chaos-c", "chaos-d")
-STORM_S: Final = 30.0
+ROUND_S: Final = 30.0
 LOSS_BOUND_S: Final = INTERVAL_S + 1.0
 """One interval, and the time that a commit itself may take on a busy machine."""
 
@@ -49,6 +76,148 @@ _SHOWN: Final = 20
 _SEEDS: Final = 1_000_000
 
 
+class Setting(NamedTuple):
+    """Where a run takes place."""
+
+    kafka: DevKafka
+    folder: Path
+    """For the logs of everybody."""
+    seed: int
+    topic: str
+    """Is created."""
+    groups: Sequence[str]
+    clients: int
+    loss_bound_s: float
+    """How old a submit may be and still be lost with its client and the service."""
+    settings: Sequence[str] = ()
+    """Further ones of the service, as ``name=value``."""
+
+    def lives(self, url: str) -> list[Life]:
+        """The first life of each client; each has partitions of its own, in all groups."""
+        return [
+            Life(
+                folder=self.folder,
+                url=url,
+                name=f"client-{number}",
+                number=1,
+                seed=self.seed,
+                topic=self.topic,
+                partitions=tuple(range(number * PARTITIONS_EACH, (number + 1) * PARTITIONS_EACH)),
+                groups=tuple(self.groups),
+            )
+            for number in range(self.clients)
+        ]
+
+
+class Outcome(NamedTuple):
+    """What came of a run."""
+
+    verdict: Verdict
+    incidents: Sequence[str]
+    """What nobody ordered, such as a crash."""
+    injected: Counter[str]
+    missed: int
+    moves: int
+    """Coordinators that moved to another broker."""
+    service_lives: int
+    client_lives: int
+    slowest_recovery_s: float
+    logs: Sequence[Path]
+
+    @property
+    def held(self) -> bool:
+        """True if every promise was kept."""
+        return not self.verdict.violations and not self.incidents
+
+
+class ChaosRun:
+    """A run: ``with ChaosRun(...) as chaos``, play rounds, then let it be judged."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._deaths: list[Death] = []
+        (port,) = free_ports(1)
+        address = f"127.0.0.1:{port}"
+        lives = setting.lives(f"http://{address}")
+        create_topic(setting.kafka, setting.topic, setting.clients * PARTITIONS_EACH)
+        served = service(
+            setting.folder,
+            address,
+            setting.kafka.bootstrap_servers,
+            [*_SETTINGS, *setting.settings],
+        )
+        clients = [client(life) for life in lives]
+        self._nemesis = Nemesis(Targets(setting.kafka, served, clients, lives))
+
+    def __enter__(self) -> Self:
+        self._nemesis.start()
+        self._nemesis.calm()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._nemesis.close()
+
+    def play(self, number: int, length_s: float, tracks: Sequence[Track]) -> None:
+        """Play a round: its faults, then the deaths that need good times before them."""
+        self._inject_all(schedule(self._setting.seed, number, length_s, tracks))
+        self._nemesis.calm()
+        self._nemesis.kill_in_silence()
+        self._nemesis.calm()
+        victim = number % self._setting.clients
+        life = self._nemesis.targets.clients[victim].life
+        name = self._nemesis.targets.lives[victim].name
+        self._deaths.append(Death(name, life, self._nemesis.kill_together(victim)))
+
+    def _inject_all(self, injections: Sequence[Injection]) -> None:
+        began_at = time.monotonic()
+        heals: dict[int, Callable[[], None] | None] = {}
+        steps = [(each.at_s, number, False) for number, each in enumerate(injections)]
+        steps += [(each.until_s, number, True) for number, each in enumerate(injections)]
+        for at_s, number, ends in sorted(steps):
+            self._nemesis.wait(began_at + at_s)
+            if not ends:
+                heals[number] = self._nemesis.inject(injections[number])
+            elif heal := heals[number]:
+                heal()
+
+    def judge(self) -> Outcome:
+        """Heal all, let everybody end, and hold Kafka's log against what the clients saw."""
+        nemesis, setting = self._nemesis, self._setting
+        nemesis.calm()
+        nemesis.end()
+        servers = setting.kafka.bootstrap_servers
+        standing: dict[Key, int] = {}
+        for group in setting.groups:
+            numbers = range(setting.clients * PARTITIONS_EACH)
+            found = read_committed(servers, group, setting.topic, numbers)
+            standing |= {Key(group, each): offset for each, offset in found.items()}
+        evidence = Evidence(
+            read_history(setting.folder),
+            read_commits(servers, setting.groups),
+            standing,
+            nemesis.targets.service.starts,
+            {
+                (client.name, number): at_s
+                for client in nemesis.targets.clients
+                for number, at_s in enumerate(client.starts, start=1)
+            },
+            self._deaths,
+            _REQUEST_TIMEOUT_S,
+            setting.loss_bound_s,
+        )
+        return Outcome(
+            check(evidence),
+            nemesis.incidents,
+            nemesis.injected,
+            nemesis.missed,
+            nemesis.moves,
+            nemesis.targets.service.life,
+            sum(each.life for each in nemesis.targets.clients),
+            nemesis.slowest_recovery_s,
+            nemesis.logs,
+        )
+
+
 def run(minutes: float, seed: int, folder: Path, settings: Sequence[str] = ()) -> Outcome:
     """Play rounds for ``minutes`` with those settings of the service, and judge."""
     tracks = (SERVICE_TRACK, client_track(CLIENTS), broker_track(BROKERS))
@@ -57,21 +226,21 @@ def run(minutes: float, seed: int, folder: Path, settings: Sequence[str] = ()) -
     with contextlib.ExitStack() as stack:
         stack.callback(kafka.stop)
         setting = Setting(kafka, folder, seed, "chaos", GROUPS, CLIENTS, LOSS_BOUND_S, settings)
-        game = stack.enter_context(Game(setting))
+        chaos = stack.enter_context(ChaosRun(setting))
         ends_at = time.monotonic() + 60 * minutes
         for number in itertools.count():
             left_s = ends_at - time.monotonic()
             if left_s <= 0:
                 break
-            game.play(number, min(STORM_S, left_s), tracks)
-        return game.judge()
+            chaos.play(number, min(ROUND_S, left_s), tracks)
+        return chaos.judge()
 
 
 def summary(outcome: Outcome) -> Iterator[str]:
     """The lines that tell a person how it went."""
     verdict = outcome.verdict
     yield "faults:"
-    yield from (f"  {count:6} {fault}" for fault, count in sorted(outcome.struck.items()))
+    yield from (f"  {count:6} {fault}" for fault, count in sorted(outcome.injected.items()))
     yield f"  {outcome.missed:6} missed: down already, or another broker not back yet"
     yield f"lives: {outcome.service_lives} of the service, {outcome.client_lives} of the clients"
     yield f"coordinators moved: {outcome.moves}"
@@ -81,9 +250,9 @@ def summary(outcome: Outcome) -> Iterator[str]:
             yield f"  {count:6} {action} {result}"
     yield f"commits in Kafka's log: {verdict.commits}"
     yield f"told to be committed: {verdict.acknowledged}"
-    yield f"of replaced clients, by a service that had not heard: {verdict.revenants}"
+    yield f"of replaced clients, by a service that had not heard: {verdict.superseded}"
     yield f"landed behind newer ones, when they had been given up: {verdict.late}"
-    yield f"slowest recovery after a storm: {outcome.slowest_recovery_s:.1f} s"
+    yield f"slowest recovery after a round: {outcome.slowest_recovery_s:.1f} s"
     yield f"oldest submit lost with its client and the service: {verdict.worst_loss_s:.3f} s"
     yield f"commits of newer ones that left such a submit out: {verdict.worst_left_out} at most"
     yield f"promises broken: {len(verdict.violations)}; incidents: {len(outcome.incidents)}"
@@ -93,7 +262,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.run", description=__doc__)
     parser.add_argument("minutes", type=float, help="how long the faults go on")
-    parser.add_argument("--seed", type=int, help="which faults strike when; by chance without")
+    parser.add_argument("--seed", type=int, help="decides the faults; by chance without")
     parser.add_argument(
         "--set",
         action="append",
@@ -110,7 +279,7 @@ def main(arguments: Sequence[str]) -> int:
     for line in summary(outcome):
         say(line)
     if given.excused is not None:
-        given.excused.write_text(json.dumps([outcome.verdict.revenants, outcome.verdict.late]))
+        given.excused.write_text(json.dumps([outcome.verdict.superseded, outcome.verdict.late]))
     if outcome.held:
         shutil.rmtree(folder)
         return 0
@@ -118,7 +287,7 @@ def main(arguments: Sequence[str]) -> int:
         say(f"- {trouble}")
     say(f"the logs are in {folder}")
     again = shlex.join([f"{given.minutes:g}", f"--seed={seed}", *(f"--set={s}" for s in given.set)])
-    say(f"the same weather again: python -m tests.chaos.run {again}")
+    say(f"the same faults again: python -m tests.chaos.run {again}")
     return 1
 
 

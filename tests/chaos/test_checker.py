@@ -152,7 +152,7 @@ def test_a_replaced_client_is_believed_by_a_new_service_until_its_successor_spea
         if after:
             story.commit(5, 30)
             story.commit(1, 40, life=2)
-        assert (story.broken(), story.verdict().revenants) == (rules, counted)
+        assert (story.broken(), story.verdict().superseded) == (rules, counted)
 
 
 def test_a_commit_that_was_given_up_may_land_behind_a_newer_one() -> None:
@@ -195,7 +195,7 @@ def test_each_life_of_the_service_excuses_one_fall_to_a_replaced_client() -> Non
                 story.service_starts.append(story.now_s + 0.5)
             story.commit(number, 10 * number)
         story.commit(1, 40, life=2)
-        assert (story.broken(), story.verdict().revenants) == (rules, counted)
+        assert (story.broken(), story.verdict().superseded) == (rules, counted)
 
 
 def test_what_a_replaced_client_submits_behind_a_commit_of_its_successor_is_no_excuse() -> None:
@@ -226,7 +226,7 @@ def test_what_a_replaced_client_submits_behind_a_commit_of_its_successor_is_no_e
         there = commit.position._replace(partition=elsewhere.partition)
         story.commits.append(commit._replace(position=there))
         story.standing[elsewhere] = 20
-        assert (story.broken(), story.verdict().revenants) == (rules, counted)
+        assert (story.broken(), story.verdict().superseded) == (rules, counted)
 
 
 def test_a_silence_excuses_no_more_falls_than_it_had_room_for_lost_requests() -> None:
@@ -340,7 +340,7 @@ def test_a_replaced_client_that_is_ahead_may_stand_in_the_way_behind_a_start_alo
             story.service_starts.append(story.now_s + 0.5)
         story.submit(6, 60, life=1)
         story.submit(2, 50, outcome="fail", life=2)
-        assert (story.broken(), story.verdict().revenants) == (rules, int(starts))
+        assert (story.broken(), story.verdict().superseded) == (rules, int(starts))
 
 
 def test_a_replaced_client_may_be_heard_before_its_successor() -> None:
@@ -365,7 +365,7 @@ def test_a_replaced_client_may_be_heard_before_its_successor() -> None:
                 story.submit(1, 61, life=2)
                 story.commit(1, 61, life=2)
         story.submit(2, 55, "sync", "fail", life=2)
-        assert (story.broken(), story.verdict().revenants) == (rules, not rules)
+        assert (story.broken(), story.verdict().superseded) == (rules, not rules)
 
 
 def test_a_replaced_client_is_refused_what_its_successor_has_passed() -> None:
@@ -378,7 +378,7 @@ def test_a_replaced_client_is_refused_what_its_successor_has_passed() -> None:
             story.service_starts.append(story.now_s + 0.5)
             story.now_s += 1
         story.submit(7, 50, "sync", "fail", life=1)
-        assert (story.broken(), story.verdict().revenants) == (rules, int(starts))
+        assert (story.broken(), story.verdict().superseded) == (rules, int(starts))
 
 
 def test_an_offset_that_kafka_forgot_is_found() -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.chaos.game import Game, Setting
 from tests.chaos.plan import Fault, Track
+from tests.chaos.run import ChaosRun, Setting
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,9 +39,9 @@ def test_nothing_acknowledged_is_lost_and_nothing_goes_back_under_kills(
         clients=2,
         loss_bound_s=GUARD_S,
     )
-    with Game(setting) as game:
-        game.play(0, 4.0, [KILLS])
-        outcome = game.judge()
+    with ChaosRun(setting) as chaos:
+        chaos.play(0, 4.0, [KILLS])
+        outcome = chaos.judge()
     assert outcome.incidents == []
     assert outcome.verdict.violations == []
     assert outcome.service_lives > 1

@@ -47,7 +47,7 @@ def test_the_table_has_a_row_for_each_fault_and_one_for_the_kills() -> None:
 
 def test_the_row_of_the_kills_says_what_was_excused() -> None:
     """Where they came to their end: an excuse that is used often would hide what breaks."""
-    table = list(rows(ALL_HELD, 10.0, 0, Excused(revenants=12, late=345)))
+    table = list(rows(ALL_HELD, 10.0, 0, Excused(superseded=12, late=345)))
     assert "excused 12 of replaced clients, 345 late" in table[-1]
     assert len(table[-1]) <= 125
     assert "excused" not in list(rows(ALL_HELD, 10.0, 1))[-1]
@@ -78,7 +78,7 @@ def test_every_test_runs_as_often_as_asked_and_is_told(tmp_path: Path) -> None:
     (tmp_path / "test_made.py").write_text(TESTS)
     tally = tmp_path / "tally"
     command = [
-        *(sys.executable, "-m", "pytest", "-p", "tests.chaos.tally", "-m", "fault"),
+        *(sys.executable, "-m", "pytest", "-p", "tests.chaos.table", "-m", "fault"),
         *("--tries", "2", "--tally", str(tally)),
     ]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

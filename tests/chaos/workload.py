@@ -208,7 +208,7 @@ class Driver:
         self.ending.set()
 
     def _close(self) -> int:
-        result = self._client.close(CLOSE_S)
+        result = self._client.close(timeout=CLOSE_S)
         for manager, value in result.committed.items():
             key = Key(manager.group, manager.partition)
             self._log.write("ok", "close", parse_tag(value.metadata), key, value.offset)

@@ -1,4 +1,4 @@
-"""A TCP proxy before one Kafka broker that knows Kafka's frames well enough to cut one in two.
+"""A TCP proxy before one Kafka broker that can cut its answers in two, or answer in its place.
 
 Clients come to the proxy because the broker advertises its address; see ``MockCluster.advertise``.
 """
@@ -37,6 +37,9 @@ class Proxy:
         self._lock = threading.Lock()
         self._links: list[_Link] = []
         self._cut_api: int | None = None
+        self.replacements: dict[int, bytes] = {}
+        """Answers to requests of a kind (API key), given without asking the broker: all that stands
+        behind the correlation id."""
         self.was_cut = threading.Event()
         """Set when the response asked for with ``cut_response`` was cut."""
         threading.Thread(target=self._accept, name="proxy-accept", daemon=True).start()
@@ -71,7 +74,7 @@ class Proxy:
                 link.stop()
 
     def takes_cut(self, api: int) -> bool:
-        """Whether this request's response is the one to be cut."""
+        """True if this request's response is the one to be cut."""
         with self._lock:
             if api != self._cut_api:
                 return False
@@ -144,7 +147,10 @@ class _Link:
         _, api, _, correlation = _HEAD.unpack_from(frame)
         if self._proxy.takes_cut(api):
             self._to_cut.add(correlation)
-        if not self.swallowing:
+        if api in self._proxy.replacements:
+            body = self._proxy.replacements[api]
+            self._client.sendall(_ANSWER.pack(len(body) + 4, correlation) + body)
+        elif not self.swallowing:
             self._broker.sendall(frame)
 
     def _answer(self, frame: bytes) -> None:

@@ -65,7 +65,7 @@ class Committing(NamedTuple):
     def flush(self, handle: ManagerHandle, timeout_s: float = WAIT_S) -> int | None:
         """Commit what is newest; return the offset that is left, which None says is none."""
         waiting = self.factory.flush([handle.key], timeout_s)
-        result = self.factory.wait(waiting, WAIT_S)[handle.key]
+        result = waiting.get(timeout=WAIT_S)[handle.key]
         return None if result.uncommitted is None else result.uncommitted.offset
 
     def in_kafka(self, group: str, partition: int = 0, topic: str = TOPIC) -> int | None:

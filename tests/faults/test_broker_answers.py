@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from offsetmgr.errors import OffsetCommitError
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.faults.support import HASTY, TOPIC, WAIT_S, committing
 from tests.kafka.mock_cluster import OFFSET_COMMIT, MockCluster
 
@@ -100,6 +101,40 @@ def test_a_coordinator_that_is_loading_is_waited_for(mock: MockCluster, group: s
         assert managers.in_kafka(group) == 7
         assert set(managers.codes()) == {"COORDINATOR_LOAD_IN_PROGRESS"}
         assert mock.count(OFFSET_COMMIT) == 4
+
+
+def test_a_commit_of_many_bytes_is_sent_in_parts_one_after_the_other(
+    mock: MockCluster, group: str
+) -> None:
+    """A broker that finds one too large gets it in halves; all of it is committed."""
+    where = [TopicPartition(TOPIC, number) for number in range(4)]
+    mock.create_topic("wide", 2_000)
+    many = [TopicPartition("wide", number) for number in range(2_000)]
+    with committing(mock.bootstrap_servers) as managers:
+        for partitions, refused, requests in ((where, [28], 3), (where, [-1], 3), (many, [], 2)):
+            offsets = dict.fromkeys(partitions, OffsetAndMetadata(1, "m" * 600, 0))
+            before = mock.count(OFFSET_COMMIT)
+            mock.push_errors(OFFSET_COMMIT, *refused)
+            answer = managers.kafka.commit(group, offsets, WAIT_S).get(timeout=WAIT_S)
+            assert answer.failures == {}
+            assert mock.count(OFFSET_COMMIT) - before == requests
+            fetched = managers.kafka.fetch(group, partitions, WAIT_S).get(timeout=WAIT_S)
+            assert fetched.offsets == offsets
+
+
+def test_what_was_not_sent_by_the_deadline_is_not_in_doubt(mock: MockCluster, group: str) -> None:
+    """The first part of a commit is, as it was not answered; the second was never sent."""
+    mock.create_topic("wide", 2_000)
+    where = [TopicPartition("wide", number) for number in range(2_000)]
+    offsets = dict.fromkeys(where, OffsetAndMetadata(1, "m" * 600, 0))
+    with committing(mock.bootstrap_servers) as managers:
+        one = managers.kafka.commit(group, dict.fromkeys(where[:1], OffsetAndMetadata(1)), WAIT_S)
+        assert one.get(timeout=WAIT_S).failures == {}
+        mock.set_round_trip(rtt_ms=60_000)
+        failures = managers.kafka.commit(group, offsets, 0.5).get(timeout=WAIT_S).failures
+        assert failures.keys() == offsets.keys()
+        assert {f.info.name for f in failures.values()} == {"_TIMED_OUT", "NOT_SENT"}
+        mock.set_round_trip(rtt_ms=0)
 
 
 @pytest.mark.fault(10)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
-from offsetmgr.coordinator import kafka_client
+from offsetmgr.coordinator import clients
+from offsetmgr.errors import Verdict
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.faults.proxy import Proxy
 from tests.faults.support import HASTY, TOPIC, WAIT_S, committing, until
 from tests.kafka.mock_cluster import OFFSET_COMMIT, OFFSET_FETCH, MockCluster
@@ -17,10 +20,10 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def behind_a_proxy() -> Iterator[tuple[MockCluster, Proxy]]:
+def behind_a_proxy(partitions: int = 1) -> Iterator[tuple[MockCluster, Proxy]]:
     """A mock broker that clients reach through a proxy alone."""
     with MockCluster() as mock, Proxy(mock.bootstrap_servers) as proxy:
-        mock.create_topic(TOPIC)
+        mock.create_topic(TOPIC, partitions)
         mock.advertise("127.0.0.1", proxy.port)
         yield mock, proxy
 
@@ -46,12 +49,54 @@ def test_a_reset_in_the_middle_of_a_response_is_unknown_and_then_verified(group:
         assert managers.in_kafka(group) == 2
 
 
+@pytest.mark.parametrize("named", [(), (0,)], ids=["none", "its peer"])
+@pytest.mark.fault(15)
+def test_a_commit_answer_that_leaves_a_partition_out_acknowledges_nothing(
+    group: str, named: tuple[int, ...]
+) -> None:
+    """Its outcome is unknown: read back and sent again; only what is named is committed."""
+    with (
+        behind_a_proxy(partitions=2) as (mock, proxy),
+        committing(f"127.0.0.1:{proxy.port}") as managers,
+    ):
+        left_out = managers.spawn(group, 1)
+        proxy.replacements[OFFSET_COMMIT] = commit_answer(named)
+        fetches = mock.count(OFFSET_FETCH)
+        both = [TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)]
+        answer = managers.kafka.commit(group, dict.fromkeys(both, OffsetAndMetadata(1)), WAIT_S)
+        failures = answer.get(timeout=WAIT_S).failures
+        assert failures.keys() == {each for each in both if each.partition not in named}
+        assert {each.info.verdict for each in failures.values()} == {Verdict.UNKNOWN}
+        left_out.submit(2, leader_epoch=0)
+        assert managers.flush(left_out, 0.3) == 2
+        assert mock.count(OFFSET_FETCH) > fetches
+        stopped = left_out.stop(timeout=0.3)
+        assert (stopped.committed, stopped.uncommitted) == (None, OffsetAndMetadata(2, "", 0))
+        assert list(left_out.committed_offsets()) == []
+        assert managers.told.acknowledged == []
+        assert "_UNDERFLOW" in managers.codes()
+        proxy.replacements.clear()
+        again = managers.spawn(group, 1)
+        again.submit(3, leader_epoch=0)
+        assert managers.flush(again) is None
+        assert managers.in_kafka(group, 1) == 3
+
+
+def commit_answer(partitions: tuple[int, ...]) -> bytes:
+    """An OffsetCommit response (version 8 or 9) that says "no error" of these alone."""
+    topic = TOPIC.encode()
+    each = [struct.pack(">ihx", partition, 0) for partition in partitions]
+    named = bytes([len(topic) + 1]) + topic + bytes([len(each) + 1]) + b"".join(each) + b"\0"
+    tags_and_throttle_ms = bytes(5)
+    return tags_and_throttle_ms + (b"\2" + named if each else b"\1") + b"\0"
+
+
 @pytest.mark.fault(14)
 def test_a_half_open_connection_is_found_within_the_socket_timeout(
     group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing comes back and nobody says so: it is given up, and a new one takes over."""
-    monkeypatch.setattr(kafka_client, "FORCED", {**kafka_client.FORCED, "socket.timeout.ms": 1_000})
+    monkeypatch.setattr(clients, "FORCED", {**clients.FORCED, "socket.timeout.ms": 1_000})
     with (
         behind_a_proxy() as (_, proxy),
         committing(f"127.0.0.1:{proxy.port}", HASTY) as managers,

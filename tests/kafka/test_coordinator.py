@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +15,10 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr.coordinator import kafka_client
+from offsetmgr.coordinator import clients
 from offsetmgr.coordinator.base import CommitResult, PartitionLog
+from offsetmgr.coordinator.connection_queue import WINDOW
 from offsetmgr.coordinator.kafka import KafkaCoordinator
-from offsetmgr.coordinator.kafka_lane import WINDOW
 from offsetmgr.errors import Verdict
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.kafka.leaders import await_coordinator, coordinator_of, give_back_to_preferred
@@ -39,6 +40,9 @@ REQUEST_S = 5.0
 
 DEADLINE_S = 1.0
 """Of requests that are not to be answered."""
+
+PAUSED_S = 0.5
+"""The same while a broker is paused: after 3 s its groups would lose their coordinator."""
 
 
 @contextmanager
@@ -78,8 +82,8 @@ def test_paused_broker(breakable_kafka: DevKafka, new_topic: TopicFactory, group
         assert only(kafka.commit(group, one(topic, 1), WAIT_S)) is None
         breakable_kafka.broker(1).pause()
         try:
-            lost = only(kafka.commit(group, one(topic, 2), DEADLINE_S))
-            checked = kafka.check(DEADLINE_S).get(timeout=WAIT_S)
+            lost = only(kafka.commit(group, one(topic, 2), PAUSED_S))
+            checked = kafka.check(PAUSED_S).get(timeout=WAIT_S)
         finally:
             breakable_kafka.broker(1).resume()
         assert lost is not None
@@ -94,7 +98,7 @@ def test_paused_broker(breakable_kafka: DevKafka, new_topic: TopicFactory, group
         assert kafka.check(WAIT_S).get(timeout=WAIT_S) is None
 
 
-@patch("offsetmgr.coordinator.kafka_lane.OVERDUE_S", WAIT_S)
+@patch("offsetmgr.coordinator.connection_queue.OVERDUE_S", WAIT_S)
 def test_paused_broker_tells_sent_from_unsent(
     breakable_kafka: DevKafka, new_topic: TopicFactory, group: str
 ) -> None:
@@ -106,7 +110,7 @@ def test_paused_broker_tells_sent_from_unsent(
             assert only(kafka.commit(name, one(topic, 1), WAIT_S)) is None
         breakable_kafka.broker(1).pause()
         try:
-            answers = [kafka.commit(name, one(topic, 2), DEADLINE_S) for name in groups]
+            answers = [kafka.commit(name, one(topic, 2), PAUSED_S) for name in groups]
             failures = [only(answer) for answer in answers]
         finally:
             breakable_kafka.broker(1).resume()
@@ -118,7 +122,7 @@ def test_paused_broker_tells_sent_from_unsent(
             assert fetched.offsets == one(topic, 1)
 
 
-@patch("offsetmgr.coordinator.kafka_lane.OVERDUE_S", WAIT_S)
+@patch("offsetmgr.coordinator.connection_queue.OVERDUE_S", WAIT_S)
 def test_close_with_a_paused_broker(
     breakable_kafka: DevKafka, new_topic: TopicFactory, group: str
 ) -> None:
@@ -129,7 +133,7 @@ def test_close_with_a_paused_broker(
     breakable_kafka.broker(1).pause()
     try:
         answers = [kafka.commit(f"{group}-{n}", one(topic, 2), WAIT_S) for n in range(WINDOW + 1)]
-        kafka.close(timeout_s=0.5)
+        kafka.close(timeout=0.5)
         assert all(answer.done() for answer in answers)
     finally:
         breakable_kafka.broker(1).resume()
@@ -331,6 +335,16 @@ class TestMock:
             assert (failure.info.name, failure.info.verdict) == (name, verdict)
             assert only(kafka.commit(group, one("t", 1), WAIT_S)) is None
 
+    def test_a_group_always_commits_over_the_same_client(self, group: str) -> None:
+        """What one connection writes stays in order; clients are made when they are used."""
+        before = set(threading.enumerate())
+        with MockCluster() as mock, coordinator(mock.bootstrap_servers, clients=8) as kafka:
+            mock.create_topic("t")
+            for offset in range(8):
+                assert only(kafka.commit(group, one("t", offset), WAIT_S)) is None
+            made = set(threading.enumerate()) - before
+            assert [each.name for each in made].count("kafka-commits") == 1
+
     def test_unknown_code(self, group: str) -> None:
         """A code the table lacks is retriable, of unknown outcome, and told in Kafka's words."""
         with MockCluster() as mock, coordinator(mock.bootstrap_servers) as kafka:
@@ -360,8 +374,8 @@ class TestMock:
 
         However many wait for the slow one: here as many as are under way at a time, twice.
         """
-        patient = {**kafka_client.FORCED, "socket.timeout.ms": 60_000}
-        monkeypatch.setattr(kafka_client, "FORCED", patient)
+        patient = {**clients.FORCED, "socket.timeout.ms": 60_000}
+        monkeypatch.setattr(clients, "FORCED", patient)
         with MockCluster(2) as mock, coordinator(mock.bootstrap_servers, clients=1) as kafka:
             mock.create_topic("t")
             slow = [f"{group}-slow-{number}" for number in range(2 * WINDOW)]
@@ -375,7 +389,7 @@ class TestMock:
             while only(kafka.commit(quick, one("t", 2), DEADLINE_S)) is not None:
                 assert not any(future.done() for future in held)
             assert not any(future.done() for future in held)
-            kafka.close(timeout_s=0.0)
+            kafka.close(timeout=0.0)
 
     def test_questions_about_a_silent_cluster_take_no_more_threads_than_places(self) -> None:
         """Each takes one while it is asked; the others wait for their deadline unasked."""
@@ -384,7 +398,7 @@ class TestMock:
             mock.set_round_trip(rtt_ms=60_000)
             asked = [kafka.check(DEADLINE_S) for _ in range(2 * WINDOW)]
             assert "NOT_SENT" in {name_of(each.get(timeout=WAIT_S)) for each in asked}
-            kafka.close(timeout_s=0.0)
+            kafka.close(timeout=0.0)
 
     @pytest.mark.fault(9)
     def test_broker_down_and_up(self, group: str) -> None:

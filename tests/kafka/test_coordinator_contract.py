@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
 from offsetmgr.coordinator.base import CommitResult, FetchResult, PartitionLog
-from offsetmgr.coordinator.fence.coordinator import with_fence
+from offsetmgr.coordinator.fence.coordinator import FencedCoordinator
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import Verdict
 from offsetmgr.types import MAX_METADATA_CHARS, MAX_OFFSET, OffsetAndMetadata, TopicPartition
+from tests.chaos.offsets_topic import read_commits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,9 +33,6 @@ WAIT_S = 60.0
 
 class Side(Protocol):
     """One side of the port, and somebody else who changes things behind its back."""
-
-    too_long: int
-    """Characters of metadata that the broker refuses."""
 
     @property
     def coordinator(self) -> Coordinator:
@@ -54,8 +53,6 @@ class Side(Protocol):
 
 class MemorySide:
     """The coordinator in memory."""
-
-    too_long = MAX_METADATA_CHARS + 1
 
     def __init__(self) -> None:
         self.coordinator = MemoryCoordinator()
@@ -87,8 +84,6 @@ class MemorySide:
 
 class KafkaSide:
     """A real Kafka."""
-
-    too_long = MAX_METADATA_CHARS + 1
 
     def __init__(
         self, kafka: DevKafka, new_topic: TopicFactory, wide_topic: Callable[[], str]
@@ -125,11 +120,8 @@ class KafkaSide:
 class FencedSide(KafkaSide):
     """A real Kafka, behind a fence."""
 
-    too_long = MAX_METADATA_CHARS + 2
-    """One more than with librdkafka, which adds a NUL."""
-
     def _connect(self) -> Coordinator:
-        return with_fence(self._config, KafkaCoordinator(self._config, clients=2))
+        return FencedCoordinator(self._config, KafkaCoordinator(self._config, clients=2))
 
 
 @pytest.fixture(params=["memory", "kafka", "fenced"])
@@ -267,10 +259,36 @@ def test_metadata_limit(side: Side, group: str, character: str) -> None:
     most = OffsetAndMetadata(1, character * MAX_METADATA_CHARS)
     assert commit(side, group, {long: most}) == CommitResult({})
     assert fetch(side, group, [long]).offsets == {long: most}
-    more = OffsetAndMetadata(2, character * side.too_long)
+    more = OffsetAndMetadata(2, character * (MAX_METADATA_CHARS + 1))
     failures = commit(side, group, {long: more, peer: OffsetAndMetadata(2)}).failures
     assert {p: f.info.name for p, f in failures.items()} == {long: "OFFSET_METADATA_TOO_LARGE"}
     assert fetch(side, group, [long, peer]).offsets == {long: most, peer: OffsetAndMetadata(2)}
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_metadata_is_stored_as_it_was_given(
+    kafka: DevKafka, new_topic: TopicFactory, group: str, *, fenced: bool
+) -> None:
+    """Byte for byte; a NUL that confluent-kafka's clients store behind theirs is not read."""
+    topic = new_topic(2)
+    ours, theirs = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    given = OffsetAndMetadata(1, "my-custom-metadata é")
+    config = {"bootstrap.servers": kafka.bootstrap_servers}
+    pool = KafkaCoordinator(config, clients=1)
+    coordinator: Coordinator = FencedCoordinator(config, pool) if fenced else pool
+    consumer = Consumer({**config, "group.id": group})
+    other = KafkaPartition(topic, 1, given.offset, given.metadata)
+    consumer.commit(offsets=[other], asynchronous=False)
+    consumer.close()
+    assert coordinator.commit(group, {ours: given}, WAIT_S).get(timeout=WAIT_S).failures == {}
+    fetched = coordinator.fetch(group, [ours, theirs], WAIT_S).get(timeout=WAIT_S)
+    coordinator.close(WAIT_S)
+    assert fetched.offsets == dict.fromkeys((ours, theirs), given)
+    stored = {
+        each.position.partition: each.metadata
+        for each in read_commits(kafka.bootstrap_servers, {group})
+    }
+    assert stored == {0: given.metadata, 1: f"{given.metadata}\0"}
 
 
 def test_topic_logs(side: Side) -> None:

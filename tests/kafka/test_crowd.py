@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.crowd import MISSED
+from benchmarks.harness import MISSED
 
 ROOT = Path(__file__).parents[2]
 IDLE_S = 5.0

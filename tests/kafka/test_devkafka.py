@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -21,17 +23,18 @@ from offsetmgr.devkafka import (
     DevKafkaError,
     consumer_groups,
 )
-from offsetmgr.devkafka.settings import free_ports
+from offsetmgr.devkafka.cluster import free_ports
+from offsetmgr.devkafka.jars import find_java
 from offsetmgr.errors import InvalidValueError
 from tests.conftest import USER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.conftest import TopicFactory
 
 _WAIT_S = 60.0
+_OFFSETMGR = (sys.executable, "-c", "from offsetmgr.cli import main; main()")
 
 
 def _produce(kafka: DevKafka, topic: str, *values: bytes) -> None:
@@ -112,6 +115,26 @@ def test_consumer_groups_failure(kafka: DevKafka, group: str) -> None:
         kafka.consumer_groups("--describe", "--group", group)
 
 
+def test_consumer_groups_command(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
+    """The command passes the tool's options on, prints its output, and fails where it does."""
+    topic = new_topic()
+    _produce(kafka, topic, b"a")
+    _consume(kafka, topic, group, 1)
+
+    def run(name: str) -> subprocess.CompletedProcess[str]:
+        options = ("--bootstrap-server", kafka.bootstrap_servers, "--describe", "--group", name)
+        command = [*_OFFSETMGR, "kafka-consumer-groups", *options]
+        return subprocess.run(command, capture_output=True, text=True, timeout=_WAIT_S, check=False)
+
+    described = run(group)
+    assert described.returncode == 0
+    rows = [line.split() for line in described.stdout.splitlines() if line.startswith(group)]
+    assert [row[:6] for row in rows] == [[group, topic, "0", "1", "1", "0"]]
+    missing = run(f"no-{group}")
+    assert missing.returncode == 1
+    assert f"no-{group}" in missing.stderr
+
+
 def test_killed_broker_keeps_its_data(
     breakable_kafka: DevKafka, new_topic: TopicFactory, group: str
 ) -> None:
@@ -152,7 +175,6 @@ def test_paused_broker(breakable_kafka: DevKafka) -> None:
     """A paused broker answers nothing and keeps its process; resumed, it answers again."""
     broker = breakable_kafka.broker(1)
     broker.pause()
-    assert psutil.Process(broker.pid).status() == psutil.STATUS_STOPPED
     assert broker.running
     assert not _answers(breakable_kafka, 1.0)
     broker.resume()
@@ -272,15 +294,22 @@ def taken_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_port_in_use(taken_port: int) -> None:
-    """A port that is taken is named, with what to do about it."""
-    with pytest.raises(InvalidValueError, match=f"ports {taken_port} is in use"):
+def test_port_in_use(taken_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port that is taken is named, with who has it and what to do about it."""
+    with pytest.raises(InvalidValueError) as refused:
+        DevKafka(ports=[taken_port]).start()
+    mine = rf"port {taken_port} is in use by process {os.getpid()} \(.+\)"
+    assert re.fullmatch(rf"{mine}; stop it, or choose another with --port", str(refused.value))
+
+    # As on a system without ss.
+    monkeypatch.setenv("PATH", str(Path(find_java()).resolve().parent))
+    with pytest.raises(InvalidValueError, match=f"in use; stop it .*ss -ltnp.*:{taken_port}"):
         DevKafka(ports=[taken_port]).start()
 
 
 @pytest.mark.parametrize(
     ("ports", "problem"),
-    [([], "are not 1 different ports"), ([0], "is no port"), ([70_000], "is no port")],
+    [([], "are not 1 different ports"), ([0], "is not a port"), ([70_000], "is not a port")],
 )
 def test_impossible_ports(ports: list[int], problem: str) -> None:
     """Ports that cannot be are refused before anything is started."""
@@ -322,6 +351,61 @@ import sys
 from offsetmgr.devkafka import run_dev_kafka
 sys.exit(run_dev_kafka(port=int(sys.argv[1])))
 """
+
+
+def _ends(address: str, topic: str) -> list[int]:
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "unused"})
+    try:
+        partitions = consumer.list_topics(topic, timeout=_WAIT_S).topics[topic].partitions
+        watermarks = [
+            consumer.get_watermark_offsets(TopicPartition(topic, each), timeout=_WAIT_S)
+            for each in sorted(partitions)
+        ]
+        return [high for _, high in watermarks]
+    finally:
+        consumer.close()
+
+
+def test_command_makes_topics_and_fills_them(tmp_path: Path) -> None:
+    """It says in its first line what there is; topics that it finds are kept as they are."""
+    (port,) = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    ready = f"Kafka {KAFKA_VERSION} is ready: {address}"
+    options = ["--port", str(port), "--data-dir", str(tmp_path), "--produce", "100"]
+    said: list[str] = []
+    for topics in (["orders:8"], ["orders:8", "--topic", "refunds"]):
+        command = [*_OFFSETMGR, "dev-kafka", *options, "--topic", *topics]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as kafka:
+            assert kafka.stdout is not None
+            said.append(kafka.stdout.readline().strip())
+            assert said[-1].startswith(ready), said[-1] + kafka.stdout.read()
+            assert _ends(address, "orders") == [13, 13, 13, 13, 12, 12, 12, 12]
+            kafka.send_signal(signal.SIGTERM)
+    old, refunds = "orders (8 partitions, kept as it was)", "refunds (1 partition, 100 orders)"
+    assert said == [
+        f"{ready}, with orders (8 partitions, 100 orders)",
+        f"{ready}, with {old} and {refunds}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "refusal"),
+    [
+        (["--topic", "orders:none"], "'orders:none' has no valid number of partitions; give 1 to"),
+        (["--topic", "orders:0"], "give 1 to 10,000, as in orders:8"),
+        (["--topic", "my orders"], "topic 'my orders' is not NAME or NAME:PARTITIONS; use letters"),
+        (["--produce", "10"], "produce 10 names no topic to fill; give"),
+        (["--topic", "orders", "--produce", "-1"], "produce -1 is negative; give"),
+    ],
+)
+def test_command_refuses_topics_that_cannot_be(options: list[str], refusal: str) -> None:
+    """Before it starts a Kafka, with the value and the fix."""
+    command = [*_OFFSETMGR, "dev-kafka", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_WAIT_S, check=False)
+    assert done.returncode == 1
+    assert refusal in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,10 +24,15 @@ WAIT_S = 60.0
 """A guard against what never comes, not a measure."""
 
 
+SESSION_S = 6.0
+"""The shortest that Kafka takes."""
+
+
 def fenced_service(kafka: DevKafka) -> ServeProcess:
     """A service that commits when it is told to: what it was given stays in it until then."""
     env = {
         "OFFSETMGR_FENCE": "true",
+        "OFFSETMGR_FENCE_SESSION_TIMEOUT_S": str(SESSION_S),
         "OFFSETMGR_LEASE_S": "3600",
         "OFFSETMGR_COMMIT__COMMIT_INTERVAL_S": "3600",
     }
@@ -75,7 +81,7 @@ def test_a_second_service_fences_the_first_which_is_unready_and_says_why(
         error = left["error"]
         assert (error["code"], error["retriable"]) == ("FENCED_INSTANCE_ID", False)
         assert error["fault"] == "operator"
-        assert f"process {second.process.pid}" in error["hint"]
+        assert f"group {group} is owned by another service now" in error["hint"]
         assert first.wait_for("group_fenced")["group"] == group
         ready = old.get("/readyz")
         assert ready.status_code == 503
@@ -92,10 +98,19 @@ def test_a_second_service_fences_the_first_which_is_unready_and_says_why(
         assert second.stop() == 0
 
 
+def until_kafka_dropped_all(kafka: DevKafka, group: str) -> None:
+    """Wait until no member of the group is left."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    deadline_s = time.monotonic() + WAIT_S
+    while admin.describe_consumer_groups([group])[group].result(WAIT_S).members:
+        assert time.monotonic() < deadline_s, "the group still has a member"
+
+
 @pytest.mark.fault(8)
 @pytest.mark.parametrize("successor", ["lives", "is gone"])
+@pytest.mark.parametrize("dropped", [False, True], ids=["for a moment", "beyond its session"])
 def test_what_a_zombie_still_held_does_not_win(
-    kafka: DevKafka, new_topic: TopicFactory, group: str, successor: str
+    kafka: DevKafka, new_topic: TopicFactory, group: str, successor: str, *, dropped: bool
 ) -> None:
     """A service is frozen with an offset in hand, replaced, and thawed: its offset is refused."""
     topic = new_topic()
@@ -103,16 +118,32 @@ def test_what_a_zombie_still_held_does_not_win(
         assert submit(old, group, topic, 10, wait=True)["uncommitted"] == []
         assert submit(old, group, topic, 99, wait=False)["accepted"] == 1
         zombie.process.send_signal(signal.SIGSTOP)
+        if dropped:
+            until_kafka_dropped_all(kafka, group)
         with fenced_service(kafka) as second, second.http() as new:
             assert submit(new, group, topic, 20, wait=True)["uncommitted"] == []
             if successor == "is gone":
                 assert second.stop() == 0
             zombie.process.send_signal(signal.SIGCONT)
             left = flush(old, group)
-            # Of what it lost while nobody was there to take it, it asks Kafka first.
-            while left["error"]["code"] == "NOT_SEATED":
-                left = flush(old, group)
             assert (left["offset"], left["error"]["code"]) == (99, "FENCED_INSTANCE_ID")
             assert in_kafka(kafka, group, topic) == 20
         assert zombie.stop() == 3
     assert in_kafka(kafka, group, topic) == 20
+
+
+@pytest.mark.fault(8)
+def test_a_frozen_service_without_a_successor_commits_again(
+    kafka: DevKafka, new_topic: TopicFactory, group: str
+) -> None:
+    """Kafka has dropped it, nobody else has come: it needs no operator."""
+    topic = new_topic()
+    with fenced_service(kafka) as only, only.http() as http:
+        assert submit(http, group, topic, 10, wait=True)["uncommitted"] == []
+        only.process.send_signal(signal.SIGSTOP)
+        until_kafka_dropped_all(kafka, group)
+        only.process.send_signal(signal.SIGCONT)
+        assert submit(http, group, topic, 20, wait=True)["uncommitted"] == []
+        assert http.get("/readyz").json()["fenced_groups"] == 0
+        assert in_kafka(kafka, group, topic) == 20
+        assert only.stop() == 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors import Future
-from offsetmgr.coordinator.kafka_offsets import Fetched, OffsetFetcher
+from offsetmgr.coordinator.librdkafka import CONSUMER, GroupAnswer, GroupClient
 
 if TYPE_CHECKING:
     from offsetmgr.devkafka import DevKafka
@@ -20,12 +20,12 @@ WAIT_S = 60.0
 
 ASK_A_COORDINATOR_THAT_ANSWERS = """
 import sys, threading
-from offsetmgr.coordinator.kafka_offsets import OffsetFetcher
+from offsetmgr.coordinator.librdkafka import CONSUMER, GroupClient
 from tests.kafka.mock_cluster import MockCluster
 
 OFFSET_FETCH = 9
 with MockCluster() as cluster:
-    fetcher = OffsetFetcher({"bootstrap.servers": cluster.bootstrap_servers})
+    fetcher = GroupClient({"bootstrap.servers": cluster.bootstrap_servers}, CONSUMER)
     cluster.push_errors(OFFSET_FETCH, int(sys.argv[1]))
     answers, done = [], threading.Event()
     fetcher.fetch("g", [("t", 0)], 10, lambda answer: (answers.append(answer), done.set()))
@@ -50,16 +50,16 @@ def test_a_coordinator_that_moved_does_not_end_the_process(code: int) -> None:
     assert done.stdout.split() == [str(code)]
 
 
-def ask(fetcher: OffsetFetcher, group: str, timeout_s: float) -> Fetched:
+def ask(fetcher: GroupClient, group: str, timeout_s: float) -> GroupAnswer:
     """Ask for one partition and wait."""
-    answer: Future[Fetched] = Future()
+    answer: Future[GroupAnswer] = Future()
     fetcher.fetch(group, [("no-such-topic", 0)], timeout_s, answer.set)
     return answer.get(timeout=WAIT_S)
 
 
 def test_nothing_committed_is_below_zero(kafka: DevKafka, group: str) -> None:
     """A group that nobody knows is no error."""
-    fetcher = OffsetFetcher({"bootstrap.servers": kafka.bootstrap_servers})
+    fetcher = GroupClient({"bootstrap.servers": kafka.bootstrap_servers}, CONSUMER)
     answer = ask(fetcher, group, WAIT_S)
     fetcher.close(WAIT_S)
     assert answer.error == 0
@@ -68,7 +68,7 @@ def test_nothing_committed_is_below_zero(kafka: DevKafka, group: str) -> None:
 
 def test_without_a_broker_it_answers_by_its_time_out() -> None:
     """Nobody waits for ever for a Kafka that is not there."""
-    fetcher = OffsetFetcher({"bootstrap.servers": "127.0.0.1:1"})
+    fetcher = GroupClient({"bootstrap.servers": "127.0.0.1:1"}, CONSUMER)
     answer = ask(fetcher, "g", 0.5)
     fetcher.close(WAIT_S)
     assert answer.error == -185
@@ -76,8 +76,8 @@ def test_without_a_broker_it_answers_by_its_time_out() -> None:
 
 def test_what_is_open_at_the_close_is_answered() -> None:
     """A close leaves nobody waiting."""
-    fetcher = OffsetFetcher({"bootstrap.servers": "127.0.0.1:1"})
-    answer: Future[Fetched] = Future()
+    fetcher = GroupClient({"bootstrap.servers": "127.0.0.1:1"}, CONSUMER)
+    answer: Future[GroupAnswer] = Future()
     fetcher.fetch("g", None, 300, answer.set)
     fetcher.close(WAIT_S)
     assert answer.get(timeout=WAIT_S).error != 0
@@ -88,4 +88,4 @@ def test_what_is_open_at_the_close_is_answered() -> None:
 def test_a_wrong_setting_is_named() -> None:
     """What librdkafka does not take is an error at the start, in its own words."""
     with pytest.raises(ValueError, match=r"no\.such\.setting"):
-        OffsetFetcher({"no.such.setting": "1"})
+        GroupClient({"no.such.setting": "1"}, CONSUMER)

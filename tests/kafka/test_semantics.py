@@ -89,31 +89,22 @@ def node(kafka: DevKafka, group: str, **settings: Any) -> Iterator[Node]:
 
 
 @pytest.mark.fault(7)
-@pytest.mark.parametrize("policy", ["follow", "overwrite", "pause"])
-def test_a_reset_by_a_tool_is_noticed(
-    kafka: DevKafka, group: str, new_topic: TopicFactory, policy: str
+def test_a_reset_by_a_tool_is_noticed_and_followed(
+    kafka: DevKafka, group: str, new_topic: TopicFactory
 ) -> None:
-    """And followed, overwritten or left alone until a rewind, as the settings say."""
+    """It counts as committed; the next submit goes over a lower one."""
     topic = new_topic()
-    with node(kafka, group, on_external_change=policy) as here:
+    with node(kafka, group) as here:
         here.produce(topic, 20)
         handle = here.factory.spawn(group, topic, 0)
         handle.submit(13)
         assert here.flush(handle).uncommitted is None
         here.reset(topic, 7)
         assert "it is 7 now" in here.told(handle, "OFFSET_CHANGED_EXTERNALLY")
-        if policy == "pause":
-            handle.submit(14)
-            assert "COMMITS_PAUSED" in str(here.flush(handle).error)
-            assert here.holds(topic) == OffsetAndMetadata(7)
-            handle.rewind(9)
-        elif policy == "follow":
-            assert handle.status().committed == OffsetAndMetadata(7)
-            handle.submit(9)
-        else:
-            handle.submit(14)
+        assert handle.status().committed == OffsetAndMetadata(7)
+        handle.submit(9)
         assert here.flush(handle).uncommitted is None
-        assert here.holds(topic) == OffsetAndMetadata(14 if policy == "overwrite" else 9)
+        assert here.holds(topic) == OffsetAndMetadata(9)
 
 
 @pytest.mark.fault(7)
@@ -220,23 +211,18 @@ def test_a_commit_that_a_paused_broker_does_not_answer_is_read_back_before_the_n
 
 
 @pytest.mark.fault(24)
-@pytest.mark.parametrize("policy", ["warn", "refuse", "clamp"])
-def test_an_offset_outside_the_log_meets_the_policy(
-    kafka: DevKafka, group: str, new_topic: TopicFactory, policy: str
+def test_an_offset_outside_the_log_is_reported(
+    kafka: DevKafka, group: str, new_topic: TopicFactory
 ) -> None:
     """A log of three records: Kafka itself would take any offset."""
     topic = new_topic()
-    with node(kafka, group, on_out_of_range=policy) as here:
+    with node(kafka, group) as here:
         here.produce(topic, 3)
         handle = here.factory.spawn(group, topic, 0)
-        handle.submit(3)
-        assert here.flush(handle).uncommitted is None
         handle.submit(1000)
-        result = here.flush(handle)
-        code = "OFFSET_OUT_OF_RANGE" if policy == "refuse" else "OFFSET_OUTSIDE_LOG"
-        assert "which holds 0 to 3" in here.told(handle, code)
-        assert (result.uncommitted is not None) is (policy == "refuse")
-        assert here.holds(topic) == OffsetAndMetadata(1000 if policy == "warn" else 3)
+        assert here.flush(handle).uncommitted is None
+        assert "which holds 0 to 3" in here.told(handle, "OFFSET_OUTSIDE_LOG")
+        assert here.holds(topic) == OffsetAndMetadata(1000)
 
 
 @pytest.mark.fault(23)

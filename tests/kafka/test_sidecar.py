@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
@@ -15,9 +16,10 @@ from confluent_kafka.admin import AdminClient
 
 from offsetmgr import OffsetClient
 from offsetmgr.devkafka import DevKafka
-from offsetmgr.devkafka.settings import free_ports
+from offsetmgr.devkafka.cluster import free_ports
 from offsetmgr.errors import OffsetCommitError
 from tests.conftest import create_topic
+from tests.service.scripts import fail
 from tests.service.support import serve_process
 
 if TYPE_CHECKING:
@@ -218,3 +220,36 @@ def test_ten_thousand_managers_live_on_few_threads(
         assert threads <= 64
     assert in_kafka(kafka, f"{group}-3", wide_topic, 1_000) == [7] * 1_000
     assert sidecar.stop() == 0
+
+
+def test_a_frozen_kafka_is_blamed_and_not_the_service(group: str) -> None:
+    """The service answers before its client gives up, and says who did not answer."""
+    with DevKafka() as kafka, sidecar_of(kafka) as sidecar:
+        topic = f"topic-{group}"
+        create_topic(kafka, topic, 1)
+        with OffsetClient(sidecar.address, name=group) as client:
+            client.submit(group, {(topic, 0): 7}, sync=True, timeout=WAIT_S)
+            kafka.brokers[0].pause()
+            try:
+                for line in (
+                    f"client.committed({group!r}, timeout=3)",
+                    f"client.topics([{topic!r}], timeout=3)",
+                    f"client.submit({group!r} + '2', {{({topic!r}, 0): 8}}, sync=True, timeout=3)",
+                ):
+                    failed = fail(sidecar.address, line)
+                    assert re.search("Kafka (did not answer the service|has not ans)", failed.last)
+                    assert sidecar.address not in failed.last
+            finally:
+                kafka.brokers[0].resume()
+
+
+def test_kafkas_own_port_and_a_topic_that_is_not_there(
+    kafka: DevKafka, sidecar: ServeProcess, unique_name: str
+) -> None:
+    """Two first mistakes, told in a line each."""
+    failed = fail(f"http://{kafka.bootstrap_servers}", "client.committed('g', timeout=2)")
+    assert failed.last.endswith("the service's port? Kafka's does not speak HTTP")
+    line = f"client.topics([{unique_name!r}], timeout={WAIT_S})"
+    assert fail(sidecar.address, line).last.endswith(
+        f"topic {unique_name} does not exist in the cluster; create it, or correct its name"
+    )

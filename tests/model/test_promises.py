@@ -16,7 +16,7 @@ from offsetmgr.config import CommitSettings
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import InvalidValueError, OffsetRegressionError
 from offsetmgr.manager import Factory
-from offsetmgr.service.validate import Decoder
+from offsetmgr.service.decoder import Decoder
 from offsetmgr.types import MAX_OFFSET, ManagerKey, TopicPartition
 from tests.sim.drivers import Driver
 from tests.sim.network import Network, StreamWire, Wire
@@ -145,7 +145,7 @@ def test_an_actor_that_raises_is_restarted_and_its_siblings_are_unhurt(
         for number, (victim, pause_s) in enumerate(crashes):
             for handle in core.handles:
                 handle.submit(number)
-            ref = core.handles[victim]._desk.ref
+            ref = core.handles[victim]._state.ref
             if ref is not None:
                 ref.try_tell(POISON)
             core.system.advance(pause_s)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import os
 import signal
@@ -18,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from actors import ActorSystem
+from offsetmgr.config import CommitSettings
 from offsetmgr.coordinator.memory import MemoryCoordinator
+from offsetmgr.local import LocalOffsets
 from offsetmgr.service.listen import listening
-from offsetmgr.service.logs import Logs, _CountingHandler
+from offsetmgr.service.logs import Logs
 from offsetmgr.service.run import Service
 from offsetmgr.service.settings import Settings, load
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from typing_extensions import Self
+
+    from offsetmgr.coordinator.base import Coordinator
 
 ROOT = Path(__file__).parents[2]
 MEMORY_SERVICE = ROOT / "tests" / "service" / "memory_service.py"
@@ -76,10 +79,9 @@ class Running:
         return httpx.Client(base_url=self.address, headers=headers, timeout=WAIT_S)
 
 
-def identity(client: str, incarnation: int = 0, sequence: int | None = None) -> dict[str, str]:
+def identity(client: str, incarnation: int = 0) -> dict[str, str]:
     """Headers that say who sends."""
-    headers = {"Offsetmgr-Client": client, "Offsetmgr-Incarnation": str(incarnation)}
-    return headers | ({} if sequence is None else {"Offsetmgr-Sequence": str(sequence)})
+    return {"Offsetmgr-Client": client, "Offsetmgr-Incarnation": str(incarnation)}
 
 
 def connected(service: Running) -> socket.socket:
@@ -96,10 +98,13 @@ def connected(service: Running) -> socket.socket:
 def running(**values: object) -> Iterator[Running]:
     """The service over loopback, stopped afterwards."""
     settings = settings_of(**values)
-    with listening(settings.listen) as (sock, address), ActorSystem(name="test") as system:
+    with (
+        listening(settings.listen) as (sock, address),
+        ActorSystem(name="test") as system,
+        Path(os.devnull).open("w") as nowhere,
+    ):
         coordinator = MemoryCoordinator(call_after=system.timers.call_after, clock=system.clock)
-        logs = Logs(_CountingHandler(io.StringIO()))
-        service = Service(settings, coordinator, system, logs, lambda: settings)
+        service = Service(settings, coordinator, system, Logs(nowhere), lambda: settings)
         here = Running(service, coordinator, address)
         thread = threading.Thread(target=here.run, args=(sock,), name="test-service", daemon=True)
         thread.start()
@@ -109,6 +114,15 @@ def running(**values: object) -> Iterator[Running]:
             here.stop()
             thread.join(WAIT_S)
         assert not thread.is_alive(), "the service did not stop"
+
+
+def local_over(
+    coordinator: Coordinator, name: str = "etl", commit_interval_s: float = 0.05
+) -> LocalOffsets:
+    """Offsets of this process over any coordinator, which their close closes."""
+    made = LocalOffsets.__new__(LocalOffsets)
+    made._start(coordinator, "memory", name, CommitSettings(commit_interval_s=commit_interval_s))
+    return made
 
 
 class ServeProcess:
@@ -152,6 +166,15 @@ class ServeProcess:
             self._arrived.wait_for(lambda: found() or self._ended, WAIT_S)
             assert found(), f"no {event!r} in the log:\n" + "".join(self.lines)
             return found()[0]
+
+    def started(self) -> bool:
+        """Wait until it serves; False where it ended instead."""
+        with self._arrived:
+            self._arrived.wait_for(lambda: self._serving() or self._ended, WAIT_S)
+            return self._serving()
+
+    def _serving(self) -> bool:
+        return any(record["event"] == "serving" for record in self.records)
 
     @property
     def address(self) -> str:

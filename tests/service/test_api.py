@@ -10,7 +10,7 @@ import pytest
 from offsetmgr.coordinator.base import FenceCounts
 from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
-from tests.service.support import Running, identity, running
+from tests.service.support import Running, running
 
 if TYPE_CHECKING:
     import httpx
@@ -110,107 +110,73 @@ def test_a_newer_incarnation_takes_over(service: Running, etl: httpx.Client) -> 
 
 @pytest.mark.fault(16)
 def test_a_repeated_request_has_one_effect(service: Running, etl: httpx.Client) -> None:
-    """The same bytes come back, whatever has happened since, and whoever waits less by now."""
-    body = {"group": GROUP, "offsets": [entry(0, 10)], "wait": True}
-    first = etl.post("/v1/offsets", json=body, headers=identity("etl", 0, 1))
-    submit(etl, entry(0, 20), wait=True, headers=identity("etl", 0, 2))
+    """Not even a rewind is done again, whatever somebody else has committed since."""
+    again = entry(0, 5, rewind=True, version=3)
+    submit(etl, entry(0, 10, version=2), wait=True)
+    first = submit(etl, again, wait=True)
+    assert first["committed"][0]["offset"] == 5
+    submit(etl, entry(0, 20, version=4), wait=True)
     commits = len(service.coordinator.requests)
-    for more in ({}, {"timeout_s": 2.5}):
-        again = etl.post("/v1/offsets", json=body | more, headers=identity("etl", 0, 1))
-        assert again.content == first.content
+    answer = submit(etl, again, wait=True)
+    assert (answer["accepted"], answer["committed"][0]["offset"]) == (1, 20)
     assert len(service.coordinator.requests) == commits
-    assert committed(service, 0) == OffsetAndMetadata(20)
 
 
 @pytest.mark.fault(17)
 def test_a_late_request_does_not_undo_a_newer_one(service: Running, etl: httpx.Client) -> None:
-    """Not even a rewind, nor one for a manager that was stopped since."""
-    submit(etl, entry(0, 20), entry(1, 20), wait=True, headers=identity("etl", 0, 5))
-    late = submit(etl, entry(0, 3, rewind=True), wait=True, headers=identity("etl", 0, 4))
-    assert late["accepted"] == 1
-    assert committed(service, 0) == OffsetAndMetadata(20)
-    stop = {"group": GROUP, "partitions": [{"topic": "orders", "partition": 1}]}
-    etl.post("/v1/stop", json=stop, headers=identity("etl", 0, 7)).raise_for_status()
-    submit(etl, entry(1, 4, rewind=True), headers=identity("etl", 0, 6))
-    etl.post("/v1/flush", json={}).raise_for_status()
-    assert committed(service, 1) == OffsetAndMetadata(20)
+    """Not even a rewind; its peers that come in time are taken."""
+    submit(etl, entry(0, 20, version=5), entry(1, 20, version=3), wait=True)
+    entries = (entry(p, 4, rewind=True, version=4) for p in (0, 1))
+    assert submit(etl, *entries, wait=True)["accepted"] == 2
+    assert [committed(service, p) for p in (0, 1)] == [OffsetAndMetadata(20), OffsetAndMetadata(4)]
 
 
 @pytest.mark.fault(17)
-def test_a_late_request_for_what_was_stopped_is_refused(etl: httpx.Client) -> None:
+@pytest.mark.parametrize("named", [True, False])
+def test_a_late_request_for_what_was_stopped_is_refused(etl: httpx.Client, named: bool) -> None:  # noqa: FBT001
     """Its offset is committed by nobody, which is said, whether it waits or not."""
-    submit(etl, entry(0, 1), wait=True, headers=identity("etl", 0, 1))
-    etl.post("/v1/stop", json={}, headers=identity("etl", 0, 5)).raise_for_status()
-    for sequence, wait in ((3, False), (4, True)):
-        answer = submit(etl, entry(0, 9), wait=wait, headers=identity("etl", 0, sequence))
+    submit(etl, entry(0, 1, version=1), wait=True)
+    wanted = {"group": GROUP, "partitions": [{"topic": "orders", "partition": 0}]}
+    stop = (wanted if named else {}) | {"version": 5}
+    etl.post("/v1/stop", json=stop).raise_for_status()
+    for version, wait in ((3, False), (4, True)):
+        answer = submit(etl, entry(0, 9, version=version), wait=wait)
         assert (answer["accepted"], answer["committed"], answer["uncommitted"]) == (0, [], [])
         assert answer["refused"][0]["error"]["code"] == "manager_stopped"
-    wanted = {"group": GROUP, "partitions": [{"topic": "orders", "partition": 0}]}
-    opened = etl.post("/v1/managers", json=wanted, headers=identity("etl", 0, 2)).json()
+    late = wanted | {"partitions": [{"topic": "orders", "partition": 0, "version": 2}]}
+    opened = etl.post("/v1/managers", json=late).json()
     assert opened["managers"][0]["error"]["code"] == "manager_stopped"
+    assert submit(etl, entry(0, 9, version=6))["accepted"] == 1
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/offsets", {"group": GROUP, "offsets": [entry(0, 11)], "wait": True}),
-        ("/v1/offsets", {"group": GROUP, "offsets": [entry(0, 10)]}),
-        ("/v1/offsets", {"group": GROUP, "offsets": [entry(0, 10, metadata="m")], "wait": True}),
-        ("/v1/offsets", {"group": GROUP, "offsets": [entry(0, 10, rewind=True)], "wait": True}),
-        ("/v1/offsets", {"group": "other", "offsets": [entry(0, 10)], "wait": True}),
-        ("/v1/managers", {"group": GROUP, "partitions": [{"topic": "orders", "partition": 0}]}),
-        ("/v1/flush", {}),
-        ("/v1/stop", {}),
-    ],
-)
-def test_a_sequence_is_one_requests(
-    service: Running, etl: httpx.Client, path: str, body: dict[str, Any]
-) -> None:
-    """Another one that bears it is refused, and nothing of it done."""
-    first = identity("etl", 0, 1)
-    submit(etl, entry(0, 10), wait=True, headers=first)
-    answer = etl.post(path, json=body, headers=first)
-    assert answer.status_code == 400
-    error = answer.json()["error"]
-    assert (error["code"], error["field"], error["value"]) == (
-        "invalid_value", "Offsetmgr-Sequence", "1",
-    )  # fmt: skip
-    assert "give each request a higher one" in error["fix"]
-    managers = etl.get("/v1/managers").json()["managers"]
-    assert [(each["group"], each["submitted"]["offset"]) for each in managers] == [(GROUP, 10)]
-    assert committed(service, 0, "other") is None
+@pytest.mark.fault(17)
+def test_a_late_stop_does_not_stop_a_newer_manager(etl: httpx.Client) -> None:
+    """Its version is lower than that of the spawn; the other one is stopped."""
+    submit(etl, entry(0, 1, version=3), entry(1, 1, version=1), wait=True)
+    answer = etl.post("/v1/stop", json={"version": 2}).json()
+    assert [each["partition"] for each in answer["committed"]] == [1]
+    assert [each["partition"] for each in etl.get("/v1/managers").json()["managers"]] == [0]
 
 
-def test_the_same_in_other_words_is_the_same_request(etl: httpx.Client) -> None:
-    """Defaults spelled out, another order, less time to wait: it is answered as before."""
-    first = submit(etl, entry(0, 10), entry(1, 5, metadata="m"), headers=identity("etl", 0, 1))
-    plain = submit(etl, entry(0, 11), entry(1, 6), headers=identity("etl", 0, 2))
-    spelled = entry(1, 6, metadata="", leader_epoch=None), entry(0, 11, rewind=False)
-    again = submit(etl, *spelled, timeout_s=2.5, wait=False, headers=identity("etl", 0, 2))
-    assert again == plain
-    named = entry(1, 5, metadata="m"), entry(0, 10, metadata="")
-    assert submit(etl, *named, timeout_s=2.5, headers=identity("etl", 0, 1)) == first
+def test_a_refused_version_may_be_tried_again(service: Running, etl: httpx.Client) -> None:
+    """It had no effect, so its repetition may have one."""
+    submit(etl, entry(0, 10, version=1), wait=True)
+    lower = entry(0, 5, version=2)
+    assert submit(etl, lower)["accepted"] == 0
+    assert submit(etl, lower)["accepted"] == 0
+    submit(etl, entry(0, 3, rewind=True), wait=True)
+    assert submit(etl, entry(0, 6, version=9), wait=True)["accepted"] == 1
+    assert committed(service, 0) == OffsetAndMetadata(6)
 
 
-def test_what_a_flush_and_a_stop_are_for_is_part_of_them(etl: httpx.Client) -> None:
-    """The sequence of one belongs to its operation and its managers."""
-    submit(etl, entry(0, 10), entry(1, 10), wait=True)
-    partitions = [{"topic": "orders", "partition": number} for number in (0, 1)]
-    header = identity("etl", 0, 1)
-    named = {"group": GROUP, "partitions": partitions[:1]}
-    first = etl.post("/v1/stop", json=named, headers=header)
-    assert first.status_code == 200
-    for path, body in (
-        ("/v1/stop", {"group": GROUP, "partitions": partitions}),
-        ("/v1/stop", {"group": "other", "partitions": partitions[:1]}),
-        ("/v1/stop", {"group": GROUP}),
-        ("/v1/stop", {}),
-        ("/v1/flush", named),
-    ):
-        assert etl.post(path, json=body, headers=header).status_code == 400
-    again = etl.post("/v1/stop", json={**named, "timeout_s": 3.5}, headers=header)
-    assert again.content == first.content
-    assert [each["partition"] for each in etl.get("/v1/managers").json()["managers"]] == [1]
+def test_without_a_version_a_request_is_the_newest(service: Running, etl: httpx.Client) -> None:
+    """A script needs none; what it sends stands above what was sent before."""
+    submit(etl, entry(0, 10, version=7), entry(1, 1, version=9), wait=True)
+    submit(etl, entry(0, 11), wait=True)
+    submit(etl, entry(0, 12, version=9), wait=True)
+    assert committed(service, 0) == OffsetAndMetadata(11)
+    assert etl.post("/v1/stop", json={}).json()["uncommitted"] == []
+    assert etl.get("/v1/managers").json()["managers"] == []
 
 
 def test_initial_offsets_are_told_when_kafka_has_told_them(
@@ -257,6 +223,19 @@ def test_a_kafka_that_fails_is_a_bad_gateway(service: Running, etl: httpx.Client
     assert answer.json()["error"]["code"] == "GROUP_AUTHORIZATION_FAILED"
     service.coordinator.inject("fetch", Refuse(-185))
     assert etl.get("/v1/offsets", params={"group": GROUP}).status_code == 504
+
+
+@pytest.mark.parametrize(
+    ("path", "query"),
+    [("/v1/offsets", {"group": GROUP}), ("/v1/topics", {"topic": "t"}), ("/v1/topic-names", {})],
+)
+def test_a_reader_says_how_long_kafka_may_take(
+    service: Running, etl: httpx.Client, path: str, query: dict[str, str]
+) -> None:
+    """So that it hears whose fault it is, and gives up after that."""
+    service.coordinator.pause()
+    answer = etl.get(path, params={**query, "timeout_s": 0.1})
+    assert "Kafka did not answer the service within 0.1 s; check the brokers" in answer.text
 
 
 def test_stop_commits_and_gives_back(service: Running, etl: httpx.Client) -> None:

@@ -17,7 +17,7 @@ from offsetmgr.errors import (
     OffsetTimeoutError,
     ServiceError,
 )
-from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult, TopicPartition
+from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 from tests.service.support import Running, memory_process
 
 if TYPE_CHECKING:
@@ -46,15 +46,6 @@ def test_submit_and_flush(service: Running, client: OffsetClient) -> None:
     assert client.committed("g") == {WHERE: value}
 
 
-def test_without_a_flush(service: Running, client: OffsetClient) -> None:
-    """What is submitted reaches Kafka by itself, and is told to whoever listens."""
-    manager = client.spawn("g", "orders", 3)
-    stream = manager.committed_offsets()
-    manager.submit(42)
-    assert stream.get(timeout=60) == OffsetAndMetadata(42)
-    assert service.coordinator.broker.committed("g") == {WHERE: OffsetAndMetadata(42)}
-
-
 def test_many(service: Running, client: OffsetClient) -> None:
     """Thousands of partitions are flushed, and stopped, with one call each."""
     offsets = {("orders", number): number for number in range(12_000)}
@@ -70,13 +61,6 @@ def test_sync(service: Running, client: OffsetClient) -> None:
     """A sync submit returns when Kafka has it, all of thousands."""
     client.submit("g", {("orders", n): n for n in range(2_500)}, sync=True, timeout=60)
     assert len(service.coordinator.broker.committed("g")) == 2_500
-
-
-def test_initial_offset(service: Running, client: OffsetClient) -> None:
-    """The initial offset is what the group had; None where it had nothing."""
-    service.coordinator.broker.commit_externally("g", {WHERE: OffsetAndMetadata(7, "old", 1)})
-    assert client.spawn("g", "orders", 3).initial_offset(60) == OffsetAndMetadata(7, "old", 1)
-    assert client.spawn("g", "orders", 4).initial_offset(60) is None
 
 
 def test_kafka_stands_still(service: Running, client: OffsetClient) -> None:
@@ -207,18 +191,6 @@ def test_another_client_holds_it(service: Running, client: OffsetClient) -> None
             client.submit("g", {("orders", 3): 6}, sync=True, timeout=600)
     client.submit("g", {("orders", 3): 7}, sync=True, timeout=60)
     assert service.coordinator.broker.committed("g") == {WHERE: OffsetAndMetadata(7)}
-
-
-def test_stop_and_spawn_anew(service: Running, client: OffsetClient) -> None:
-    """A stop gives the manager back with its last commit; a new one starts from that."""
-    manager = client.spawn("g", "orders", 3)
-    manager.submit(5)
-    assert manager.stop() == StopResult(OffsetAndMetadata(5))
-    with service.http() as http:
-        assert http.get("/v1/managers").json()["managers"] == []
-    again = client.spawn("g", "orders", 3)
-    assert again.initial_offset(timeout=60) == OffsetAndMetadata(5)
-    assert again.stop() == StopResult(OffsetAndMetadata(5))
 
 
 def test_killed_and_started_again(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_what_a_living_client_has_given_up_is_free(cut: threading.Event) -> None
     with running(lease_s=600) as service, OffsetClient(service.address, "etl") as client:
         client.submit("g", {("t", 0): 1, ("t", 1): 1}, sync=True)
         cut.set()
-        client.stop_managers(0.2, group="g", partitions=[("t", 0)])
+        client.stop_managers(timeout=0.2, group="g", partitions=[("t", 0)])
         with OffsetClient(service.address, "heir") as heir:
             with pytest.raises(ManagerExistsError):
                 heir.claim("g", [("t", 0)], timeout=60)
@@ -74,14 +74,11 @@ def test_what_a_living_client_has_given_up_is_free(cut: threading.Event) -> None
 def test_a_manager_spawned_anew_outlives_the_stop_of_its_predecessor(
     service: Running, cut: threading.Event
 ) -> None:
-    """What an unanswered stop leaves is asked for by an older sequence than the new manager's."""
+    """What an unanswered stop leaves has a lower version than the new manager's."""
     with OffsetClient(service.address, "etl") as client:
         client.submit("g", {("t", 0): 1, ("t", 1): 1}, sync=True)
         cut.set()
-        client.stop_managers(0.2)
-        core = client._core
-        with core.lock:  # its request is made, and does not get through yet
-            assert core.outbox.left.stop(core.outbox.next_sequence) is not None
+        client.stop_managers(timeout=0.2)
         client.submit("g", {("t", 0): 2}, sync=True)
         cut.clear()
         client.submit("h", {("t", 0): 1})
@@ -97,7 +94,7 @@ def test_a_partition_that_kafka_refuses_holds_up_none_of_thousands(service: Runn
     service.coordinator.inject("commit", *[Refuse(3, stuck)] * 10_000)
     with OffsetClient(service.address, "etl") as client:
         offsets = {("t", number): 5 for number in range(2_500)}
-        with pytest.raises(OffsetTimeoutError, match=r": t-[01], t-[01] of group g;"):
+        with pytest.raises(OffsetTimeoutError, match=r"commit t-[01], t-[01] of group g within"):
             client.submit("g", offsets, sync=True, timeout=12)  # thousands, on a slow machine
         service.coordinator._incidents.clear()
         assert not client.flush(timeout=60).uncommitted

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
 from offsetmgr.errors import OffsetManagerError
-from offsetmgr.service import connections
+from offsetmgr.service import middleware, request_parsing
 from offsetmgr.service.core import OffsetService
 from offsetmgr.types import TopicPartition
-from tests.service.support import Running, identity, running
+from tests.service.support import Running, connected, running
 
 if TYPE_CHECKING:
     from typing import Any, NoReturn
@@ -80,9 +79,10 @@ def test_a_body_without_end_is_refused_at_the_limit(service: Running) -> None:
         assert b" 413 " in raw.recv(100)
 
 
-def test_a_body_that_does_not_come_is_not_waited_for() -> None:
+def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stalled sender gets 408 and holds nothing."""
-    with running(limits__body_timeout_s=0.2) as service:
+    monkeypatch.setattr(request_parsing, "BODY_TIMEOUT_S", 0.2)
+    with running() as service:
         host, _, port = service.address.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port)), timeout=30) as raw:
             raw.sendall(
@@ -142,8 +142,8 @@ def test_a_request_that_changes_something_names_its_client(service: Running, pat
         {"Offsetmgr-Client": "a%20"},
         {"Offsetmgr-Client": "a", "Offsetmgr-Incarnation": "-1"},
         {"Offsetmgr-Client": "a", "Offsetmgr-Incarnation": "1.5"},
-        {"Offsetmgr-Client": "a", "Offsetmgr-Sequence": "9" * 30},
-        {"Offsetmgr-Client": "a", "Offsetmgr-Sequence": "²"},
+        {"Offsetmgr-Client": "a", "Offsetmgr-Incarnation": "9" * 30},
+        {"Offsetmgr-Client": "a", "Offsetmgr-Incarnation": "²"},
     ],
 )
 def test_bad_identities_are_refused(service: Running, headers: dict[str, str]) -> None:
@@ -208,8 +208,8 @@ def test_only_json_is_taken(etl: httpx.Client, kind: str) -> None:
         ("/v1/initial-offsets", {"group": "g", "partition": "-1"}, "query.partition"),
         ("/v1/managers", {"limit": "0"}, "query.limit"),
         ("/v1/managers", {"limit": "10001"}, "query.limit"),
-        ("/v1/managers", {"after": "%%%"}, "after"),
-        ("/v1/managers", {"after": "W10"}, "after"),
+        ("/v1/managers", {"after": "%%%"}, "query.after"),
+        ("/v1/managers", {"after": "W10"}, "query.after"),
         ("/v1/managers", {"group": ["a", "b"]}, "query.group"),
         ("/v1/events", {"client": "x"}, "query.client"),
     ],
@@ -221,6 +221,12 @@ def test_bad_queries_are_refused(
     answer = etl.get(path, params=query)
     assert code_of(answer) == (400, "invalid_value")
     assert answer.json()["error"]["field"] == field
+
+
+def test_a_bad_query_is_told_in_plain_words(etl: httpx.Client) -> None:
+    """What is wanted, and what was given."""
+    told = etl.get("/v1/managers", params={"limit": "x"}).json()["error"]["message"]
+    assert told == "query.limit must be a whole number from 1 to 10000, not 'x'"
 
 
 def test_what_is_not_there_is_not_found(etl: httpx.Client) -> None:
@@ -254,79 +260,28 @@ def test_too_many_managers_are_refused_whole() -> None:
         assert again.json()["accepted"] == 1
 
 
-def test_a_refused_sequence_may_be_tried_again() -> None:
-    """A request that was refused for a limit had no effect, so its repetition may have one."""
-    with running(limits__managers=1) as service, service.http("other") as other:
-        taken = GOOD | {"group": "taken"}
-        other.post("/v1/offsets", json=taken).raise_for_status()
-        with service.http() as etl:
-            first = etl.post("/v1/offsets", json=GOOD, headers=identity("etl", 0, 1))
-            assert code_of(first) == (429, "overloaded")
-            other.post("/v1/stop", json={}).raise_for_status()
-            again = etl.post("/v1/offsets", json=GOOD, headers=identity("etl", 0, 1))
-            assert again.json()["accepted"] == 1
-
-
 @pytest.mark.fault(30)
-def test_too_many_requests_at_once_are_refused() -> None:
+def test_too_many_requests_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Health is still answered, and the one under way goes on."""
-    with running(limits__requests_in_flight=1) as service, service.http("etl") as etl:
+    monkeypatch.setattr(middleware, "REQUESTS", 1)
+    with running() as service, service.http("etl") as etl:
         service.coordinator.pause()
-        open_body = {"group": "g", "partitions": [{"topic": "t", "partition": 0}]}
-        etl.post("/v1/managers", json=open_body).raise_for_status()
-        host, _, port = service.address.removeprefix("http://").partition(":")
-        with socket.create_connection((host, int(port)), timeout=60) as waiting:
-            waiting.sendall(
-                b"GET /v1/initial-offsets?group=g&wait_s=60 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        etl.post("/v1/offsets", json=GOOD | {"wait": False}).raise_for_status()
+        places = service.service.assembly.places
+        with connected(service) as flushing:
+            flushing.sendall(
+                b"POST /v1/flush HTTP/1.1\r\nHost: localhost\r\nOffsetmgr-Client: etl\r\n"
+                b"Content-Type: application/json\r\nContent-Length: 17\r\n\r\n"
+                b'{"timeout_s":300}'
             )
-            while code_or_ok(etl) != (429, "overloaded"):
-                pass  # until the first one is under way, or the guard of the test run ends it
+            while places.requests.taken == 0:
+                pass  # until it is under way, or the guard of the test run ends it
+            answer = etl.post("/v1/heartbeat", json={})
+            assert code_of(answer) == (429, "overloaded")
+            assert "1 requests are under way" in answer.text
             assert etl.get("/livez").status_code == 200
             service.coordinator.resume()
-            assert b" 200 " in waiting.recv(100)
-
-
-def test_a_connection_too_many_is_told_so_and_the_others_go_on() -> None:
-    """In JSON, with the limit's name; health is answered on it, and its place is free at once."""
-    with running(limits__connections=1) as service, service.http("etl") as etl:
-        etl.post("/v1/offsets", json=GOOD).raise_for_status()
-        with service.http("late") as late:
-            answer = late.post("/v1/offsets", json=GOOD)
-            assert code_of(answer) == (429, "overloaded")
-            assert "limits.connections" in answer.text
-            assert (answer.headers["connection"], answer.headers["retry-after"]) == ("close", "1")
-            assert late.get("/livez").status_code == 200
-            etl.post("/v1/offsets", json=GOOD).raise_for_status()
-            etl.close()
-            while late.post("/v1/offsets", json=GOOD).status_code == 429:
-                pass  # until the server has seen the other go, or the test run's guard ends it
-
-
-def test_what_is_no_http_is_told_so_in_json(service: Running) -> None:
-    """A client that reads errors can read this one too."""
-    host, _, port = service.address.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port)), timeout=30) as raw:
-        raw.sendall(b"\x16\x03\x01 hello\r\n\r\n")
-        head, _, body = raw.makefile("rb").read().partition(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 400 ")
-        assert json.loads(body)["error"]["code"] == "bad_request"
-
-
-def test_a_head_that_does_not_come_is_not_waited_for(
-    service: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A sender that stops in its first line holds no connection for ever."""
-    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 0.2)
-    host, _, port = service.address.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port)), timeout=30) as raw:
-        raw.sendall(b"POST /v1/off")
-        assert raw.recv(100) == b""
-
-
-def code_or_ok(client: httpx.Client) -> tuple[int, str]:
-    """Status and code of a request that may be refused."""
-    answer = client.get("/openapi.json")
-    return (200, "ok") if answer.status_code == 200 else code_of(answer)
+            assert b" 200 " in flushing.recv(100)
 
 
 def test_a_draining_service_takes_no_work_and_says_so() -> None:

@@ -31,7 +31,7 @@ def largest(root: object) -> tuple[int, str]:
 
 
 def may_grow(each: object) -> TypeGuard[Sized]:
-    """Whether it is a container without a limit of its own."""
+    """True if it is a container without a limit of its own."""
     if isinstance(each, deque):
         return each.maxlen is None
     return isinstance(each, (dict, list, set))

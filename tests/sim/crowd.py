@@ -54,7 +54,7 @@ class Crowd:
         self.zombies: list[Driver] = []
         """Older ones, that still run."""
         self.calm = False
-        """Whether nothing goes wrong in this run."""
+        """True if nothing goes wrong in this run."""
 
     def _share_keys(self) -> dict[str, list[ManagerKey]]:
         """Who reads what; rarely, two want the same."""

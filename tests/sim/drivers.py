@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.client import OffsetClient, lifetime
-from offsetmgr.client.settle import FlushResult
 from offsetmgr.errors import (
+    ClientFencedError,
     ManagerExistsError,
     ManagerStoppedError,
     OffsetManagerError,
     OffsetRegressionError,
 )
-from offsetmgr.types import ManagerKey, OffsetAndMetadata
+from offsetmgr.types import FlushResult, ManagerKey, OffsetAndMetadata
 from tests.sim.processes import Process
 from tests.sim.service_judge import Submitted
 from tests.sim.threads import SimThread, acting_for
@@ -49,7 +49,7 @@ class Driver:
         self.stopping: set[ManagerKey] = set()
         self.closed = False
         self.calm = False
-        """Whether nothing goes wrong, so that nothing may be left uncommitted."""
+        """True if nothing goes wrong, so that nothing may be left uncommitted."""
         self._judge = judge
         self._clock = host.clock
         self._waiting = 0
@@ -65,10 +65,10 @@ class Driver:
 
     @property
     def idle(self) -> bool:
-        """Whether none of its threads waits for an answer."""
+        """True if none of its threads waits for an answer."""
         return self._waiting == 0
 
-    # What never waits.
+    # What never blocking.
 
     def submit(self, key: ManagerKey, offset: int, *, rewind: bool = False) -> None:
         """Submit a new value."""
@@ -82,6 +82,8 @@ class Driver:
             except OffsetRegressionError as error:
                 if not lower:
                     self._judge.blame(f"{key}: refused {value} after {before}: {error}")
+            except ClientFencedError:
+                self._judge.met["client: fenced submit"] += 1
             except ManagerStoppedError:
                 if key not in self.stopping and not self.closed:
                     self._judge.blame(f"{key}: refused {value} though nobody stopped it")
@@ -157,7 +159,7 @@ class Driver:
 
         def do() -> None:
             newest = dict(self.newest)
-            self._settled(newest, self.client.flush(timeout_s), calm=calm)
+            self._settled(newest, self.client.flush(timeout=timeout_s), calm=calm)
 
         self._in_thread(timeout_s, do)
 
@@ -168,12 +170,12 @@ class Driver:
         def do() -> None:
             newest = {key: self.newest.pop(key) for key in keys if key in self.newest}
             # What the client does not hold it does not stop: another stop may, when it does.
-            outbox = self.client._core.outbox
-            mine = [key for key in keys if key in outbox and key not in self.stopping]
+            held = self.client._core.partitions
+            mine = [key for key in keys if key in held and key not in self.stopping]
             self.stopping.update(mine)
             partitions = [(key.topic, key.partition) for key in keys]
             result = self.client.stop_managers(
-                timeout_s, group=keys[0].group, partitions=partitions
+                timeout=timeout_s, group=keys[0].group, partitions=partitions
             )
             self.stopping.difference_update(mine)
             self._settled({k: v for k, v in newest.items() if k in mine}, result, calm=calm)
@@ -188,7 +190,7 @@ class Driver:
             self.closed = True
             newest = {k: v for k, v in self.newest.items() if k not in self.stopping}
             self.newest.clear()
-            self._settled(newest, self.client.close(timeout_s), calm=calm)
+            self._settled(newest, self.client.close(timeout=timeout_s), calm=calm)
 
         if not self.closed:
             self._in_thread(timeout_s, do)
@@ -197,7 +199,7 @@ class Driver:
         """Ask what was committed at the start."""
 
         def do() -> None:
-            found = handle.initial_offset(timeout_s)
+            found = handle.initial_offset(timeout=timeout_s)
             if found is not None:
                 self._judge.met["client: told its initial offset"] += 1
                 self._judge.told_initial(handle.key, found)

@@ -43,7 +43,7 @@ class Truth:
     value: OffsetAndMetadata | None = None
     """What the broker holds."""
     is_late: bool = False
-    """Whether that landed after its request had been given up."""
+    """True if that landed after its request had been given up."""
     late_s: float = -inf
     """When that happened last."""
     acked: int = 0
@@ -51,12 +51,12 @@ class Truth:
     tampered_at: int = 0
     """When somebody else last changed it; 0 when something was committed since."""
     deleted: bool = False
-    """Whether somebody else has deleted it, and at most lost commits have landed and were kept
+    """True if somebody else has deleted it, and at most lost commits have landed and were kept
     from expiring since: nothing is there to be put back."""
     foreign: set[int] = field(default_factory=set)
     """What somebody else committed; a manager may keep it from expiring."""
     tampering_read: bool = False
-    """Whether the committer has had the chance to see that."""
+    """True if the committer has had the chance to see that."""
     settled_before: set[int] = field(default_factory=set)
     """What was acknowledged before that, and was not submitted again since."""
 
@@ -73,9 +73,9 @@ class Life:
     key: ManagerKey
     newest: OffsetAndMetadata | None = None
     dropped: bool = False
-    """Whether the newest was dropped as a regression."""
+    """True if the newest was dropped as a regression."""
     rewinding: bool = False
-    """Whether the newest was sent as a rewind, so that it may not be dropped."""
+    """True if the newest was sent as a rewind, so that it may not be dropped."""
     stopping: bool = False
 
 
@@ -86,7 +86,7 @@ class Promise:
     deadline: float
     newest: dict[ManagerKey, OffsetAndMetadata | None]
     must_commit: bool
-    """Whether nothing can excuse that something is left."""
+    """True if nothing can excuse that something is left."""
     tampered: set[ManagerKey]
     """Where somebody else had a hand in it before it was answered."""
 
@@ -98,10 +98,8 @@ class Judge(Referee):
         super().__init__()
         self.truths: dict[ManagerKey, Truth] = {}
         self.lives: dict[ManagerKey, Life] = {}
-        self.overwrites = False
-        """Whether what somebody else commits is to be written over."""
         self.sabotage = False
-        """Whether the next actor that tells the judge something crashes over it."""
+        """True if the next actor that tells the judge something crashes over it."""
         self._promises: list[Promise] = []
         self._next_deadline = inf
 
@@ -231,8 +229,7 @@ class Judge(Referee):
     def _judge_order(self, key: ManagerKey, truth: Truth, value: OffsetAndMetadata) -> None:
         before, order = truth.value, order_of(value)
         if truth.tampered_at:
-            unwanted = truth.tampering_read and not self.overwrites
-            if unwanted and order in truth.settled_before:
+            if truth.tampering_read and order in truth.settled_before:
                 self.blame(f"{key}: {value} was committed over somebody else's {before}")
             return
         if before is None or truth.is_late:
@@ -243,7 +240,7 @@ class Judge(Referee):
             self.blame(f"{key}: the committed offset went back from {before} to {value}")
 
     def fell(self, key: ManagerKey, before: OffsetAndMetadata, value: OffsetAndMetadata) -> bool:
-        """Whether it takes a rewind to commit ``value`` over ``before``."""
+        """True if it takes a rewind to commit ``value`` over ``before``."""
         del key
         return value.offset < before.offset
 

@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 class Loop:
     """What asyncio and its libraries ask of the event loop that runs them, and no more."""
 
-    lineage = "loop"
+    path = "loop"
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -32,7 +32,7 @@ class Loop:
         self.trouble: list[str] = []
         """What went wrong in a callback or in a task that nobody awaits."""
         self.stopped = False
-        """Whether its owner has ended it."""
+        """True if its owner has ended it."""
         process.on_kill.append(self._dispose)
 
     def run(self, budget: int) -> str | None:
@@ -138,11 +138,11 @@ class Loop:
         return False
 
     def is_closed(self) -> bool:
-        """Whether the process is dead."""
+        """True if the process is dead."""
         return self.process.dead
 
     def is_running(self) -> bool:
-        """Whether the process lives."""
+        """True if the process lives."""
         return not self.process.dead
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:

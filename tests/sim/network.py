@@ -36,7 +36,7 @@ class Server(Protocol):
 
     @property
     def dead(self) -> bool:
-        """Whether nobody listens any more."""
+        """True if nobody listens any more."""
 
     def receive(self, call: Call) -> None:
         """A request arrives."""
@@ -50,7 +50,7 @@ class Call:
     thread: SimThread
     answer: Answer | None = None
     broken: bool = False
-    """Whether the connection broke off."""
+    """True if the connection broke off."""
     pieces: deque[bytes] = field(default_factory=deque)
     """Of a stream's body."""
     streams: bool = False

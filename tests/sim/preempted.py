@@ -13,8 +13,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
-from actors.cell import Cell
-from offsetmgr.manager import names, ticket, tray
+from actors.actor import Inbox
+from offsetmgr.manager import partition_state, registry, submits
 from tests.sim.world import World, _level
 
 if TYPE_CHECKING:
@@ -51,14 +51,14 @@ class PreemptedWorld(World):
         ]
 
     def _live(self) -> None:
-        post = Cell.post
+        put = Inbox.put
 
-        def told(cell: Cell, *message: Any) -> None:
+        def told(inbox: Inbox, envelope: Any) -> None:
             self.preempt()
-            post(cell, *message)
+            put(inbox, envelope)
             self.preempt()
 
-        with self._locks(), mock.patch.object(Cell, "post", told):
+        with self._locks(), mock.patch.object(Inbox, "put", told):
             super()._live()
 
     def rewind_anew(self) -> None:
@@ -84,8 +84,8 @@ class PreemptedWorld(World):
     def _locks(self) -> ExitStack:
         """The core's own locks are such as a thread may be preempted at."""
         stack = ExitStack()
-        for module, lock in ((names, "Lock"), (ticket, "Lock"), (tray, "RLock")):
-            stack.enter_context(mock.patch.object(module, lock, partial(_Lock, self)))
+        for module in (partition_state, registry, submits):
+            stack.enter_context(mock.patch.object(module, "Lock", partial(_Lock, self)))
         return stack
 
     def preempt(self) -> None:

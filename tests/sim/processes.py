@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from actors.registry import Registry
 from actors.system import ActorSystem
 from actors.testing import SimSystem
 from actors.timers import Timers
@@ -76,8 +75,8 @@ class _Guest:
         self._runnable = runnable
 
     @property
-    def lineage(self) -> str:
-        return f"{self._process.name}:{self._runnable.lineage}"
+    def path(self) -> str:
+        return f"{self._process.name}:{self._runnable.path}"
 
     def run(self, budget: int) -> str | None:
         if self._process.dead:
@@ -98,17 +97,21 @@ class _Ports:
         if not self._process.dead:
             self._process.host.dispatcher.schedule(_Guest(self._process, runnable))
 
+    def stop(self, timeout_s: float) -> bool:
+        del timeout_s
+        return True
+
 
 class Process(ActorSystem):
     """A process of the host, as the actor system inside of it."""
 
     def __init__(self, host: Host, name: str) -> None:
-        # Not the constructor of ActorSystem: it would start threads.
+        timers = Timers(host.clock)
+        super().__init__(name=name, clock=host.clock, dispatcher=_Ports(self), timers=timers)
         self.host = host
-        self.name = name
         self.dead = False
         self.frozen = False
-        """Whether it stands still, as behind SIGSTOP; others go on, and so does the time."""
+        """True if it stands still, as behind SIGSTOP; others go on, and so does the time."""
         self.frozen_s = 0.0
         """How long it has stood still, in all."""
         self.put_off: list[Runnable] = []
@@ -116,10 +119,6 @@ class Process(ActorSystem):
         self._frozen_at = 0.0
         self.on_kill: list[Callable[[], None]] = []
         """What has to be cleared away at the end, dead as it is."""
-        self.clock = host.clock
-        self.timers = Timers(host.clock)
-        self.registry = Registry(name)
-        self.dispatcher = _Ports(self)
         host.processes.append(self)
 
     def kill(self) -> None:

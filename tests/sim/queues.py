@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from actors import ActorRef
     from actors.testing import SimSystem
     from offsetmgr.manager import Factory
-    from offsetmgr.manager.desk import Desk
+    from offsetmgr.manager.partition_state import PartitionState
     from tests.sim.referee import Referee
 
 LOOK_EVERY: Final = 60
@@ -40,21 +40,21 @@ def look_at_timers(judge: Referee, system: SimSystem) -> None:
         judge.blame(f"{len(system.timers)} timers")
 
 
-def look_at_managers(judge: Referee, desks: Iterable[Desk], error_limit: int) -> None:
-    """What lies on a manager's desk, and in its inbox."""
-    for desk in desks:
-        if len(desk.waiters) > MOST_WAITING:
-            judge.blame(f"{desk.key}: {len(desk.waiters)} flushes wait in it")
-        unread = desk.errors._items or ()
+def look_at_managers(judge: Referee, states: Iterable[PartitionState], error_limit: int) -> None:
+    """The flushes, errors and messages that wait for each manager."""
+    for state in states:
+        if len(state.flushes) > MOST_WAITING:
+            judge.blame(f"{state.key}: {len(state.flushes)} flushes wait in it")
+        unread = state.errors._items or ()
         if len(unread) > error_limit:
-            judge.blame(f"{desk.key}: {len(unread)} unread errors")
-        if desk.ref is not None and len(desk.ref.cell._inbox) > MOST_QUEUED:
-            judge.blame(f"{desk.key}: {len(desk.ref.cell._inbox)} messages wait for it")
+            judge.blame(f"{state.key}: {len(unread)} unread errors")
+        if state.ref is not None and len(state.ref.actor_inbox) > MOST_QUEUED:
+            judge.blame(f"{state.key}: {len(state.ref.actor_inbox)} messages wait for it")
 
 
 def committers_of(factory: Factory) -> Mapping[str, ActorRef[Any]]:
     """The committers by group; none while their parent rests after a crash."""
-    actor: Any = factory._ref.cell._actor
+    actor: Any = factory._ref.loop.actor
     return {} if actor is None else actor._committers
 
 
@@ -63,13 +63,13 @@ def look_at_committers(
 ) -> None:
     """No book of a group has more entries than the group has partitions."""
     for group, ref in committers.items():
-        committer: Any = ref.cell._actor
-        if len(ref.cell._inbox) > MOST_QUEUED:
-            judge.blame(f"{group}: {len(ref.cell._inbox)} messages wait for its committer")
+        committer: Any = ref.loop.actor
+        if len(ref.actor_inbox) > MOST_QUEUED:
+            judge.blame(f"{group}: {len(ref.actor_inbox)} messages wait for its committer")
         if committer is None:
             continue
         plan = committer._plan
-        parts = (plan, plan._dirty, plan._reads, plan._bounds, plan._ledger, plan._ledger.foreign)
+        parts = (plan, plan._dirty, plan._reads, plan._log_ends, plan._history)
         for part in parts:
             for name, held in vars(part).items():
                 if isinstance(held, dict) and len(held) > partitions:
@@ -78,8 +78,8 @@ def look_at_committers(
 
 def look_at_factory(judge: Referee, factory: Factory, error_limit: int, partitions: int) -> None:
     """The managers that a factory has now, and the committers of their groups."""
-    for group in factory._names.groups.values():
-        look_at_managers(judge, group.desks.values(), error_limit)
+    for group in factory._registry.groups.values():
+        look_at_managers(judge, group.states.values(), error_limit)
     look_at_committers(judge, committers_of(factory), partitions)
 
 

@@ -136,7 +136,7 @@ class Referee(ABC):
         return late
 
     def is_late(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
-        """Whether a commit that takes effect now was given up before."""
+        """True if a commit that takes effect now was given up before."""
         last = self._sent.get(group)
         if last is None or not self._coordinator.in_flight(group):
             return True

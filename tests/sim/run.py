@@ -20,9 +20,7 @@ from unittest import mock
 
 import structlog
 
-from offsetmgr.manager import state as machine
-from tests.sim.fence_world import FenceWorld
-from tests.sim.finite import FiniteWorld, PreemptedFiniteWorld
+from offsetmgr.manager import lifecycle
 from tests.sim.preempted import PreemptedWorld
 from tests.sim.service_world import ServiceWorld
 from tests.sim.world import World
@@ -42,16 +40,8 @@ SERVICE_EVERY: Final = 5
 
 SERVICE_SEEDS: Final = range(SERVICE_EVERY - 1, 10_000_000, SERVICE_EVERY)
 
-FENCE_EVERY: Final = 10
-"""One seed of so many runs services with a fence, which take groups over from one another."""
-
-FENCE_SEEDS: Final = range(2, 10_000_000, FENCE_EVERY)
-
 PREEMPTED_SEEDS: Final = range(3, 10_000_000, 10)
 """Seeds of runs in which actors are preempted in the middle of their turns."""
-
-FINITE_SEEDS: Final = range(6, 10_000_000, 10)
-"""Seeds of runs in which logs have ends; in every other one actors are preempted as well."""
 
 
 class SeedError(AssertionError):
@@ -97,31 +87,27 @@ def silence() -> Iterator[None]:
         structlog.configure(**before)
 
 
-def world_of(seed: int) -> World | ServiceWorld | FenceWorld:
+def world_of(seed: int) -> World | ServiceWorld:
     """The run of ``seed``, before it begins."""
-    if seed in FENCE_SEEDS:
-        return FenceWorld(seed)
     if seed in PREEMPTED_SEEDS:
         return PreemptedWorld(seed)
-    if seed in FINITE_SEEDS:
-        return PreemptedFiniteWorld(seed) if seed in FINITE_SEEDS[::2] else FiniteWorld(seed)
     return ServiceWorld(seed) if seed in SERVICE_SEEDS else World(seed)
 
 
 @contextlib.contextmanager
 def _transitions_counted(met: Counter[str]) -> Iterator[None]:
     """Count each pair of phase and event that a manager steps through."""
-    step = machine.step
+    step = lifecycle.step
 
-    def counted(state: machine.State, event: machine.Event) -> machine.Outcome:
+    def counted(state: lifecycle.State, event: lifecycle.Event) -> lifecycle.Outcome:
         met[transition(state.phase, type(event))] += 1
         return step(state, event)
 
-    with mock.patch.object(machine, "step", counted):
+    with mock.patch.object(lifecycle, "step", counted):
         yield
 
 
-def transition(phase: machine.Phase, event: type[machine.Event]) -> str:
+def transition(phase: lifecycle.Phase, event: type[lifecycle.Event]) -> str:
     """How a pair of the manager's table is counted."""
     return f"manager: {phase.value}, {event.__name__}"
 
@@ -137,14 +123,14 @@ def run_seed(seed: int) -> Report:
             world.run()
     except Exception as error:
         steps = "\n".join(
-            f"  {step.step:5} {step.lineage:24} {step.message_type}"
+            f"  {step.step:5} {step.path:24} {step.message_type}"
             for step in list(world.system.trace)[-_SHOWN_STEPS:]
         )
         raise SeedError(
             f"seed {seed}: {error!r}\nreplay it with: make sim SEEDS={seed}:{seed + 1}\n"
             f"the last steps:\n{steps}"
         ) from error
-    trace = "\n".join(f"{step.lineage} {step.message_type}" for step in world.system.trace)
+    trace = "\n".join(f"{step.path} {step.message_type}" for step in world.system.trace)
     digest = hashlib.sha256(f"{seed}\n{trace}".encode()).digest()[:8]
     return Report(1, len(world.system.trace), world.judge.met, int.from_bytes(digest, "big"))
 

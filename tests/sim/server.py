@@ -10,11 +10,9 @@ from unittest import mock
 from actors import Future
 from offsetmgr.client.transport import Answer
 from offsetmgr.coordinator.memory import MemoryCoordinator
-from offsetmgr.service.assembly import Assembly
-from offsetmgr.service.kafka_settings import check_kafka
-from offsetmgr.service.openapi import document
-from offsetmgr.service.operations import OPERATIONS
-from offsetmgr.service.settings import Limits, Settings
+from offsetmgr.service.operations import document
+from offsetmgr.service.run import Assembly
+from offsetmgr.service.settings import KafkaSettings, Limits, Settings
 from tests.sim.loop import Loop
 from tests.sim.network import scope_of
 from tests.sim.processes import Process
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
 DRAIN_S: Final = 10.0
 _VERSION: Final = "0"
-_DOCUMENT: Final = document(OPERATIONS, _VERSION)
+_DOCUMENT: Final = document(_VERSION)
 
 
 @contextlib.contextmanager
@@ -40,7 +38,7 @@ def quick_start() -> Iterator[None]:
     """Spare each service the two slow things that never differ: its document and its version."""
     with (
         mock.patch("offsetmgr.service.http.document", return_value=_DOCUMENT),
-        mock.patch("offsetmgr.service.assembly.version", return_value=_VERSION),
+        mock.patch("offsetmgr.service.run.version", return_value=_VERSION),
     ):
         yield
 
@@ -78,7 +76,7 @@ class ServiceProcess:
         )
         self.coordinator.broker = broker
         settings = Settings(
-            kafka=check_kafka({"bootstrap.servers": ("memory:1", "simulation")}),
+            kafka=KafkaSettings({"bootstrap.servers": "memory:1"}),
             commit=commit,
             lease_s=lease_s,
             limits=Limits(event_streams=8),
@@ -97,7 +95,7 @@ class ServiceProcess:
 
     @property
     def dead(self) -> bool:
-        """Whether the process is gone."""
+        """True if the process is gone."""
         return self.process.dead
 
     async def _work(self) -> None:
@@ -177,7 +175,7 @@ class ServiceProcess:
 
     @property
     def frozen_at_drain(self) -> bool:
-        """Whether it stood still on its way to its end, and so may have run out of time."""
+        """True if it stood still on its way to its end, and so may have run out of time."""
         return self.process.frozen_s > self._frozen_s
 
     def _end(self) -> None:

@@ -20,15 +20,11 @@ from tests.sim.referee import Referee, order_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from offsetmgr.client.settle import FlushResult
     from offsetmgr.client.transport import Answer
-    from offsetmgr.types import TopicPartition
+    from offsetmgr.types import FlushResult, TopicPartition
     from tests.sim.drivers import Driver
     from tests.sim.network import Call
     from tests.sim.server import ServiceProcess
-
-REPEATED: Final = 14
-"""An answer is kept for the last sixteen requests; so much newer it is surely kept."""
 
 OK: Final = 200
 
@@ -68,9 +64,9 @@ class Fate:
     current: OffsetAndMetadata | None = None
     """What the broker holds."""
     late: bool = False
-    """Whether that landed after its request had been given up."""
+    """True if that landed after its request had been given up."""
     orphaned: bool = False
-    """Whether the service was ending then, so that nobody may be left to put it right."""
+    """True if the service was ending then, so that nobody may be left to put it right."""
     applied: set[int] = field(default_factory=set)
     last: dict[str, Rank] = field(default_factory=dict)
     """By client, the newest that took effect in time."""
@@ -78,7 +74,7 @@ class Fate:
     """By client, the newest that it was told is committed."""
     rewinds: dict[str, list[Rank]] = field(default_factory=lambda: defaultdict(list))
     tampered: bool = False
-    """Whether somebody else ever changed it."""
+    """True if somebody else ever changed it."""
 
 
 @dataclass
@@ -89,19 +85,8 @@ class Heard:
     """By client, the newest incarnation that it has answered."""
     orders: set[int] = field(default_factory=set)
     """Values in requests that arrived, from whomever."""
-    highest: dict[tuple[str, int], int] = field(default_factory=dict)
-    answers: dict[tuple[str, int, int], Answer] = field(default_factory=dict)
     accepted: dict[ManagerKey, int] = field(default_factory=dict)
     """The newest value that it has said to have taken."""
-    since: dict[str, float] = field(default_factory=dict)
-    """When a client was heard last."""
-
-    def forget_lapsed(self, name: str, now: float) -> None:
-        """A client that was silent for a lease is a new one: its answers are not kept."""
-        if now - self.since.get(name, now) >= LEASE_S:
-            for asked in [each for each in self.answers if each[0] == name]:
-                del self.answers[asked]
-        self.since[name] = now
 
 
 class ServiceJudge(Referee):
@@ -112,7 +97,7 @@ class ServiceJudge(Referee):
         self.submits: dict[int, Submitted] = {}
         self.fates: dict[ManagerKey, Fate] = defaultdict(Fate)
         self.rivals = False
-        """Whether several clients want the same partitions."""
+        """True if several clients want the same partitions."""
         self.heard = Heard()
         self._banned: set[int] = set()
 
@@ -178,9 +163,9 @@ class ServiceJudge(Referee):
 
     def arrives(self, call: Call) -> None:
         """A request arrives at the service."""
-        name, incarnation, _ = _caller(call)
-        self.heard.forget_lapsed(name, self._system.clock.now())
+        name, incarnation = _caller(call)
         orders = {order for _, order in _offsets(call)}
+        self.met["request: version seen before"] += bool(orders & self.heard.orders)
         if incarnation < self.heard.newest.get(name, 0):
             self.met["request: of a fenced incarnation"] += 1
             # What stands already may be committed again, to keep it alive.
@@ -189,8 +174,8 @@ class ServiceJudge(Referee):
         self.heard.orders |= orders
 
     def answered(self, call: Call, answer: Answer) -> None:
-        """The service answers; a repeated request gets the same answer."""
-        name, incarnation, sequence = _caller(call)
+        """The service answers."""
+        name, incarnation = _caller(call)
         if answer.status != OK:
             return
         heard = self.heard
@@ -201,20 +186,9 @@ class ServiceJudge(Referee):
                 before = heard.accepted.get(key)
                 if before is None or self._follows(before, order):
                     heard.accepted[key] = order
-        if sequence is None:
-            return
-        highest = heard.highest.get((name, incarnation), -1)
-        first = heard.answers.setdefault((name, incarnation, sequence), answer)
-        if first is not answer:
-            self.met["request: repeated, answered again"] += 1
-            if sequence + REPEATED > highest and first.body != answer.body:
-                self.blame(
-                    f"{name}: request {sequence} was answered {first.body!r}, then {answer.body!r}"
-                )
-        heard.highest[name, incarnation] = max(highest, sequence)
 
     def _follows(self, before: int, order: int) -> bool:
-        """Whether a value that was taken later counts: an older one is passed over."""
+        """True if a value that was taken later counts: an older one is passed over."""
         first, second = self.submits[before], self.submits[order]
         return first.name != second.name or first.rank < second.rank
 
@@ -268,7 +242,7 @@ class ServiceJudge(Referee):
     def check_live(self, driver: Driver) -> None:
         """All that a live client holds is committed at last, unless it was told why not."""
         for key, value in driver.newest.items():
-            fate, held = self.fates[key], driver.client._core.outbox.get(key)
+            fate, held = self.fates[key], driver.client._core.partitions.get(key)
             if fate.tampered or self.rivals or held is None or fate.current == value:
                 continue
             dropped = isinstance(held.error, OffsetRegressionError) or value in driver.passed_over
@@ -292,19 +266,14 @@ class ServiceJudge(Referee):
                 self.blame(f"{key}: {order} was taken; at last {fate.current} stands")
 
     def _passed(self, key: ManagerKey, order: int) -> bool:
-        """Whether it was dropped for something higher that was committed before."""
+        """True if it was dropped for something higher that was committed before."""
         current = self.fates[key].current
         return current is not None and current.offset > self.submits[order].value.offset
 
 
-def _caller(call: Call) -> tuple[str, int, int | None]:
+def _caller(call: Call) -> tuple[str, int]:
     headers = call.request.headers
-    sequence = headers.get("Offsetmgr-Sequence")
-    return (
-        headers["Offsetmgr-Client"],
-        int(headers["Offsetmgr-Incarnation"]),
-        None if sequence is None else int(sequence),
-    )
+    return headers["Offsetmgr-Client"], int(headers["Offsetmgr-Incarnation"])
 
 
 def _offsets(call: Call) -> list[tuple[ManagerKey, int]]:

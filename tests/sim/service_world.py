@@ -28,7 +28,7 @@ from tests.sim.referee import WatchedBroker
 from tests.sim.server import DRAIN_S, ServiceProcess
 from tests.sim.service_judge import LEASE_S, ServiceJudge
 from tests.sim.threads import jump_wall, simulated_time
-from tests.sim.weather import REQUEST_TIMEOUT_S, Weather
+from tests.sim.weather import LATEST_LANDING_S, REQUEST_TIMEOUT_S, Weather
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +43,8 @@ STEPS: Final = 40
 DAY_S: Final = 86_400.0
 
 MOST_TIMERS: Final = 300
+
+VERIFY_S: Final = 5.0
 
 LOOK_EVERYWHERE_S: Final = 60.0
 """Time from one such look to the next."""
@@ -75,11 +77,12 @@ class ServiceWorld:
             retry_backoff_max_s=2.0,
             error_limit=8,
             recommit_interval_s=rng.choice(_RECOMMIT_S),
+            verify_interval_s=VERIFY_S,
         )
         self.service: ServiceProcess | None = None
         self.services: list[ServiceProcess] = []
         self.disturbed = False
-        """Whether the service or a client ever ended without having committed everything."""
+        """True if the service or a client ever ended without having committed everything."""
         calm = self.weather.calm and self.network.rate == 0 and rng.random() < 0.5
         self.crowd = Crowd(
             self.system, self.judge, self.broker, self.network, rng, self.pass_time, self._freeze
@@ -185,7 +188,8 @@ class ServiceWorld:
             process.thaw(timers_first=self.rng.random() < 0.5)
         if self.service is None:
             self.start_service()
-        self.pass_time(15.0)
+        # A commit that landed last is found by the verification after it, which waits for a commit.
+        self.pass_time(LATEST_LANDING_S + VERIFY_S + self.settings.commit_interval_s)
         if self.service is None:  # it was being drained
             self.start_service()
             self.pass_time(15.0)
@@ -316,16 +320,20 @@ class ServiceWorld:
     def _look_at_queues(self) -> None:
         """At what clients hold for their partitions, and the service for clients and managers."""
         for driver in self._running():
-            core, outbox = driver.client._core, driver.client._core.outbox
-            waiting = (outbox._to_submit, outbox._to_register, outbox._crowded, outbox.left._keys)
-            held = (core, outbox, *waiting)
+            core, held_by = driver.client._core, driver.client._core.partitions
+            waiting = (
+                held_by._to_submit,
+                held_by._to_register,
+                held_by._over_quota,
+                held_by.pending_stops,
+            )
+            held = (core, held_by, *waiting, held_by.pending_stops)
             look_at_parts(self.judge, driver.process.name, held, len(driver.keys))
         if self.service is not None:
             assembly = self.service.assembly
             registry, hub = assembly.service._registry, assembly.hub
             clients = registry._clients.values()
-            answers = (client.answers for client in clients)
-            parts = (assembly.service, registry, *clients, *answers, hub, *hub._readers)
+            parts = (assembly.service, registry, *clients, hub, *hub._readers)
             look_at_parts(self.judge, "service", parts, MOST_HELD)
             error_limit, partitions = self.settings.error_limit, self._partitions
             look_at_factory(self.judge, assembly.factory, error_limit, partitions)

@@ -9,19 +9,19 @@ import pytest
 
 from actors import Future
 from offsetmgr.client.core import Core
-from offsetmgr.client.outbox import Outbox
+from offsetmgr.client.partitions import Partitions
 from offsetmgr.manager import Factory
-from offsetmgr.manager.ticket import Ticket
-from offsetmgr.service import sessions
+from offsetmgr.manager.partition_state import Waiter
 from offsetmgr.service.core import OffsetService
-from offsetmgr.service.sessions import Answers, Caller, Registry, Sorting
+from offsetmgr.service.sessions import Caller, Client, Registry
 from offsetmgr.types import StopResult
 from tests.sim.run import SERVICE_SEEDS, SeedError, run_seed, silence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from offsetmgr.client.outbox import Held
+    from offsetmgr.client.partitions import ClientPartition
+    from offsetmgr.errors import OffsetManagerError
     from offsetmgr.types import ManagerKey, OffsetAndMetadata
 
 MOST_SEEDS = 150
@@ -39,23 +39,20 @@ def found(since: int = 0) -> str:
 
 
 def test_late_requests_that_undo_newer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service that does not look at the sequence of a request is found."""
-    sort = Registry.sort
+    """A service that does not look at the version of an offset is found."""
+    versions = Client.versions
 
-    def unsorted(
-        self: Registry[Any], client: Any, group: str, partitions: Any, sequence: int
-    ) -> Sorting:
-        del sequence
-        return sort(self, client, group, partitions, 1 << 62)
+    def newest(self: Client, given: Mapping[Any, int | None]) -> dict[Any, int]:
+        return versions(self, dict.fromkeys(given))
 
-    monkeypatch.setattr(Registry, "sort", unsorted)
+    monkeypatch.setattr(Client, "versions", newest)
     assert re.search("committed offset fell from|committed after a newer submit", found())
 
 
-def test_requests_that_have_their_effect_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service that does a repeated request again is found."""
-    monkeypatch.setattr(Answers, "get", lambda _self, _sequence: None)
-    assert "was answered" in found()
+def test_versions_that_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client whose offsets all have the same version is found."""
+    monkeypatch.setattr(Partitions, "next_version", lambda _self: 1)
+    assert re.search("; at last|was flushed; called committed", found())
 
 
 def test_fenced_clients_that_are_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +61,7 @@ def test_fenced_clients_that_are_let_in(monkeypatch: pytest.MonkeyPatch) -> None
     assert "fenced incarnation" in found()
 
 
-def _let_in(self: Registry[Any], caller: Caller) -> None:
+def _let_in(self: Registry, caller: Caller) -> None:
     del self, caller
 
 
@@ -77,8 +74,8 @@ def test_lapsed_leases_that_drop_what_is_dirty(monkeypatch: pytest.MonkeyPatch) 
     ) -> Future[dict[ManagerKey, StopResult]]:
         asked = list(keys)
         for handle in filter(None, map(self.get, asked)):
-            slot = handle._desk.slot
-            slot.settle(0 if slot.newest is None else slot.newest.number)
+            submits = handle._state.submits
+            submits.settle(0 if submits.newest is None else submits.newest.number)
         return stop_managers(self, asked, timeout_s)
 
     def hasty(self: OffsetService) -> None:
@@ -93,10 +90,10 @@ def test_lapsed_leases_that_drop_what_is_dirty(monkeypatch: pytest.MonkeyPatch) 
 def test_clients_that_trust_a_new_service(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that does not send again what a killed service had taken is found."""
 
-    def trusting(self: Outbox, key: ManagerKey, held: Held) -> None:
+    def trusting(self: Partitions, key: ManagerKey, held: ClientPartition) -> None:
         del self, key, held
 
-    monkeypatch.setattr(Outbox, "_forgotten", trusting)
+    monkeypatch.setattr(Partitions, "_forgotten", trusting)
     assert "; at last" in found()
 
 
@@ -118,20 +115,14 @@ def test_acknowledgements_before_the_coordinator(monkeypatch: pytest.MonkeyPatch
 
 def test_answers_at_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that lets whoever flushes or stops wait for the whole of their time is found."""
-    monkeypatch.setattr(Ticket, "done", lambda *_: None)
+    monkeypatch.setattr(Waiter, "answer", lambda *_: None)
     assert "still waits for an answer" in found()
 
 
 def test_stopped_managers_that_stay_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that never gives a partition free again is found."""
-    monkeypatch.setattr(Registry, "release", lambda *_: None)
+    monkeypatch.setattr(Registry, "disown", lambda *_: True)
     assert "any more, and the service keeps them" in found()
-
-
-def test_answers_that_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service that keeps the answer to every request is found."""
-    monkeypatch.setattr(sessions, "ANSWERS_KEPT", 1_000_000)
-    assert "answers" in found()
 
 
 def test_submits_that_pile_up_in_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,10 +131,11 @@ def test_submits_that_pile_up_in_an_outage(monkeypatch: pytest.MonkeyPatch) -> N
 
     def keep(
         self: Core, values: Mapping[ManagerKey, OffsetAndMetadata], *, rewind: bool = False
-    ) -> None:
-        submit(self, values, rewind=rewind)
+    ) -> dict[ManagerKey, OffsetManagerError]:
+        refused = submit(self, values, rewind=rewind)
         if self.link_error is not None:
             vars(self).setdefault("unsent", []).extend(values)
+        return refused
 
     def send(self: Core, instance: str) -> None:
         heard(self, instance)
@@ -160,10 +152,11 @@ def test_a_submit_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def patient(
         self: Core, values: Mapping[ManagerKey, OffsetAndMetadata], *, rewind: bool = False
-    ) -> None:
-        submit(self, values, rewind=rewind)
+    ) -> dict[ManagerKey, OffsetManagerError]:
+        refused = submit(self, values, rewind=rewind)
         with self.lock:
             self.changed.wait(0.1)
+        return refused
 
     monkeypatch.setattr(Core, "submit", patient)
     assert "would wait" in found()

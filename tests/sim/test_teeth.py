@@ -11,16 +11,14 @@ import pytest
 
 from actors import Latest
 from offsetmgr.manager import factory as factory_module
-from offsetmgr.manager import state as machine
-from offsetmgr.manager.desk import Desk
+from offsetmgr.manager import lifecycle
 from offsetmgr.manager.group_committer import Flight, GroupCommitter
+from offsetmgr.manager.history import CommitHistory
 from offsetmgr.manager.offset_manager import OffsetManager
+from offsetmgr.manager.partition_state import PartitionState, Waiter
 from offsetmgr.manager.plan import CommitPlan
-from offsetmgr.manager.slot import Finding, Standing, SubmitSlot
-from offsetmgr.manager.ticket import Ticket
-from offsetmgr.manager.tray import Tray
+from offsetmgr.manager.submits import GroupSubmits, SubmitBuffer, SubmitStatus
 from tests.sim.run import (
-    FENCE_SEEDS,
     PREEMPTED_SEEDS,
     SERVICE_SEEDS,
     SeedError,
@@ -32,15 +30,14 @@ from tests.sim.run import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from offsetmgr.manager.ledger import Ledger
     from offsetmgr.manager.observer import Observer
-    from offsetmgr.manager.requests import CommitRequest, Notes
+    from offsetmgr.manager.requests import CommitRequest, Results
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 MOST_SEEDS = 500
 
 
-OTHERS = {*SERVICE_SEEDS[:MOST_SEEDS], *FENCE_SEEDS[:MOST_SEEDS]}
+OTHERS = set(SERVICE_SEEDS[:MOST_SEEDS])
 SEEDS = [seed for seed in range(MOST_SEEDS) if seed not in OTHERS]
 
 
@@ -60,15 +57,15 @@ def test_pipelined_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     pump, answered = GroupCommitter._pump, GroupCommitter._answered
 
     def impatient(self: GroupCommitter) -> None:
-        before, self._roster.flight = self._roster.flight, None
+        before, self._group.flight = self._group.flight, None
         pump(self)
-        if self._roster.flight is None:
-            self._roster.flight = before
+        if self._group.flight is None:
+            self._group.flight = before
 
     def forgiving(self: GroupCommitter, flight: Any, result: Any, now: float) -> None:
-        later, self._roster.flight = self._roster.flight, flight
+        later, self._group.flight = self._group.flight, flight
         answered(self, flight, result, now)
-        self._roster.flight = None if later is flight else later
+        self._group.flight = None if later is flight else later
 
     monkeypatch.setattr(GroupCommitter, "_pump", impatient)
     monkeypatch.setattr(GroupCommitter, "_answered", forgiving)
@@ -90,24 +87,20 @@ def test_no_read_back_after_an_unknown_outcome(monkeypatch: pytest.MonkeyPatch) 
 
 def test_lost_commits_that_nobody_looks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A given-up commit that lands behind a newer one, and stays, is found."""
-    monkeypatch.setattr("offsetmgr.manager.ledger.Ledger.lose", _do_nothing)
+    monkeypatch.setattr(CommitHistory, "doubt", lambda *_: None)
     lost = ("was acknowledged; at last", "was to be committed, and", "nobody else has committed")
     told = found()
     assert any(each in told for each in lost)
-
-
-def _do_nothing(self: Ledger, partition: TopicPartition, version: object) -> None:
-    del self, partition, version
 
 
 def test_clean_as_soon_as_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """An offset that counts as committed before the coordinator said so is found."""
     commit = CommitPlan._commit
 
-    def early(self: CommitPlan, now: float, notes: Notes) -> CommitRequest | None:
-        request = commit(self, now, notes)
+    def early(self: CommitPlan, now: float, results: Results) -> CommitRequest | None:
+        request = commit(self, now, results)
         for partition, version in () if request is None else request.versions.items():
-            self._members[partition].slot.settle(version.number)
+            self._members[partition].submits.settle(version.number)
         return request
 
     monkeypatch.setattr(CommitPlan, "_commit", early)
@@ -117,17 +110,17 @@ def test_clean_as_soon_as_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stop_that_drops_the_last_submit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop that ends at once, whatever is still to be committed, is found."""
 
-    def drop(state: machine.State, _event: object) -> machine.Outcome:
-        return state._replace(phase=machine.Phase.STOPPED), (machine.Finish(),)
+    def drop(state: lifecycle.State, _event: object) -> lifecycle.Outcome:
+        return state._replace(phase=lifecycle.Phase.STOPPED), (lifecycle.Finish(),)
 
-    ready = {**machine.TABLE, (machine.Phase.READY, machine.StopAsked): drop}
-    monkeypatch.setattr(machine, "TABLE", ready)
+    ready = {**lifecycle.TABLE, (lifecycle.Phase.READY, lifecycle.StopAsked): drop}
+    monkeypatch.setattr(lifecycle, "TABLE", ready)
     assert "nothing went wrong, yet this was left" in found()
 
 
 def test_a_stop_that_waits_for_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop that outlives its deadline is found."""
-    monkeypatch.setattr("offsetmgr.manager.ticket.Ticket.expire", lambda _self: [])
+    monkeypatch.setattr(Waiter, "expire", lambda _self: [])
     assert "was not answered by its deadline" in found()
 
 
@@ -149,73 +142,70 @@ def test_a_queue_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors that pile up where nobody reads them are found."""
 
     def unlimited(
-        tray: Tray, where: TopicPartition, owner: str, _limit: int, observer: Observer
-    ) -> Desk:
-        return Desk(tray, where, owner, 1_000_000, observer)
+        group: GroupSubmits, where: TopicPartition, owner: str, _limit: int, observer: Observer
+    ) -> PartitionState:
+        return PartitionState(group, where, owner, 1_000_000, observer)
 
-    monkeypatch.setattr(factory_module, "Desk", unlimited)
+    monkeypatch.setattr(factory_module, "PartitionState", unlimited)
     assert "unread errors" in found()
 
 
 def test_callers_that_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Flushes that were answered at their deadline, and are kept all the same, are found."""
-    init = Ticket.__init__
+    init = Waiter.__init__
 
-    def endless(self: Ticket, desks: Iterable[Desk], deadline: float) -> None:
-        init(self, desks, deadline)
+    def endless(
+        self: Waiter, states: Iterable[PartitionState], deadline: float, timeout: float
+    ) -> None:
+        init(self, states, deadline, timeout)
         self.deadline = float("inf")
 
-    monkeypatch.setattr(Ticket, "__init__", endless)
+    monkeypatch.setattr(Waiter, "__init__", endless)
     assert "flushes wait in it" in found()
 
 
 def test_commits_before_the_initial_offset_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lower offset that is committed because nobody has looked yet is found."""
 
-    def blind(self: SubmitSlot, committed: OffsetAndMetadata | None) -> Finding:
+    def blind(self: SubmitBuffer, committed: OffsetAndMetadata | None) -> tuple[SubmitStatus, None]:
         self.established = True
         del committed
-        return Finding(Standing.DIRTY if self.dirty else Standing.CLEAN, self.newest)
+        return (SubmitStatus.DIRTY if self.dirty else SubmitStatus.CLEAN), None
 
-    monkeypatch.setattr(SubmitSlot, "establish", blind)
+    monkeypatch.setattr(SubmitBuffer, "establish", blind)
     assert "the committed offset went back" in found()
 
 
 def test_a_restart_that_forgets_the_request_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group that waits for ever for an answer that went to a dead committer is found."""
-    wait = GroupCommitter._await
-    waited: list[Flight] = []
+    wait = GroupCommitter._await_flight
+    waited: list[Flight | None] = []
 
-    def once(self: GroupCommitter, flight: Flight) -> None:
-        if not any(flight is each for each in waited):
-            waited.append(flight)
-            wait(self, flight)
+    def once(self: GroupCommitter) -> None:
+        if self._group.flight not in waited:
+            waited.append(self._group.flight)
+            wait(self)
 
-    monkeypatch.setattr(GroupCommitter, "_await", once)
+    monkeypatch.setattr(GroupCommitter, "_await_flight", once)
     assert "a minute after all faults ended" in found()
 
 
-def test_a_round_that_is_lost_when_a_single_submit_follows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Offsets of a group-wise submit that nobody hands out are found."""
+def test_submits_that_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lower offset that is taken without a rewind is found."""
+    put = SubmitBuffer.put
 
-    def forget(self: Tray) -> None:
-        self.last = None
+    def careless(self: SubmitBuffer, *value: Any) -> None:
+        if not self.closed:
+            self.floor = 0
+        put(self, *value)
 
-    monkeypatch.setattr(Tray, "part", forget)
-    assert re.search("was to be committed, and|: took .* after Life", found())
-
-
-def test_a_round_that_is_not_compared_with_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group-wise submit that goes back is found."""
-    monkeypatch.setattr("offsetmgr.manager.tray.lt", lambda _new, _old: False)
+    monkeypatch.setattr(SubmitBuffer, "put", careless)
     assert re.search(": took .* after Life", found())
 
 
-def test_a_bell_that_nobody_hears(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wake_up_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Submits of which the committer never learns are found."""
-    monkeypatch.setattr(Tray, "_ring", lambda _self: None)
+    monkeypatch.setattr(GroupSubmits, "_wake", lambda _self: None)
     assert "a minute after all faults ended" in found()
 
 
@@ -249,7 +239,7 @@ def test_a_failing_seed_says_how_to_replay_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The command ends with 1, names the seed and the command that replays it alone."""
-    monkeypatch.setattr("offsetmgr.manager.ticket.Ticket.expire", lambda _self: [])
+    monkeypatch.setattr(Waiter, "expire", lambda _self: [])
     assert main(range(MOST_SEEDS)) == 1
     told = capsys.readouterr().out
     seed = int(told.split()[1].rstrip(":"))

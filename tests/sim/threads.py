@@ -72,7 +72,7 @@ class SimThread:
         del daemon
         self._process = _process()
         self._target = target
-        self.lineage = name
+        self.path = name
         self.done = False
         self.error: BaseException | None = None
         self._scheduled = False
@@ -82,7 +82,7 @@ class SimThread:
     def start(self) -> None:
         """Have a turn soon."""
         self._process.on_kill.append(self._unwind)
-        threading.Thread(target=self._main, name=self.lineage, daemon=True).start()
+        threading.Thread(target=self._main, name=self.path, daemon=True).start()
         self.wake()
 
     def wake(self) -> None:
@@ -120,7 +120,7 @@ class SimThread:
         self._ended.wait(timeout)
 
     def is_alive(self) -> bool:
-        """Whether it has not ended."""
+        """True if it has not ended."""
         return not self.done
 
     @property
@@ -272,7 +272,7 @@ class SimEvent:
         self._set = False
 
     def is_set(self) -> bool:
-        """Whether it has happened."""
+        """True if it has happened."""
         return self._set
 
     def set(self) -> None:

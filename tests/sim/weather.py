@@ -47,7 +47,7 @@ class Weather:
         self.rate = rng.choice((0.0, 0.05, 0.2, 0.5, 0.9))
         self.latency_s = rng.choice((0.0, 0.01, 0.3))
         self.calm = self.rate == 0.0
-        """Whether nothing goes wrong, so that nothing may be left uncommitted."""
+        """True if nothing goes wrong, so that nothing may be left uncommitted."""
 
     def be_calm(self) -> None:
         """Let nothing go wrong from the start."""

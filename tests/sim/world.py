@@ -13,8 +13,7 @@ from actors.testing import SimSystem
 from offsetmgr.config import CommitSettings
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import ManagerStoppedError, OffsetManagerError, OffsetRegressionError
-from offsetmgr.manager import Factory, ManagerHandle
-from offsetmgr.manager.groupwise import Submission
+from offsetmgr.manager import Factory, ManagerHandle, Submission
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 from tests.sim.judge import Judge, Life
 from tests.sim.queues import (
@@ -29,7 +28,7 @@ from tests.sim.referee import LEVEL, ViolationError
 from tests.sim.weather import REQUEST_TIMEOUT_S, Weather
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from actors import Future
     from actors.testing import Step
@@ -40,8 +39,7 @@ STEPS: Final = 45
 
 _INTERVALS_S = (0.5, 0.5, 20.0)
 _RECOMMIT_S = (0.0, 7.0)
-_VERIFY_S = (0.0, 5.0)
-_POLICIES = ("follow", "follow", "overwrite", "pause")
+_VERIFY_S = (2.0, 5.0)
 _PAUSES_S = (0.0, 0.0, 0.01, 0.3, 0.6, REQUEST_TIMEOUT_S, 3 * REQUEST_TIMEOUT_S)
 _TIMEOUTS_S = (0.0, 0.5, 3.0, 10.0)
 _LONG_ENOUGH_S = 3.0
@@ -66,7 +64,6 @@ class World:
 
     judge_type: ClassVar[type[Judge]] = Judge
     coordinator_type: ClassVar[type[MemoryCoordinator]] = MemoryCoordinator
-    range_policies: ClassVar[Sequence[str]] = ("warn", "refuse")
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)  # noqa: S311 -- to be replayed
@@ -88,10 +85,7 @@ class World:
             error_limit=8,
             recommit_interval_s=rng.choice(_RECOMMIT_S),
             verify_interval_s=rng.choice(_VERIFY_S),
-            on_external_change=rng.choice(_POLICIES),
-            on_out_of_range=rng.choice(self.range_policies),
         )
-        self.judge.overwrites = self.settings.on_external_change == "overwrite"
         self.factory = Factory(
             self.coordinator,
             self.settings,
@@ -108,7 +102,7 @@ class World:
 
     @property
     def calm(self) -> bool:
-        """Whether nothing goes wrong, so that nothing may be left uncommitted."""
+        """True if nothing goes wrong, so that nothing may be left uncommitted."""
         return self.weather.calm and not self.crashes
 
     def _plan(self, request: Request) -> Incident | None:
@@ -359,12 +353,12 @@ class World:
         self._stop(keys, self.rng.choice(_TIMEOUTS_S))
 
     def _stop(self, keys: list[ManagerKey], timeout_s: float) -> None:
-        desks = [self.handles[key]._desk for key in keys]
+        desks = [self.handles[key]._state for key in keys]
 
         def stop(_: list[ManagerKey], limit_s: float) -> Future[dict[ManagerKey, StopResult]]:
             for key in keys:
                 self.judge.lives[key].stopping = True
-            return self.factory.stop_desks(desks, limit_s)
+            return self.factory._stop_states(desks, limit_s)
 
         self.judge.cut_short(keys)
         self._ask(keys, timeout_s, stop)
@@ -397,8 +391,8 @@ class World:
     def crash_manager(self) -> None:
         """A manager crashes at a message."""
         handle = self._some_handle()
-        if handle is not None and handle._desk.ref is not None:
-            handle._desk.ref.try_tell(POISON)
+        if handle is not None and handle._state.ref is not None:
+            handle._state.ref.try_tell(POISON)
 
     def crash_committer(self) -> None:
         """A committer crashes at a message."""
@@ -417,6 +411,6 @@ class World:
 
     def _look_at_queues(self) -> None:
         look_at_timers(self.judge, self.system)
-        desks = (handle._desk for handle in self.handles.values())
+        desks = (handle._state for handle in self.handles.values())
         look_at_managers(self.judge, desks, self.settings.error_limit)
         look_at_committers(self.judge, committers_of(self.factory), len(self.keys))

@@ -94,15 +94,6 @@ def test_a_query_that_runs_already_is_taken_up(job: Job) -> None:
             eventually(job.committed, expected)
 
 
-def test_an_ended_query_leaves_no_manager(job: Job, sidecar: ServeProcess) -> None:
-    """Its last offsets are committed and its managers stopped, without a flush, by its end."""
-    job.topic.produce(30)
-    with job.commits():
-        query = job.run()
-        eventually(job.committed, ends(query))
-        eventually(lambda: owned(sidecar, job.client), 0)
-
-
 def test_detaching_commits_and_releases(job: Job, sidecar: ServeProcess) -> None:
     """Detached from a query that goes on, all it has read is committed and nothing is held."""
     job.topic.produce(30)
@@ -310,7 +301,7 @@ def test_offsets_wait_for_a_kafka_that_stands_still(job: Job) -> None:
         try:
             handle.submit(11)
             # Over the whole of a commit's time-out and some attempts to read it back.
-            left = client.flush(5, group=job.group).uncommitted
+            left = client.flush(timeout=5, group=job.group).uncommitted
             assert [key.partition for key in left] == [0]
             error = errors.get(WAIT_S)
             assert isinstance(error, OffsetCommitError)

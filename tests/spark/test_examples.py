@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 import runpy
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Producer
 
-from tests.spark.support import offsets_of
+from tests.spark.support import WAIT_S, offsets_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +35,7 @@ GROUPS = {
 }
 SAID = {
     "streaming_etl": ["batch 0: ", f"{ORDERS} orders in "],
-    "windowed_revenue": ["batch 0: ", f"{ORDERS} orders in "],
+    "windowed_revenue": ["batch 0: ", f"{ORDERS} orders in ", ", 0 more came too late"],
     "hourly_batch": ["200 orders before ", f"{ORDERS} orders in "],
     "new_checkpoint": ["old checkpoint: 200 ", f"{ORDERS} orders in the archive, 0 of them twice"],
     "two_queries": [f"{ORDERS} orders in archive", "30 orders in alarms"],
@@ -70,8 +73,9 @@ def example(
 
 
 def test_none_is_left_out() -> None:
-    """Every file of the folder is run here, but for what they share."""
-    assert {path.stem for path in EXAMPLES.glob("*.py")} - {"shop"} == set(GROUPS)
+    """Every file of the folder is run here, but for what they share and what needs no Spark."""
+    elsewhere = {"shop", "in_process"}  # the latter by tests/kafka/test_in_process.py
+    assert {path.stem for path in EXAMPLES.glob("*.py")} - elsewhere == set(GROUPS)
 
 
 @pytest.mark.parametrize("name", list(GROUPS))
@@ -92,3 +96,28 @@ def test_an_example_does_what_it_says(
         committed = offsets_of(client.committed(group))
         here = {where: each for where, each in committed.items() if where.topic == topic.name}
         assert sum(here.values()) == ORDERS
+
+
+def test_orders_that_come_too_late_are_told(
+    example: Callable[[str], None], topic: Topic, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the windows drop and what they count is together what was produced."""
+    producer = Producer({"bootstrap.servers": topic.kafka.bootstrap_servers})
+    ahead = {"order_id": 0, "placed_at": "2027-01-01T00:00:00Z", "amount": 5.0}
+    producer.produce(topic.name, json.dumps(ahead))
+    assert producer.flush(WAIT_S) == 0
+    example("windowed_revenue")
+    found = re.search(r"(\d+) orders in .*, (\d+) more came too late", capsys.readouterr().out)
+    assert found
+    counted, late = map(int, found.groups())
+    assert late > 0
+    assert counted + late == ORDERS + 1
+
+
+def test_a_second_run_of_an_hour_keeps_the_first(
+    example: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What both of them commit is in the reports."""
+    for run in (1, 2):
+        example("hourly_batch")
+        assert f"{run * ORDERS} orders in " in capsys.readouterr().out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING
 
+import pyspark
 import pytest
 from pyspark.errors import StreamingQueryException
 
@@ -35,7 +36,7 @@ class FailingOnceAfterItsWrite:
     def write(
         self, batch: DataFrame, batch_id: int, ranges: Mapping[TopicPartition, OffsetRange]
     ) -> None:
-        """As the README's recipe."""
+        """As the recipe of docs/spark.md."""
         numbers = [(row.number,) for row in batch.collect()]
         assert len(numbers) == sum(each.size for each in ranges.values())
         self.seen.append((batch_id, ranges))
@@ -70,6 +71,11 @@ def test_a_batch_that_fails_is_run_again_with_its_ranges(
         with pytest.raises(StreamingQueryException, match="the sink broke"):
             run(stream, write, checkpoint)
         eventually(lambda: sum(offsets_of(client.committed(group)).values()), 30)
+        if pyspark.__version__.startswith("4.1."):
+            # Spark's own bug, SPARK-55271: its report of a batch that it ran again after a restart
+            # fails, when the batch is finished.
+            with pytest.raises(StreamingQueryException, match=r"scala\.Option\.get"):
+                run(stream, write, checkpoint)
         query = run(stream, write, checkpoint)
         assert commits.flush(query, timeout=WAIT_S).uncommitted == {}
         expected = ends(query)
@@ -87,7 +93,7 @@ def test_a_job_without_the_listener_is_reconciled(
     topic.produce(30)
     query = run(topic.read(spark, "earliest", 10), lambda _batch, _id: None, checkpoint)
     found = reconcile(client, group, checkpoint)
-    assert {where: each.checkpoint for where, each in found.standings.items()} == ends(query)
+    assert {where: each.checkpoint for where, each in found.partitions.items()} == ends(query)
     assert reconcile(client, group, f"file:{checkpoint}", spark=spark) == found
     found.execute(client, timeout=WAIT_S)
     assert offsets_of(client.committed(group)) == ends(query)

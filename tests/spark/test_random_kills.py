@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from offsetmgr.devkafka.settings import free_ports
+from offsetmgr.devkafka.cluster import free_ports
 from tests.chaos.offsets_topic import read_commits, read_committed
 from tests.chaos.processes import Supervised, service
 from tests.spark.jobs import flags
@@ -81,7 +81,7 @@ class Orders:
 
 
 def runs(one: Supervised) -> bool:
-    """Whether its present life has not ended."""
+    """True if its present life has not ended."""
     return one.process.running()
 
 
@@ -137,7 +137,7 @@ class Scene:
             self.until(lambda: not runs(victim), f"{victim.name} survives")
 
     def well(self) -> bool:
-        """Whether both run."""
+        """True if both run."""
         return all(map(runs, self.both))
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offsetmgr.client import OffsetClient
-from offsetmgr.spark.checkpoint import LocalFiles, last_finished
+from offsetmgr.spark.checkpoint import Checkpoint
 from tests.spark.jobs import run_job
 from tests.spark.support import eventually
 
@@ -34,7 +34,7 @@ def test_a_driver_killed_between_commit_log_and_event(job: Job, sidecar: ServePr
     }
     driver = run_job(DRIVER, options)
     assert driver.returncode == -signal.SIGKILL, driver.stderr
-    finished = last_finished(LocalFiles(job.checkpoint))
+    finished = Checkpoint(job.checkpoint).last_finished()
     assert finished is not None
     assert (finished.batch_id, sum(finished.offsets.values())) == (2, 90)
     assert sum(job.committed().values()) == 60
@@ -52,11 +52,11 @@ def test_a_run_that_finds_nothing_new(job: Job) -> None:
     """
     job.topic.produce(30)
     job.run()
-    finished = last_finished(LocalFiles(job.checkpoint))
+    finished = Checkpoint(job.checkpoint).last_finished()
     assert finished is not None
     with job.commits() as commits:
         again = job.run()
     assert again.lastProgress is not None
-    assert again.lastProgress.numInputRows == 0
+    assert again.lastProgress["numInputRows"] == 0
     assert commits.counts.submitted == 3
     assert job.committed() == finished.offsets

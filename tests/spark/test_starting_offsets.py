@@ -12,25 +12,26 @@ import pytest
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
+from offsetmgr.client import OffsetClient
 from offsetmgr.errors import InvalidValueError, ServiceError
-from offsetmgr.spark import starting_offsets
-from tests.spark.support import WAIT_S, Topic
+from offsetmgr.spark import commit_offsets, starting_offsets
+from tests.service.support import serve_process
+from tests.spark.support import (
+    WAIT_S,
+    Collected,
+    Topic,
+    ends,
+    offsets_of,
+    run,
+)
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
-    from offsetmgr.client import OffsetClient
     from tests.conftest import TopicFactory
-
-
-def test_the_groups_offsets_with_the_gaps_filled(
-    client: OffsetClient, topic: Topic, group: str
-) -> None:
-    """Each partition is named: where the group stands, else the earliest as Spark spells it."""
-    topic.produce(30)
-    client.submit(group, {(topic.name, 1): 4}, sync=True, timeout=WAIT_S)
-    start = starting_offsets(client, group, [topic.name])
-    assert json.loads(start) == {topic.name: {"0": -2, "1": 4, "2": -2}}
 
 
 def test_gaps_may_start_at_the_end(client: OffsetClient, topic: Topic, group: str) -> None:
@@ -82,6 +83,32 @@ def test_a_pattern_and_a_time_start_a_query(
     )
     read = [(row.topic, row.partition, row.offset) for row in frame.collect()]
     assert sorted(read) == sorted([(topic.name, 1, 1), (second.name, 0, 2), (second.name, 0, 3)])
+
+
+def test_a_job_with_a_checkpoint_starts_while_the_service_is_down(
+    spark: SparkSession, topic: Topic, group: str, checkpoint: str, tmp_path: Path
+) -> None:
+    """It reads on from there, and its group follows when the service is back."""
+    address = f"unix://{tmp_path}/service.sock"
+    serving = ("--listen", address, "--bootstrap-servers", topic.kafka.bootstrap_servers)
+    sink = Collected()
+
+    def read_on(session: SparkSession | None) -> StreamingQuery:
+        topic.produce(30, first=len(sink.numbers))
+        start = starting_offsets(client, group, [topic.name], checkpoint=checkpoint, spark=session)
+        return run(topic.read(spark, start), sink, checkpoint)
+
+    with OffsetClient(address, name=group) as client:
+        with serve_process(*serving) as service:
+            assert service.address
+            read_on(None)
+        with commit_offsets(spark, client, group=group) as commits:
+            read_on(None)
+            query = read_on(spark)
+            assert sorted(sink.numbers) == list(range(90))
+            with serve_process(*serving):
+                assert commits.flush(query, timeout=WAIT_S).uncommitted == {}
+                assert offsets_of(client.committed(group)) == ends(query)
 
 
 def test_a_topic_that_does_not_exist_is_named(

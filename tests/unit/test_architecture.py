@@ -17,14 +17,15 @@ ARROWS: dict[str, set[str]] = {
     "codes": set(),
     "config": {"errors"},
     "seldom": set(),
-    "coordinator": WORDS | {"actors"},
+    "coordinator": WORDS | {"seldom", "actors"},
     "manager": WORDS | {"coordinator", "actors"},
     "service": WORDS | {"seldom", "coordinator", "manager", "actors"},
     "client": {"types", "errors", "seldom"},
     "spark": {"types", "errors", "client"},
+    "local": WORDS | {"coordinator", "manager", "client", "actors"},
     "devkafka": {"errors"},
     "demo": {"types", "errors", "client", "spark", "devkafka"},
-    "cli": WORDS | {"service", "client", "spark", "devkafka", "demo"},
+    "cli": WORDS | {"service", "client", "local", "spark", "devkafka", "demo"},
 }
 """Which rooms a room may import; a room that is not here does not exist yet."""
 
@@ -120,11 +121,11 @@ def test_the_core_reads_no_wall_clock_and_never_sleeps(folder: str) -> None:
 
 
 def test_files_stay_readable() -> None:
-    """No source file grows past 450 lines: by then it is two rooms."""
+    """A file is one idea and fits a sitting: at most 800 lines."""
     long = {
         f"{path.relative_to(ROOT)}: {lines}"
         for folder in ("actors", "offsetmgr", "tests", "benchmarks")
         for path in sorted((ROOT / folder).rglob("*.py"))
-        if (lines := len(path.read_text().splitlines())) > 450
+        if (lines := len(path.read_text().splitlines())) > 800
     }
     assert not long

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import threading
-import time
 import uuid
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final
 
-import structlog
-
-from actors import Future
+from actors import Future, MonotonicClock
+from actors.timers import ThreadTimers
 from offsetmgr.coordinator.base import CommitResult, Failure, FenceCounts, FetchResult
-from offsetmgr.coordinator.explain import CLOSED
-from offsetmgr.coordinator.fence.finder import brokers_of
-from offsetmgr.coordinator.fence.keeper import Identity, Keeper
-from offsetmgr.coordinator.fence.link import Links
-from offsetmgr.coordinator.fence.seat import Standing
-from offsetmgr.coordinator.fence.security import security_of
-from offsetmgr.errors import error_info
+from offsetmgr.coordinator.batches import commit_in_batches
+from offsetmgr.coordinator.clients import DEFAULTS, ConnectionReports, check_thread_room
+from offsetmgr.coordinator.explain import CLOSED, one_line
+from offsetmgr.coordinator.fence.group import FencedGroup, Standing
+from offsetmgr.coordinator.fence.member import INSTANCE, Member
+from offsetmgr.coordinator.kafka import check_numbers
+from offsetmgr.errors import ErrorInfo, Fault, Scope, Verdict
+from offsetmgr.types import check_group
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from offsetmgr.coordinator.base import TopicLog, TopicNames
     from offsetmgr.coordinator.kafka import KafkaCoordinator
@@ -33,86 +31,66 @@ SESSION_TIMEOUT_S: Final = 45.0
 """How long Kafka keeps a group for a service that is silent: it died, or is cut off.  Its
 successor does not wait for that; ordinary consumers and Kafka's own tools do."""
 
-MEMBERS_S: Final = 5.0
-"""For the names of those who hold a group."""
+MOST_GROUPS: Final = 200
+"""Groups with a fence: each costs five threads, a connection to its coordinator and 0.5 MB."""
+
+_HEARTBEATS: Final = 9
+"""In one session timeout."""
 
 _LEAVE_SHARE: Final = 0.8
-"""Of the time to close, what giving up the seats may take."""
+"""Of the time to close, what leaving the groups may take."""
 
-_R = TypeVar("_R")
-
-log = structlog.get_logger("offsetmgr.coordinator.fence")
-
-
-class Runner(Protocol):
-    """Runs the fence's event loop."""
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """What it runs, until that is stopped."""
-
-    def join(self, timeout_s: float) -> None:
-        """Wait for that, so long at most."""
-
-
-class LoopThread:
-    """An event loop in a thread of its own."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="kafka-fence", daemon=True)
-        self._thread.start()
-
-    def join(self, timeout_s: float) -> None:
-        """Wait for its end."""
-        self._thread.join(timeout_s)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
-        self.loop.close()
-
-
-def with_fence(
-    config: Mapping[str, object],
-    inner: KafkaCoordinator,
-    *,
-    session_timeout_s: float = SESSION_TIMEOUT_S,
-    wall: Callable[[], float] = time.time,
-) -> FencedCoordinator:
-    """A fence around ``inner``, which is closed with it; ``config`` as for that one.
-
-    Raises InvalidValueError where the fence's own connections lack what a setting asks for.
-    """
-    client_id, service = str(config.get("client.id", "offsetmgr")), uuid.uuid4().hex
-    name = f"{socket.gethostname()}, process {os.getpid()}"
-    keeper = Keeper(
-        Links(security_of(config), client_id),
-        brokers_of(str(config.get("bootstrap.servers", ""))),
-        Identity(service, name, f"{client_id}-{service[:8]}", session_timeout_s, wall),
-        lambda group: inner.members(group, MEMBERS_S),
-    )
-    return FencedCoordinator(keeper, inner, LoopThread())
+TOO_MANY_GROUPS: Final = ErrorInfo(
+    81, "TOO_MANY_FENCED_GROUPS", True, Scope.GROUP, Fault.OPERATOR, Verdict.REFUSED,  # noqa: FBT003
+    "the service already keeps as many groups with its fence as limits.fenced_groups allows; "
+    "raise it, run another service for some of the groups, or switch the fence off",
+)  # fmt: skip
+"""There is no room for the group until the managers of another one are gone."""
 
 
 class FencedCoordinator:
     """Commits as the member of each group; everything else is Kafka's other side as it is.
 
-    Thread-safe; no method but ``close`` blocks.  It is for those who own groups: reading through
-    it takes a group over as committing does, so that what is read cannot be changed any more by
-    the service that had the group before.
+    Thread-safe; no method but ``close`` blocks.  It is for those who own groups: reading
+    partitions through it takes a group over as committing does, so that what is read cannot be
+    changed any more by the service that had the group before.
     """
 
-    def __init__(self, keeper: Keeper, inner: KafkaCoordinator, runner: Runner) -> None:
-        """``inner`` is closed with this one, and the loop of ``runner`` stopped."""
-        self._keeper = keeper
+    def __init__(
+        self,
+        config: Mapping[str, object],
+        inner: KafkaCoordinator,
+        *,
+        session_timeout_s: float = SESSION_TIMEOUT_S,
+        most_groups: int = MOST_GROUPS,
+    ) -> None:
+        """``config`` as for ``inner``, which is closed with this one."""
         self._inner = inner
-        self._runner = runner
-        self._loop = runner.loop
+        self._most_groups = most_groups
+        self._client_id = (
+            f"{config.get('client.id', 'offsetmgr')}-{socket.gethostname()}-{os.getpid()}-"
+            f"{uuid.uuid4().hex[:8]}"
+        )
+        self._config: dict[str, object] = {
+            **DEFAULTS,
+            **config,
+            "client.id": self._client_id,
+            "enable.auto.commit": False,
+            "group.instance.id": INSTANCE,
+            "group.protocol": "classic",
+            "heartbeat.interval.ms": int(session_timeout_s * 1_000 / _HEARTBEATS),
+            # Java's consumers do not offer it by default, so Kafka keeps those out.
+            "partition.assignment.strategy": "roundrobin",
+            "session.timeout.ms": int(session_timeout_s * 1_000),
+            # What is written is answered, or its connection ended, within this time.
+            "socket.timeout.ms": 10_000,
+        }
+        self._clock = MonotonicClock()
+        self._listener = ConnectionReports(self._clock)
+        self._timers = ThreadTimers(self._clock, name="kafka-fence-deadlines")
         self._lock = threading.Lock()
-        self._open: dict[asyncio.Task[Any], None] = {}
+        self._groups: dict[str, FencedGroup] = {}
         self._closed = False
-        self._loop.call_soon_threadsafe(self._begin)
 
     @property
     def reader(self) -> KafkaCoordinator:
@@ -122,43 +100,63 @@ class FencedCoordinator:
     @property
     def fence(self) -> FenceCounts:
         """How many groups are this service's, and how many another one's by now."""
-        count = self._keeper.count
-        return FenceCounts(count(Standing.SEATED), count(Standing.FENCED))
+        with self._lock:
+            standings = [group.standing for group in self._groups.values()]
+        return FenceCounts(standings.count(Standing.HELD), standings.count(Standing.FENCED))
 
     def fetch(
         self, group: str, partitions: Sequence[TopicPartition] | None, timeout_s: float
     ) -> Future[FetchResult]:
-        """Take the group over, then fetch."""
-        asked = () if partitions is None else tuple(partitions)
+        """Take the group over, then fetch; whoever wants all partitions only looks."""
+        if not partitions:
+            return self._inner.fetch(group, partitions, timeout_s)
+        deadline_s = self._clock.now() + timeout_s
+        answer: Future[FetchResult] = Future()
 
-        def spoil(failure: Failure) -> FetchResult:
-            whole = failure if partitions is None else None
-            return FetchResult({}, dict.fromkeys(asked, failure), whole)
+        def claimed(kept: FencedGroup | Failure) -> None:
+            if isinstance(kept, Failure):
+                answer.set(FetchResult({}, dict.fromkeys(partitions, kept)))
+                return
+            fetched = self._inner.fetch(group, partitions, self._left_s(deadline_s))
+            # Taken note of before it is used.
+            fetched.add_done_callback(lambda done: kept.read(done.get().offsets))
+            fetched.add_done_callback(lambda done: answer.set(done.get()))
 
-        async def fetch() -> FetchResult:
-            deadline_s = self._loop.time() + timeout_s
-            failure = await self._keeper.claim(group, deadline_s)
-            if failure is not None:
-                return spoil(failure)
-            left_s = max(deadline_s - self._loop.time(), 0.0)
-            return await self._inner.fetch(group, partitions, left_s)
-
-        return self._start(fetch, spoil)
+        self._claim(group, partitions, timeout_s, claimed)
+        return answer
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
     ) -> Future[CommitResult]:
         """Take the group over, where that is still to be done, and commit as its member."""
+        answer: Future[CommitResult] = Future()
+        if not offsets:
+            answer.set(CommitResult({}))
+            return answer
         offsets = dict(offsets)
+        check_numbers(offsets)
+        deadline_s = self._clock.now() + timeout_s
 
-        async def commit() -> CommitResult:
-            return await self._keeper.commit(group, offsets, self._loop.time() + timeout_s)
+        def claimed(kept: FencedGroup | Failure) -> None:
+            if isinstance(kept, Failure):
+                answer.set(CommitResult(dict.fromkeys(offsets, kept)))
+                return
 
-        return self._start(commit, lambda failure: CommitResult(dict.fromkeys(offsets, failure)))
+            def send(batch: Mapping[TopicPartition, OffsetAndMetadata]) -> Future[CommitResult]:
+                return kept.commit(batch, self._left_s(deadline_s))
+
+            done = commit_in_batches(group, offsets, send)
+            done.add_done_callback(lambda done: answer.set(done.get()))
+
+        self._claim(group, offsets, timeout_s, claimed)
+        return answer
 
     def release(self, group: str) -> None:
         """Leave the group, so that others may commit, join or reset it."""
-        self._start(lambda: self._keeper.release(group), lambda _: None)
+        with self._lock:
+            kept = self._groups.get(group)
+        if kept is not None:
+            kept.release()
 
     def topic_logs(
         self,
@@ -179,64 +177,60 @@ class FencedCoordinator:
         """As without a fence."""
         return self._inner.check(timeout_s)
 
-    def close(self, timeout_s: float) -> None:
+    def close(self, timeout: float = 10.0) -> None:
         """Leave all groups, as far as the time allows, then close the other side too."""
-        deadline_s = time.monotonic() + timeout_s
+        deadline_s = self._clock.now() + timeout
         with self._lock:
-            first, self._closed = not self._closed, True
-            if first:
-                left_s = timeout_s * _LEAVE_SHARE
-                self._loop.call_soon_threadsafe(self._begin_end, left_s)
-        self._runner.join(timeout_s)
-        self._inner.close(max(deadline_s - time.monotonic(), 0.0))
+            self._closed = True
+            groups = list(self._groups.values())
+        for group in groups:
+            group.release(close=True)
+        leave_by_s = self._clock.now() + timeout * _LEAVE_SHARE
+        for group in groups:
+            group.join(self._left_s(leave_by_s))
+        self._timers.close(self._left_s(deadline_s))
+        self._inner.close(self._left_s(deadline_s))
 
-    # -- the event loop
-
-    def _start(
-        self, do: Callable[[], Coroutine[Any, Any, _R]], spoil: Callable[[Failure], _R]
-    ) -> Future[_R]:
-        future: Future[_R] = Future()
-
-        def begin() -> None:
-            task = self._loop.create_task(do())
-            self._open[task] = None
-            task.add_done_callback(self._open.pop)
-            task.add_done_callback(lambda done: future.set(_result(done, spoil)))
-
+    def _claim(
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition],
+        timeout_s: float,
+        then: Callable[[FencedGroup | Failure], None],
+    ) -> None:
+        """Call ``then`` with the group once this service is its member; else with why not."""
+        check_group(group)  # librdkafka ends the process where it is empty
         with self._lock:
-            closed = self._closed
-            if not closed:
-                self._loop.call_soon_threadsafe(begin)
-        if closed:
-            future.set(spoil(Failure(CLOSED)))
-        return future
+            kept = self._kept(group)
+            if not isinstance(kept, Failure):
+                topics = sorted({each.topic for each in partitions})
+                claimed = kept.claim(topics, timeout_s)
+        if isinstance(kept, Failure):
+            then(kept)
+        else:
+            claimed.add_done_callback(lambda done: then(done.get() or kept))
 
-    def _begin(self) -> None:
-        self._keeping = self._loop.create_task(self._keeper.keep())
+    def _kept(self, name: str) -> FencedGroup | Failure:
+        """The group, if there is room for it; with the lock held."""
+        group = self._groups.get(name)
+        if self._closed:
+            return Failure(CLOSED)
+        if group is not None and (group.active or group.standing is Standing.FENCED):
+            return group
+        for other in [each for each, found in self._groups.items() if found.forgettable]:
+            del self._groups[other]
+        if sum(each.active for each in self._groups.values()) >= self._most_groups:
+            why = f"group {one_line(name)} is one too many for {self._most_groups} fenced groups"
+            return Failure(TOO_MANY_GROUPS, why)
+        group = self._groups.get(name)
+        if group is None:
+            group = FencedGroup(name, self._inner, self._open, self._client_id, self._timers)
+            self._groups[name] = group
+        return group
 
-    def _begin_end(self, timeout_s: float) -> None:
-        self._ending = self._loop.create_task(self._end(timeout_s))
+    def _open(self, group: str) -> Member:
+        check_thread_room()
+        return Member({**self._config, "group.id": group}, self._listener)
 
-    async def _end(self, timeout_s: float) -> None:
-        try:
-            await asyncio.wait_for(self._keeper.release_all(), timeout_s)
-        except asyncio.TimeoutError:
-            pass  # Kafka finds out by itself
-        finally:
-            self._keeper.close()
-            left = [self._keeping, *self._open]
-            for task in left:
-                task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
-            self._loop.stop()
-
-
-def _result(done: asyncio.Task[_R], spoil: Callable[[Failure], _R]) -> _R:
-    """What the task ended with; also one that ended otherwise than it should has its answer."""
-    if done.cancelled():
-        return spoil(Failure(error_info(-197)))
-    error = done.exception()
-    if error is None:
-        return done.result()
-    log.error("fence_failed", exc_info=error)
-    return spoil(Failure(error_info(-1), f"the fence failed: {error!r}"))
+    def _left_s(self, deadline_s: float) -> float:
+        return max(deadline_s - self._clock.now(), 0.0)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 class Recorder(PooledActor):
     """Notes what happens to it in a list that outlives its instances; obeys a few messages."""
 
-    refusals = (LookupError,)
-
     def __init__(self, notes: list[object]) -> None:
         super().__init__()
         self.notes = notes
@@ -49,6 +47,14 @@ class Recorder(PooledActor):
         self.handled += 1
         self.notes.append(message)
         return self.handled
+
+
+class Simulation(SimSystem):
+    """A simulated system, the same at each run, that a test can ask."""
+
+    def ask(self, ref: Any, message: object) -> Any:
+        """Return the actor's answer, once all others are idle too."""
+        return self.wait(ref.ask(message, block=False), None)
 
 
 @pytest.fixture(autouse=True)
@@ -83,46 +89,25 @@ def early_failing_actor_class() -> type[Recorder]:
 
 
 @pytest.fixture
-def unconstructible_actor_class() -> type[PooledActor]:
-    """Fails in its constructor, after it set a timer."""
-
-    class Unconstructible(PooledActor):
-        def __init__(self) -> None:
-            super().__init__()
-            self.tell_every(1.0, "tick")
-            raise ValueError("__init__")
-
-    return Unconstructible
-
-
-@pytest.fixture
 def late_failing_actor_class() -> type[Recorder]:
-    """Fails while it stops."""
+    """Fails while it stops, and again in the hook for a failure."""
 
     class LateFailing(Recorder):
         def on_stop(self) -> None:
             super().on_stop()
             raise ValueError("on_stop")
 
-    return LateFailing
-
-
-@pytest.fixture
-def failing_on_failure_actor_class() -> type[Recorder]:
-    """Fails again in the hook for its failure."""
-
-    class FailingOnFailure(Recorder):
         def on_failure(self, *exc_info: object) -> None:
             super().on_failure(*exc_info)
             raise ValueError("on_failure")
 
-    return FailingOnFailure
+    return LateFailing
 
 
 @pytest.fixture
-def sim() -> SimSystem:
+def sim() -> Simulation:
     """A simulated system, the same at each run."""
-    return SimSystem(seed=1)
+    return Simulation(seed=1)
 
 
 @pytest.fixture

@@ -1,17 +1,20 @@
-"""The base class: how it is started, and how much of pykka it keeps."""
+"""The actor and its reference: they are pykka's, on the threads of a system."""
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pykka
 import pytest
 
-from actors import Future, PooledActor
+from actors import Future, PooledActor, Supervision
 
 if TYPE_CHECKING:
-    from actors import ActorSystem
+    from actors import ActorRef, ActorSystem
 
 
 class Account(PooledActor):
@@ -21,7 +24,6 @@ class Account(PooledActor):
         super().__init__(owner, balance=balance)
         self.owner = owner
         self.balance = balance
-        self.lineage_at_birth = self.lineage
 
     def deposit(self, amount: int) -> int:
         """Add to the balance."""
@@ -33,39 +35,34 @@ class Account(PooledActor):
         self.stop()
 
 
+@pytest.fixture
+def ref(system: ActorSystem, recorder_class: Any) -> ActorRef[Any]:
+    """A recorder on real threads, which is restarted without a rest."""
+    return system.spawn(recorder_class, [], name="r", supervision=Supervision(backoff_s=0))
+
+
 def test_it_is_started_by_a_system_only() -> None:
-    """The start of pykka, which would need a thread, is refused with what to do instead."""
+    """Pykka's own start, which knows of no system, is refused with what to do instead."""
     with pytest.raises(TypeError, match=r"Account lives in an ActorSystem.*system\.spawn"):
         Account.start("ada")
-    with pytest.raises(TypeError, match=r"system\.spawn"):
-        PooledActor._create_actor_inbox()
+    pykka.ActorRegistry.unregister(pykka.ActorRegistry.get_all()[-1])
 
 
-def test_arguments_reach_the_constructor_in_the_spawning_thread(system: ActorSystem) -> None:
-    """The place in the system is known in the constructor already, before super().__init__()."""
+def test_whatever_takes_a_pykka_ref_takes_this_one(ref: ActorRef[Any]) -> None:
+    """It is named by the actor's path."""
+    assert isinstance(ref, pykka.ActorRef)
+    assert repr(ref) == "<ActorRef for Recorder (/r)>"
+    assert ref.actor_urn == "/r"
+
+
+def test_asks_and_proxies_of_pykka_work(system: ActorSystem) -> None:
+    """Attributes are read and set, methods called, through messages; futures are ours."""
     proxy = system.spawn(Account, "ada", balance=5, name="ada").proxy()
     assert proxy.owner.get(timeout=10) == "ada"
-    assert proxy.balance.get(timeout=10) == 5
-    assert proxy.lineage_at_birth.get(timeout=10) == "/ada"
-
-
-def test_pykka_proxies_work(system: ActorSystem) -> None:
-    """Attributes are read and set, methods called, through messages; futures are ours."""
-    ref = system.spawn(Account, "ada", name="ada")
-    proxy = ref.proxy()
     proxy.balance = 10
     answer = proxy.deposit(5)
     assert isinstance(answer, Future)
     assert answer.get(timeout=10) == 15
-
-
-def test_an_actor_can_stop_itself(system: ActorSystem) -> None:
-    """stop() from within ends the actor after the messages that wait."""
-    ref = system.spawn(Account, "ada", name="ada")
-    stopped = ref.actor_stopped
-    ref.proxy().close().get(timeout=10)
-    assert stopped.wait(10)
-    assert not ref.is_alive()
 
 
 def test_pooled_actors_stay_out_of_the_global_registry(system: ActorSystem) -> None:
@@ -89,3 +86,62 @@ def test_the_thread_of_a_handler_is_the_pools(system: ActorSystem) -> None:
     born_in, lives_in = system.spawn(Threads, name="t").ask("where", timeout=10)
     assert born_in == threading.current_thread().name
     assert lives_in in {"test-0", "test-1"}
+
+
+def test_an_actor_can_stop_itself(system: ActorSystem) -> None:
+    """stop() from within ends the actor after the messages that wait."""
+    ref = system.spawn(Account, "ada", name="ada")
+    ref.proxy().close().get(timeout=10)
+    ref.stop(timeout=10)
+    assert not ref.is_alive()
+    assert ref.actor_stopped.is_set()
+
+
+def test_an_exception_under_ask_is_the_askers(ref: ActorRef[Any]) -> None:
+    """As with pykka: it is the answer, and no failure of the actor."""
+    assert ref.ask("a", timeout=10) == 1
+    with pytest.raises(ValueError, match="boom"):
+        ref.ask(ValueError("boom"), timeout=10)
+    assert ref.ask("b", timeout=10) == 2
+
+
+def test_an_answer_and_a_stop_can_be_awaited(ref: ActorRef[Any]) -> None:
+    """An event loop awaits them without a thread of its own."""
+
+    async def main() -> tuple[int, bool]:
+        answer: Any = ref.ask("x", block=False)
+        return await answer, await ref.stop(block=False)
+
+    assert asyncio.run(main()) == (1, True)
+
+
+def test_no_asker_is_forgotten_when_the_actor_stops(ref: ActorRef[Any]) -> None:
+    """Threads that ask at the very moment of the stop are answered or refused, never left."""
+    ends: list[object] = []
+    asking = threading.Barrier(5, timeout=10)
+
+    def ask() -> None:
+        asking.wait()
+        try:
+            while True:
+                ref.ask("x", timeout=30)
+        except (pykka.ActorDeadError, pykka.Timeout) as error:
+            ends.append(type(error))
+
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    asking.wait()
+    assert ref.stop(timeout=30)
+    for thread in threads:
+        thread.join(40)
+    assert ends == [pykka.ActorDeadError] * 4
+
+
+def test_importing_actors_brings_nothing_of_kafka() -> None:
+    """The runtime stands on pykka and structlog alone, and knows no package of ours."""
+    code = "import actors.testing, sys; print(*{name.split('.')[0] for name in sys.modules})"
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    loaded = set(found.stdout.split())
+    assert {"actors", "pykka", "structlog"} <= loaded
+    assert not loaded & {"offsetmgr", "confluent_kafka", "msgspec", "starlette", "pyspark"}

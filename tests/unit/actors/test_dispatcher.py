@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 class Job:
     """A runnable that calls a function once."""
 
-    lineage = "/job"
+    path = "/job"
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -39,23 +37,9 @@ def pool() -> Iterator[PoolDispatcher]:
     assert pool.stop(10)
 
 
-def test_threads_are_named_daemons_and_as_many_as_said(pool: PoolDispatcher) -> None:
-    """A pool has exactly its threads, which are recognisable and never keep a process alive."""
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith("pool-")]
-    assert sorted(thread.name for thread in threads) == ["pool-0", "pool-1"]
-    assert all(thread.daemon for thread in threads)
-
-
-def test_a_turn_has_the_throughput_as_its_budget(pool: PoolDispatcher) -> None:
-    """A runnable is told how much it may do."""
-    budgets: SimpleQueue[int] = SimpleQueue()
-    pool.schedule(Job(budgets.put))
-    assert budgets.get(timeout=10) == 3
-
-
 @pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), SystemExit(1)])
 def test_no_thread_dies_of_a_runnable(pool: PoolDispatcher, error: BaseException) -> None:
-    """Whatever a turn raises is logged with the lineage, and every thread goes on working."""
+    """Whatever a turn raises is logged with the path, and every thread goes on working."""
 
     def fail(budget: int) -> None:
         raise error
@@ -67,7 +51,7 @@ def test_no_thread_dies_of_a_runnable(pool: PoolDispatcher, error: BaseException
         for _ in range(2):
             pool.schedule(Job(lambda _: meeting.wait()))
         meeting.wait()
-    assert [(entry["event"], entry["lineage"]) for entry in logs] == [
+    assert [(entry["event"], entry["actor"]) for entry in logs] == [
         ("actor_turn_failed", "/job")
     ] * 4
 
@@ -107,50 +91,6 @@ def test_a_turn_that_blocks_holds_up_no_other() -> None:
         assert ran.wait(30)
         stuck.wait()
     assert pool.stop(10)
-
-
-def test_one_thread_does_the_work_while_it_gets_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads that wake for what another one is about to do only get in its way.
-
-    Also where others have helped out: who was stuck stands by again.
-    """
-    pool = PoolDispatcher(4, 1)
-    stuck = threading.Barrier(5, timeout=30)
-    for _ in range(4):
-        pool.schedule(Job(lambda _: stuck.wait()))
-    stuck.wait()
-    monkeypatch.setattr("actors.dispatcher.PATIENCE_S", 3600)
-    ran: SimpleQueue[int] = SimpleQueue()
-    by = []
-    for _ in range(100):
-        for _ in range(10):
-            pool.schedule(Job(lambda _: ran.put(threading.get_ident())))
-        by += [ran.get(timeout=30) for _ in range(10)]
-    # Whoever watched as the patience was set may take the lead once more.
-    assert len(set(by[-500:])) == 1
-    assert pool.stop(10)
-
-
-@pytest.mark.parametrize("patience_s", [0.0, 0.0001])
-def test_each_runnable_is_run_once_whoever_has_the_lead(
-    monkeypatch: pytest.MonkeyPatch, patience_s: float
-) -> None:
-    """Where threads take the lead from each other all the time nothing is lost, nor run twice."""
-    monkeypatch.setattr("actors.dispatcher.PATIENCE_S", patience_s)
-    pool = PoolDispatcher(4, 1)
-    ran: SimpleQueue[int] = SimpleQueue()
-
-    def send(first: int) -> None:
-        for number in range(first, 20_000, 4):
-            pool.schedule(Job(lambda _, number=number: ran.put(number)))
-            time.sleep(0)  # lets another thread run
-
-    senders = [threading.Thread(target=send, args=(first,), daemon=True) for first in range(4)]
-    for sender in senders:
-        sender.start()
-    assert sorted(ran.get(timeout=30) for _ in range(20_000)) == list(range(20_000))
-    assert pool.stop(10)
-    assert ran.empty()
 
 
 class Busy(PooledActor):

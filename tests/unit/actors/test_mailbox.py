@@ -1,24 +1,21 @@
-"""Outbound mailboxes and the submit slot, alone and between threads."""
+"""Outbound mailboxes, alone and between threads."""
 
 from __future__ import annotations
 
 import sys
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from actors import Conflated, DropOldest, Latest, Mailbox, MailboxClosed, OneShot
+from actors import DropOldest, Latest, Mailbox, MailboxClosed, OneShot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
-
-    TraceFunction = Callable[[FrameType, str, Any], Any]
 
 ALL: list[Callable[[], Mailbox[int | None]]] = [OneShot, Latest, lambda: DropOldest(2)]
 every_kind = pytest.mark.parametrize("make", ALL, ids=["OneShot", "Latest", "DropOldest"])
@@ -203,51 +200,6 @@ def test_an_unused_mailbox_is_light(make: Callable[[], Mailbox[int | None]]) -> 
     assert sys.getsizeof(mailbox) + sys.getsizeof(mailbox._lock) < 200
 
 
-@given(st.lists(st.one_of(st.integers(), st.none())))
-def test_the_submit_slot_says_when_to_wake_its_owner(ops: list[int | None]) -> None:
-    """An offer answers True exactly when the slot was empty; None takes the latest."""
-    slot: Conflated[int] = Conflated()
-    waiting: int | None = None
-    for op in ops:
-        if op is None:
-            assert slot.peek() == waiting
-            assert slot.take() == waiting
-            waiting = None
-        else:
-            assert slot.offer(op) is (waiting is None)
-            waiting = op
-
-
-def test_the_submit_slot_refuses_none() -> None:
-    """None means empty, so offering it is an error rather than a lost value."""
-    slot: Conflated[int | None] = Conflated()
-    with pytest.raises(ValueError, match="None cannot be offered"):
-        slot.offer(None)
-
-
-def test_no_offer_is_lost_between_threads() -> None:
-    """With an owner woken only when told, the last offer of any thread is taken in the end."""
-    slot: Conflated[int] = Conflated()
-    wake = threading.Semaphore(0)
-    taken: list[int] = []
-
-    def own() -> None:
-        while not taken or taken[-1] != -1:
-            wake.acquire()
-            value = slot.take()
-            if value is not None:
-                taken.append(value)
-
-    owner = threading.Thread(target=own, daemon=True)
-    owner.start()
-    for value in [*range(10_000), -1]:
-        if slot.offer(value):
-            wake.release()
-    owner.join(30)
-    assert taken[-1] == -1
-    assert taken[:-1] == sorted(taken[:-1])
-
-
 def test_the_same_value_put_twice_is_news_twice() -> None:
     """Also where it is the very same object, as an offset that is committed again is."""
     mailbox: Latest[str] = Latest()
@@ -257,29 +209,3 @@ def test_the_same_value_put_twice_is_news_twice() -> None:
         assert mailbox.get(timeout=0) is value
         with pytest.raises(TimeoutError):
             mailbox.get(timeout=0)
-
-
-@pytest.mark.parametrize("moment", range(1, 30))
-def test_a_put_at_any_moment_of_a_read_is_not_lost(moment: int) -> None:
-    """It takes no lock, so it may come before any line of a read; the newest is still there."""
-    mailbox: Latest[str] = Latest()
-    mailbox.put("old")
-    lines = 0
-
-    def put_at_the_moment(frame: FrameType, event: str, _: object) -> TraceFunction:
-        nonlocal lines
-        if event == "line" and frame.f_code.co_filename == sys.modules[Latest.__module__].__file__:
-            lines += 1
-            if lines == moment:
-                mailbox.put("new")
-        return put_at_the_moment
-
-    before = sys.gettrace()
-    sys.settrace(put_at_the_moment)
-    found = mailbox.get(timeout=0)
-    sys.settrace(before)
-    assert 2 < lines < 30
-    if lines >= moment and found != "new":
-        assert mailbox.get(timeout=0) == "new"
-    with pytest.raises(TimeoutError):
-        mailbox.get(timeout=0)

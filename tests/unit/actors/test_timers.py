@@ -1,8 +1,7 @@
-"""Timers: order, rates, cancelling, and the thread that drives them."""
+"""Timers: order, cancelling, and the thread that drives them."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
 from functools import partial
@@ -13,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from actors import MonotonicClock, PooledActor, Timers
+from actors import MonotonicClock, Timers
 from actors.testing import ManualClock
 from actors.timers import ThreadTimers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from actors import ActorSystem, TimerHandle
+    from actors import TimerHandle
     from actors.testing import SimSystem
 
 
@@ -129,49 +128,6 @@ def test_a_delay_that_is_no_time_is_refused(timers: Timers, delay_s: float) -> N
     assert len(timers) == 0
 
 
-def test_an_interval_of_zero_is_refused(sim: SimSystem, recorder_class: Any) -> None:
-    """A rate without end is refused."""
-    ref = sim.spawn(recorder_class, [], name="r")
-    with pytest.raises(ValueError, match="interval_s=0"):
-        sim.timers.tell_every(0, ref, "tick")
-
-
-def test_tell_every_keeps_a_fixed_rate(
-    sim: SimSystem, recorder_class: Any, notes: list[object]
-) -> None:
-    """The n-th tick comes n intervals after the start, however the time passes in between."""
-    ref = sim.spawn(recorder_class, notes, name="r")
-    sim.timers.tell_every(10, ref, "tick")
-    for seconds in (9.5, 0.5, 25, 5):
-        sim.advance(seconds)
-        notes.append(sim.clock.now())
-    assert notes == ["on_start", 9.5, "tick", 10.0, "tick", "tick", 35.0, "tick", 40.0]
-
-
-def test_missed_ticks_are_skipped(sim: SimSystem, recorder_class: Any, notes: list[object]) -> None:
-    """Timers that were not driven for many intervals fire once, then go on at the old rate."""
-    ref = sim.spawn(recorder_class, notes, name="r")
-    sim.timers.tell_every(10, ref, "tick")
-    sim._manual_clock.advance(95)
-    sim.timers.fire_due()
-    sim.run_until_idle()
-    assert notes == ["on_start", "tick"]
-    assert sim.timers.next_due_s() == 100
-
-
-def test_a_slow_actor_finds_one_tick_not_a_burst(
-    sim: SimSystem, recorder_class: Any, notes: list[object]
-) -> None:
-    """While a tick waits in the inbox, further ones of the same timer are not added."""
-    ref = sim.spawn(recorder_class, notes, name="r", inbox_limit=1)
-    sim.timers.tell_every(10, ref, "tick")
-    for _ in range(5):
-        sim._manual_clock.advance(10)
-        sim.timers.fire_due()
-    sim.run_until_idle()
-    assert notes == ["on_start", "tick"]
-
-
 def test_a_tick_fits_into_a_full_inbox(
     sim: SimSystem, recorder_class: Any, notes: list[object]
 ) -> None:
@@ -201,33 +157,12 @@ def test_a_timer_for_a_dead_actor_ends_in_silence(
 ) -> None:
     """When the target is dead, the timer leaves the heap, and nothing is logged."""
     ref = sim.spawn(recorder_class, notes, name="r")
-    sim.timers.tell_every(10, ref, "tick")
     sim.timers.tell_after(10, ref, "tick")
     assert ref.stop()
     with capture_logs() as logs:
         sim.advance(30)
     assert logs == []
     assert sim.timers.next_due_s() is None
-
-
-class Debouncer(PooledActor):
-    """Sets and cancels timers; answers how many of them it holds."""
-
-    def on_receive(self, message: Any) -> int:
-        """Cancel one timer; set another for "now"."""
-        self.tell_after(1000, "never").cancel()
-        if message == "now":
-            self.tell_after(0, "fired")
-        return len(self._cell._timers or ())
-
-
-def test_an_actor_that_sets_and_cancels_keeps_nothing(sim: SimSystem) -> None:
-    """Timers that fired or were cancelled leave their actor, which may debounce forever."""
-    ref = sim.spawn(Debouncer, name="d")
-    assert {ref.ask("again") for _ in range(100)} == {0}
-    assert ref.ask("now") == 1
-    sim.advance(1)
-    assert ref.ask("again") == 0
 
 
 @pytest.fixture
@@ -255,30 +190,3 @@ def test_close_forgets_what_waits_and_ends_the_thread() -> None:
     assert len(timers) == 0
     assert timers.next_due_s() is None
     assert "test-timers" not in {thread.name for thread in threading.enumerate()}
-
-
-class Semaphored(PooledActor):
-    """Releases a semaphore at each message."""
-
-    def __init__(self, ticks: threading.Semaphore) -> None:
-        super().__init__()
-        self._ticks = ticks
-
-    def on_receive(self, _message: Any) -> None:
-        """Release."""
-        self._ticks.release()
-
-
-def test_ticks_reach_an_actor_on_real_threads(system: ActorSystem) -> None:
-    """The same timers, driven by their thread and the machine's clock, tick until cancelled."""
-    ticks = threading.Semaphore(0)
-    handle = system.timers.tell_every(0.005, system.spawn(Semaphored, ticks, name="t"), "tick")
-    assert all(ticks.acquire(timeout=10) for _ in range(5))
-    handle.cancel()
-
-
-def test_the_monotonic_clock_never_goes_back() -> None:
-    """Read a thousand times, the clock is in order."""
-    clock = MonotonicClock()
-    readings = [clock.now() for _ in range(1000)]
-    assert all(before <= after for before, after in itertools.pairwise(readings))

@@ -36,12 +36,6 @@ class Seen(NamedTuple):
     body: Json
 
     @property
-    def sequence(self) -> int | None:
-        """The sequence it carries."""
-        found = self.headers.get("offsetmgr-sequence")
-        return None if found is None else int(found)
-
-    @property
     def incarnation(self) -> int:
         """The client's that it comes from."""
         return int(self.headers.get("offsetmgr-incarnation", "0"))
@@ -51,7 +45,7 @@ class Fault(NamedTuple):
     """What to do instead of answering."""
 
     act: bool = True
-    """Whether the request has its effect."""
+    """True if the request has its effect."""
     cut: bool = False
     """Close the connection in the middle of the answer."""
     status: int = 0
@@ -88,13 +82,14 @@ class ScriptedService:
         """Offsets accepted and not committed."""
         self.initial: dict[ManagerKey, OffsetAndMetadata | None] = {}
         self.commits = True
-        """Whether Kafka takes commits; `commit_error` is what it says where it does not."""
+        """True if Kafka takes commits; `commit_error` is what it says where it does not."""
         self.commit_error: Json | None = None
         self.fetches = True
-        """Whether initial offsets become known."""
+        """True if initial offsets become known."""
         self.lease_s = 30.0
         self.instance = "instance-1"
-        self._answers: dict[tuple[str, int, str], bytes] = {}
+        self.versions: dict[ManagerKey, int] = {}
+        """The newest seen, of stopped managers too."""
         self._highest: dict[str, int] = {}
         self._faults: dict[str, deque[Fault]] = defaultdict(deque)
         self._readers: list[queue.SimpleQueue[bytes | None]] = []
@@ -129,7 +124,7 @@ class ScriptedService:
         """A new process: it knows what Kafka has, and nothing else."""
         with self.lock:
             self.instance = f"instance-{int(self.instance.split('-')[1]) + 1}"
-            for kept in (self.managers, self.taken, self.initial, self._answers, self._highest):
+            for kept in (self.managers, self.taken, self.initial, self.versions, self._highest):
                 kept.clear()
 
     def up(self) -> None:
@@ -192,14 +187,11 @@ class ScriptedService:
             return 409, error_body("client_fenced", "a newer incarnation has taken over")
         if seen.headers.get("offsetmgr-instance", self.instance) != self.instance:
             return 412, error_body("other_instance", "the request is for another process")
+        if seen.incarnation > self._highest.get(client, 0):
+            self.versions.clear()  # those of a newer incarnation begin anew
         self._highest[client] = seen.incarnation
-        key = (f"{client}/{seen.incarnation}", seen.sequence or -1, self.instance)
-        if seen.sequence is not None and key in self._answers:
-            return 200, self._answers[key]
         operation = f"{seen.method} {seen.path.rsplit('/', 1)[1]}".replace("-", "_")
         body = json.dumps(self._operations[operation](client, seen)).encode()
-        if seen.sequence is not None:
-            self._answers[key] = body
         return 200, body
 
     def _open(self, client: str, seen: Seen) -> Json:
@@ -207,7 +199,8 @@ class ScriptedService:
         managers = []
         for each in seen.body["partitions"]:
             key = ManagerKey(seen.body["group"], each["topic"], each["partition"])
-            managers.append({**each, "error": self._spawn(key, client)})
+            where = {"topic": key.topic, "partition": key.partition}
+            managers.append({**where, "error": self._spawn(key, client)})
         return {"managers": managers}
 
     def _spawn(self, key: ManagerKey, client: str) -> Json | None:
@@ -226,7 +219,9 @@ class ScriptedService:
         for each in seen.body["offsets"]:
             key = ManagerKey(group, each["topic"], each["partition"])
             where = {"topic": key.topic, "partition": key.partition}
-            error = self._spawn(key, client) or self._take(key, each)
+            error = self._spawn(key, client)
+            if error is None and each["version"] > self.versions.get(key, 0):
+                error = self._take(key, each)
             if error is not None:
                 refused.append({**where, "error": error})
             elif seen.body.get("wait"):
@@ -242,7 +237,7 @@ class ScriptedService:
         if offered["offset"] < floor and not offered.get("rewind"):
             message = {"code": "offset_regression", "message": "lower"}
             return {**message, "offset": offered["offset"], "floor": floor}
-        self.taken[key] = offered
+        self.taken[key], self.versions[key] = offered, offered["version"]
         return None
 
     def _commit(self, key: ManagerKey) -> bool:
@@ -267,6 +262,7 @@ class ScriptedService:
         """Commit and forget."""
         answer = self._settle(client, seen)
         for key in self._meant(client, seen):
+            self.versions[key] = seen.body["version"]
             del self.managers[key]
             self.taken.pop(key, None)
         return answer

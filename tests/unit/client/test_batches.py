@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.client import wire
-from offsetmgr.client.outbox import Outbox
+from offsetmgr.client.partitions import Partitions
 from offsetmgr.errors import ServiceError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.unit.client.scripted import error_body
@@ -65,8 +65,8 @@ def test_an_offset_too_large_by_itself_is_refused(client: OffsetClient) -> None:
 
 def test_text_is_not_escaped() -> None:
     """Metadata in any script takes the bytes of UTF-8, not the six of an escape each."""
-    outbox = Outbox()
-    outbox.submit(ManagerKey("größe", "orders", 3), OffsetAndMetadata(5, "é" * 4_000))
-    batch = outbox.take(0.0)
+    partitions = Partitions()
+    partitions.submit(ManagerKey("größe", "orders", 3), OffsetAndMetadata(5, "é" * 4_000))
+    batch = partitions.take(0.0)
     assert batch is not None
     assert len(wire.batch_body(batch)) < 8_200

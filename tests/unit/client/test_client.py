@@ -14,6 +14,7 @@ from offsetmgr.errors import (
     OffsetCommitError,
     OffsetManagerError,
     OffsetRegressionError,
+    OffsetsUncommittedError,
     OffsetTimeoutError,
 )
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
@@ -277,7 +278,10 @@ def test_stop_when_one_manager_of_several_is_gone(
     service.wait_for(lambda: {KEY, other} <= service.taken.keys())
     with service.lock:
         del service.managers[other], service.taken[other]
-    assert client.close(600) == ({KEY: OffsetAndMetadata(5), other: OffsetAndMetadata(6)}, {})
+    assert client.close(timeout=600) == (
+        {KEY: OffsetAndMetadata(5), other: OffsetAndMetadata(6)},
+        {},
+    )
     assert len(service.of("/v1/stop")) == 2
     assert not service.managers
 
@@ -352,7 +356,9 @@ def test_sync_submit_during_a_stop(service: ScriptedService, client: OffsetClien
     stopped: list[FlushResult] = []
 
     def stop() -> None:
-        stopped.append(client.stop_managers(600, group="g", partitions=[KEY.topic_partition]))
+        stopped.append(
+            client.stop_managers(timeout=600, group="g", partitions=[KEY.topic_partition])
+        )
 
     stopping = threading.Thread(target=stop, daemon=True)
     stopping.start()
@@ -415,10 +421,18 @@ def test_sync_regression(service: ScriptedService, client: OffsetClient) -> None
 
 
 def test_sync_refused(service: ScriptedService, client: OffsetClient) -> None:
-    """A refusal that only people can end is raised at once, naming what else is left."""
+    """Refusals that only people can end are raised at once, with all of them in one error."""
     service.commits, service.commit_error = False, DENIED
-    with pytest.raises(OffsetCommitError, match=r"no READ.*not committed either: orders-4"):
-        client.submit("g", {("orders", 3): 7, ("orders", 4): 7}, sync=True, timeout=600)
+    with pytest.raises(OffsetCommitError, match="no READ"):
+        client.submit("g", {("orders", 3): 7}, sync=True, timeout=600)
+    with pytest.raises(OffsetsUncommittedError, match="offset 6 is lower") as caught:
+        client.submit("g", {("orders", 3): 6, ("orders", 4): 7}, sync=True, timeout=600)
+    lower, denied = (caught.value.errors[ManagerKey("g", "orders", n)] for n in (3, 4))
+    assert (type(lower), type(denied)) == (OffsetRegressionError, OffsetCommitError)
+    result = client.flush(timeout=600)
+    assert not result
+    with pytest.raises(OffsetsUncommittedError, match=r"not committed: g/orders/\d, g/orders/\d;"):
+        result.raise_for_uncommitted()
 
 
 def test_sync_timeout(service: ScriptedService, client: OffsetClient) -> None:

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from offsetmgr.client.held import Held
+from offsetmgr.client.partitions import ClientPartition
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ def event(offset: int) -> Json:
     return {**KEY._asdict(), **value(offset)._asdict()}
 
 
-def held(*offsets: int, rewind_to: int | None = None) -> Held:
+def held(*offsets: int, rewind_to: int | None = None) -> ClientPartition:
     """A partition to which `offsets` were submitted, with the versions 1, 2, and so on."""
-    made = Held(-1)
+    made = ClientPartition(-1)
     for version, offset in enumerate(offsets, start=1):
         made.renew(value(offset), version, rewind=offset == rewind_to)
     return made
@@ -123,7 +123,7 @@ def test_the_service_moves_the_newest_to_the_end_of_its_log() -> None:
     partition = held(5, 9)
     assert partition.commit(value(5), 1)
     assert not partition.commit(value(3), 0)
-    partition.doubted = True
+    partition.must_resend = True
     assert partition.commit(value(3), 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from tests.unit.client.scripted import DROP, Fault, error_body
 
 if TYPE_CHECKING:
     from offsetmgr.client import OffsetClient
+    from offsetmgr.errors import OffsetManagerError
     from tests.unit.client.scripted import Json, ScriptedService
 
 KEY = ManagerKey("g", "orders", 3)
@@ -79,6 +81,24 @@ def test_errors(service: ScriptedService, client: OffsetClient) -> None:
     assert (first.offset, first.retriable) == (5, True)
     assert isinstance(second, OffsetFetchError)
     assert isinstance(third, OffsetRegressionError)
+
+
+def test_watched_errors(service: ScriptedService, client: OffsetClient) -> None:
+    """Without a handle too, errors are told with their manager, until nobody wants them."""
+    told: queue.SimpleQueue[tuple[ManagerKey | None, OffsetManagerError]] = queue.SimpleQueue()
+    end = client.watch_errors(lambda key, error: told.put((key, error)))
+    client.submit("g", {KEY.topic_partition: 5})
+    service.wait_for_readers()
+    service.emit("failed", failed(5), 1)
+    key, error = told.get(timeout=10)
+    assert key == KEY
+    assert isinstance(error, OffsetCommitError)
+    end()
+    errors = client.spawn("g", "orders", 4).errors()
+    service.emit("failed", failed(6), 2)
+    service.emit("failed", {**failed(7), "partition": 4}, 3)
+    errors.get(timeout=10)
+    assert told.empty()
 
 
 CHANGED = {"code": "OFFSET_CHANGED_EXTERNALLY", "message": "m", "kafka_code": 32_001}
@@ -192,7 +212,7 @@ def test_lost_failures_are_said(
     service.emit("dropped", {"count": 17})
     service.emit("committed", committed(1))
     stream.get(timeout=10)
-    assert "17 failures were not told" in caplog.text
+    assert "17 errors were dropped" in caplog.text
 
 
 def test_lost_failures_count_as_the_managers_own(

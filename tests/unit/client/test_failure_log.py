@@ -24,14 +24,49 @@ def fail(
 def test_a_thousand_partitions_that_fail_at_once_are_one_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The first is told at once; the next after a while, with how many were left out."""
+    """The first is told at once, however long they fail; their end is told after the last."""
     told = FailureLog()
     for partition in range(1_000):
         fail(told, partition, 0.0)
+    fail(told, 3, INTERVAL_S)
     assert len(caplog.messages) == 1
     assert "g/t/0" in caplog.messages[0]
-    fail(told, 3, INTERVAL_S)
-    assert caplog.messages[1].endswith("(and 999 more of g before)")
+    for partition in range(1_000):
+        assert len(caplog.messages) == 1
+        told.committed(ManagerKey("g", "t", partition), 5, is_newest=False)
+    assert caplog.messages[1:] == [
+        "offsets of group g are committed again: REQUEST_TIMED_OUT is over"
+    ]
+
+
+def test_what_comes_and_goes_is_told_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    """A cause that is over and comes back soon waits for its turn, and is counted meanwhile."""
+    told = FailureLog()
+    for _ in range(3):
+        fail(told, 0, 0.0)
+        told.committed(ManagerKey("g", "t", 0), 5, is_newest=False)
+    assert len(caplog.messages) == 2
+    fail(told, 0, INTERVAL_S)
+    assert caplog.messages[2].endswith("(and 2 more of g before)")
+
+
+def test_an_older_commit_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """What Kafka had before the offset that it refused says nothing; the newest does."""
+    told, key = FailureLog(), ManagerKey("g", "t", 0)
+    fail(told, 0, 0.0)
+    told.committed(key, 4, is_newest=False)
+    assert len(caplog.messages) == 1
+    told.committed(key, 4, is_newest=True)
+    assert len(caplog.messages) == 2
+
+
+def test_a_stopped_manager_fails_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    """It hides no later failure of its group."""
+    told = FailureLog()
+    fail(told, 0, 0.0)
+    told.forget([ManagerKey("g", "t", 0)])
+    fail(told, 1, INTERVAL_S)
+    assert len(caplog.messages) == 2
 
 
 def test_another_group_and_another_trouble_are_told(caplog: pytest.LogCaptureFixture) -> None:

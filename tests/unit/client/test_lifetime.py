@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.client import OffsetClient, core, lifetime
-from offsetmgr.errors import ManagerExistsError, ManagerStoppedError, OffsetManagerError
+from offsetmgr.errors import ManagerStoppedError, OffsetManagerError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.unit.client.scripted import WAIT_S, Fault
 
 if TYPE_CHECKING:
-    from offsetmgr.client import FlushResult
+    from offsetmgr.client import FlushResult, ManagerHandle
     from tests.unit.client.scripted import ScriptedService
 
 ROOT = Path(__file__).parents[3]
@@ -65,47 +65,38 @@ def test_a_pickled_client_is_another(service: ScriptedService, name: str | None)
         assert not each.close().uncommitted
 
 
-def test_a_forked_child_is_another(service: ScriptedService) -> None:
-    """A child of a fork uses the client and its handles under a name of its own."""
-    client = OffsetClient(service.url, "etl")
-    manager = client.spawn("g", "orders", 3)
-    manager.errors()
-    service.wait_for_readers()
-    with client._core.lock:
-        manager.submit(5)  # unsent: it is the parent's to send
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                client.submit("h", {("orders", 0): 7}, sync=True, timeout=20)
-                fine = client.name.startswith("etl.") and not client.flush().uncommitted
-                status = 0 if fine and client.close().committed else 2
-            finally:
-                os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0
-    assert client.flush().committed == {KEY: OffsetAndMetadata(5)}
-    assert service.kafka[ManagerKey("h", "orders", 0)] == OffsetAndMetadata(7)
-    owners = {seen.headers["offsetmgr-client"] for seen in service.requests if seen.body}
-    assert "etl" in owners
-    assert len(owners) == 2
-    client.close()
+def test_a_forked_child_is_told_to_make_its_own(service: ScriptedService) -> None:
+    """Neither the client nor its handles work there, whatever its parent was at; close does."""
+    with OffsetClient(service.url, "etl") as client:
+        handle = client.spawn("g", "orders", 3)
+        handle.submit(5)
+        with client._core.lock:  # as another thread of the parent may have it
+            pid = os.fork()
+            if not pid:
+                status = 1
+                try:
+                    _use_in_child(client, handle)
+                    status = 0
+                finally:
+                    os._exit(status)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert client.flush(timeout=20).ok
+        assert set(service.managers.values()) == {"etl"}
 
 
-def test_a_handle_in_a_forked_child(service: ScriptedService) -> None:
-    """A handle that came along in a fork speaks for the child's client: the parent owns it yet."""
-    client = OffsetClient(service.url, "etl")
-    manager = client.spawn("g", "orders", 3)
-    manager.initial_offset(timeout=20)
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            manager.submit(9)
-            error = manager.stop(timeout=20).error
-            status = 0 if isinstance(error, ManagerExistsError) and error.owner == "etl" else 2
-        finally:
-            os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0
+def _use_in_child(client: OffsetClient, handle: ManagerHandle) -> None:
+    for ask in (
+        client.flush,
+        client.stop_managers,
+        handle.stop,
+        handle.initial_offset,
+        handle.errors,
+        lambda: handle.submit(6),
+        lambda: client.submit("g", {("orders", 3): 6}),
+        lambda: client.committed("g"),
+    ):
+        with pytest.raises(ManagerStoppedError, match="make one in this process"):
+            ask()
     client.close()
 
 
@@ -140,12 +131,12 @@ def test_a_close_beside_a_stop(service: ScriptedService, client: OffsetClient) -
     answer = threading.Event()
     service.script("/v1/stop", Fault(act=False, cut=True, hold=answer))
     stopped: list[FlushResult] = []
-    stopping = threading.Thread(target=lambda: stopped.append(client.stop_managers(600)))
+    stopping = threading.Thread(target=lambda: stopped.append(client.stop_managers(timeout=600)))
     stopping.daemon = True
     stopping.start()
     service.wait_for(lambda: len(service.of("/v1/stop")) == 1)
     closed: list[FlushResult] = []
-    closing = threading.Thread(target=lambda: closed.append(client.close(600)), daemon=True)
+    closing = threading.Thread(target=lambda: closed.append(client.close(timeout=600)), daemon=True)
     closing.start()
     while closing.is_alive() and not client._core.changed._waiters:  # type: ignore[attr-defined]
         pass  # until the close waits, or the test run's guard ends it
@@ -164,12 +155,12 @@ def test_a_stop_beside_a_close_that_is_over(service: ScriptedService, client: Of
     client.submit("g", {("orders", 3): 5})
     service.wait_for(lambda: len(service.of("/v1/offsets")) == 1)
     stopped: list[FlushResult] = []
-    stopping = threading.Thread(target=lambda: stopped.append(client.stop_managers(600)))
+    stopping = threading.Thread(target=lambda: stopped.append(client.stop_managers(timeout=600)))
     stopping.daemon = True
     stopping.start()
     while not client._core.changed._waiters:  # type: ignore[attr-defined]
         pass  # until the stop waits for the request, or the test run's guard ends it
-    assert client.close(0) == ({}, {})
+    assert client.close(timeout=0) == ({}, {})
     stopping.join(WAIT_S)
     answer.set()
     [(committed, uncommitted)] = stopped
@@ -195,7 +186,7 @@ def test_a_sync_submit_beside_a_close(service: ScriptedService, client: OffsetCl
     submitting = threading.Thread(target=submit, daemon=True)
     submitting.start()
     service.wait_for(lambda: len(service.of("/v1/offsets")) == 1)
-    client.close(0)
+    client.close(timeout=0)
     submitting.join(WAIT_S)
     answer.set()
     [failure] = failures
@@ -208,7 +199,7 @@ def test_a_read_after_the_close(service: ScriptedService) -> None:
     client = OffsetClient(service.url, "etl")
     client.submit("g", {("orders", 3): 5})
     client.close()
-    with pytest.raises(ManagerStoppedError, match="client etl is closed; make a new one"):
+    with pytest.raises(ManagerStoppedError, match="client etl is closed; create a new one"):
         client.committed("g")
 
 
@@ -242,7 +233,7 @@ def test_the_interpreter_exits_with_the_service_away(service: ScriptedService) -
         service.url,
     )
     assert done.returncode == 0
-    assert done.stderr.count("closed with uncommitted g/orders/3 at 5") == 3
+    assert done.stderr.count("not committed: g/orders/3 at 5") == 3
     assert "Traceback" not in done.stderr
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsetmgr.client.outbox import Outbox
+from offsetmgr.client.partitions import Partitions
 from offsetmgr.errors import (
     ManagerExistsError,
     OffsetManagerError,
@@ -151,67 +151,69 @@ def test_a_service_that_is_busy_with_all_is_left_alone_for_a_while(
     service.script("/v1/offsets", Fault(hold=hold, act=False, status=429, body=error_body("full")))
     client.submit("g", {A.topic_partition: 2})
     service.wait_for(lambda: len(service.of("/v1/offsets")) == 2)
-    pace, paused = client._core.pace, []
-    failed = pace.failed
+    times, paused = client._core.times, []
+    failed = times.failed
 
     def noted(now: float, at_least_s: float = 0.0) -> None:
         paused.append(at_least_s)
         failed(now, at_least_s)
 
-    pace.failed = noted  # type: ignore[method-assign]
+    times.failed = noted  # type: ignore[method-assign]
     hold.set()
     assert client.flush().committed == {A: value(2)}
     assert len(paused) == 1
 
 
-# What the outbox makes of it
+# What the partitions makes of it
 
 
-def full(outbox: Outbox) -> None:
+def full(partitions: Partitions) -> None:
     """Its next request asks for too much."""
-    batch = outbox.take(0.0)
+    batch = partitions.take(0.0)
     assert batch is not None
-    assert outbox.crowd(batch, FULL)
-    outbox.give_back(batch)
+    assert partitions.exceed(batch, FULL)
+    partitions.give_back(batch)
 
 
 def test_new_managers_are_asked_for_alone() -> None:
     """A request that may be refused carries no offset of another manager, nor its own."""
-    outbox = Outbox()
-    outbox.add(A)
-    first = outbox.take(0.0)
+    partitions = Partitions()
+    partitions.add(A)
+    first = partitions.take(0.0)
     assert first is not None
-    outbox.accept(first, {}, 0.0)
-    outbox.submit(A, value(1))
-    outbox.submit(NEW, value(2))
-    full(outbox)
-    assert (outbox.unsent, outbox.crowded) == (1, 1)
-    asked = [outbox.take(0.0, crowded=crowded) for crowded in (False, False, True, True)]
+    partitions.accept(first, {}, 0.0)
+    partitions.submit(A, value(1))
+    partitions.submit(NEW, value(2))
+    full(partitions)
+    assert (partitions.unsent, partitions.over_quota) == (1, 1)
+    asked = [
+        partitions.take(0.0, over_quota=over_quota) for over_quota in (False, False, True, True)
+    ]
     found = [batch and [(i.key, i.value) for i in batch.items] for batch in asked]
     assert found == [[(A, value(1))], None, [(NEW, None)], None]
     made = asked[2]
     assert made is not None
-    outbox.accept(made, {}, 0.0)
-    assert not outbox.is_full
-    offsets = outbox.take(0.0, crowded=False)
+    partitions.accept(made, {}, 0.0)
+    assert not partitions.is_full
+    offsets = partitions.take(0.0, over_quota=False)
     assert offsets is not None
     assert [(item.key, item.value) for item in offsets.items] == [(NEW, value(2))]
 
 
 def test_an_offset_is_sent_whoever_has_found_that_there_is_room() -> None:
     """A manager that is asked for alone leaves its offset in no queue until it is made."""
-    outbox = Outbox()
-    outbox.submit(A, value(7))
-    full(outbox)
-    asked = outbox.take(0.0)
+    partitions = Partitions()
+    partitions.submit(A, value(7))
+    full(partitions)
+    asked = partitions.take(0.0)
     assert asked is not None
     assert not asked.submits
-    outbox.submit(B, value(9))
-    sync = outbox.take_these([B])
-    outbox.accept(sync, {}, 0.0)
-    outbox.give_back(sync)
-    outbox.accept(asked, {}, 0.0)
-    later = outbox.take(0.0)
+    partitions.submit(B, value(9))
+    sync = partitions.take_these([B])
+    partitions.accept(sync, {}, 0.0)
+    partitions.give_back(sync)
+    partitions.accept(asked, {}, 0.0)
+    later = partitions.take(0.0)
     assert later is not None
     assert [(item.key, item.value) for item in later.items] == [(A, value(7))]
 
@@ -219,36 +221,36 @@ def test_an_offset_is_sent_whoever_has_found_that_there_is_room() -> None:
 @pytest.mark.parametrize(("wanted", "limit"), [(3, 2), (1000, 1), (1000, 499), (1000, 999)])
 def test_what_room_there_is_is_found_by_halves(wanted: int, limit: int) -> None:
     """It takes few refusals, each of which is followed by a pause."""
-    outbox = Outbox()
+    partitions = Partitions()
     for number in range(wanted):
-        outbox.add(ManagerKey("g", "orders", number))
+        partitions.add(ManagerKey("g", "orders", number))
     made: set[ManagerKey] = set()
     refusals = 0
     while len(made) < limit:
-        batch = outbox.take(0.0)
+        batch = partitions.take(0.0)
         assert batch is not None
         keys = {item.key for item in batch.items}
         if len(made | keys) <= limit:
             made |= keys
-            outbox.accept(batch, {}, 0.0)
+            partitions.accept(batch, {}, 0.0)
         else:
             refusals += 1
             assert refusals <= 4 * wanted.bit_length()
-            assert outbox.crowd(batch, FULL)
-            outbox.give_back(batch)
-    assert outbox.take(0.0)
+            assert partitions.exceed(batch, FULL)
+            partitions.give_back(batch)
+    assert partitions.take(0.0)
 
 
 def test_what_is_new_while_there_is_no_room_waits_with_the_others() -> None:
     """One refusal speaks for all groups: each of them would cost a request."""
-    outbox = Outbox()
-    outbox.add(A)
-    outbox.submit(ManagerKey("h", "orders", 0), value(1))
-    full(outbox)
-    outbox.add(NEW)
-    assert (outbox.unsent, outbox.crowded) == (0, 3)
-    outbox.renew()
-    assert (outbox.unsent, outbox.crowded) == (3, 0)
+    partitions = Partitions()
+    partitions.add(A)
+    partitions.submit(ManagerKey("h", "orders", 0), value(1))
+    full(partitions)
+    partitions.add(NEW)
+    assert (partitions.unsent, partitions.over_quota) == (0, 3)
+    partitions.renew()
+    assert (partitions.unsent, partitions.over_quota) == (3, 0)
 
 
 @pytest.mark.parametrize(
@@ -261,44 +263,44 @@ def test_only_a_manager_that_was_made_proves_that_there_is_room(
     has_room: bool,  # noqa: FBT001
 ) -> None:
     """That of another client does not; one that refuses the offset is there."""
-    outbox = Outbox()
-    outbox.submit(A, value(1))
-    outbox.add(B)
-    full(outbox)
-    outbox.accept(outbox.take_these([A]), {A.topic_partition: error}, 0.0)
-    assert outbox.is_full == (not has_room)
-    assert (outbox.unsent, outbox.crowded) == ((1, 0) if has_room else (0, 1))
+    partitions = Partitions()
+    partitions.submit(A, value(1))
+    partitions.add(B)
+    full(partitions)
+    partitions.accept(partitions.take_these([A]), {A.topic_partition: error}, 0.0)
+    assert partitions.is_full == (not has_room)
+    assert (partitions.unsent, partitions.over_quota) == ((1, 0) if has_room else (0, 1))
 
 
-END: dict[str, Callable[[Outbox], object]] = {
-    "stopped": lambda outbox: outbox.stop([NEW]),
-    "removed": lambda outbox: outbox.remove([NEW]),
+END: dict[str, Callable[[Partitions], object]] = {
+    "stopped": lambda partitions: partitions.stop([NEW]),
+    "removed": lambda partitions: partitions.remove([NEW]),
 }
 
 
 @pytest.mark.parametrize("end", END)
 def test_what_is_given_up_is_asked_for_no_more(end: str) -> None:
     """A manager that was never made is not made for a stop."""
-    outbox = Outbox()
-    outbox.add(NEW)
-    full(outbox)
-    END[end](outbox)
-    assert outbox.take(0.0) is None
+    partitions = Partitions()
+    partitions.add(NEW)
+    full(partitions)
+    END[end](partitions)
+    assert partitions.take(0.0) is None
 
 
 def test_a_refusal_of_what_the_service_has_is_no_lack_of_room() -> None:
     """Nor is one that an earlier process of the service gave."""
-    outbox = Outbox()
-    outbox.add(A)
-    first = outbox.take(0.0)
+    partitions = Partitions()
+    partitions.add(A)
+    first = partitions.take(0.0)
     assert first is not None
-    outbox.renew()
-    assert not outbox.crowd(first, FULL)
-    again = outbox.take(0.0)
+    partitions.renew()
+    assert not partitions.exceed(first, FULL)
+    again = partitions.take(0.0)
     assert again is not None
-    outbox.accept(again, {}, 0.0)
-    outbox.submit(A, value(1))
-    offsets = outbox.take(0.0)
+    partitions.accept(again, {}, 0.0)
+    partitions.submit(A, value(1))
+    offsets = partitions.take(0.0)
     assert offsets is not None
-    assert not outbox.crowd(offsets, FULL)
-    assert not outbox.is_full
+    assert not partitions.exceed(offsets, FULL)
+    assert not partitions.is_full

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from offsetmgr.client.sse import MAX_EVENT_BYTES, EventParser, EventTooLongError, ServerSentEvent
+from offsetmgr.client.events import MAX_EVENT_BYTES, EventParser, EventTooLongError, ServerSentEvent
 
 STREAM = (
     b": connected\n\n"

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from offsetmgr.client.streams import ERROR_LIMIT, ManagerMail
+from offsetmgr.client.streams import ERROR_LIMIT, Mailboxes
 from offsetmgr.errors import ManagerStoppedError, OffsetTimeoutError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 
@@ -15,7 +15,7 @@ KEY = ManagerKey("g", "orders", 3)
 
 def test_latest_wins() -> None:
     """Only the newest unread committed offset waits, and the same is not told twice."""
-    mail = ManagerMail(KEY)
+    mail = Mailboxes(KEY)
     for offset in (1, 2, 2):
         mail.committed.put(OffsetAndMetadata(offset))
     assert mail.committed.get(0) == OffsetAndMetadata(2)
@@ -26,7 +26,7 @@ def test_latest_wins() -> None:
 
 def test_drop_oldest() -> None:
     """Errors that nobody reads make room for newer ones, and are counted."""
-    mail = ManagerMail(KEY)
+    mail = Mailboxes(KEY)
     errors = [OffsetTimeoutError(str(number)) for number in range(ERROR_LIMIT + 2)]
     for error in errors:
         mail.errors.put(error)
@@ -37,7 +37,7 @@ def test_drop_oldest() -> None:
 
 def test_closed() -> None:
     """After the stop what is unread can be read; then nothing, and nothing more is taken."""
-    mail = ManagerMail(KEY)
+    mail = Mailboxes(KEY)
     mail.committed.put(OffsetAndMetadata(1))
     mail.stop(StopResult(None))
     mail.committed.put(OffsetAndMetadata(2))
@@ -48,7 +48,7 @@ def test_closed() -> None:
 
 def test_a_waiting_reader_is_woken() -> None:
     """A reader that waits without a timeout gets the value, and the end."""
-    mail = ManagerMail(KEY)
+    mail = Mailboxes(KEY)
     found: list[OffsetAndMetadata] = []
     seen = threading.Event()
 

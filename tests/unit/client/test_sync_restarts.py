@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from offsetmgr.client import waits
+from offsetmgr.client import blocking
 from offsetmgr.errors import OffsetManagerError, OffsetRegressionError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.unit.client.scripted import CUT, Fault
@@ -28,7 +28,7 @@ KEY = ManagerKey("g", "orders", 3)
 @contextmanager
 def alone(client: OffsetClient) -> Iterator[None]:
     """Callers alone send meanwhile; else it is luck whose request is the first, theirs or not."""
-    with mock.patch.object(client._core.outbox, "take", return_value=None):
+    with mock.patch.object(client._core.partitions, "take", return_value=None):
         yield
 
 
@@ -46,10 +46,11 @@ def syncing(client: OffsetClient, offset: int) -> tuple[threading.Thread, list[B
 
 
 def test_a_lost_answer_to_sync(service: ScriptedService, client: OffsetClient) -> None:
-    """A sync submit whose answer was lost repeats its sequence and gets the answer."""
+    """A sync submit whose answer was lost repeats its version and gets the answer."""
     service.script("/v1/offsets", CUT, CUT, CUT)
     client.submit("g", {("orders", 3): 5}, sync=True, timeout=20)
-    assert len({seen.sequence for seen in service.of("/v1/offsets")}) == 1
+    sent = [each["version"] for seen in service.of("/v1/offsets") for each in seen.body["offsets"]]
+    assert len(set(sent)) == 1
 
 
 def test_sync_over_a_restart(service: ScriptedService, client: OffsetClient) -> None:
@@ -133,7 +134,7 @@ def test_a_sync_whose_manager_was_forgotten_believes_its_own_answer(
     with alone(client):
         waiting.start()
         service.wait_for(lambda: len(service.of("/v1/offsets")) == 1)
-        client.stop_managers(0.0)
+        client.stop_managers(timeout=0.0)
     answer.set()
     waiting.join()
     assert failures == []
@@ -144,9 +145,9 @@ def test_nobody_comes_between_a_submit_and_the_wait_for_it(
     client: OffsetClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is stopped and forgotten in between would not be waited for."""
-    real, free = waits.Commit, []
+    real, free = blocking.Commit, []
 
-    def commit(core: Core, *args: Any) -> waits.Commit:
+    def commit(core: Core, *args: Any) -> blocking.Commit:
         def look() -> None:
             if core.lock.acquire(blocking=False):
                 core.lock.release()
@@ -157,6 +158,6 @@ def test_nobody_comes_between_a_submit_and_the_wait_for_it(
         other.join()
         return real(core, *args)
 
-    monkeypatch.setattr(waits, "Commit", commit)
+    monkeypatch.setattr(blocking, "Commit", commit)
     client.submit("g", {("orders", 3): 5}, sync=True)
     assert free == []

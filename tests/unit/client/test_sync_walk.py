@@ -20,7 +20,7 @@ OFFSETS = {("orders", number): 5 for number in range(7)}
 @pytest.fixture
 def stuck(service: ScriptedService, client: OffsetClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests carry two partitions, and Kafka does not take the first two."""
-    client._core.outbox.limit = 2
+    client._core.partitions.limit = 2
     commit = service._commit
     monkeypatch.setattr(service, "_commit", lambda key: key in STUCK or commit(key))
 
@@ -30,9 +30,9 @@ def test_what_is_not_committed_holds_up_no_other(
     service: ScriptedService, client: OffsetClient
 ) -> None:
     """Whatever the first request ends with, the next ones ask for the others."""
-    with pytest.raises(OffsetTimeoutError, match=r"orders-[01], orders-[01] of group g; held"):
+    with pytest.raises(OffsetTimeoutError, match=r"orders-[01], orders-[01] of group g within"):
         client.submit("g", OFFSETS, sync=True, timeout=2)
-    held = [client._core.outbox.get(ManagerKey("g", *where)) for where in OFFSETS]
+    held = [client._core.partitions.get(ManagerKey("g", *where)) for where in OFFSETS]
     known = [each.committed for each in held if each is not None]
     assert known == [None, None, *[OffsetAndMetadata(5)] * 5]
 

@@ -116,7 +116,7 @@ def test_nobody_there(listening: socket.socket) -> None:
     """Where nobody listens the request was certainly not received."""
     where = address(listening)
     listening.close()
-    with pytest.raises(Unreachable, match="cannot connect") as caught:
+    with pytest.raises(Unreachable, match="cannot be reached: connection refused") as caught:
         Pool(where).exchange(ASK, Deadline(WAIT_S))
     assert not caught.value.sent
 
@@ -160,7 +160,7 @@ def test_a_dripping_server(listening: socket.socket) -> None:
             return
 
     Listener(listening, drip)
-    with pytest.raises(Unreachable, match=r"not complete in time|timed out"):
+    with pytest.raises(Unreachable, match="did not complete its answer within"):
         Pool(address(listening)).exchange(ASK, Deadline(0.2))
 
 
@@ -168,7 +168,7 @@ def test_an_endless_answer(listening: socket.socket, monkeypatch: pytest.MonkeyP
     """An answer longer than the limit is refused, not collected."""
     monkeypatch.setattr(transport, "MAX_BODY_BYTES", 10)
     Listener(listening, answer(b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n" + 11 * b"x"))
-    with pytest.raises(Unreachable, match="longer than 10 bytes"):
+    with pytest.raises(Unreachable, match="more than 10 bytes"):
         Pool(address(listening)).exchange(ASK, Deadline(WAIT_S))
 
 
@@ -204,7 +204,7 @@ def test_unix_socket(tmp_path: Path) -> None:
         server.listen()
         Listener(server, answer(OK))
         assert Pool(UnixAddress(path)).exchange(ASK, Deadline(WAIT_S)).body == b"hi"
-    with pytest.raises(Unreachable, match="No such file"):
+    with pytest.raises(Unreachable, match="no such file"):
         Pool(UnixAddress(path + "x")).exchange(ASK, Deadline(WAIT_S))
 
 
@@ -252,7 +252,7 @@ def test_a_silent_stream_is_noticed(listening: socket.socket) -> None:
     connection = Connection(address(listening), Deadline(WAIT_S))
     _, pieces = connection.stream(ASK, 1.0)
     assert next(pieces) == b"ab"
-    with pytest.raises(Unreachable, match="broke off"):
+    with pytest.raises(Unreachable, match=r"sent nothing for 1\.0 s"):
         next(pieces)
     connection.close()
     done.set()

@@ -1,4 +1,4 @@
-"""Whether Kafka is there, asked of a broker that is and of one that says nobody is."""
+"""True if Kafka is there, asked of a broker that is and of one that says nobody is."""
 
 from __future__ import annotations
 

@@ -10,8 +10,14 @@ from confluent_kafka import cimpl
 from structlog.testing import capture_logs
 
 from actors import Future
-from offsetmgr.coordinator.kafka_offsets import Committed, Fetched, OffsetCommitter, OffsetFetcher
-from offsetmgr.coordinator.librdkafka import FAIL, Answer
+from offsetmgr.coordinator.librdkafka import (
+    CONSUMER,
+    FAIL,
+    NOT_NAMED,
+    PRODUCER,
+    GroupAnswer,
+    GroupClient,
+)
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
@@ -49,39 +55,19 @@ class Clumsy(Silent):
         self.failed(level, kind + text)
 
 
-class Illiterate(OffsetFetcher):
-    """A fetcher that cannot read a certain answer."""
-
-    def read(self, answer: Answer) -> Fetched:
-        """Fail where librdkafka refused the request."""
-        if answer.error == INVALID_ARG:
-            raise LookupError(answer.text)
-        return super().read(answer)
-
-
 class TestTimeOut:
     """What librdkafka is given for a request."""
 
     def test_the_longest_one_never_becomes_a_short_one(self) -> None:
         """Librdkafka refuses more than an hour and would take its own: it would run out inside."""
-        fetcher = OffsetFetcher({**NOWHERE, "socket.timeout.ms": 10})
-        patient: Future[Fetched] = Future()
-        hasty: Future[Fetched] = Future()
+        fetcher = GroupClient({**NOWHERE, "socket.timeout.ms": 10}, CONSUMER)
+        patient: Future[GroupAnswer] = Future()
+        hasty: Future[GroupAnswer] = Future()
         fetcher.fetch("g", None, 1e9, patient.set)
         fetcher.fetch("g", None, 1.0, hasty.set)
         assert hasty.get(timeout=WAIT_S).error == TIMED_OUT
         fetcher.close(WAIT_S)
         assert patient.get(timeout=WAIT_S).error == FAIL, "it was open until the close"
-
-    def test_one_that_librdkafka_refuses_is_no_request(self) -> None:
-        """Nothing is sent, and nobody is answered later."""
-        fetcher = OffsetFetcher(NOWHERE)
-        answers: list[Fetched] = []
-        for _ in range(2):
-            with pytest.raises(RuntimeError, match=r"refuses the time-out: .*3600000"):
-                fetcher.fetch("g", None, -1.0, answers.append)
-        fetcher.close(WAIT_S)
-        assert not answers
 
 
 class TestThread:
@@ -96,50 +82,39 @@ class TestThread:
         start = threading.Thread.start
 
         def refused(thread: threading.Thread) -> None:
-            if thread.name == "kafka-fetches":
+            if thread.name == "kafka-client":
                 raise RuntimeError("can't start new thread")
             start(thread)
 
         monkeypatch.setattr(threading.Thread, "start", refused)
         with pytest.raises(RuntimeError, match="can't start"):
-            OffsetFetcher(NOWHERE)
+            GroupClient(NOWHERE, CONSUMER)
         assert threads() <= before
 
     def test_a_listener_that_fails_costs_nobody_an_answer(self) -> None:
         """It is logged, and the thread goes on."""
         listener = Clumsy()
         with capture_logs() as logs:
-            committer = OffsetCommitter(NOWHERE, listener)
+            committer = GroupClient(NOWHERE, PRODUCER, listener)
             assert listener.heard.wait(WAIT_S)
-            answer: Future[Committed] = Future()
+            answer: Future[GroupAnswer] = Future()
             offsets = {TopicPartition("t", 0): OffsetAndMetadata(1)}
             committer.commit("g", offsets, 300.0, answer.set)
             committer.close(WAIT_S)
             assert answer.get(timeout=WAIT_S).error == FAIL
         assert "kafka_event_failed" in {entry["event"] for entry in logs}
 
-    def test_an_answer_that_cannot_be_read_is_a_failure(self) -> None:
-        """Of its own request alone: the next one is answered too."""
-        with capture_logs() as logs:
-            fetcher = Illiterate(NOWHERE)
-            for _ in range(2):
-                answer: Future[Fetched] = Future()
-                fetcher.fetch("g", TWICE, 300.0, answer.set)
-                assert answer.get(timeout=WAIT_S).error == FAIL
-            fetcher.close(WAIT_S)
-        assert [entry["event"] for entry in logs] == ["kafka_answer_unreadable"] * 2
-
     @pytest.mark.parametrize("end", ["answer", "close"])
     def test_who_fails_at_an_answer_costs_nobody_else_one(self, end: str) -> None:
-        """Whether Kafka gave it or the close."""
+        """True if Kafka gave it or the close."""
         told = threading.Event()
 
-        def fail(answer: Fetched) -> None:
+        def fail(answer: GroupAnswer) -> None:
             told.set()
             raise LookupError(answer.text)
 
-        fetcher = OffsetFetcher(NOWHERE)
-        other: Future[Fetched] = Future()
+        fetcher = GroupClient(NOWHERE, CONSUMER)
+        other: Future[GroupAnswer] = Future()
         fetcher.fetch("g", TWICE if end == "answer" else None, 300.0, fail)
         fetcher.fetch("g", None, 300.0, other.set)
         if end == "answer":
@@ -148,21 +123,33 @@ class TestThread:
         assert other.get(timeout=WAIT_S).error == FAIL
 
 
-def test_a_commit_that_cannot_be_written_down_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The list that it was begun in is freed, once."""
-    committer = OffsetCommitter(NOWHERE, Silent())
-    free = committer.library.topic_partition_list_destroy
-    freed: list[object] = []
+def test_a_client_does_not_end_while_somebody_asks_it_for_brokers() -> None:
+    """Librdkafka would go on in memory that is freed."""
+    client = GroupClient(NOWHERE, CONSUMER)
+    told: Future[int] = Future()
+    asking = threading.Thread(target=lambda: told.set(client.find_brokers(0.5)))
+    asking.start()
+    while not client._calls:
+        assert asking.is_alive()
+    client.close(WAIT_S)
+    assert not client._calls
+    assert told.get(timeout=WAIT_S) == TIMED_OUT
+    assert client.find_brokers(0.5) == FAIL
 
-    def freeing(wanted: object) -> None:
-        freed.append(wanted)
-        free(wanted)
 
-    monkeypatch.setattr(committer.library, "topic_partition_list_destroy", freeing)
-    offsets = {TopicPartition("t", 0): OffsetAndMetadata(2**63)}
-    with pytest.raises(OverflowError):
-        committer.commit("g", offsets, 300.0, lambda _: None)
-    committer.close(WAIT_S)
-    assert len(freed) == 1
+def test_a_commit_is_no_success_unless_the_answer_names_the_partition() -> None:
+    """The answer is the list that was sent, here as it is before the answer."""
+    client = GroupClient(NOWHERE, PRODUCER)
+    library = client._library
+    offsets = {
+        TopicPartition("b", 1): OffsetAndMetadata(2**63 - 1, "é 'x'\n", 7),
+        TopicPartition("a", 0): OffsetAndMetadata(0),
+    }
+    made = library.offset_list(client._handle, offsets)
+    found = list(library.read_list(made, refused=True))
+    library.topic_partition_list_destroy(made)
+    client.close(WAIT_S)
+    assert found == [
+        ("b", 1, 2**63 - 1, "é 'x'\n", 7, NOT_NAMED),
+        ("a", 0, 0, "", -1, NOT_NAMED),
+    ]

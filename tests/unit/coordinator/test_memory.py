@@ -19,13 +19,12 @@ from offsetmgr.coordinator.memory import (
     Unknown,
 )
 from offsetmgr.errors import InvalidValueError, Verdict
-from offsetmgr.types import MAX_METADATA_CHARS, MAX_OFFSET, OffsetAndMetadata, TopicPartition
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from actors import Future
-    from offsetmgr.coordinator.base import Coordinator
 
 G = "orders-etl"
 P0, P1, P2 = (TopicPartition("orders", p) for p in range(3))
@@ -73,22 +72,7 @@ def names(failures: Mapping[TopicPartition, Failure]) -> dict[TopicPartition, st
 
 
 class TestContract:
-    """What the port promises, with no fault in the way."""
-
-    def test_it_is_the_port(self, immediate: MemoryCoordinator) -> None:
-        """The type checker accepts it where the port is asked for."""
-        port: Coordinator = immediate
-        assert port.check(1).get(timeout=0) is None
-
-    def test_round_trip(self, immediate: MemoryCoordinator) -> None:
-        """What was committed is fetched, with its metadata and leader epoch."""
-        offsets = {P0: OffsetAndMetadata(0, "m", 7), P1: OffsetAndMetadata(MAX_OFFSET)}
-        assert immediate.commit(G, offsets, 1).get(timeout=0) == CommitResult({})
-        assert immediate.fetch(G, [P0, P1], 1).get(timeout=0) == FetchResult(offsets, {})
-
-    def test_nothing_committed(self, immediate: MemoryCoordinator) -> None:
-        """Nothing committed is None, not an offset, and not an absent partition."""
-        assert immediate.fetch(G, [P0], 1).get(timeout=0) == FetchResult({P0: None}, {})
+    """What the port's contract, in tests/kafka, does not say."""
 
     def test_fetch_all(self, immediate: MemoryCoordinator) -> None:
         """With no partitions named, the answer is all that the group has committed, no more."""
@@ -96,43 +80,11 @@ class TestContract:
         immediate.broker.commit_externally("other", at(9, 9, 9))
         assert immediate.fetch(G, None, 1).get(timeout=0) == FetchResult(at(1, 2), {})
 
-    def test_live_members(self, immediate: MemoryCoordinator) -> None:
-        """A group with live members takes nothing, and says who holds it, until they leave."""
-        immediate.broker.join(G, "spark-kafka-1", "/10.0.0.7")
-        failures = immediate.commit(G, at(1, 2), 1).get(timeout=0).failures
-        assert names(failures) == {P0: "UNKNOWN_MEMBER_ID", P1: "UNKNOWN_MEMBER_ID"}
-        assert failures[P0].detail == (
-            "group orders-etl has live members (spark-kafka-1, host /10.0.0.7); "
-            "commit to another group or stop them"
-        )
-        assert immediate.broker.committed(G) == {}
-        immediate.broker.leave(G, "spark-kafka-1")
-        assert immediate.commit(G, at(1, 2), 1).get(timeout=0).failures == {}
-
-    def test_deleted_topic(self, immediate: MemoryCoordinator) -> None:
-        """Partitions of a deleted topic are refused and forgotten; their peers are committed."""
-        other = TopicPartition("clicks", 0)
-        immediate.commit(G, at(1), 1)
-        immediate.broker.delete_topic("orders")
-        assert immediate.broker.committed(G) == {}
-        offsets = {**at(2), other: OffsetAndMetadata(5)}
-        failures = immediate.commit(G, offsets, 1).get(timeout=0).failures
-        assert names(failures) == {P0: "UNKNOWN_TOPIC_OR_PARTITION"}
-        assert immediate.broker.committed(G) == {other: OffsetAndMetadata(5)}
-
     def test_partition_beyond_the_topic(self, immediate: MemoryCoordinator) -> None:
         """A created topic has the partitions it was created with, and no other."""
         immediate.broker.create_topic("orders", partitions=2)
         failures = immediate.commit(G, at(1, 1, 1), 1).get(timeout=0).failures
         assert names(failures) == {P2: "UNKNOWN_TOPIC_OR_PARTITION"}
-
-    def test_metadata_limit(self, immediate: MemoryCoordinator) -> None:
-        """Metadata is limited as the broker limits it, per partition, in UTF-16 units."""
-        fits = OffsetAndMetadata(1, "m" * MAX_METADATA_CHARS)
-        long = OffsetAndMetadata(1, "\N{GRINNING FACE}" * (MAX_METADATA_CHARS // 2 + 1))
-        failures = immediate.commit(G, {P0: fits, P1: long}, 1).get(timeout=0).failures
-        assert names(failures) == {P1: "OFFSET_METADATA_TOO_LARGE"}
-        assert immediate.broker.committed(G) == {P0: fits}
 
     def test_topic_logs(self, immediate: MemoryCoordinator) -> None:
         """A created topic's logs have the ends they were given; an unknown topic says so."""
@@ -151,14 +103,6 @@ class TestContract:
         assert immediate.broker.committed(G) == {P1: OffsetAndMetadata(2)}
         immediate.broker.forget(G)
         assert immediate.fetch(G, [P0, P1], 1).get(timeout=0).offsets == {P0: None, P1: None}
-
-    def test_closed(self, immediate: MemoryCoordinator) -> None:
-        """After close every request is refused as not sent, and has no effect."""
-        immediate.close(1)
-        failures = immediate.commit(G, at(1), 1).get(timeout=0).failures
-        assert names(failures) == {P0: "CLOSED"}
-        assert failures[P0].info.verdict is Verdict.REFUSED
-        assert immediate.broker.committed(G) == {}
 
 
 class TestFaults:

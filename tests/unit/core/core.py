@@ -118,7 +118,7 @@ class Core:
 
     def stop(self, handle: ManagerHandle, timeout_s: float) -> Future[dict[ManagerKey, StopResult]]:
         """Ask for a stop, without letting time pass."""
-        return self.factory.stop_desks([handle._desk], timeout_s)
+        return self.factory._stop_states([handle._state], timeout_s)
 
     def flush(self, handles: Iterable[ManagerHandle], timeout_s: float) -> list[StopResult]:
         """Flush, with as much time as it takes."""
@@ -127,12 +127,12 @@ class Core:
 
     def committer(self, group: str = "g") -> ActorRef[Any]:
         """The committer of a group."""
-        actor: Any = self.factory._ref.cell._actor
+        actor: Any = self.factory._ref.loop.actor
         ref: ActorRef[Any] = actor._committers[group]
         return ref
 
     def manager(self, handle: ManagerHandle) -> ActorRef[Any]:
         """The actor behind a handle."""
-        ref = handle._desk.ref
+        ref = handle._state.ref
         assert ref is not None
         return ref

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from offsetmgr.config import CHOICES, LARGEST, MAY_BE_ZERO, CommitSettings
+from offsetmgr.config import LARGEST, MAY_BE_ZERO, CommitSettings
 from offsetmgr.errors import InvalidValueError
 
-NAMES = [field.name for field in fields(CommitSettings) if field.name not in CHOICES]
+NAMES = [field.name for field in fields(CommitSettings)]
 
 
 def test_the_defaults_make_sense() -> None:
@@ -71,15 +71,6 @@ def test_zero_switches_off(name: str) -> None:
     """Where somebody keeps offsets from expiring, or from changing, by other means."""
     settings: dict[str, Any] = {name: 0}
     assert getattr(CommitSettings(**settings), name) == 0
-
-
-@pytest.mark.parametrize("name", CHOICES)
-@pytest.mark.parametrize("value", ["", "Follow", "none", 1, None, ["follow"]])
-def test_what_is_no_choice_is_refused_by_name(name: str, value: Any) -> None:
-    """The words that there are stand in the message."""
-    with pytest.raises(InvalidValueError, match=f"^{name} .* is no choice; give one of ") as caught:
-        CommitSettings(**{name: value})
-    assert all(choice in str(caught.value) for choice in CHOICES[name])
 
 
 def test_half_an_error_is_no_limit() -> None:

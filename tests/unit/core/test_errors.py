@@ -26,6 +26,7 @@ from offsetmgr.errors import (
     OffsetManagerError,
     OffsetNoticeError,
     OffsetRegressionError,
+    OffsetsUncommittedError,
     OffsetTimeoutError,
     OverloadedError,
     Scope,
@@ -52,6 +53,7 @@ EXAMPLES: list[OffsetManagerError] = [
     OffsetNoticeError("g", "t", 0, 5, error_info(32_001), "it is 7 now"),
     OffsetTimeoutError("after 5 s"),
     OverloadedError("too many"),
+    OffsetsUncommittedError({"g/t/0": ManagerStoppedError("g/t/0 is stopped")}),
     ServiceError(500, "broken", "internal"),
     ServiceUnavailableError("no answer"),
 ]
@@ -102,7 +104,7 @@ def test_errors_survive_pickling_and_copying(error: OffsetManagerError) -> None:
     for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):  # noqa: S301 -- our own
         assert type(again) is type(error)
         assert str(again) == str(error)
-        assert vars(again) == vars(error)
+        assert repr(vars(again)) == repr(vars(error))
         assert again.code == error.code
 
 

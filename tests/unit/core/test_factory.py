@@ -12,11 +12,13 @@ from offsetmgr.errors import (
     InvalidValueError,
     ManagerExistsError,
     ManagerStoppedError,
+    OffsetCommitError,
     OffsetRegressionError,
+    OffsetTimeoutError,
 )
 from offsetmgr.manager import Factory, ManagerHandle
 from offsetmgr.types import StopResult
-from tests.unit.core.core import TIMED_OUT, TOPIC_DENIED, Core, at, tp
+from tests.unit.core.core import GROUP_DENIED, TIMED_OUT, TOPIC_DENIED, Core, at, tp
 
 
 class TestSpawn:
@@ -37,7 +39,7 @@ class TestSpawn:
 
     @pytest.mark.parametrize(
         ("group", "topic", "partition"),
-        [("", "t", 0), ("a\nb", "t", 0), ("g", "a/b", 0), ("g", "t", -1), ("g", "t", 2**31)],
+        [("", "t", 0), ("a\nb", "t", 0), ("g", "a/b", 0), ("g", "t", -1), ("g", "t", 1_000_001)],
     )
     def test_bad_names_are_refused_before_anything_starts(
         self, core: Core, group: str, topic: str, partition: int
@@ -64,6 +66,18 @@ class TestSpawn:
             core.factory.spawn("g", "t", partition)
         core.advance(1.0)
         assert [len(request.partitions or ()) for request in core.requests("fetch")] == [1, 499]
+
+    def test_plain_tuples_are_partitions_and_one_that_is_named_twice_is_one(
+        self, core: Core
+    ) -> None:
+        """As everywhere in the client."""
+        (made,) = core.factory.spawn_many("g", (each for each in [("t", 0), ("t", 0)])).values()
+        assert isinstance(made, ManagerHandle)
+        assert core.factory.submit("g", {("t", 0): 7}) == {}
+        core.advance(2.0)
+        assert core.holds() == at(7)
+        assert core.factory.get(("g", "t", 0)) is not None  # type: ignore[arg-type]
+        assert core.flush([made], 5.0) == [StopResult(at(7))]
 
     def test_those_that_exist_do_not_keep_the_others_from_starting(self, core: Core) -> None:
         """Each partition gets its handle or its error."""
@@ -115,8 +129,8 @@ class TestSpawn:
             handle.stop()
         core.advance(60.0)
         assert core.system.actor_count() == before
-        actor: Any = core.factory._ref.cell._actor
-        assert (actor._rosters, actor._committers) == ({}, {})
+        actor: Any = core.factory._ref.loop.actor
+        assert (actor._groups, actor._committers) == ({}, {})
         assert core.coordinator.released == ("g",)
 
 
@@ -187,10 +201,34 @@ class TestStop:
         core.advance(2.999)
         assert not future.done()
         core.advance(0.001)
-        assert future.get(timeout=0) == {handle.key: StopResult(at(5), at(7))}
+        result = future.get(timeout=0)[handle.key]
+        assert result[:2] == (at(5), at(7))
+        assert isinstance(result.error, OffsetTimeoutError)
+        assert "Kafka has not answered within 3 s" in str(result.error)
         assert handle.committed_offsets().closed
         assert handle.errors().closed
         assert core.factory.get(handle.key) is None
+
+    def test_without_waiting_it_says_why_it_is_not_committed(self, core: Core) -> None:
+        """The same at once, and by whoever asks again."""
+        handle = core.spawn()
+        handle.submit(7)
+        for result in (handle.stop(timeout=0), handle.stop(timeout=0)):
+            assert result[:2] == (None, at(7))
+            assert "Kafka has not answered within 0 s" in str(result.error)
+
+    def test_it_says_what_kafka_said_last_to_the_group(self, core: Core) -> None:
+        """Also where that was the answer to a request that this partition was not in."""
+        handle, other = core.spawn(0), core.spawn(1)
+        core.coordinator.inject("commit", *[Refuse(GROUP_DENIED, detail="no ACL for etl")] * 9)
+        other.submit(5)
+        core.advance(1.5)
+        handle.submit(7)
+        result = handle.stop(timeout=0)
+        assert result[:2] == (None, at(7))
+        assert isinstance(result.error, OffsetCommitError)
+        assert result.error.partition == 0
+        assert "no ACL for etl" in str(result.error)
 
     def test_a_permanent_refusal_ends_it_early(self, core: Core) -> None:
         """There is nothing left to wait for; the error says why."""
@@ -251,7 +289,7 @@ class TestStop:
         times = (10.0, 1.0) if patient_first else (1.0, 10.0)
         futures = {timeout_s: core.stop(handle, timeout_s) for timeout_s in times}
         core.advance(2.0)
-        assert futures[1.0].get(timeout=0) == {handle.key: StopResult(None, at(7))}
+        assert futures[1.0].get(timeout=0)[handle.key][:2] == (None, at(7))
         assert not futures[10.0].done()
         core.coordinator.resume()
         core.advance(1.0)
@@ -264,8 +302,8 @@ class TestStop:
         handle.submit(7)
         futures = [core.stop(handle, timeout_s) for timeout_s in (1.0, 3.0, 2.0)]
         core.advance(3.0)
-        left = {handle.key: StopResult(None, at(7))}
-        assert [future.get(timeout=0) for future in futures] == [left] * 3
+        left = [future.get(timeout=0)[handle.key] for future in futures]
+        assert [result[:2] for result in left] == [(None, at(7))] * 3
         assert core.factory.get(handle.key) is None
 
     @pytest.mark.parametrize("steps", range(12))
@@ -336,7 +374,8 @@ class TestFactoryStop:
         second.submit(2)
         began = core.system.clock.now()
         results = core.factory.stop(2.0)
-        assert results == {first.key: StopResult(at(1)), second.key: StopResult(None, at(2))}
+        assert results[first.key] == StopResult(at(1))
+        assert results[second.key][:2] == (None, at(2))
         assert core.system.clock.now() - began <= 2.0 + 1.0
 
     def test_twice_is_harmless(self, core: Core) -> None:
@@ -366,7 +405,16 @@ class TestFactoryStop:
         handle.submit(3)
         core.factory.stop(5.0)
         core.system.run_until_idle()
-        assert handle.stop(1.0) == StopResult(at(3))
+        assert handle.stop(timeout=1.0) == StopResult(at(3))
+
+    def test_a_stop_without_an_actor_system_says_why_something_is_left(self, core: Core) -> None:
+        """Nobody is there any more who could commit it."""
+        handle = core.spawn()
+        core.system.stop()
+        handle.submit(3)
+        result = handle.stop(timeout=1.0)
+        assert result.uncommitted == at(3)
+        assert "the actor system was stopped before offset 3" in str(result.error)
 
     def test_it_leaves_the_system_it_was_given(self) -> None:
         """Only a system of its own ends with it."""

@@ -8,7 +8,7 @@ from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.errors import ManagerStoppedError, OffsetRegressionError
 from offsetmgr.manager import Submission
 from offsetmgr.types import ManagerKey, StopResult
-from tests.unit.core.core import GROUP_DENIED, Core, at, tp
+from tests.unit.core.core import GROUP_DENIED, TOPIC_DENIED, Core, at, tp
 
 if TYPE_CHECKING:
     from actors import Future
@@ -96,7 +96,9 @@ class TestFlush:
         handle = core.spawn()
         core.coordinator.pause()
         handle.submit(5)
-        assert core.flush([handle], 2.0) == [StopResult(None, at(5))]
+        (result,) = core.flush([handle], 2.0)
+        assert result[:2] == (None, at(5))
+        assert "Kafka has not answered within 2 s" in str(result.error)
         core.coordinator.resume()
         core.advance(30.0)
         assert core.holds() == at(5)
@@ -140,7 +142,7 @@ class TestFlush:
         assert whole.get(timeout=0) == dict.fromkeys(keys, StopResult(at(5)))
         assert part.get(timeout=0) == dict.fromkeys(keys[:4], StopResult(at(5)))
         assert len(core.commits()) == 1
-        assert not any(handle._desk.waiters for handle in handles)
+        assert not any(handle._state.flushes for handle in handles)
 
     def test_of_one_that_stops_meanwhile_is_answered_for_all(self) -> None:
         """Who flushes all learns of each, whoever came or went while the commit was under way."""
@@ -161,7 +163,7 @@ class TestFlush:
         for _ in range(500):
             core.factory.flush([handle.key], 0.5)
             core.advance(1.0)
-        assert len(handle._desk.waiters) <= 1
+        assert len(handle._state.flushes) <= 1
         assert len(core.system.timers) < 200
 
 
@@ -196,3 +198,15 @@ class TestGroupwiseSubmit:
         assert "spawn it first" in str(refused[tp(2)])
         core.advance(2.0)
         assert core.holds(0) == at(3)
+
+
+def test_a_sync_submit_answers_what_kafka_has() -> None:
+    """Without waiting for the interval; the refused partition says why, its peer is committed."""
+    core = Core(commit_interval_s=3600.0)
+    core.spawn(0)
+    core.spawn(1)
+    core.coordinator.inject("commit", Refuse(TOPIC_DENIED, [tp(1)]))
+    refused = core.factory.submit("g", {tp(0): 5, tp(1): 7}, sync=True, timeout=5)
+    assert core.holds(0) == at(5)
+    assert list(refused) == [tp(1)]
+    assert refused[tp(1)].code == "TOPIC_AUTHORIZATION_FAILED"

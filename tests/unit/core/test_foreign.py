@@ -1,4 +1,4 @@
-"""What becomes of a committed offset that somebody else has changed, by policy."""
+"""A committed offset that somebody else has changed is reported and followed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,11 @@ if TYPE_CHECKING:
     from offsetmgr.manager import ManagerHandle
 
 VERIFY_S = 60.0
-POLICIES = ["follow", "overwrite", "pause"]
 
 
-def begun(policy: str = "follow", **settings: Any) -> tuple[Core, ManagerHandle]:
+def begun(**settings: Any) -> tuple[Core, ManagerHandle]:
     """A manager that has committed 13."""
-    core = Core(
-        on_external_change=policy, verify_interval_s=VERIFY_S, recommit_interval_s=0, **settings
-    )
+    core = Core(verify_interval_s=VERIFY_S, recommit_interval_s=0, **settings)
     handle = core.spawn()
     handle.submit(13)
     core.advance(2.0)
@@ -40,10 +37,9 @@ def notices(core: Core) -> list[OffsetNoticeError]:
     return [e for _, e in core.listener.failures if isinstance(e, OffsetNoticeError)]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_it_is_told_once_with_what_was_and_what_is_and_what_to_do(policy: str) -> None:
+def test_it_is_told_once_with_what_was_and_what_is_and_what_to_do() -> None:
     """To the manager's user and to the observer (metrics, events, log), as data and in words."""
-    core, handle = begun(policy)
+    core, handle = begun()
     core.put(at(40))
     core.advance(VERIFY_S + 2.0)
     error = handle.errors().get(timeout=0)
@@ -132,74 +128,15 @@ def test_follow_does_not_bring_back_what_was_deleted() -> None:
     assert core.holds() == at(14)
 
 
-@pytest.mark.parametrize("theirs", [7, 40, None])
-def test_overwrite_commits_ours_again(theirs: int | None) -> None:
-    """At the first look, whatever theirs was."""
-    core, handle = begun("overwrite")
-    if theirs is None:
-        core.broker.forget("g")
-    else:
-        core.put(at(theirs))
-    core.advance(VERIFY_S + 2.0)
-    assert core.holds() == at(13)
-    assert handle.status().committed == at(13)
-    assert len(notices(core)) == 1
-
-
-def test_pause_commits_nothing_until_a_rewind() -> None:
-    """Each submit is taken, kept dirty and answered with what to do; a rewind ends it."""
-    core, handle = begun("pause")
-    core.put(at(7))
-    core.advance(VERIFY_S)
-    handle.submit(14)
-    core.advance(5.0)
-    assert core.holds() == at(7)
-    assert handle.status().dirty
-    (result,) = core.flush([handle], 10.0)
-    assert result.uncommitted == at(14)
-    assert result.error is not None
-    assert result.error.code == "COMMITS_PAUSED"
-    assert "rewind()" in str(result.error)
-    core.advance(10 * VERIFY_S)
-    assert core.holds() == at(7)
-    handle.rewind(9)
-    core.advance(2.0)
-    assert core.holds() == at(9)
-    handle.submit(10)
-    core.advance(2.0)
-    assert core.holds() == at(10)
-
-
-def test_pause_outlives_a_restart_and_ends_with_the_manager() -> None:
-    """A crash is no decision of anybody's; a new manager begins with theirs."""
-    core, handle = begun("pause")
-    core.put(at(7))
-    core.advance(VERIFY_S)
-    core.committer().tell(None)
-    core.advance(2.0)
-    handle.submit(14)
-    core.advance(5.0)
-    assert core.holds() == at(7)
-    stopped = core.stop(handle, 5.0)
-    core.advance(6.0)
-    assert stopped.get(timeout=0)[handle.key].uncommitted == at(14)
-    again = core.spawn()
-    assert again.initial_offset(timeout=0) == at(7)
-    again.submit(8)
-    core.advance(2.0)
-    assert core.holds() == at(8)
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_its_peers_go_on(policy: str) -> None:
-    """Whatever is decided of one partition, the others of its group are committed on time."""
-    core, handle = begun(policy)
+def test_its_peers_go_on() -> None:
+    """The others of the group are committed on time."""
+    core, handle = begun()
     peer = core.spawn(1)
     core.put(at(40))
     core.advance(VERIFY_S)
     for offset in (5, 6, 7):
         peer.submit(offset)
-        if offset == 6 and policy == "pause":
+        if offset == 6:
             handle.submit(50)
         core.advance(1.1)
         assert core.holds(1) == at(offset)
@@ -285,23 +222,9 @@ def test_what_waits_above_theirs_is_still_the_floor() -> None:
     assert core.holds() == at(14)
 
 
-def test_overwrite_looks_no_more_often_while_it_cannot_commit() -> None:
-    """A keep-alive that found theirs is not taken again and again until ours is committed."""
-    core = Core(on_external_change="overwrite", recommit_interval_s=60.0, verify_interval_s=0)
-    core.spawn().submit(13)
-    core.advance(2.0)
-    core.put(at(7))
-    core.coordinator.inject("commit", *[Refuse(LOADING)] * 10)
-    core.advance(62.0)
-    assert len(notices(core)) == 1
-    core.advance(300.0)
-    assert core.holds() == at(13)
-
-
-@pytest.mark.parametrize("policy", ["follow", "pause"])
-def test_a_lost_commit_of_ours_does_not_undo_theirs(policy: str) -> None:
+def test_a_lost_commit_of_ours_does_not_undo_theirs() -> None:
     """It was sent before they committed and lands after that: theirs is put back."""
-    core, handle = begun(policy)
+    core, handle = begun()
     core.coordinator.inject("commit", Unknown(7, lands_after_s=VERIFY_S + 20.0))
     handle.submit(14)
     core.advance(5.0)
@@ -321,18 +244,6 @@ def test_a_lost_commit_of_ours_does_not_undo_theirs(policy: str) -> None:
     handle.rewind(16)
     core.advance(2.0)
     assert core.holds() == at(16)
-
-
-def test_a_rewind_to_theirs_ends_a_pause() -> None:
-    """Though there is nothing to commit."""
-    core, handle = begun("pause")
-    core.put(at(7))
-    core.advance(VERIFY_S)
-    handle.rewind(7)
-    core.advance(2.0)
-    handle.submit(8)
-    core.advance(2.0)
-    assert core.holds() == at(8)
 
 
 def test_theirs_kept_from_expiring_leaves_dirty_what_waits() -> None:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsetmgr.errors import OffsetRegressionError
-from offsetmgr.manager.slot import SubmitSlot
-from offsetmgr.manager.tray import Tray
+from offsetmgr.manager.submits import GroupSubmits, SubmitBuffer
 from tests.unit.core.core import Core, at
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.manager import ManagerHandle
 
-CODES = (SubmitSlot.put, Tray.touch, Tray._ring, Tray._ring_in)
+CODES = (SubmitBuffer.put, GroupSubmits.queue, GroupSubmits._wake, GroupSubmits._wake_in)
 """What a submit goes through with the lock of its group."""
 
 
@@ -55,7 +54,7 @@ def interrupted_at(step: int, code: CodeType, work: Callable[[], object]) -> boo
 
 
 def is_free(lock: Any) -> bool:
-    """Whether another thread can have it."""
+    """True if another thread can have it."""
     found: list[bool] = []
 
     def take() -> None:
@@ -83,7 +82,7 @@ def test_an_interrupted_submit_holds_up_nobody(code: CodeType) -> None:
     handle = core.spawn()
     core.advance(2.0)
     while interrupted_at(step, code, partial(handle.submit, 10 * step + 1)):
-        assert is_free(handle._slot.tray.lock)
+        assert is_free(handle._submits.group.lock)
         resubmit(handle, 10 * step + 2)
         core.advance(2.0)
         assert core.holds() == at(10 * step + 2)

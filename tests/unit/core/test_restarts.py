@@ -10,8 +10,8 @@ import structlog
 from offsetmgr.coordinator.memory import Refuse, Unknown
 from offsetmgr.errors import OffsetRegressionError
 from offsetmgr.manager.factory_actor import Start
-from offsetmgr.manager.offset_manager import Hurry
-from offsetmgr.manager.ticket import Ticket
+from offsetmgr.manager.group_committer import Expedite
+from offsetmgr.manager.partition_state import Waiter
 from offsetmgr.types import StopResult
 from tests.unit.core.core import GROUP_DENIED, LOADING, POISON, TIMED_OUT, Core, at, tp
 
@@ -99,7 +99,7 @@ def test_a_stop_whose_message_crashed_the_manager_still_holds(core: Core) -> Non
     """The slot remembers that nothing more may come, so the restarted actor ends."""
     handle = core.spawn()
     handle.submit(5)
-    handle._desk.slot.close()
+    handle._state.submits.close()
     core.manager(handle).tell(POISON)
     core.advance(5.0)
     assert core.holds() == at(5)
@@ -308,10 +308,10 @@ def test_a_flush_of_one_that_has_ended_does_not_wait_for_its_successor() -> None
     core.stop(gone, 5.0)
     core.advance(1.0)
     core.spawn(0).submit(5)
-    ticket = Ticket([gone._desk], core.system.clock.now() + 1000.0)
-    assert gone._desk.slot.tray.tell(Hurry([gone._desk], ticket))
+    waiter = Waiter([gone._state], core.system.clock.now() + 1000.0, 1000.0)
+    assert gone._state.submits.group.tell(Expedite([gone._state], waiter))
     core.advance(1.0)
-    assert ticket.future.get(timeout=0) == {gone.key: StopResult(None)}
+    assert waiter.future.get(timeout=0) == {gone.key: StopResult(None)}
 
 
 def test_a_flush_of_what_is_committed_does_not_wait_for_its_keep_alive(core: Core) -> None:
@@ -337,7 +337,7 @@ def test_a_start_that_comes_late_takes_nobodys_name(core: Core, others: tuple[in
     core.advance(5.0)
     assert stopped.done()
     successor = core.spawn()
-    core.factory._ref.tell(Start(gone._desk.slot.tray, {tp(): gone._desk}))
+    core.factory._ref.tell(Start(gone._state.submits.group, {tp(): gone._state}))
     core.advance(1.0)
     successor.submit(5)
     core.advance(5.0)

@@ -74,7 +74,6 @@ GOLDEN = """
   -197 _DESTROY                         permanent group     caller   unknown
   -199 _BAD_MSG                         retriable group     broker   unknown
  32001 OFFSET_CHANGED_EXTERNALLY        permanent partition operator refused
- 32002 COMMITS_PAUSED                   permanent partition operator refused
  32003 OFFSET_OUTSIDE_LOG               permanent partition caller   refused
  32004 TOPIC_RECREATED                  permanent partition operator refused
 """

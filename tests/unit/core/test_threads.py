@@ -90,7 +90,7 @@ def test_eight_threads_on_one_manager(live: Live) -> None:
                 continue  # another thread was faster
 
     together(hammer)
-    assert handle.stop(LIMIT_S) == StopResult(at(SUBMITS * THREADS - 1))
+    assert handle.stop(timeout=LIMIT_S) == StopResult(at(SUBMITS * THREADS - 1))
     assert live.coordinator.broker.committed("g") == {tp(): at(SUBMITS * THREADS - 1)}
     assert seen == sorted(seen)
     assert live.coordinator.most_in_flight("g") == 1
@@ -185,7 +185,7 @@ def test_spawning_and_stopping_the_same_key_over_and_over(live: Live) -> None:
         for step in range(1, 40):
             handle = live.factory.spawn("g", "t", index)
             handle.submit(step)
-            assert handle.stop(LIMIT_S) == StopResult(at(step))
+            assert handle.stop(timeout=LIMIT_S) == StopResult(at(step))
 
     together(churn)
     assert live.coordinator.broker.committed("g") == {tp(p): at(39) for p in range(THREADS)}
@@ -209,7 +209,7 @@ def test_eight_stops_of_one_manager_all_answer(live: Live) -> None:
             accepted[index] = step
             if index == 0 and step == SUBMITS // 4:
                 break
-        answers.append(handle.stop(LIMIT_S))
+        answers.append(handle.stop(timeout=LIMIT_S))
 
     together(work)
     assert answers == [StopResult(at(max(accepted)))] * THREADS
@@ -220,7 +220,7 @@ def test_the_initial_offset_can_be_awaited_by_many(live: Live) -> None:
     live.coordinator.broker.commit_externally("g", {tp(): at(7)})
     handle = live.factory.spawn("g", "t", 0)
     found: list[object] = []
-    together(lambda _: found.append(handle.initial_offset(LIMIT_S)))
+    together(lambda _: found.append(handle.initial_offset(timeout=LIMIT_S)))
     assert found == [at(7)] * THREADS
 
 

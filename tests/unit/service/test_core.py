@@ -6,26 +6,32 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from offsetmgr.errors import OverloadedError
 from offsetmgr.service.core import OffsetService
+from offsetmgr.service.decoder import Flush, Open, Stop, Submit
 from offsetmgr.service.sessions import Caller, Registry
-from offsetmgr.service.validate import Open, Settle, Submit
 from tests.unit.core.core import Core, tp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from offsetmgr.service.core import Answer
-
 LEASE_S = 30.0
 LONG_S = 300.0
-ALL = Settle(None, None, LONG_S)
+ALL = Stop(None, None, LONG_S)
+FLUSH = Flush(None, None, LONG_S)
 
 
 def offsets(*partitions: int, wait: bool = False) -> Submit:
     """An offset for each."""
-    return Submit("g", {tp(each): 5 for each in partitions}, wait=wait, timeout_s=LONG_S)
+    versions = dict.fromkeys(map(tp, partitions))
+    return Submit("g", dict.fromkeys(versions, 5), versions, wait=wait, timeout_s=LONG_S)
+
+
+def managers(*partitions: int) -> Open:
+    """A manager for each."""
+    return Open("g", dict.fromkeys(map(tp, partitions)))
 
 
 class Scene:
@@ -34,7 +40,7 @@ class Scene:
     def __init__(self, managers: int = 100) -> None:
         self.core = Core()
         self.core.coordinator.pause()
-        self.registry: Registry[Answer] = Registry(lease_s=LEASE_S, clients=9, managers=managers)
+        self.registry = Registry(lease_s=LEASE_S, clients=9, managers=managers)
         self.service = OffsetService(self.core.factory, self.registry, self.core.system.clock)
 
     async def begun(self, asked: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -51,29 +57,28 @@ class Scene:
         return self.registry.client_count
 
 
-@pytest.mark.parametrize("sequence", [None, 7])
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda service, me: service.open(me, Open("g", [tp(9)])),
+        lambda service, me: service.open(me, managers(9)),
         lambda service, me: service.submit(me, offsets(0, wait=True)),
-        lambda service, me: service.flush(me, ALL),
+        lambda service, me: service.flush(me, FLUSH),
         lambda service, me: service.stop(me, ALL),
     ],
     ids=["open", "submit", "flush", "stop"],
 )
 def test_a_lease_does_not_lapse_while_a_request_is_under_way(
-    ask: Callable[[OffsetService, Caller], Coroutine[Any, Any, Any]], sequence: int | None
+    ask: Callable[[OffsetService, Caller], Coroutine[Any, Any, Any]],
 ) -> None:
     """A client that waits for its answer is not silent; it has a lease's time from then on."""
 
     async def play() -> None:
         scene, other = Scene(), Caller("other")
-        await scene.service.submit(Caller("me", 0, 1), offsets(0))
+        await scene.service.submit(Caller("me"), offsets(0))
         # What "me" opens is on its way out: whoever asks for it has to wait for that.
         await scene.service.submit(other, offsets(9))
         leaving = await scene.begun(scene.service.stop(other, ALL))
-        waiting = await scene.begun(ask(scene.service, Caller("me", 0, sequence)))
+        waiting = await scene.begun(ask(scene.service, Caller("me")))
         assert scene.pass_time(4 * LEASE_S) == 2
         scene.core.coordinator.resume()
         scene.core.advance(LEASE_S)
@@ -105,7 +110,7 @@ def test_a_request_that_fails_is_over() -> None:
     async def play() -> None:
         scene = Scene(managers=0)
         with pytest.raises(OverloadedError):
-            await scene.service.open(Caller("me"), Open("g", [tp(0)]))
+            await scene.service.open(Caller("me"), managers(0))
         assert scene.pass_time(LEASE_S + 1) == 0
 
     asyncio.run(play())
@@ -119,11 +124,11 @@ def test_managers_on_their_way_out_count() -> None:
         await scene.service.submit(me, offsets(0, 1))
         stop = await scene.begun(scene.service.stop(me, ALL))
         with pytest.raises(OverloadedError, match=r"limits\.managers"):
-            await scene.service.open(me, Open("g", [tp(2)]))
+            await scene.service.open(me, managers(2))
         scene.core.coordinator.resume()
         scene.core.advance(1)
         await stop
-        answer = await scene.service.open(me, Open("g", [tp(2), tp(3)]))
+        answer = await scene.service.open(me, managers(2, 3))
         assert [each.error for each in answer.managers] == [None, None]
 
     asyncio.run(play())
@@ -137,8 +142,46 @@ def test_managers_of_a_lapsed_client_count_until_they_have_stopped() -> None:
         await scene.service.submit(Caller("dead"), offsets(0))
         assert scene.pass_time(LEASE_S + 1) == 0
         with pytest.raises(OverloadedError):
-            await scene.service.open(heir, Open("g", [tp(1)]))
+            await scene.service.open(heir, managers(1))
         scene.core.advance(LEASE_S)
-        await scene.service.open(heir, Open("g", [tp(1)]))
+        await scene.service.open(heir, managers(1))
+
+    asyncio.run(play())
+
+
+def test_a_client_that_gave_all_back_goes_without_a_warning() -> None:
+    """It was closed; only what lapses with managers is news for an operator."""
+
+    async def play() -> list[tuple[str, str]]:
+        scene, closed = Scene(), Caller("closed")
+        await scene.service.submit(closed, offsets(0))
+        stop = await scene.begun(scene.service.stop(closed, ALL))
+        scene.core.coordinator.resume()
+        scene.core.advance(1)
+        await stop
+        await scene.service.submit(Caller("killed"), offsets(1))
+        with capture_logs() as told:
+            assert scene.pass_time(LEASE_S + 1) == 0
+        return [(each["client"], each["log_level"]) for each in told if "client" in each]
+
+    assert asyncio.run(play()) == [("closed", "debug"), ("killed", "warning")]
+
+
+def test_a_refusal_says_when_the_lease_of_the_owner_ends() -> None:
+    """Counted from when the owner was heard last; whole while it waits for an answer."""
+
+    async def play() -> None:
+        scene, owner, heir = Scene(), Caller("owner"), Caller("heir")
+        await scene.service.submit(owner, offsets(0))
+        scene.core.advance(10)
+        (left,) = (await scene.service.open(heir, managers(0))).managers
+        assert left.error is not None
+        assert (left.error.owner, left.error.lease_left_s) == ("owner", LEASE_S - 10)
+        flush = await scene.begun(scene.service.flush(owner, FLUSH))
+        scene.core.advance(20)
+        (left,) = (await scene.service.open(heir, managers(0))).managers
+        assert left.error is not None
+        assert left.error.lease_left_s == LEASE_S
+        flush.cancel()
 
     asyncio.run(play())

@@ -7,18 +7,21 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
-from actors.testing import SimSystem
+from actors.testing import ManualClock, SimSystem
 from offsetmgr.coordinator.memory import MemoryCoordinator
-from offsetmgr.errors import OffsetCommitError, OverloadedError, error_info
+from offsetmgr.errors import OffsetCommitError, OffsetFetchError, OverloadedError, error_info
 from offsetmgr.manager import Factory
+from offsetmgr.seldom import INTERVAL_S
 from offsetmgr.service.events import (
-    BATCH,
     FAILURES_KEPT,
     NEWS_KEPT,
     EventHub,
+    Reporter,
     Subscription,
 )
+from offsetmgr.service.metrics import Metrics
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 
 if TYPE_CHECKING:
@@ -27,8 +30,6 @@ if TYPE_CHECKING:
 FIRST = 1_000
 A, B = ManagerKey("g", "t", 0), ManagerKey("h", "t", 0)
 OWNER = {A: "a", B: "b"}
-LOST = b'event: dropped\ndata: {"count":%d,"group":"g","topic":"t","partition":0}\n\n'
-"""So many of A's failures were not told."""
 
 
 class Owners:
@@ -87,9 +88,9 @@ def test_a_slow_reader_gets_the_newest_commit_alone(hub: EventHub) -> None:
         for offset in range(10_000):
             hub.committed(A, OffsetAndMetadata(offset))
         await deliver()
-        (event,) = reader.take()
+        (event,) = hub.take(reader)
         assert b'"offset":9999' in event
-        assert reader.take() == []
+        assert hub.take(reader) == []
 
     run(test())
 
@@ -104,73 +105,63 @@ def test_a_reader_gets_its_own_events(hub: EventHub) -> None:
             hub.failed(key, error(key))
             hub.stopped(key)
         await deliver()
-        assert {e.split(b'"group":"')[1][:1] for e in mine.take()} == {b"g"}
-        assert {e.split(b'"group":"')[1][:1] for e in group.take()} == {b"h"}
+        assert {e.split(b'"group":"')[1][:1] for e in hub.take(mine)} == {b"g"}
+        assert {e.split(b'"group":"')[1][:1] for e in hub.take(group)} == {b"h"}
 
     run(test())
 
 
 @pytest.mark.fault(30)
 def test_failures_are_bounded_and_the_loss_is_told(hub: EventHub) -> None:
-    """A reader that stands still loses the oldest, and learns how many."""
-
-    async def test() -> None:
-        reader = hub.subscribe(None, None)
-        for _ in range(2):
-            for _ in range(FAILURES_KEPT):
-                hub.failed(A, error(A))
-            await deliver()
-        assert len(reader.failures) == FAILURES_KEPT
-        events = reader.take()
-        assert events[0] == LOST % FAILURES_KEPT
-        assert events[1].startswith(b"id: %d\nevent: failed\n" % (FIRST + FAILURES_KEPT))
-
-    run(test())
-
-
-def test_failures_lost_before_the_loop_turns_are_told_too(hub: EventHub) -> None:
-    """The place between the threads is bounded as well, and nothing goes uncounted."""
+    """A reader that hangs or was away loses the oldest, and learns how many."""
 
     async def test() -> None:
         reader = hub.subscribe(None, None)
         for _ in range(FAILURES_KEPT + 7):
             hub.failed(A, error(A))
-        await deliver()
-        assert reader.take()[0] == LOST % 7
+        for late in (reader, hub.subscribe(None, None, after=FIRST - 1)):
+            events = hub.take(late)
+            assert events[0] == b'event: dropped\ndata: {"count":7}\n\n'
+            assert events[1].startswith(b"id: %d\nevent: failed\n" % (FIRST + 7))
+            while batch := hub.take(late):
+                events += batch
+            assert len(events) == FAILURES_KEPT + 1
 
     run(test())
 
 
-def test_losses_are_told_to_whom_they_concern(hub: EventHub) -> None:
-    """By manager; a reader of others hears nothing of them."""
-
+def test_a_reader_of_an_earlier_process_gets_all_failures_of_this_one(hub: EventHub) -> None:
     async def test() -> None:
-        mine, theirs = hub.subscribe("a", None), hub.subscribe("b", None)
-        for _ in range(FAILURES_KEPT):
-            hub.failed(A, error(A))
-        hub.failed(B, error(B))
-        hub.failed(B, error(B))
-        await deliver()
-        assert mine.take()[0] == LOST % 2
-        assert names(theirs.take()) == ["failed", "failed"]
+        hub.failed(A, error(A))
+        assert names(hub.take(hub.subscribe(None, None, after=7))) == ["failed"]
+        from_the_future = hub.subscribe(None, None, after=FIRST + 1_000)
+        assert hub.take(from_the_future) == []
+        hub.failed(A, error(A))
+        assert names(hub.take(from_the_future)) == ["failed"]
 
     run(test())
 
 
-def test_the_names_of_the_lost_are_bounded(hub: EventHub) -> None:
-    """Of more managers than are remembered the rest is counted without a name."""
-
-    async def test() -> None:
-        reader = hub.subscribe(None, None)
-        for number in range(FAILURES_KEPT + 5):
-            reader.lose(ManagerKey("g", "t", number))
-        told = []
-        while events := reader.take():
-            told += events
-        assert len(told) == FAILURES_KEPT + 1
-        assert told[-1] == b'event: dropped\ndata: {"count":5}\n\n'
-
-    run(test())
+def test_a_failure_is_logged_at_once_and_repetitions_are_counted(factory: Factory) -> None:
+    """By group and code: a thousand partitions that fail at every retry are one line."""
+    clock = ManualClock()
+    hub = EventHub(lambda: factory, Owners, streams=2, first_number=FIRST)
+    reporter = Reporter(Metrics("default", "1"), hub, clock)
+    with capture_logs() as logs:
+        for number in range(1_000):
+            key = ManagerKey("g", "t", number)
+            reporter.failed(key, error(key))
+        reporter.failed(B, error(B))
+        reporter.failed(B, OffsetFetchError(*B, None, error_info(14), ""))
+        clock.advance(INTERVAL_S)
+        reporter.failed(A, error(A))
+    assert [(each["event"], each["group"], each["not_shown_before"]) for each in logs] == [
+        ("commit_failed", "g", 0),
+        ("commit_failed", "h", 0),
+        ("fetch_failed", "h", 0),
+        ("commit_failed", "g", 999),
+    ]
+    assert "live members" in logs[0]["error"]
 
 
 def test_a_reader_may_begin_where_it_first_heard_of_the_service(hub: EventHub) -> None:
@@ -180,7 +171,7 @@ def test_a_reader_may_begin_where_it_first_heard_of_the_service(hub: EventHub) -
         hub.failed(A, error(A))
         newest = hub.newest
         hub.failed(A, error(A))
-        (event,) = hub.subscribe(None, None, after=newest).take()
+        (event,) = hub.take(hub.subscribe(None, None, after=newest))
         assert event.startswith(b"id: %d\n" % (newest + 1))
 
     run(test())
@@ -192,25 +183,10 @@ def test_a_reader_that_comes_back_gets_what_it_missed(hub: EventHub) -> None:
     async def test() -> None:
         for _ in range(3):
             hub.failed(A, error(A))
-        assert hub.subscribe(None, None).take() == []
+        assert hub.take(hub.subscribe(None, None)) == []
         back = hub.subscribe(None, None, after=FIRST)
-        ids = [e.split(b"\n")[0] for e in back.take()]
+        ids = [e.split(b"\n")[0] for e in hub.take(back)]
         assert ids == [b"id: %d" % (FIRST + 1), b"id: %d" % (FIRST + 2)]
-
-    run(test())
-
-
-def test_a_reader_that_was_away_too_long_learns_of_the_gap(hub: EventHub) -> None:
-    """What has left the bounded memory is counted."""
-
-    async def test() -> None:
-        for _ in range(FAILURES_KEPT + 10):
-            hub.failed(A, error(A))
-        back = hub.subscribe(None, None, after=FIRST + 4)
-        assert back.take()[0] == b'event: dropped\ndata: {"count":5}\n\n'
-        earlier_service = hub.subscribe(None, None, after=7)
-        assert len(earlier_service.failures) == FAILURES_KEPT
-        assert earlier_service.take()[0].startswith(b"id: ")
 
     run(test())
 
@@ -224,11 +200,11 @@ def test_a_stop_after_a_commit_keeps_the_commit(hub: EventHub) -> None:
         await deliver()
         hub.stopped(A)
         await deliver()
-        assert names(reader.take()) == ["committed", "stopped"]
+        assert names(hub.take(reader)) == ["committed", "stopped"]
         hub.stopped(A)
         hub.committed(A, OffsetAndMetadata(6))
         await deliver()
-        assert names(reader.take()) == ["committed"]
+        assert names(hub.take(reader)) == ["committed"]
 
     run(test())
 
@@ -274,28 +250,6 @@ def test_news_of_live_managers_are_no_reason_to_send_a_reader_away(
         hub.stopped(ManagerKey("g", "gone", 3))
         await deliver()
         assert reader.closed
-
-    run(test())
-
-
-def test_a_failure_on_its_way_is_told_once_to_a_reader_that_comes(hub: EventHub) -> None:
-    """It is among what is kept already; who asks for nothing old does not hear of it at all."""
-
-    async def test() -> None:
-        first = hub.subscribe(None, None)
-        for _ in range(FAILURES_KEPT + 2):
-            hub.failed(A, error(A))
-        back = hub.subscribe(None, None, after=FIRST + 1)
-        await deliver()
-        assert [each.number for each in back.failures] == [*range(FIRST + 2, FIRST + 1_002)]
-        assert names(back.take())[0] == "failed"
-        assert first.take()[0] == LOST % 2
-        assert len(first.failures) + BATCH - 1 == FAILURES_KEPT
-        hub.unsubscribe(first)
-        hub.failed(A, error(A))
-        plain = hub.subscribe(None, None)
-        await deliver()
-        assert plain.take() == []
 
     run(test())
 
@@ -355,7 +309,7 @@ def test_a_stream_never_goes_back_at_its_start() -> None:
         stream = hub.stream(reader)
         seen = [await anext(stream), await anext(stream)]
         await deliver()
-        seen += reader.take()
+        seen += hub.take(reader)
         offsets = [int(each) for each in re.findall(rb'"offset":(\d+)', b"".join(seen))]
         assert offsets == sorted(offsets)
         assert offsets

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from offsetmgr.errors import ClientFencedError, OverloadedError
 from offsetmgr.service import sessions
-from offsetmgr.service.sessions import ANSWERS_KEPT, Answers, Caller, Registry
+from offsetmgr.service.sessions import NEVER, Caller, Registry
 from offsetmgr.types import ManagerKey, TopicPartition
 
 LEASE_S = 30.0
@@ -16,7 +16,7 @@ GROUP = "orders-etl"
 PLACES = [TopicPartition("orders", number) for number in range(4)]
 
 
-def registry_of(clients: int = 10, managers: int = 100) -> Registry[str]:
+def registry_of(clients: int = 10, managers: int = 100) -> Registry:
     """An empty registry."""
     return Registry(lease_s=LEASE_S, clients=clients, managers=managers)
 
@@ -29,9 +29,9 @@ def key(place: TopicPartition) -> ManagerKey:
 class Owned:
     """What the model knows of one manager."""
 
-    def __init__(self, client: str, sequence: int) -> None:
+    def __init__(self, client: str, version: int) -> None:
         self.client = client
-        self.sequence = sequence
+        self.version = version
 
 
 class RegistryMachine(RuleBasedStateMachine):
@@ -39,8 +39,7 @@ class RegistryMachine(RuleBasedStateMachine):
 
     names = st.sampled_from(["a", "b"])
     incarnations = st.integers(0, 3)
-    sequences = st.integers(0, 6)
-    places = st.lists(st.sampled_from(PLACES), min_size=1, unique=True)
+    versions = st.dictionaries(st.sampled_from(PLACES), st.integers(0, 6), min_size=1)
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,10 +48,10 @@ class RegistryMachine(RuleBasedStateMachine):
         self.newest: dict[str, int] = {}
         self.renewed: dict[str, float] = {}
         self.owned: dict[TopicPartition, Owned] = {}
-        self.released: dict[tuple[str, TopicPartition], int] = {}
-        self.under_way: list[tuple[sessions.Client[str], Caller]] = []
+        self.stopped: dict[tuple[str, TopicPartition], int] = {}
+        self.under_way: list[tuple[sessions.Client, Caller]] = []
 
-    def enter(self, caller: Caller) -> sessions.Client[str] | None:
+    def enter(self, caller: Caller) -> sessions.Client | None:
         """Enter both; None where the caller is fenced, which the model foresees."""
         fenced = caller.incarnation < self.newest.get(caller.name, 0)
         try:
@@ -62,63 +61,60 @@ class RegistryMachine(RuleBasedStateMachine):
             return None
         assert not fenced
         if caller.incarnation > self.newest.get(caller.name, 0) or caller.name not in self.renewed:
-            self.forget_sequences(caller.name)
+            self.forget_versions(caller.name)
         self.newest[caller.name] = caller.incarnation
         self.renewed[caller.name] = self.now
         return client
 
-    def forget_sequences(self, name: str) -> None:
+    def forget_versions(self, name: str) -> None:
         """A newer incarnation counts from the start."""
         for owned in self.owned.values():
             if owned.client == name:
-                owned.sequence = -1
-        self.released = {k: v for k, v in self.released.items() if k[0] != name}
+                owned.version = NEVER
+        self.stopped = {k: v for k, v in self.stopped.items() if k[0] != name}
 
-    @rule(name=names, incarnation=incarnations, sequence=sequences, places=places)
-    def submit(
-        self, name: str, incarnation: int, sequence: int, places: list[TopicPartition]
-    ) -> None:
+    @rule(name=names, incarnation=incarnations, versions=versions)
+    def submit(self, name: str, incarnation: int, versions: dict[TopicPartition, int]) -> None:
         """Free ones become the client's, late ones are told apart, others' are named."""
-        client = self.enter(Caller(name, incarnation, sequence))
+        client = self.enter(Caller(name, incarnation))
         if client is None:
             return
-        if self.registry.touch_known(client, GROUP, places, sequence):
-            for place in places:
-                known = self.owned[place]
-                assert (known.client, known.sequence <= sequence) == (name, True)
-                known.sequence = sequence
-            return
-        sorting = self.registry.sort(client, GROUP, places, sequence)
-        for place in places:
-            owned = self.owned.get(place)
-            if owned is None:
-                late = self.released.get((name, place), -1) > sequence
-                assert place in (sorting.late if late else sorting.new)
-            elif owned.client != name:
-                assert sorting.foreign[place] == owned.client
-            else:
-                late = owned.sequence > sequence
-                assert place in (sorting.late if late else sorting.mine)
-        taken = [*sorting.new, *sorting.mine]
-        self.registry.touch(client, GROUP, taken, sequence)
-        for place in taken:
-            self.owned[place] = Owned(name, sequence)
-            self.released.pop((name, place), None)
-
-    @rule(name=names, incarnation=incarnations, sequence=sequences, places=places)
-    def release(
-        self, name: str, incarnation: int, sequence: int, places: list[TopicPartition]
-    ) -> None:
-        """What a client gives back is nobody's, and nobody else's is touched."""
-        client = self.enter(Caller(name, incarnation, sequence))
-        if client is None:
-            return
-        self.registry.release(client, [key(place) for place in places], sequence)
-        for place in places:
+        sorting = self.registry.sort(client, GROUP, versions)
+        for place, version in versions.items():
             owned = self.owned.get(place)
             if owned is not None and owned.client == name:
-                del self.owned[place]
-                self.released[name, place] = sequence
+                assert place in (sorting.mine if owned.version < version else sorting.late)
+            elif self.stopped.get((name, place), NEVER) >= version:
+                assert place in sorting.stopped
+            elif owned is not None:
+                assert sorting.foreign[place] == owned.client
+            else:
+                assert place in sorting.new
+        newer = sorting.mine == list(versions)
+        assert self.registry.are_newer(client, GROUP, versions) == newer
+        taken = {place: versions[place] for place in (*sorting.new, *sorting.mine)}
+        self.registry.own(client, GROUP, taken)
+        for place, version in taken.items():
+            self.owned[place] = Owned(name, version)
+            self.stopped.pop((name, place), None)
+
+    @rule(name=names, incarnation=incarnations, versions=versions)
+    def stop(self, name: str, incarnation: int, versions: dict[TopicPartition, int]) -> None:
+        """What a client stops is nobody's; what it touched since, and others', stays."""
+        client = self.enter(Caller(name, incarnation))
+        if client is None:
+            return
+        version = min(versions.values())
+        stopped = self.registry.stop(client, map(key, versions), version)
+        for place in versions:
+            owned = self.owned.get(place)
+            mine = owned is not None and owned.client == name
+            goes_on = owned is not None and mine and owned.version > version
+            assert (key(place) in stopped) == (mine and not goes_on)
+            if not goes_on:
+                self.stopped[name, place] = max(version, self.stopped.get((name, place), NEVER))
+                if mine:
+                    del self.owned[place]
 
     @rule(name=names, incarnation=incarnations)
     def begin(self, name: str, incarnation: int) -> None:
@@ -139,7 +135,7 @@ class RegistryMachine(RuleBasedStateMachine):
             self.renewed[caller.name] = self.now
 
     def is_heard(self, name: str) -> bool:
-        """Whether the newest incarnation of that name waits for an answer."""
+        """True if the newest incarnation of that name waits for an answer."""
         callers = [caller for _, caller in self.under_way]
         return Caller(name, self.newest[name]) in callers
 
@@ -181,25 +177,14 @@ TestRegistry = RegistryMachine.TestCase
 def test_a_newer_incarnation_takes_over_and_the_older_is_fenced() -> None:
     """A restarted driver gets its managers at once, and what it replaced can do nothing more."""
     registry = registry_of()
-    old = registry.enter(Caller("etl", 1, 50), 0.0)
-    registry.touch(old, GROUP, PLACES, 50)
-    new = registry.enter(Caller("etl", 2, 0), 1.0)
-    assert registry.sort(new, GROUP, PLACES, 0).mine == PLACES
+    old = registry.enter(Caller("etl", 1), 0.0)
+    registry.own(old, GROUP, dict.fromkeys(PLACES, 50))
+    new = registry.enter(Caller("etl", 2), 1.0)
+    assert registry.sort(new, GROUP, dict.fromkeys(PLACES, 0)).mine == PLACES
     with pytest.raises(ClientFencedError, match="newer incarnation \\(2\\)"):
-        registry.enter(Caller("etl", 1, 51), 2.0)
+        registry.enter(Caller("etl", 1), 2.0)
     with pytest.raises(ClientFencedError):
         registry.renew(Caller("etl", 1), 2.0)
-
-
-def test_what_a_client_holds_is_touched_in_one_go() -> None:
-    """The steady state: the newest request for partitions that are all the client's own."""
-    registry = registry_of()
-    client = registry.enter(Caller("etl", 0, 1), 0.0)
-    registry.touch(client, GROUP, PLACES[:2], 1)
-    registry.enter(Caller("etl", 0, 2), 0.0)
-    assert not registry.touch_known(client, GROUP, PLACES, 2)
-    assert registry.touch_known(client, GROUP, PLACES[:2], 2)
-    assert registry.sort(client, GROUP, PLACES[:2], 1).late == PLACES[:2]
 
 
 @pytest.mark.fault(8)
@@ -247,15 +232,6 @@ def test_a_request_of_the_one_before_keeps_no_lease() -> None:
     assert registry.lapse(11 * LEASE_S + 1) == [("etl", [])]
 
 
-def test_without_a_sequence_a_request_is_the_newest() -> None:
-    """Curl needs no sequence; what it sends stands above what was sent before."""
-    registry = registry_of()
-    client = registry.enter(Caller("etl", 0, 7), 0.0)
-    registry.touch(client, GROUP, PLACES, 7)
-    client = registry.enter(Caller("etl"), 1.0)
-    assert registry.sort(client, GROUP, PLACES, client.highest).mine == PLACES
-
-
 def test_too_many_clients_are_refused() -> None:
     """The limit is named, and those that are there stay."""
     registry = registry_of(clients=1)
@@ -273,24 +249,6 @@ def test_too_many_managers_are_refused() -> None:
         registry.check_room(3, 0)
     with pytest.raises(OverloadedError, match="wait until the 1 that are being stopped"):
         registry.check_room(2, 1)
-
-
-def test_answers_are_bounded_by_number() -> None:
-    """The newest answers are kept, whatever order they come in."""
-    answers: Answers[str] = Answers()
-    for sequence in [*range(0, 40, 2), *range(1, 40, 2)]:
-        answers.put(sequence, f"answer {sequence}")
-    assert len(answers) == ANSWERS_KEPT
-    assert answers.get(39) == "answer 39"
-    assert answers.get(39 - ANSWERS_KEPT) is None
-
-
-def test_answers_are_bounded_by_weight() -> None:
-    """Heavy answers push older ones out, never the newest itself."""
-    answers: Answers[str] = Answers()
-    for sequence in range(4):
-        answers.put(sequence, "heavy", sessions.ANSWER_ENTRIES_KEPT)
-    assert [each for each in range(4) if answers.get(each)] == [2, 3]
 
 
 def test_fences_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

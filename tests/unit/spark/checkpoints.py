@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from offsetmgr.spark.checkpoint import LocalFiles
+from offsetmgr.spark.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 HEAD = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1700000000000,"conf":{}}'
 
 
-class Checkpoint:
+class WrittenCheckpoint:
     """A checkpoint's files, as tests write them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.files = LocalFiles(str(root))
+        self.files = Checkpoint(str(root))
         self.write("metadata", '{"id":"7d3d4a8e-5b1f-4a0e-9a70-0c5d6b0a3f11"}')
 
     def write(self, name: str, text: str) -> None:

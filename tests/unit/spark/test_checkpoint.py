@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.spark.checkpoint import LocalFiles, last_finished, ranges_of
+from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.types import TopicPartition
-from tests.unit.spark.checkpoints import Checkpoint, orders
+from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 @pytest.fixture
-def checkpoint(tmp_path: Path) -> Checkpoint:
+def checkpoint(tmp_path: Path) -> WrittenCheckpoint:
     """A checkpoint without a batch."""
-    return Checkpoint(tmp_path)
+    return WrittenCheckpoint(tmp_path)
 
 
 def where(number: int) -> TopicPartition:
@@ -26,85 +26,85 @@ def where(number: int) -> TopicPartition:
     return TopicPartition("orders", number)
 
 
-def test_the_last_finished_batch_counts(checkpoint: Checkpoint) -> None:
+def test_the_last_finished_batch_counts(checkpoint: WrittenCheckpoint) -> None:
     """By number and not by name; one that is begun alone does not, nor Spark's own other files."""
     for number in range(11):
         checkpoint.batch(number, orders(number, 2 * number))
     checkpoint.batch(11, orders(99, 99), finished=False)
     checkpoint.write("commits/.10.crc", "x")
     checkpoint.write("commits/12.tmp", "x")
-    assert last_finished(checkpoint.files) == (10, {where(0): 10, where(1): 20})
+    assert checkpoint.files.last_finished() == (10, {where(0): 10, where(1): 20})
 
 
-def test_without_a_finished_batch_there_is_nothing(checkpoint: Checkpoint) -> None:
+def test_without_a_finished_batch_there_is_nothing(checkpoint: WrittenCheckpoint) -> None:
     """A query that was just started has read nothing."""
-    assert last_finished(checkpoint.files) is None
+    assert checkpoint.files.last_finished() is None
     checkpoint.batch(0, orders(5), finished=False)
-    assert last_finished(checkpoint.files) is None
+    assert checkpoint.files.last_finished() is None
 
 
-def test_the_lower_of_two_sources_counts(checkpoint: Checkpoint) -> None:
+def test_the_lower_of_two_sources_counts(checkpoint: WrittenCheckpoint) -> None:
     """Sources of other kinds, and those without a position, are passed over."""
     checkpoint.batch(0, "17", orders(5, 6), "-", '{"logOffset":3}', orders(4, 7))
-    assert last_finished(checkpoint.files) == (0, {where(0): 4, where(1): 6})
+    assert checkpoint.files.last_finished() == (0, {where(0): 4, where(1): 6})
 
 
-def test_a_batch_reads_from_the_end_of_the_one_before(checkpoint: Checkpoint) -> None:
+def test_a_batch_reads_from_the_end_of_the_one_before(checkpoint: WrittenCheckpoint) -> None:
     """The first from where the source began; a partition that came since from its beginning."""
     checkpoint.began(1, orders(3, 0))
     checkpoint.batch(0, "17", orders(5, 6))
     checkpoint.batch(1, "18", orders(9, 6, 2), finished=False)
-    assert ranges_of(checkpoint.files, 0) == {where(0): (3, 5), where(1): (0, 6)}
-    assert ranges_of(checkpoint.files, 1) == {
+    assert checkpoint.files.ranges(0) == {where(0): (3, 5), where(1): (0, 6)}
+    assert checkpoint.files.ranges(1) == {
         where(0): (5, 9),
         where(1): (6, 6),
         where(2): (0, 2),
     }
 
 
-def test_a_source_that_begins_late_has_its_own_start(checkpoint: Checkpoint) -> None:
+def test_a_source_that_begins_late_has_its_own_start(checkpoint: WrittenCheckpoint) -> None:
     """One that had no position in the batch before."""
     checkpoint.began(0, orders(40))
     checkpoint.batch(0, "-")
     checkpoint.batch(1, orders(44))
-    assert ranges_of(checkpoint.files, 1) == {where(0): (40, 44)}
+    assert checkpoint.files.ranges(1) == {where(0): (40, 44)}
 
 
-def test_what_two_sources_read_is_one_range(checkpoint: Checkpoint) -> None:
+def test_what_two_sources_read_is_one_range(checkpoint: WrittenCheckpoint) -> None:
     """From the lower start to the higher end."""
     checkpoint.batch(0, orders(10), orders(20))
     checkpoint.batch(1, orders(12), orders(21))
-    assert ranges_of(checkpoint.files, 1) == {where(0): (10, 21)}
+    assert checkpoint.files.ranges(1) == {where(0): (10, 21)}
 
 
 def test_no_checkpoint(tmp_path: Path) -> None:
     """A folder that is none is told as such, before a group is put back to nothing."""
     with pytest.raises(InvalidValueError, match="no file named metadata"):
-        last_finished(LocalFiles(str(tmp_path / "absent")))
+        Checkpoint(str(tmp_path / "absent")).last_finished()
 
 
-def test_another_version(checkpoint: Checkpoint) -> None:
+def test_another_version(checkpoint: WrittenCheckpoint) -> None:
     """What a later Spark may write is refused, not guessed at."""
     checkpoint.batch(0, orders(1))
     checkpoint.write("offsets/0", "v2\n{}\n{}")
     with pytest.raises(InvalidValueError, match="'v2'"):
-        last_finished(checkpoint.files)
+        checkpoint.files.last_finished()
 
 
-def test_a_batch_that_is_not_there(checkpoint: Checkpoint) -> None:
+def test_a_batch_that_is_not_there(checkpoint: WrittenCheckpoint) -> None:
     """A checkpoint of another query is told by the file that it lacks."""
     with pytest.raises(InvalidValueError, match="offsets/7"):
-        ranges_of(checkpoint.files, 7)
+        checkpoint.files.ranges(7)
 
 
 @pytest.mark.parametrize("url", ["file://{}", "file:{}"])
-def test_a_file_url(checkpoint: Checkpoint, tmp_path: Path, url: str) -> None:
+def test_a_file_url(checkpoint: WrittenCheckpoint, tmp_path: Path, url: str) -> None:
     """Spark's own spelling of a path on this machine."""
     checkpoint.batch(0, orders(1))
-    assert last_finished(LocalFiles(url.format(tmp_path))) == (0, {where(0): 1})
+    assert Checkpoint(url.format(tmp_path)).last_finished() == (0, {where(0): 1})
 
 
 def test_a_checkpoint_elsewhere_needs_the_session() -> None:
     """What is not on this machine is refused with what to do instead."""
-    with pytest.raises(InvalidValueError, match="with the session"):
-        LocalFiles("s3a://bucket/checkpoint")
+    with pytest.raises(InvalidValueError, match="spark= with the session"):
+        Checkpoint("s3a://bucket/checkpoint")

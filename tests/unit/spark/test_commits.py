@@ -1,39 +1,161 @@
-"""The arguments of commit_offsets."""
+"""commit_offsets from Spark's events to a group, through the real client and service."""
 
 from __future__ import annotations
 
-from typing import Any
-from unittest import mock
+import logging
+import re
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark import SparkContext
+from pyspark.sql.streaming import StreamingQueryListener
 
+from offsetmgr import spark
 from offsetmgr.client import OffsetClient
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError
-from offsetmgr.spark import commit_offsets
-from offsetmgr.types import ManagerKey
+from offsetmgr.spark import commit_offsets, committer
+from offsetmgr.spark.listener import JsonListener
+from offsetmgr.types import ManagerKey, TopicPartition
+from tests.service.support import WAIT_S, running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from offsetmgr.spark import OffsetCommits
+    from tests.service.support import Running
+
+PLACE = TopicPartition("orders", 0)
+NOWHERE = "http://127.0.0.1:9"
+
+
+def progress(offset: int, query: str = "q", run: str = "r1", **changes: Any) -> dict[str, Any]:
+    """Return a report of a query that reads one partition of its topic."""
+    topic = changes.pop("topic", "orders")
+    source = {"description": f"KafkaV2[Subscribe[{topic}]]", "endOffset": {topic: {"0": offset}}}
+    report = {"id": query, "runId": run, "name": None, "batchId": 0, "sources": [source]}
+    return {**report, "timestamp": "2026-01-01T00:00:00.000Z", **changes}
 
 
 class Session:
-    """As much of a session as is looked at before it is used."""
+    """A session as far as it is used, which is its listener and its queries."""
 
-    streams = None
+    def __init__(self) -> None:
+        self.streams = self
+        self.active: list[object] = []
+        self.listener: Any = None
+        self.addListener = lambda listener: setattr(self, "listener", listener)
+        self.removeListener = lambda _listener: None
+        self.queries: dict[str, Query] = {}
+        self.get = self.queries.get
+
+    def start(self, query: Query) -> None:
+        self.queries[query.id] = query
+        self.listener.onQueryStarted(query)
+
+    def report(self, *args: Any, **changes: Any) -> None:
+        report = progress(*args, **changes)
+        self.listener.onQueryProgress(SimpleNamespace(progress=report))
+
+    def idle(self, query: str) -> None:
+        self.listener.onQueryIdle(SimpleNamespace(id=query, runId="r1"))
+
+    def end(self, query: str = "q", run: str = "r1") -> None:
+        self.listener.onQueryTerminated(SimpleNamespace(id=query, runId=run))
+
+
+class Query(SimpleNamespace):
+    """A query, which is its own start event; ``answer`` says how far it is."""
+
+    def __init__(self, query: str, answer: Callable[[], object]) -> None:
+        super().__init__(id=query, runId="r1", name=None, isActive=True, answer=answer)
+
+    @property
+    def lastProgress(self) -> object:  # noqa: N802 -- Spark's name
+        return self.answer()
+
+
+@pytest.fixture
+def service() -> Iterator[Running]:
+    with running() as here:
+        yield here
+
+
+@pytest.fixture
+def client(service: Running) -> Iterator[OffsetClient]:
+    with OffsetClient(service.address, name="driver") as made:
+        yield made
+
+
+@pytest.fixture
+def session() -> Session:
+    return Session()
+
+
+def attach(session: Session, client: OffsetClient, **options: Any) -> OffsetCommits:
+    """Commit to group etl."""
+    given: Any = session
+    return commit_offsets(given, client, group="etl", **options)
+
+
+@pytest.fixture
+def commits(session: Session, client: OffsetClient) -> Iterator[OffsetCommits]:
+    with attach(session, client) as made:
+        yield made
+
+
+def at(client: OffsetClient) -> int | None:
+    """Return where the group is."""
+    committed = client.committed("etl").get(PLACE)
+    return None if committed is None else committed.offset
+
+
+def managers(service: Running) -> int:
+    with service.http() as http:
+        return len(http.get("/v1/managers").json()["managers"])
+
+
+def eventually(found: Callable[[], object], expected: object) -> None:
+    """Wait until ``found()`` is what is expected."""
+    deadline = time.monotonic() + WAIT_S
+    while (last := found()) != expected:
+        assert time.monotonic() < deadline, f"{last!r} never became {expected!r}"
+        threading.Event().wait(0.01)
+
+
+def test_every_public_name_has_its_sentence() -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
+    for name in spark.__all__:
+        assert re.search(rf"^\| `{name}\b[^|]*` \| \w", guide, re.MULTILINE), name
 
 
 @pytest.mark.parametrize(
     ("field", "changes"),
     [
         ("spark", {"spark": "local[2]"}),
-        ("client", {"client": "http://127.0.0.1:8741"}),
+        ("client", {"client": NOWHERE}),
         ("group", {"group": None}),
+        ("group", {"group": ""}),
         ("group", {"group": "a\nb"}),
         ("groups", {"groups": {"orders": "etl"}}),
+        ("groups", {"group": None, "groups": {}}),
+        ("groups", {"group": None, "groups": ["orders"]}),
+        ("groups topic", {"group": None, "groups": {"no topic": "etl"}}),
+        ("groups['orders']", {"group": None, "groups": {"orders": "a\nb"}}),
         ("query_name", {"query_name": ""}),
         ("query_name", {"query_name": 5}),
+        ("on_error", {"on_error": "print"}),
     ],
 )
 def test_wrong_arguments_are_named(field: str, changes: dict[str, Any]) -> None:
-    """A wrong argument is refused by its name, before anything is attached."""
-    with OffsetClient("http://127.0.0.1:9", name="driver") as client:
+    """Before anything is attached."""
+    with OffsetClient(NOWHERE, name="driver") as client:
         arguments: dict[str, Any] = {"spark": Session(), "client": client, "group": "etl"}
         arguments |= changes
         with pytest.raises(InvalidValueError) as caught:
@@ -41,26 +163,325 @@ def test_wrong_arguments_are_named(field: str, changes: dict[str, Any]) -> None:
     assert caught.value.field == field
 
 
-PROGRESS = {
-    "id": "q1",
-    "runId": "r1",
-    "name": None,
-    "timestamp": "2026-01-01T00:00:00.000Z",
-    "batchId": 3,
-    "sources": [{"description": "KafkaV2[Subscribe[t]]", "endOffset": {"t": {"0": 50}}}],
-}
+def test_going_back_within_a_run_is_refused(
+    session: Session, commits: OffsetCommits, client: OffsetClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A lower offset of the same run is not committed, but counted and logged."""
+    session.report(9)
+    eventually(lambda: at(client), 9)
+    session.report(5, batchId=1)
+    eventually(lambda: commits.counts.lower, 1)
+    assert "etl/orders/0 at 9, not 5" in caplog.text
+    commits.detach()
+    assert at(client) == 9
+
+
+def test_the_newest_report_of_a_run_waits(
+    session: Session, commits: OffsetCommits, client: OffsetClient
+) -> None:
+    """What comes while another query is asked is one snapshot, and a late one replaces no newer."""
+    go_on = threading.Event()
+    session.start(Query("silent", lambda: None if go_on.wait(WAIT_S) else progress(1)))
+    session.idle("silent")
+    for batch in (1, 3, 2):
+        session.report(batch, batchId=batch)
+    go_on.set()
+    commits.detach()
+    assert at(client) == 3
+    assert commits.counts.submitted == 1
+
+
+def test_detach_waits_for_all_that_is_to_come(
+    service: Running, session: Session, commits: OffsetCommits, client: OffsetClient
+) -> None:
+    """A run that has not reported is asked at the end; what it says is committed and released."""
+    asked, go_on = threading.Event(), threading.Event()
+
+    def answer() -> object:
+        asked.set()
+        go_on.wait(WAIT_S)
+        return progress(9)
+
+    session.start(Query("q", answer))
+    with ThreadPoolExecutor() as threads:
+        detached = threads.submit(commits.detach, WAIT_S)
+        assert asked.wait(WAIT_S)
+        assert not detached.done()
+        go_on.set()
+        detached.result()
+    assert at(client) == 9
+    assert managers(service) == 0
+
+
+def test_an_idle_run_is_asked_until_it_answers(
+    session: Session, commits: OffsetCommits, client: OffsetClient
+) -> None:
+    """Whoever cannot be asked any more holds up nobody, and who has answered is left in peace."""
+    answers: list[object] = [progress(9), None]
+    asked: list[str] = []
+
+    def gone() -> object:
+        asked.append("p")
+        raise ConnectionError
+
+    def answer() -> object:
+        asked.append("q")
+        return answers.pop()
+
+    session.start(Query("p", gone))
+    session.start(Query("q", answer))
+    other: Any = Query("other", lambda: progress(1, query="other", topic="payments"))
+    for query in "pqqq":
+        session.idle(query)
+        assert commits.flush(other).uncommitted == {}  # handed over after what came before
+    eventually(lambda: at(client), 9)
+    assert asked.count("p") == 1
+    assert asked.count("q") == 2
+
+
+def test_a_run_that_ends_in_silence_is_asked(
+    service: Running, session: Session, commits: OffsetCommits, client: OffsetClient
+) -> None:
+    """What it says is committed, and its managers are released after that."""
+    session.start(Query("q", lambda: progress(9)))
+    session.end()
+    eventually(lambda: at(client), 9)
+    eventually(lambda: managers(service), 0)
+    assert commits.counts.submitted == 1
+
+
+def test_what_is_flushed_is_not_released_meanwhile(
+    service: Running, session: Session, commits: OffsetCommits, client: OffsetClient
+) -> None:
+    """A flush of an ended query would find nothing that it can speak of."""
+
+    def topics() -> list[str]:
+        with service.http() as http:
+            return [each["topic"] for each in http.get("/v1/managers").json()["managers"]]
+
+    with commits._committer.keeping([ManagerKey("etl", *PLACE)]):
+        session.report(9)
+        session.report(9, query="p", topic="payments")
+        eventually(lambda: len(client.committed("etl")), 2)
+        session.end("q")
+        session.end("p")
+        eventually(topics, ["orders"])
+    eventually(topics, [])
+
+
+def test_a_restarted_query_goes_on(
+    service: Running, session: Session, commits: OffsetCommits, client: OffsetClient
+) -> None:
+    """After its managers were released, the next run of a query has them again."""
+    session.report(9)
+    session.end()
+    eventually(lambda: (at(client), managers(service)), (9, 0))
+    session.report(12, run="r2", batchId=1)
+    eventually(lambda: at(client), 12)
+    assert commits.counts.submitted == 2
+
+
+def test_a_closed_client_is_logged_once(
+    session: Session, commits: OffsetCommits, client: OffsetClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the client takes nothing more, each time is counted."""
+    client.close()
+    for batch in (1, 2):
+        session.report(batch, batchId=batch)
+        eventually(lambda: commits.counts.not_taken, batch)
+    assert len([each for each in caplog.messages if each.startswith("not committed")]) == 1
 
 
 @pytest.mark.parametrize("active", [True, False])
 def test_a_flush_names_what_the_client_did_not_take(*, active: bool) -> None:
     """A client that is closed inside the block, as where the two are nested the wrong way round."""
-    session, query = mock.Mock(), mock.Mock(id="q1", runId="r1", isActive=active)
-    session.streams.active = []
-    query.name, query.lastProgress = None, PROGRESS
-    client = OffsetClient("http://127.0.0.1:9", name="driver")
-    with commit_offsets(session, client, group="etl") as commits:
-        client.close(0.1)
+    query: Any = Query("q", lambda: progress(50))
+    query.isActive = active
+    client = OffsetClient(NOWHERE, name="driver")
+    with attach(Session(), client) as commits:
+        client.close(timeout=0.1)
         result = commits.flush(query, 10.0)
-    left = result.uncommitted[ManagerKey("etl", "t", 0)]
+    left = result.uncommitted[ManagerKey("etl", *PLACE)]
     assert left.offset.offset == 50
     assert isinstance(left.error, ManagerStoppedError)
+
+
+@pytest.mark.parametrize("query", [5, None, "unknown"])
+def test_a_release_of_no_query_is_refused(query: Any, commits: OffsetCommits) -> None:
+    """Whatever is no query, and a name that no query had."""
+    with pytest.raises(InvalidValueError) as caught:
+        commits.release(query)
+    assert (caught.value.field, caught.value.value) == ("query", query)
+
+
+@pytest.mark.parametrize("first", [None, "orders"])
+def test_a_name_is_missed_only_while_no_query_has_it(
+    session: Session, first: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Queries that are left out on purpose are no reason for a warning."""
+    with (
+        OffsetClient(NOWHERE, name="driver") as client,
+        attach(session, client, query_name="orders"),
+    ):
+        query = Query("q0", lambda: None)
+        query.name = first
+        session.start(query)
+        for name in (None, "payments", None, "ordres"):
+            session.report(50, name=name)
+    logged = [each for each in caplog.messages if "query_name" in each]
+    assert len(logged) == (0 if first == "orders" else 3)
+    assert not logged or "the nearest name is 'ordres'" in logged[-1]
+
+
+class Away:
+    """A query that has ended at 9 in a driver whose service was stopped at 5."""
+
+    def __init__(self, checkpoint: str | None) -> None:
+        self.session = Session()
+        with running() as first:
+            self.client = OffsetClient(first.address, name="driver")
+            self.commits = attach(self.session, self.client)
+            query = Query("q", lambda: None)
+            root = SimpleNamespace(resolvedCheckpointRoot=lambda: checkpoint)
+            query._jsq = SimpleNamespace(streamingQuery=lambda: root)
+            self.session.start(query)
+            self.session.report(5)
+            eventually(lambda: at(self.client), 5)
+        self.session.report(9, batchId=1)
+        self.session.end()
+        unread = self.commits._committer._unread
+        eventually(lambda: any(each.left for each in unread.values()), expected=True)
+
+    @property
+    def listen(self) -> str:
+        return self.client.url.removeprefix("http://")
+
+
+@pytest.fixture
+def checkpoint() -> str | None:
+    return None
+
+
+@pytest.fixture
+def away(monkeypatch: pytest.MonkeyPatch, checkpoint: str | None) -> Iterator[Away]:
+    monkeypatch.setattr(committer, "FLUSH_S", 0.05)
+    monkeypatch.setattr(committer, "RETRY_S", 0.01)
+    monkeypatch.setattr(committer, "LOOK_UP_S", 0.05)
+    made = Away(checkpoint)
+    yield made
+    made.client.close(timeout=0.1)
+    made.commits.detach()
+
+
+def test_what_an_ended_query_has_read_outlives_its_service(away: Away) -> None:
+    """However long the service is away, all is committed when it is back, and released then."""
+    with running(listen=away.listen) as second:
+        eventually(lambda: (at(away.client), managers(second)), (9, 0))
+
+
+def test_other_queries_go_on_while_one_waits_for_its_release(away: Away) -> None:
+    """The same query started anew too: its managers stay, and it commits what it reads."""
+    away.session.report(12, run="r2", batchId=2)
+    away.session.report(3, query="p", topic="payments")
+    eventually(lambda: away.commits.counts.submitted, 4)
+    with running(listen=away.listen) as second:
+        assert away.client.flush(timeout=WAIT_S).uncommitted == {}
+        found = {str(where): entry.offset for where, entry in away.client.committed("etl").items()}
+        assert found == {"orders-0": 12, "payments-0": 3}
+        assert managers(second) == 2
+        away.commits.detach(WAIT_S)
+        assert managers(second) == 0
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 1.0], ids=["at once", "in time"])
+@pytest.mark.parametrize("checkpoint", ["/data/with a space", None])
+def test_what_is_left_at_the_end_is_logged_with_its_remedy(
+    away: Away, checkpoint: str | None, wait_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, with a command that can be pasted; the client sends it nevertheless."""
+    away.commits.detach(wait_s)
+    eventually(lambda: "reconcile" in caplog.text, expected=True)
+    (logged,) = [each for each in caplog.messages if "reconcile" in each]
+    where = "'/data/with a space'" if checkpoint else "CHECKPOINT"
+    assert "orders-0 at 9" in logged
+    command = f"offsetmgr spark reconcile --checkpoint {where} --group etl "
+    assert f"{command}--service {away.client.url} " in logged
+    with running(listen=away.listen) as second:
+        eventually(lambda: (at(away.client), managers(second)), (9, 0))
+    assert len([each for each in caplog.messages if "reconcile" in each]) == 1
+
+
+def test_what_is_handed_over_too_late_is_logged_too(
+    session: Session, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run that is asked at the end, and answers when nobody waits any more."""
+    monkeypatch.setattr(committer, "FLUSH_S", 0.05)
+    go_on = threading.Event()
+    with OffsetClient(NOWHERE, name="driver") as client:
+        commits = attach(session, client)
+        session.start(Query("q", lambda: progress(9) if go_on.wait(WAIT_S) else None))
+        commits.detach(0.0)
+        assert "reconcile" not in caplog.text
+        go_on.set()
+        eventually(lambda: "orders-0 at 9" in caplog.text, expected=True)
+        client.close(timeout=0.1)
+    assert len([each for each in caplog.messages if "reconcile" in each]) == 1
+
+
+def test_a_client_that_is_closed_first_is_logged_too(
+    away: Away, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a closed client has left is logged with its remedy, and nothing waits any more."""
+    away.client.close(timeout=0.1)
+    away.commits.detach(WAIT_S)
+    (logged,) = [each for each in caplog.messages if "reconcile" in each]
+    assert "orders-0 at 9" in logged
+
+
+DRIVER = f"""
+import threading
+from offsetmgr import OffsetClient
+from tests.unit.spark.test_commits import Session, attach
+
+session = Session()
+commits = attach(session, OffsetClient("{NOWHERE}", name="driver"))
+session.report(50)
+while not commits.counts.submitted:
+    threading.Event().wait(0.01)
+"""
+
+
+def test_a_driver_that_just_ends_logs_what_is_left() -> None:
+    """Without detach or close, the interpreter's exit still tries, and says what to do."""
+    ended = subprocess.run(
+        [sys.executable, "-c", DRIVER], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "offsetmgr spark reconcile --checkpoint CHECKPOINT --group etl" in ended.stderr
+    assert "orders-0 at 50" in ended.stderr
+
+
+def test_nothing_is_raised_into_spark(
+    session: Session, commits: OffsetCommits, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The JVM is asked for JSON; what cannot be read is logged, with its cause."""
+    caplog.set_level(logging.WARNING, "offsetmgr.spark")
+    listener = JsonListener(session.listener)
+    for text in ("no JSON", "null"):
+        event = SimpleNamespace(progress=lambda text=text: SimpleNamespace(json=lambda: text))
+        listener.onQueryProgress(event)
+    listener.onQueryProgress(None)
+    assert commits.counts.unreadable == 1
+    assert [str(each.exc_info[1])[:14] for each in caplog.records if each.exc_info] == [
+        "Expecting valu",
+        "'NoneType' obj",
+    ]
+
+
+def test_another_pyspark_takes_its_own_way(
+    session: Session, commits: OffsetCommits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where PySpark has no such wrapper any more, its own listener is what the JVM calls."""
+    monkeypatch.setattr(SparkContext, "_jvm", object())
+    monkeypatch.setattr(StreamingQueryListener, "_jlistener", "PySpark's own")
+    assert session.listener._jlistener == "PySpark's own"
+    assert commits.counts.submitted == 0

@@ -10,7 +10,7 @@ import pytest
 from offsetmgr.types import TopicPartition
 from tests.chaos.offsets_topic import Committed, Position
 from tests.spark.mirror import Batch, last_number, read_batches, records, violations
-from tests.unit.spark.checkpoints import Checkpoint, orders
+from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +51,7 @@ def test_a_commit_ahead_is_found(record: Committed, words: str) -> None:
 def test_a_checkpoint_is_read(tmp_path: Path) -> None:
     """Finished batches alone, in their order, with the time of their commit log."""
     assert (last_number(tmp_path), records(tmp_path)) == (-1, 0)
-    checkpoint = Checkpoint(tmp_path)
+    checkpoint = WrittenCheckpoint(tmp_path)
     for number in (9, 10):
         checkpoint.batch(number, orders(number, 1))
         os.utime(tmp_path / "commits" / str(number), (0, number))

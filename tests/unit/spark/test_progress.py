@@ -1,74 +1,141 @@
-"""Reading a query's progress in every shape that Spark gives it."""
+"""Whatever Spark may report, a snapshot holds each Kafka source or says what is wrong with it."""
 
 from __future__ import annotations
 
 import json
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.spark.progress import read_offsets, read_snapshot
-from offsetmgr.types import MAX_OFFSET, TopicPartition
+from offsetmgr.spark.progress import Run, read_offsets, read_snapshot
+from offsetmgr.types import MAX_OFFSET, MAX_PARTITION, TopicPartition
 
+NAMES = st.from_regex(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,20}", fullmatch=True)
 POSITIONS = st.dictionaries(
-    st.from_regex(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,20}", fullmatch=True),
-    st.dictionaries(st.integers(0, 2**31 - 1), st.integers(0, MAX_OFFSET), max_size=5),
-    max_size=4,
+    NAMES,
+    st.dictionaries(st.integers(0, MAX_PARTITION), st.integers(0, MAX_OFFSET), max_size=4),
+    max_size=3,
 )
+NOTHING: st.SearchStrategy[object] = st.sampled_from([None, "None", "null", " None ", "{}", {}])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=5) | NAMES, inner, max_size=3)
+        | st.dictionaries(st.integers(-2, 3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+KAFKA = st.builds(
+    "{}[{}[{}]]".format,
+    st.sampled_from(["KafkaV2", "KafkaSourceV1", "KafkaSource"]),
+    st.sampled_from(["Subscribe", "SubscribePattern", "Assign"]),
+    st.text(max_size=8),
+)
+OTHERS = st.sampled_from(["RateStreamV2[rowsPerSecond=1]", "MemoryStream[x]", "File[/Kafka[x]"])
 
 
-def flat(position: dict[str, dict[int, int]]) -> dict[TopicPartition, int]:
-    """The position as it is to be read."""
-    return {TopicPartition(t, p): o for t, ps in position.items() for p, o in ps.items()}
+class Reported(NamedTuple):
+    """A source as Spark reports it, and what is to be read of it."""
+
+    description: str
+    end: object
+    expected: dict[TopicPartition, int] | None
+    """None where it is no Kafka source."""
 
 
-def progress(**changes: Any) -> dict[str, Any]:
-    """A report as Spark's lastProgress is."""
-    report: dict[str, Any] = {
+def named(position: dict[str, dict[int, int]]) -> dict[str, dict[str, int]]:
+    """Return the position with its partitions as JSON names them."""
+    return {topic: {str(p): o for p, o in ps.items()} for topic, ps in position.items()}
+
+
+@st.composite
+def kafka_sources(draw: st.DrawFn) -> Reported:
+    """Draw a Kafka source with its position in one of the shapes, or without one."""
+    if draw(st.booleans()):
+        return Reported(draw(KAFKA), draw(NOTHING), {})
+    position = draw(POSITIONS)
+    flat = {TopicPartition(t, p): o for t, ps in position.items() for p, o in ps.items()}
+    shapes = [
+        position,
+        named(position),
+        str(position),
+        str(named(position)),
+        json.dumps(named(position)),
+        json.dumps(named(position), separators=(",", ":")),
+        f" {json.dumps(named(position), indent=1)}\n",
+    ]
+    return Reported(draw(KAFKA), draw(st.sampled_from(shapes)), flat)
+
+
+OTHER_SOURCES = st.builds(Reported, OTHERS, JSON, st.none())
+
+
+def fields(sources: list[Any], **changes: Any) -> dict[str, Any]:
+    """Return a report's fields, one of which nobody here knows."""
+    report = {
         "id": "q",
         "runId": "r",
         "name": "orders",
         "timestamp": "2026-01-01T00:00:00.000Z",
         "batchId": 7,
-        "sources": [
-            {"description": "KafkaV2[Subscribe[orders]]", "endOffset": '{"orders":{"0":23}}'}
-        ],
+        "somethingNew": {"nested": [1]},
+        "sources": sources,
     }
     return report | changes
 
 
-@given(POSITIONS)
-def test_every_shape_says_the_same(position: dict[str, dict[int, int]]) -> None:
-    """JSON text, the dict itself and a printed dict are read to the same offsets."""
-    named = {topic: {str(p): o for p, o in ps.items()} for topic, ps in position.items()}
-    expected = flat(position)
-    assert read_offsets(json.dumps(named)) == expected
-    assert read_offsets(named) == expected
-    assert read_offsets(str(named)) == expected
-    assert read_offsets(position) == expected
-    assert read_offsets(str(position)) == expected
+@given(st.lists(kafka_sources() | OTHER_SOURCES, max_size=5), st.booleans())
+def test_every_source_is_read_in_its_place(sources: list[Reported], objects: bool) -> None:  # noqa: FBT001 -- drawn
+    """Kafka's in Spark's order, whatever stands between them; no other is one or a problem.
 
-
-@given(st.one_of(st.text(), st.integers(), st.lists(st.integers()), st.floats(), st.booleans()))
-def test_anything_else_is_told(junk: object) -> None:
-    """What is no position is refused in words, or means that there is none; it never escapes."""
-    try:
-        offsets = read_offsets(junk)
-    except InvalidValueError as error:
-        told = str(error)
+    A report is all objects, as events have it, or all mappings.
+    """
+    report: list[Any] = [
+        {"description": each.description, "endOffset": each.end} for each in sources
+    ]
+    if objects:
+        snapshot = read_snapshot(SimpleNamespace(**fields([SimpleNamespace(**s) for s in report])))
     else:
-        told = "endOffset" if offsets == {} else ""
-    assert "endOffset" in told
+        snapshot = read_snapshot(fields(report))
+    expected = [(each.description, each.expected) for each in sources if each.expected is not None]
+    assert [(each.description, each.offsets) for each in snapshot.sources] == expected
+    assert snapshot.problems == {}
 
 
-@pytest.mark.parametrize("nothing", [None, "None", "null", " None ", "{}", {}], ids=repr)
-def test_no_position_yet(nothing: object) -> None:
-    """A source without a position has no offsets, which is no error."""
-    assert read_offsets(nothing) == {}
+@given(st.lists(st.tuples(KAFKA, JSON | JSON.map(json.dumps) | JSON.map(str)), max_size=4))
+def test_no_kafka_source_is_dropped_in_silence(sources: list[tuple[str, object]]) -> None:
+    """Whatever stands there instead of a position, the source is read or told by its name."""
+    report = [{"description": description, "endOffset": end} for description, end in sources]
+    snapshot = read_snapshot(fields(report))
+    known = {each.description for each in snapshot.sources} | snapshot.problems.keys()
+    assert known == {description for description, _ in sources}
+    assert all("endOffset" in problem for problem in snapshot.problems.values())
+
+
+@given(POSITIONS, st.booleans(), st.data())
+def test_a_damaged_position_is_refused_or_right(
+    position: dict[str, dict[int, int]],
+    printed: bool,  # noqa: FBT001 -- drawn
+    data: st.DataObject,
+) -> None:
+    """Cut, or with a piece replaced: what is read says what the text says, and nothing else."""
+    text = str(named(position)) if printed else json.dumps(named(position))
+    first = data.draw(st.integers(0, len(text)))
+    last = data.draw(st.integers(first, len(text)))
+    damaged = text[:first] + data.draw(st.text("{}[]:,'\"0129-e.Nn x", max_size=3)) + text[last:]
+    try:
+        offsets = read_offsets(damaged)
+    except InvalidValueError:
+        return
+    for (topic, partition), offset in offsets.items():
+        assert topic in damaged
+        assert str(partition) in damaged
+        assert str(offset) in damaged
 
 
 @pytest.mark.parametrize(
@@ -85,72 +152,58 @@ def test_no_position_yet(nothing: object) -> None:
         '{"orders":{"99999999999":1}}',
         {"orders": {"0": 1, 0: 2}},
         '{"no topic":{"0":1}}',
-        "[" * 100_000,
         "2026-01-01",
         "__import__('os')",
+        # What would break a parser.
+        "[" * 100_000,
+        "-" * 100_000 + "1",
+        "{'t':" * 5_000 + "1" + "}" * 5_000,
+        '{"t":' * 5_000 + "1" + "}" * 5_000,
+        '{"orders":{"0":' + "9" * 10_000 + "}}",
+        "{'orders': {'0': " + "9" * 10_000 + "}}",
+        '{"orders":{"0":NaN}}',
+        '{"orders":{"0":1}}\0',
+        '{"\\ud800":{"0":1}}',
+        "{'orders': {'0': 1 + 1j}}",
+        "{'orders': {b'0': 1}}",
+        "{{}: 1}",
+        "{'a': 1, **{}}",
+        # Python would put the pieces of a name together, to a partition that nobody meant.
+        """{'orders': {"1" "0": 7}}""",
+        """{'orders': {"1""0": 7}}""",
+        "{'orders': {'1'\n'0': 7}}",
+        "{'orders': {'1' r'0': 7}}",
+        r"{'orders': {'\x31': 7}}",
     ],
+    ids=lambda junk: str(junk)[:30],
 )
 def test_what_is_no_position_is_refused(junk: object) -> None:
-    """A position that is half understood is not used: all of it is refused."""
+    """A position that is half understood is not used: an error in words, and no other one."""
     with pytest.raises(InvalidValueError, match="endOffset"):
         read_offsets(junk)
 
 
-@pytest.mark.parametrize("name", ['"1" "0"', '"1""0"', "'1'\n'0'", "'1' r'0'", r"'\x31'"])
-def test_a_name_in_pieces_is_refused(name: str) -> None:
-    """Python would put them together, to the name of a partition that nobody meant."""
-    with pytest.raises(InvalidValueError, match="neither JSON nor a printed dict"):
-        read_offsets(f"{{'orders': {{{name}: 7}}}}")
-
-
-def test_a_report_may_be_an_object() -> None:
-    """A report is read by attributes where it is no mapping."""
-    source = SimpleNamespace(description="KafkaV2[Subscribe[t]]", endOffset={"t": {"1": 2}})
-    report = SimpleNamespace(**progress(sources=[source]))
-    assert read_snapshot(report).sources[0].offsets == {TopicPartition("t", 1): 2}
-
-
 def test_a_snapshot_keeps_the_identity_of_its_query() -> None:
-    """Query, run, name, time and batch are as Spark says them."""
-    snapshot = read_snapshot(progress())
-    assert (snapshot.query_id, snapshot.run_id, snapshot.name) == ("q", "r", "orders")
+    snapshot = read_snapshot(fields([]))
+    assert (snapshot.run, snapshot.name) == (Run("q", "r"), "orders")
     assert (snapshot.timestamp, snapshot.batch_id) == ("2026-01-01T00:00:00.000Z", 7)
     assert snapshot.label == "query 'orders'"
-    assert read_snapshot(progress(name=None)).label == "query q"
-
-
-@pytest.mark.parametrize(
-    "description",
-    ["RateStreamV2[rowsPerSecond=1]", "FileStreamSource[file:/tmp/Kafka[x]", "MemoryStream[value]"],
-)
-def test_other_sources_are_no_concern(description: str) -> None:
-    """What is not Kafka's is neither read nor a problem, whatever its position looks like."""
-    source = {"description": description, "endOffset": "12"}
-    snapshot = read_snapshot(progress(sources=[source]))
-    assert snapshot.sources == ()
-    assert snapshot.problems == {}
-
-
-@pytest.mark.parametrize("kind", ["KafkaV2", "KafkaSourceV1", "KafkaSource"])
-def test_every_kafka_source_is_known(kind: str) -> None:
-    """Micro-batch, old and continuous Kafka sources are all read."""
-    source = {"description": f"{kind}[SubscribePattern[o.*]]", "endOffset": {"o1": {"0": 1}}}
-    assert len(read_snapshot(progress(sources=[source])).sources) == 1
+    assert read_snapshot(fields([], name=None)).label == "query q"
 
 
 def test_one_unreadable_source_spoils_no_other() -> None:
     """The readable sources are kept, and the other is a problem that names it."""
     broken = {"description": "KafkaV2[Subscribe[b]]", "endOffset": "?"}
-    snapshot = read_snapshot(progress(sources=[broken, *progress()["sources"]]))
-    assert [source.description for source in snapshot.sources] == ["KafkaV2[Subscribe[orders]]"]
+    right = {"description": "KafkaV2[Subscribe[t]]", "endOffset": {"t": {"1": 2}}}
+    snapshot = read_snapshot(fields([broken, right]))
+    assert [source.offsets for source in snapshot.sources] == [{TopicPartition("t", 1): 2}]
     assert list(snapshot.problems) == ["KafkaV2[Subscribe[b]]"]
     assert "neither JSON nor a printed dict" in snapshot.problems["KafkaV2[Subscribe[b]]"]
 
 
 @pytest.mark.parametrize("missing", ["id", "runId", "name", "timestamp", "batchId", "sources"])
 def test_a_report_without_identity_is_refused(missing: str) -> None:
-    """A report that lacks a field is refused by the field's name."""
-    report = progress()
+    report = fields([])
     del report[missing]
     with pytest.raises(InvalidValueError, match=missing):
         read_snapshot(report)
@@ -158,6 +211,5 @@ def test_a_report_without_identity_is_refused(missing: str) -> None:
 
 @pytest.mark.parametrize(("field", "value"), [("sources", "x"), ("batchId", "7")])
 def test_a_field_of_another_kind_is_refused(field: str, value: object) -> None:
-    """A field of a kind that is not expected is refused by its name."""
     with pytest.raises(InvalidValueError, match=field):
-        read_snapshot(progress(**{field: value}))
+        read_snapshot({**fields([]), field: value})

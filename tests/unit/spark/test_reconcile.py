@@ -11,7 +11,7 @@ from offsetmgr.cli.app import app
 from offsetmgr.client import OffsetClient
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.service.support import Running, running
-from tests.unit.spark.checkpoints import Checkpoint, orders
+from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,14 +42,14 @@ def service(serving: Running) -> Running:
 
 
 @pytest.fixture
-def checkpoint(tmp_path: Path) -> Checkpoint:
+def checkpoint(tmp_path: Path) -> WrittenCheckpoint:
     """A query that has finished its third batch."""
-    made = Checkpoint(tmp_path)
+    made = WrittenCheckpoint(tmp_path)
     made.batch(2, orders(10, 20, 30, 40))
     return made
 
 
-def reconcile(service: Running, checkpoint: Checkpoint, *options: str) -> Result:
+def reconcile(service: Running, checkpoint: WrittenCheckpoint, *options: str) -> Result:
     """Run the command."""
     place = ["--checkpoint", str(checkpoint.root), "--service", service.address]
     return CliRunner().invoke(app, ["spark", "reconcile", "--group", GROUP, *place, *options])
@@ -61,7 +61,9 @@ def committed(service: Running) -> list[int]:
     return [entry.offset for _, entry in sorted(found.items())]
 
 
-def test_the_difference_is_shown_and_left_alone(service: Running, checkpoint: Checkpoint) -> None:
+def test_the_difference_is_shown_and_left_alone(
+    service: Running, checkpoint: WrittenCheckpoint
+) -> None:
     """Each partition with both offsets; the exit status says that they differ."""
     shown = reconcile(service, checkpoint)
     assert shown.exit_code == 3, shown.output
@@ -79,7 +81,7 @@ def test_the_difference_is_shown_and_left_alone(service: Running, checkpoint: Ch
 
 
 def test_executed_the_group_is_where_the_checkpoint_is(
-    service: Running, checkpoint: Checkpoint
+    service: Running, checkpoint: WrittenCheckpoint
 ) -> None:
     """Forward and back; the second time there is nothing left, and nothing is held."""
     done = reconcile(service, checkpoint, "--execute")
@@ -93,7 +95,7 @@ def test_executed_the_group_is_where_the_checkpoint_is(
         assert http.get("/v1/managers").json()["managers"] == []
 
 
-def test_a_running_job_is_left_alone(service: Running, checkpoint: Checkpoint) -> None:
+def test_a_running_job_is_left_alone(service: Running, checkpoint: WrittenCheckpoint) -> None:
     """Its own offsets are newer than what was read of its checkpoint: it is named instead."""
     with OffsetClient(service.address, "the-driver") as client:
         client.claim(GROUP, [("orders", 0)])
@@ -105,7 +107,7 @@ def test_a_running_job_is_left_alone(service: Running, checkpoint: Checkpoint) -
 
 def test_no_finished_batch_commits_nothing(service: Running, tmp_path: Path) -> None:
     """A job that has finished nothing says nothing about its group."""
-    done = reconcile(service, Checkpoint(tmp_path), "--execute")
+    done = reconcile(service, WrittenCheckpoint(tmp_path), "--execute")
     assert done.exit_code == 0
     assert "no finished batch" in done.stdout
     assert committed(service) == [12, 5, 30]
@@ -113,7 +115,7 @@ def test_no_finished_batch_commits_nothing(service: Running, tmp_path: Path) -> 
 
 def test_what_is_no_checkpoint_is_told_in_a_line(service: Running, tmp_path: Path) -> None:
     """And the group stays as it is."""
-    folder = Checkpoint(tmp_path)
+    folder = WrittenCheckpoint(tmp_path)
     (tmp_path / "metadata").unlink()
     failed = reconcile(service, folder, "--execute")
     assert failed.exit_code == 1

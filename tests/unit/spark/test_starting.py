@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
+import logging
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from offsetmgr.client import OffsetClient
-from offsetmgr.errors import InvalidValueError
+from offsetmgr.coordinator.memory import Refuse
+from offsetmgr.errors import (
+    InvalidValueError,
+    OffsetManagerError,
+    ServiceError,
+    ServiceUnavailableError,
+)
 from offsetmgr.spark import starting_offsets
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.service.support import Running, running
+from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 GROUP = "orders-etl"
 PATTERN = r"orders-\w+"
@@ -65,9 +74,113 @@ def test_gaps_may_be_an_error(client: OffsetClient) -> None:
     assert start == {"orders-eu": {"0": 1, "1": 3}}
 
 
+@pytest.fixture
+def away() -> Iterator[OffsetClient]:
+    """A client whose service does not run."""
+    with OffsetClient("http://127.0.0.1:1", "etl") as made:
+        yield made
+
+
+@pytest.mark.parametrize("url", ["{}", "file:{}"])
+def test_a_checkpoint_with_offsets_needs_no_service(
+    away: OffsetClient, tmp_path: Path, url: str
+) -> None:
+    """Spark goes on from it and ignores the value, which is valid for any topics."""
+    WrittenCheckpoint(tmp_path).batch(0, orders(5), finished=False)
+    location = url.format(tmp_path)
+    assert starting_offsets(away, GROUP, ["orders-eu"], checkpoint=location) == "earliest"
+    assert starting_offsets(away, GROUP, pattern=PATTERN, checkpoint=location) == "earliest"
+
+
+def test_a_checkpoint_without_offsets_is_none(client: OffsetClient, tmp_path: Path) -> None:
+    """The group is asked where the query has begun no batch, or there is no such folder."""
+    expected = starting_offsets(client, GROUP, ["orders-eu"])
+    for name in ("absent", "made"):
+        location = str(tmp_path / name)
+        assert starting_offsets(client, GROUP, ["orders-eu"], checkpoint=location) == expected
+        # What Spark leaves where a driver dies before its first batch.
+        WrittenCheckpoint(tmp_path / "made").write("offsets/.0.1f2e.tmp", "v1")
+
+
+@pytest.mark.parametrize("where", ["earliest", "latest"])
+def test_a_start_without_the_service(
+    away: OffsetClient, caplog: pytest.LogCaptureFixture, where: Any
+) -> None:
+    """It is an error, or what the caller said, with a warning that tells why."""
+    with pytest.raises(ServiceUnavailableError):
+        starting_offsets(away, GROUP, ["orders-eu"], timeout=0.1)
+    asked: dict[str, Any] = {"unavailable": where, "timeout": 0.1}
+    assert starting_offsets(away, GROUP, ["orders-eu"], **asked) == where
+    assert starting_offsets(away, GROUP, pattern=PATTERN, **asked) == where
+    warnings = [each.getMessage() for each in caplog.records if each.name == "offsetmgr.spark"]
+    assert len(warnings) == 2
+    for text in warnings:
+        assert "group orders-etl could not be read (" in text
+        assert "127.0.0.1:1" in text
+        assert f"every partition starts at {where}" in text
+
+
+@pytest.mark.parametrize("operation", ["topic_logs", "fetch"])
+@pytest.mark.parametrize(("code", "passes"), [(-195, True), (-187, True), (30, False)])
+def test_a_start_without_kafka(
+    service: Running, client: OffsetClient, operation: Any, code: int, *, passes: bool
+) -> None:
+    """It is as without the service; what Kafka refuses stays an error, as a missing topic does."""
+    asked: dict[str, Any] = {"unavailable": "earliest", "timeout": 0.2}
+    service.coordinator.inject(operation, Refuse(code))
+    if passes:
+        assert starting_offsets(client, GROUP, ["orders-eu"], **asked) == "earliest"
+    else:
+        with pytest.raises(OffsetManagerError):
+            starting_offsets(client, GROUP, ["orders-eu"], **asked)
+    with pytest.raises(ServiceError, match="no-such-topic"):
+        starting_offsets(client, GROUP, ["no-such-topic"], **asked)
+
+
+@pytest.mark.parametrize(
+    ("group", "missing", "said"),
+    [
+        ("new", "earliest", "group new has no offsets; starting at earliest"),
+        ("new", "latest", "group new has no offsets; starting at latest"),
+        (
+            "new",
+            datetime.fromtimestamp(6, timezone.utc),
+            "group new has no offsets; starting at 1970-01-01T00:00:06+00:00",
+        ),
+        (
+            "partly",
+            "earliest",
+            "group partly has no offsets for 1 of 2 partitions; starting at earliest",
+        ),
+        ("wholly", "earliest", None),
+    ],
+)
+def test_what_has_no_offset_is_logged(
+    service: Running,
+    client: OffsetClient,
+    caplog: pytest.LogCaptureFixture,
+    group: str,
+    missing: Any,
+    said: str | None,
+) -> None:
+    """One line says so, and where the partitions start."""
+    entry = OffsetAndMetadata(3)
+    for count, name in ((1, "partly"), (2, "wholly")):
+        given = {TopicPartition("orders-us", number): entry for number in range(count)}
+        service.coordinator.broker.commit_externally(name, given)
+    with caplog.at_level(logging.INFO, "offsetmgr.spark"):
+        starting_offsets(client, group, ["orders-us"], missing=missing)
+    logged = [each.getMessage() for each in caplog.records if each.levelno == logging.INFO]
+    assert [text for text in logged if "has no offsets" in text] == ([said] if said else [])
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
+        ({"topics": ["orders-eu"], "unavailable": "newest"}, "unavailable 'newest' is unknown"),
+        ({"topics": ["orders-eu"], "unavailable": datetime.now(timezone.utc)}, "a time needs Ka"),
+        ({"topics": ["orders-eu"], "checkpoint": ""}, "checkpoint '' is no path"),
+        ({"topics": ["orders-eu"], "checkpoint": "s3a://b/c"}, "lies on s3a:; .* spark= with"),
         ({"pattern": "bills-.*"}, "matches no topic"),
         ({"pattern": "orders-("}, "cannot be read"),
         ({"pattern": 7}, "is not text"),

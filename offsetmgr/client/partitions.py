@@ -1,0 +1,638 @@
+"""What a client holds for the service, and what of it has to be sent; pure, no clock, no I/O.
+
+Only the newest offset of a partition is held, until a newer one replaces it or its manager is
+stopped: a service that was killed between taking an offset and committing it is given it again.
+Each offset has a version, rising over all partitions; what the service has taken, refused and
+committed is a version too, so nothing is compared by value.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from offsetmgr.errors import ManagerStoppedError, OffsetManagerError, OffsetRegressionError
+from offsetmgr.types import MAX_OFFSET, ManagerKey, OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+BATCH_LIMIT: Final = 1_000
+"""Entries of one request at most."""
+
+PENDING_STOPS_LIMIT: Final = 10_000
+"""Those beyond stay the client's until its lease lapses."""
+
+OWNED_ELSEWHERE_S: Final = 5.0
+"""Pause before a partition is tried again that somebody else holds: their lease may lapse."""
+
+
+_ABOVE_ALL: Final = MAX_OFFSET + 1
+
+
+class Item(NamedTuple):
+    """One partition of a batch."""
+
+    key: ManagerKey
+    version: int
+    """Of the value, or of the manager where there is none."""
+    value: OffsetAndMetadata | None
+    """None where only a manager is asked for."""
+    rewind: bool = False
+    asked_before: bool = False
+    """True if an earlier request may have brought the service the manager."""
+
+
+class Registration:
+    """What one process of the service remembers of this client.
+
+    It ends with that process, or when the lease has lapsed: then all is sent again.
+    """
+
+    def __init__(self, instance: str | None = None) -> None:
+        self.instance = instance
+        """The process; None where none was heard yet."""
+
+
+class Batch(NamedTuple):
+    """One request's partitions, all of one group."""
+
+    group: str
+    items: tuple[Item, ...]
+    submits: bool
+    """True if it carries offsets; otherwise it asks for managers."""
+    registration: Registration
+    """What it was made for; the answer counts for no other."""
+
+
+class ClientPartition:
+    """What is known of one partition."""
+
+    __slots__ = (
+        "asked",
+        "committed",
+        "committed_version",
+        "error",
+        "must_resend",
+        "newest",
+        "owned_elsewhere",
+        "peak",
+        "refused",
+        "registered",
+        "rewind",
+        "rewind_version",
+        "rewound_from",
+        "sent",
+        "since",
+        "stopping",
+        "version",
+    )  # fmt: skip
+
+    def __init__(self, since: int) -> None:
+        self.since = since
+        """Version of the manager: what has a lower one speaks of an earlier manager."""
+        self.newest: OffsetAndMetadata | None = None
+        self.version = 0
+        self.sent = 0
+        """Newest version that the service, as it lives now, has taken."""
+        self.refused = 0
+        """Newest version that it refused for good."""
+        self.registered = False
+        self.asked = False
+        """A request for it is under way: the service may have the manager."""
+        self.owned_elsewhere = False
+        """ClientPartition by another client: tried again at a slow times, and told once."""
+        self.stopping = False
+        self.error: OffsetManagerError | None = None
+        """Why the newest was refused; None where it was not."""
+        self.committed: OffsetAndMetadata | None = None
+        self.committed_version = 0
+        self.must_resend = False
+        """Kafka may not have the newest, though the service took it: the same is no repetition."""
+        self.rewind = False
+        """The next request has to say that it may go back."""
+        self.rewind_version = 0
+        self.rewound_from = -1
+        """The highest offset that may be committed while the newest lies below it on purpose:
+        a service that forgot the rewind has to be told again.  -1: there is none."""
+        self.peak = -1
+        """The highest offset seen for this partition; -1: none yet."""
+
+    @property
+    def settled_version(self) -> int:
+        """Everything up to this version needs no request of its own."""
+        return self.version if self.owned_elsewhere else max(self.sent, self.refused)
+
+    def renumber(self, since: int, version: int) -> None:
+        """Take higher versions, so that a stop that the service has done does not hold it back."""
+        self.since = since
+        if self.version == 0:
+            return
+        if self.rewound_from >= 0 and self.rewind_version == self.version:
+            self.rewind_version = version
+        if self.refused == self.version:
+            self.refused = version
+        self.version = version
+
+    def renew(self, value: OffsetAndMetadata, version: int, *, rewind: bool) -> None:
+        """`value` is the newest from now on, as `version`."""
+        self.version = version
+        self.newest = value
+        self.must_resend = False
+        if rewind:
+            self.rewind = True
+            self.rewind_version = version
+            below = self.peak if self.peak >= 0 else _ABOVE_ALL
+            self.rewound_from = max(self.rewound_from, below)
+        elif value.offset >= self.rewound_from:
+            self.rewound_from = -1
+        self.peak = max(self.peak, value.offset)
+
+    def commit(self, value: OffsetAndMetadata, version: int) -> bool:
+        """The coordinator has `value`, and with it all versions up to `version`.
+
+        Without a version (an event), the newest is meant if it looks the same; not after a
+        rewind, when an event may still tell of the time before.  False where it is no news: the
+        answer to a newer request, or a newer event, has overtaken it.
+        """
+        if 0 < version < self.committed_version:
+            return False
+        if not version and value == self.newest and self.rewound_from < 0:
+            version = self.version
+        is_news = not self._is_late(value, version)
+        if is_news:
+            self.committed = value
+        self.committed_version = max(self.committed_version, version)
+        self.peak = max(self.peak, value.offset)
+        if version and version >= self.rewind_version:
+            self.rewound_from = -1
+        return is_news
+
+    def _is_late(self, value: OffsetAndMetadata, version: int) -> bool:
+        """True if `value` tells of a time before what is known to be committed.
+
+        `version` is 0 for an event that is not about the newest.  A lower offset is one of before,
+        unless it is the newest, or may have come with a rewind that is not acknowledged yet, or
+        with what a notice has told (the log was made anew, and the offset moved to its end).
+        """
+        if version == self.version:
+            return False  # the newest, or nothing was submitted here
+        if not version and self.committed_version >= self.version:
+            return True
+        if self.committed is None or value.offset >= self.committed.offset:
+            return False
+        return self.rewind_version <= self.committed_version and not self.must_resend
+
+
+class PendingQueue:
+    """A queue of partitions without duplicates."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[ManagerKey, None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[ManagerKey]:
+        """All of them, group by group."""
+        return chain.from_iterable(self._groups.values())
+
+    def add(self, key: ManagerKey) -> None:
+        """Queue `key`, if it is not queued."""
+        keys = self._groups.setdefault(key.group, {})
+        self._count += key not in keys
+        keys[key] = None
+
+    def discard(self, key: ManagerKey) -> None:
+        """Take `key` out, if it is queued."""
+        keys = self._groups.get(key.group)
+        if keys is None or key not in keys:
+            return
+        del keys[key]
+        self._count -= 1
+        if not keys:
+            del self._groups[key.group]
+
+    def take(self, limit: int) -> tuple[str, list[ManagerKey]]:
+        """Up to `limit` partitions of the group in front, which then goes to the end."""
+        group, keys = next(iter(self._groups.items()))
+        del self._groups[group]
+        taken = list(islice(keys, limit))
+        for key in taken:
+            del keys[key]
+        if keys:
+            self._groups[group] = keys
+        self._count -= len(taken)
+        return group, taken
+
+
+class Partitions:
+    """The partitions of one client.  Not safe between threads by itself."""
+
+    def __init__(self) -> None:
+        self._held: dict[ManagerKey, ClientPartition] = {}
+        self._to_submit = PendingQueue()
+        self._to_register = PendingQueue()
+        self._over_quota = PendingQueue()
+        """Their managers are new, and the service had no room for one when it was asked last."""
+        self._quota_error: OffsetManagerError | None = None
+        """What it said then; None where it has made one since."""
+        self._quota = BATCH_LIMIT
+        """So many of them are asked for at once: the service makes all of a request or none."""
+        self._owned_elsewhere: dict[ManagerKey, float] = {}
+        self._version = 0
+        self.limit = BATCH_LIMIT
+        """Entries of one request: fewer, once one was too large."""
+        self.registration = Registration()
+        self.pending_stops = PendingQueue()
+        """Managers that nobody holds any more, and of which the service has not answered that it
+        stopped them: they would stay this client's as long as it lives."""
+
+    def __contains__(self, key: ManagerKey) -> bool:
+        return key in self._held
+
+    def get(self, key: ManagerKey) -> ClientPartition | None:
+        """What is known of `key`; to be read only."""
+        return self._held.get(key)
+
+    @property
+    def unsent(self) -> int:
+        """How many partitions wait for a request, besides those that there is no room for."""
+        return len(self._to_submit) + len(self._to_register)
+
+    @property
+    def is_full(self) -> bool:
+        """True if the service had no room for a new manager when it was asked last."""
+        return self._quota_error is not None
+
+    @property
+    def over_quota(self) -> int:
+        """How many partitions wait until the service has room for their managers."""
+        return len(self._over_quota)
+
+    def quota_error_for(self, held: ClientPartition) -> OffsetManagerError | None:
+        """Why there is no manager for what is `held`; None where there is, or it may come."""
+        return None if held.registered else self._quota_error
+
+    def keys(
+        self, group: str | None = None, partitions: Collection[TopicPartition] | None = None
+    ) -> list[ManagerKey]:
+        """What is held of `group` and `partitions`; None stands for all."""
+        if group is not None and partitions is not None:
+            keys = [ManagerKey(group, *each) for each in partitions]
+            return [key for key in keys if key in self._held]
+        return [key for key in self._held if group is None or key.group == group]
+
+    def add(self, key: ManagerKey) -> ClientPartition:
+        """Hold `key` from now on; its manager will be asked for."""
+        held = self._held.get(key)
+        if held is None:
+            held = self._begin(key)
+            self._queue(key, held)
+        return held
+
+    def _begin(self, key: ManagerKey) -> ClientPartition:
+        self.pending_stops.discard(key)
+        held = self._held[key] = ClientPartition(self.next_version())
+        return held
+
+    def remove(self, keys: Iterable[ManagerKey]) -> None:
+        """Forget `keys`."""
+        for key in keys:
+            self._held.pop(key, None)
+            self._owned_elsewhere.pop(key, None)
+            self._unqueue(key)
+
+    def leave(self, keys: Collection[ManagerKey]) -> None:
+        """Forget `keys`, though the service was not heard to have stopped them: it is asked to."""
+        found = ((key, self._held.get(key)) for key in keys)
+        asked = [key for key, held in found if held is not None and (held.registered or held.asked)]
+        self.remove(keys)
+        self.add_pending_stops(asked)
+
+    def add_pending_stops(self, keys: Iterable[ManagerKey]) -> None:
+        """Have the service stop the managers of `keys`, but for those that are wanted again."""
+        for key in keys:
+            if key not in self._held and len(self.pending_stops) < PENDING_STOPS_LIMIT:
+                self.pending_stops.add(key)
+
+    # What is to be sent
+
+    def submit(
+        self, key: ManagerKey, value: OffsetAndMetadata, *, rewind: bool = False
+    ) -> OffsetManagerError | None:
+        """Make `value` the newest of `key`; or why not.
+
+        OffsetRegressionError: it is lower than the newest, and no rewind.  ManagerStoppedError:
+        the manager is being stopped.
+        """
+        held = self._held.get(key)
+        if held is None:
+            held = self._begin(key)
+        elif held.stopping:
+            return ManagerStoppedError(f"{key} is being stopped; spawn a new manager after that")
+        newest = held.newest
+        if newest is not None and not rewind:
+            if value.offset < newest.offset:
+                return OffsetRegressionError(str(key), value.offset, newest.offset)
+            if value == newest and held.refused < held.version and not held.must_resend:
+                return None
+        held.renew(value, self.next_version(), rewind=rewind)
+        if not held.owned_elsewhere:
+            self._queue(key, held)
+        return None
+
+    def take(self, now: float, *, over_quota: bool = True) -> Batch | None:
+        """The next request, if there is one; its partitions are under way from now on.
+
+        With `over_quota`, the service is asked once more whether it has room for new managers: for
+        these alone, whatever offsets wait for them, so that a refusal is about nothing else, and
+        for half as many after each refusal, so that what room there is gets used.
+        """
+        self._retry_owned_elsewhere(now)
+        if over_quota and self._over_quota:
+            return self._batch(*self._over_quota.take(min(self.limit, self._quota)), submits=False)
+        if self._to_register:
+            return self._batch(*self._to_register.take(self.limit), submits=False)
+        if self._to_submit:
+            return self._batch(*self._to_submit.take(self.limit), submits=True)
+        return None
+
+    def take_these(self, keys: Collection[ManagerKey]) -> Batch:
+        """A request for the first of `keys`, all submitted and of one group, before all else."""
+        taken = list(islice(keys, self.limit))
+        for key in taken:
+            self._unqueue(key)
+        return self._batch(taken[0].group, taken, submits=True)
+
+    def shrink(self, batch: Batch) -> None:
+        """`batch` was too large for the service: those to come are smaller."""
+        self.limit = min(self.limit, max(1, len(batch.items) // 2))
+
+    def next_version(self) -> int:
+        """Return a version that is higher than all before."""
+        self._version += 1
+        return self._version
+
+    def _batch(self, group: str, keys: Iterable[ManagerKey], *, submits: bool) -> Batch:
+        items = []
+        for key in keys:
+            held = self._held[key]
+            asked, held.asked = held.asked, True
+            if submits:
+                items.append(Item(key, held.version, held.newest, held.rewind, asked))
+            else:
+                items.append(Item(key, held.since, None, asked_before=asked))
+        return Batch(group, tuple(items), submits, self.registration)
+
+    def _queue(self, key: ManagerKey, held: ClientPartition) -> None:
+        """Have `key` sent, where there is anything to send."""
+        submits = held.version > held.settled_version
+        if not submits and (held.registered or held.owned_elsewhere or held.stopping):
+            return
+        if self._quota_error is not None and not held.registered:
+            self._unqueue(key)
+            self._over_quota.add(key)
+        elif submits:
+            self._to_register.discard(key)
+            self._to_submit.add(key)
+        else:
+            self._to_register.add(key)
+
+    def _unqueue(self, key: ManagerKey) -> None:
+        self._to_submit.discard(key)
+        self._to_register.discard(key)
+        self._over_quota.discard(key)
+
+    def retry_at(self) -> float | None:
+        """When the next owned_elsewhere partition is to be tried again."""
+        return next(iter(self._owned_elsewhere.values()), None)
+
+    def _retry_owned_elsewhere(self, now: float) -> None:
+        # All were owned_elsewhere for equally long, so the first in is the first out.
+        while self._owned_elsewhere:
+            key, until = next(iter(self._owned_elsewhere.items()))
+            if until > now:
+                return
+            del self._owned_elsewhere[key]
+            held = self._held[key]
+            held.owned_elsewhere = False
+            self._queue(key, held)
+
+    # What the service said
+
+    def accept(
+        self, batch: Batch, refused: Mapping[TopicPartition, OffsetManagerError], now: float
+    ) -> list[tuple[ManagerKey, OffsetManagerError]]:
+        """The service answered `batch`; refusals that its user was not told yet."""
+        if batch.registration is not self.registration:
+            return []  # all of it waits already, for the service as it lives now
+        news = []
+        has_room = False
+        for item in batch.items:
+            held = self._of(item)
+            error = refused.get(item.key.topic_partition)
+            if held is None:
+                continue
+            was_registered = held.registered
+            if error is None:
+                self._accepted(item, held)
+            elif self._refused(item, held, error, now):
+                news.append((item.key, error))
+            has_room = has_room or (held.registered and not was_registered)
+        if has_room and self._quota_error is not None:
+            self._end_quota_error()
+        return news
+
+    def exceed(self, batch: Batch, error: OffsetManagerError) -> bool:
+        """The service is at a limit, says `error`, and has done nothing of `batch`.
+
+        Whether that may be for the new managers in it.  These, and all others that it does not
+        have, then wait aside: what it has goes on as if there were none.
+        """
+        found = (self._of(item) for item in batch.items)
+        if batch.registration is not self.registration or all(
+            held is None or held.registered for held in found
+        ):
+            return False
+        if not batch.submits:
+            self._quota = max(1, len(batch.items) // 2)
+        if self._quota_error is None:
+            self._quota_error = error
+            for key, held in self._held.items():
+                if not held.registered:
+                    self._queue(key, held)
+        self._quota_error = error
+        return True
+
+    def _end_quota_error(self) -> None:
+        """The service has made a manager: all that wait for one may be asked for as usual."""
+        self._quota_error = None
+        self._quota = min(BATCH_LIMIT, 2 * self._quota)
+        waiting, self._over_quota = self._over_quota, PendingQueue()
+        for key in waiting:
+            self._queue(key, self._held[key])
+
+    def _of(self, item: Item) -> ClientPartition | None:
+        """Return the partition of `item`; None where it was stopped, and maybe spawned, since."""
+        held = self._held.get(item.key)
+        return held if held is not None and item.version >= held.since else None
+
+    def withdraw(self, batch: Batch) -> None:
+        """`batch` did not reach the service."""
+        for item in batch.items:
+            held = self._of(item)
+            if held is not None:
+                held.asked = item.asked_before
+        self.give_back(batch)
+
+    def give_back(self, batch: Batch) -> None:
+        """`batch` is not repeated: what of it is still wanted waits again."""
+        for item in batch.items:
+            held = self._held.get(item.key)
+            if held is not None:
+                self._queue(item.key, held)
+
+    def _accepted(self, item: Item, held: ClientPartition) -> None:
+        was_elsewhere, held.owned_elsewhere = held.owned_elsewhere, False
+        held.registered = True
+        self._owned_elsewhere.pop(item.key, None)
+        # Asked for as a manager alone, though an offset waited for it: that is in no queue.
+        is_owed = item.value is None and held.version > held.settled_version
+        if item.value is not None:
+            held.error = None
+            held.sent = max(held.sent, item.version)
+            if item.version >= held.rewind_version:
+                held.rewind = False
+        if is_owed or was_elsewhere:  # nor is what was submitted while it was owned_elsewhere
+            self._queue(item.key, held)
+
+    def _refused(
+        self, item: Item, held: ClientPartition, error: OffsetManagerError, now: float
+    ) -> bool:
+        if item.version < held.sent:
+            return False  # a newer one was taken before
+        told = held.error is not None and held.error.code == error.code
+        held.error = error
+        if isinstance(error, OffsetRegressionError):
+            held.registered = True
+            held.refused = max(held.refused, item.version)
+            held.peak = max(held.peak, error.floor)
+        else:
+            held.registered = held.asked = False
+            self._unqueue(item.key)
+            if not held.owned_elsewhere:
+                held.owned_elsewhere = True
+                self._owned_elsewhere[item.key] = now + OWNED_ELSEWHERE_S
+        return not told
+
+    def reject(
+        self, batch: Batch, error: OffsetManagerError, index: int | None
+    ) -> list[tuple[ManagerKey, OffsetManagerError]]:
+        """The service calls the request bad, by its entry `index` or (None) as a whole.
+
+        Sending the same again is pointless; the entries beside the bad one are sent without it.
+        """
+        bad = batch.items if index is None else batch.items[index : index + 1] or batch.items
+        news = []
+        for item in bad:
+            held = self._of(item)
+            if held is None:
+                continue
+            if held.error is None or held.error.code != error.code:
+                news.append((item.key, error))
+            held.error = error
+            held.registered = True  # there is nothing to ask for until something is submitted
+            held.refused = max(held.refused, item.version)
+        self.give_back(batch)
+        return news
+
+    def meet(self, instance: str) -> bool:
+        """An answer came from `instance`; return True if that is another one than before."""
+        if instance == self.registration.instance:
+            return False
+        if self.registration.instance is not None:
+            self.renew()
+            self.pending_stops = PendingQueue()  # it has nothing that it was not asked for again
+        self.registration.instance = instance
+        return True
+
+    def renew(self) -> None:
+        """The service no longer knows this client: everything is sent again."""
+        self.registration = Registration(self.registration.instance)
+        self._owned_elsewhere.clear()
+        self._quota_error, self._quota, self._over_quota = None, BATCH_LIMIT, PendingQueue()
+        for key, held in self._held.items():
+            held.asked = False
+            self._forgotten(key, held)
+
+    def force_resend(self, key: ManagerKey) -> None:
+        """Somebody else changed what Kafka has of `key`, or a commit of it was refused for good."""
+        held = self._held.get(key)
+        if held is not None:
+            held.must_resend = True
+
+    def released(self, key: ManagerKey) -> None:
+        """The service has stopped the manager of `key` by itself: it is asked for again."""
+        held = self._held.get(key)
+        if held is not None and held.registered and not held.stopping:
+            self._forgotten(key, held)
+
+    def lost(self, keys: Iterable[ManagerKey]) -> None:
+        """The service has no managers for `keys`, though they were asked for: they are again."""
+        for key in keys:
+            held = self._held.get(key)
+            if held is not None:
+                self._renumber(key, held)
+
+    def _renumber(self, key: ManagerKey, held: ClientPartition) -> None:
+        held.renumber(self.next_version(), self.next_version())
+        self._forgotten(key, held)
+
+    def _forgotten(self, key: ManagerKey, held: ClientPartition) -> None:
+        held.sent = 0
+        if isinstance(held.error, OffsetRegressionError):
+            # The higher offset that stood against it may have been lost with the service.
+            held.refused = 0
+        held.registered = held.owned_elsewhere = False
+        held.rewind = held.rewind or held.rewound_from >= 0
+        self._queue(key, held)
+
+    def committed(self, key: ManagerKey, value: OffsetAndMetadata, version: int = 0) -> bool:
+        """As `ClientPartition.commit`; True for what is not held: nothing newer is known of it."""
+        held = self._held.get(key)
+        return held is None or held.commit(value, version)
+
+    def passed_over(
+        self, key: ManagerKey, value: OffsetAndMetadata, version: int
+    ) -> OffsetRegressionError | None:
+        """Set where Kafka has `value`, for which the service has dropped ours up to `version`."""
+        held = self._held.get(key)
+        if held is None or held.newest is None or held.rewind_version > version:
+            return None
+        if value.offset <= held.newest.offset:
+            return None
+        return OffsetRegressionError(str(key), held.newest.offset, value.offset)
+
+    def stop(self, keys: Iterable[ManagerKey]) -> list[ManagerKey]:
+        """Take no more offsets for `keys`; those of them that were not being stopped before."""
+        stopped = []
+        for key in keys:
+            held = self._held.get(key)
+            if held is not None and not held.stopping:
+                held.stopping = True
+                self._to_register.discard(key)
+                if held.version <= held.settled_version:
+                    self._over_quota.discard(key)
+                stopped.append(key)
+        return stopped
+
+    def unstop(self, keys: Iterable[ManagerKey]) -> None:
+        """`keys` are not being stopped any more; the service may have stopped some of them."""
+        for key in keys:
+            held = self._held.get(key)
+            if held is not None:
+                held.stopping = False
+                if not held.owned_elsewhere:
+                    self._renumber(key, held)

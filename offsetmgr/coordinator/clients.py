@@ -1,0 +1,291 @@
+"""The clients of the pool: their settings, what they report, and how one is replaced."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from confluent_kafka.admin import AdminClient
+
+from actors.logs import get_logger
+from offsetmgr.coordinator.base import Failure
+from offsetmgr.coordinator.explain import cause_of, one_line
+from offsetmgr.errors import InvalidValueError, error_info
+from offsetmgr.seldom import Seldom
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from confluent_kafka import KafkaError, KafkaException
+
+    from actors import Clock, Timers
+
+DEFAULTS: Final[Mapping[str, object]] = {
+    "client.id": "offsetmgr",
+    "socket.connection.setup.timeout.ms": 5_000,
+    "socket.keepalive.enable": True,
+    "socket.nagle.disable": True,
+    # The default of 10 s would add itself to every outage.
+    "reconnect.backoff.max.ms": 1_000,
+    # Else librdkafka begins anew with the first addresses, and without a pause, where no broker is
+    # left: 20 connections or logins a second, for as long as it lasts.  A client that sits on a
+    # request is replaced, which finds brokers that have moved away as well.
+    "metadata.recovery.strategy": "none",
+    "log.connection.close": False,
+}
+"""Settings of librdkafka that the caller's may replace."""
+
+FORCED: Final[Mapping[str, object]] = {
+    # librdkafka forgets the coordinator of a group only when it was not asked for it this long;
+    # an answer of NOT_COORDINATOR does not make it look again.  See MOVED_WAIT_S.
+    "metadata.max.age.ms": 1_000,
+    # What is written is answered, or its connection ended, within this time; what is not, by the
+    # time of STUCK_S, can no longer be written.  It also bounds how late a commit can land that
+    # waits for its connection.
+    "socket.timeout.ms": 10_000,
+}
+"""Settings the pool depends on: nobody else may set them."""
+
+MOVED_WAIT_S: Final = 2.5
+"""How long a group is left alone after NOT_COORDINATOR, for its coordinator to be looked up anew:
+``metadata.max.age.ms``, the second between librdkafka's checks of it, and some room."""
+
+STUCK_S: Final = 12.0
+"""librdkafka answers what it has written within ``socket.timeout.ms`` (10 s).  What it holds for
+longer waits for a coordinator that cannot be reached, and is never written once it is dropped."""
+
+CLOSE_S: Final = 5.0
+"""For a client to end, in a thread that nobody waits for longer than their own deadline."""
+
+THREADS: Final = 6
+"""Of a client of one broker, with some left: its two own, one for each broker it knows."""
+
+_LARGEST: Final = 2**63
+_TIMED_OUT: Final = -185
+_SSL: Final = -181
+_TRANSPORT: Final = -195
+_CREDENTIALS: Final = frozenset({-169, _SSL})
+_NETWORK: Final = frozenset({_TRANSPORT, -193})
+_REPORT_CHARS: Final = 300
+_HANDSHAKE_FAILED: Final = (
+    re.compile(r"SSL handshake failed|SSL routines"),
+    # Without those words where the broker hangs up at once: connect of rdkafka_ssl.c, io_event of
+    # rdkafka_transport.c.  A broker that keeps silent ("Connection setup timed out") is not meant.
+    re.compile(r"Disconnected\b.*\bin state SSL_HANDSHAKE\b", re.DOTALL),
+)
+"""librdkafka's own words, and OpenSSL's, such as of a certificate that is not trusted."""
+
+_LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
+"""Of Python's logging, by syslog's: emergency, alert, critical, error, and so on to debug."""
+
+_C = TypeVar("_C")
+
+log = get_logger("offsetmgr.coordinator.kafka")
+librdkafka = get_logger("offsetmgr.librdkafka")
+
+
+class ConnectionReports:
+    """What clients say of their connections: a line of each cause once in a while in the log.
+
+    The last trouble is remembered, so that a time-out can say more than that it was one.
+    It is the ``Listener`` of a client, and the ``logger`` of confluent-kafka's.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seldom = Seldom()
+        self._trouble: tuple[int, str] | None = None
+        self._logged: int | None = None
+
+    def error(self, error: KafkaError) -> None:
+        """Take in what an ``error_cb`` is given."""
+        self.failed(error.code(), error.str())
+
+    def failed(self, code: int, text: str) -> None:
+        """Take in the failure of a connection."""
+        if code == _TRANSPORT and any(sign.search(text) for sign in _HANDSHAKE_FAILED):
+            code = _SSL
+        text = one_line(text, _REPORT_CHARS)
+        if code in _CREDENTIALS:
+            if self._logged != code:
+                self._logged = code
+                log.error("kafka_refuses_credentials", code=error_info(code).name, reason=text)
+        elif code not in _NETWORK or (self._trouble and self._trouble[0] in _CREDENTIALS):
+            return
+        self._trouble = code, text
+
+    def answered(self) -> None:
+        """Kafka has answered: the trouble is over."""
+        self._trouble = self._logged = None
+
+    def timed_out(self) -> Failure:
+        """Return why a request that was sent got no answer in time, as far as is known."""
+        trouble = self._trouble
+        if trouble is None:
+            return Failure(error_info(_TIMED_OUT))
+        code, text = trouble
+        if code in _CREDENTIALS:
+            text = f"Kafka did not accept the service's credentials: {text}"
+            return Failure(error_info(code), text)
+        return Failure(error_info(_TIMED_OUT), f"no answer from Kafka in time: {text}")
+
+    def logged(self, level: int, kind: str, text: str) -> None:
+        """Take in a line of librdkafka's log; ``level`` as in syslog."""
+        self.log(_LEVELS[min(max(level, 0), len(_LEVELS) - 1)], "", kind, "", text)
+
+    def log(self, level: int, template: str, kind: str, client: str, text: str) -> None:
+        """Log one line; ``kind`` is one of librdkafka's few facilities, such as FAIL."""
+        del template, client
+        untold = self._seldom.untold((kind, cause_of(text)), self._clock.now())
+        if untold is not None:
+            text = one_line(text, _REPORT_CHARS)
+            librdkafka.log(level, "librdkafka", kind=kind, text=text, not_shown_before=untold)
+
+
+class ReplaceableClient(Generic[_C]):
+    """A client, made at its first use, and made anew once it was retired; for any thread.
+
+    A retired client ends when all its requests are over or given up, and in a thread of its own:
+    librdkafka aborts the process where a client ends in one of librdkafka's threads.
+    """
+
+    def __init__(self, make: Callable[[], _C], end: Callable[[_C], None], timers: Timers) -> None:
+        """``end`` does what is needed before the last reference to a client is dropped."""
+        self._make = make
+        self._end = end
+        self._timers = timers
+        self._lock = threading.Lock()
+        self._current: _C | None = None
+        self._retired: list[_C] = []
+        self._closed = False
+
+    @property
+    def current(self) -> _C | None:
+        return self._current
+
+    def get(self) -> _C:
+        """Return the client, made now if there is none.
+
+        Raises what making one raises, and RuntimeError where the pool is closed or the machine has
+        no room for another client's threads.
+        """
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the pool is closed")
+            if self._current is None:
+                check_thread_room()
+                self._current = self._make()
+            return self._current
+
+    def retire(self, client: _C) -> None:
+        """Use ``client`` for no further request."""
+        with self._lock:
+            if self._closed or self._current is not client:
+                return
+            self._current = None
+            self._retired.append(client)
+        self._timers.call_after(STUCK_S, self._end_retired)
+
+    def close(self) -> None:
+        """End all clients and with them their connections and threads; may take some time."""
+        with self._lock:
+            self._closed = True
+            clients = [*self._retired, *([] if self._current is None else [self._current])]
+            self._retired, self._current = [], None
+        for client in clients:
+            self._end(client)
+
+    def _end_retired(self) -> None:
+        """End the client that was retired first."""
+        with self._lock:
+            client = self._retired.pop(0) if self._retired else None
+        if client is None:
+            return
+        ending = threading.Thread(
+            target=self._end, args=(client,), name="kafka-retired", daemon=True
+        )
+        try:
+            ending.start()
+        except RuntimeError:  # no thread is to be had; it is tried again
+            with self._lock:
+                self._retired.insert(0, client)
+            self._timers.call_after(STUCK_S, self._end_retired)
+
+
+def check_thread_room() -> None:
+    """Start as many threads as a client needs, and end them again.
+
+    librdkafka ends the whole process with a segmentation fault where a client gets the first of
+    its threads but not the second (seen with 2.16), so it is not asked before there is room.
+
+    Raises RuntimeError where there is none.
+    """
+    over = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        for _ in range(THREADS):
+            thread = threading.Thread(target=over.wait, name="kafka-room", daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError as error:
+        message = f"no room for the {THREADS} threads of one more Kafka client: {error}"
+        raise RuntimeError(message) from error
+    finally:
+        over.set()
+        for thread in started:
+            thread.join()
+
+
+def client_config(config: Mapping[str, object]) -> dict[str, Any]:
+    """Complete the caller's settings of librdkafka with the pool's."""
+    return {**DEFAULTS, **config, **FORCED}
+
+
+def open_admin(config: Mapping[str, object], reports: ConnectionReports) -> AdminClient:
+    """Open an admin client of confluent-kafka's."""
+    complete = client_config(config)
+    complete.update({"error_cb": reports.error, "logger": reports})
+    return AdminClient(complete)
+
+
+def checked_config(config: object) -> dict[str, object]:
+    """Return librdkafka's settings, of which a text is the bootstrap servers.
+
+    Raises InvalidValueError, which names a setting, never a value that may be a secret.
+    """
+    settings = {"bootstrap.servers": config} if isinstance(config, str) else config
+    if not isinstance(settings, Mapping):
+        fix = 'give "host:port,host:port", or a mapping of librdkafka\'s settings'
+        raise InvalidValueError("config", type(config).__name__, "is neither", fix)
+    for name, value in settings.items():
+        if not isinstance(name, str):
+            raise InvalidValueError("config", name, "is no setting's name", "give a string")
+        number = isinstance(value, (int, float)) and -_LARGEST <= value <= _LARGEST
+        text = isinstance(value, str) and _is_utf8(value)
+        if not (number or text or callable(value)):
+            kind = f"<{type(value).__name__}>"
+            raise InvalidValueError(name, kind, "is no setting", "give a string or a number")
+        if name in FORCED:
+            fix = f"remove it: the service depends on {FORCED[name]}"
+            raise InvalidValueError(name, value, "cannot be set", fix)
+    if not settings.get("bootstrap.servers"):
+        fix = "give it, as host:port,host:port"
+        raise InvalidValueError("bootstrap.servers", None, "is missing", fix)
+    return dict(settings)
+
+
+def refused_config(config: Mapping[str, object], error: KafkaException) -> InvalidValueError:
+    """Return what to raise where librdkafka takes a setting for wrong."""
+    problem = f"was refused by librdkafka: {one_line(error.args[0].str(), _REPORT_CHARS)}"
+    fix = "correct the setting it names; see librdkafka's CONFIGURATION.md"
+    return InvalidValueError("kafka", sorted(config), problem, fix)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # lone surrogates
+        return False
+    return True

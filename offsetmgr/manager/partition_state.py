@@ -1,0 +1,235 @@
+"""What one manager shares with its user: submits, mailboxes, and the callers that wait for it.
+
+It outlives the manager's actor: a restarted actor finds here what was submitted and awaited.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from actors import DropOldest, Future, Latest, OneShot
+from offsetmgr.errors import (
+    ManagerStoppedError,
+    OffsetCommitError,
+    OffsetRegressionError,
+    OffsetTimeoutError,
+)
+from offsetmgr.manager.lifecycle import Phase, State
+from offsetmgr.manager.submits import SubmitBuffer
+from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from actors import ActorRef
+    from offsetmgr.errors import OffsetManagerError
+    from offsetmgr.manager.observer import Observer
+    from offsetmgr.manager.submits import GroupSubmits, Version
+    from offsetmgr.types import TopicPartition
+
+
+class ManagerStatus(NamedTuple):
+    """A manager at one moment, for operators."""
+
+    phase: str
+    """``fetching``, ``ready``, ``stopping`` or ``stopped``."""
+    submitted: OffsetAndMetadata | None
+    """Newest submitted offset."""
+    committed: OffsetAndMetadata | None
+    """Last offset known to be committed."""
+    committed_at: float | None
+    """When the coordinator last acknowledged a commit, in seconds of the system's clock."""
+    dirty: bool
+    """True if the newest submitted offset is not known to be committed."""
+    last_error: OffsetManagerError | None
+    """What went wrong last; None once a later request succeeded."""
+    regressions: int
+    """How many lower offsets were refused."""
+
+
+class Awaited(NamedTuple):
+    """A flush that waits until a version is committed."""
+
+    number: int
+    waiter: Waiter
+
+
+_INITIAL = State()
+
+
+class PartitionState:
+    """One manager's state.
+
+    Any thread submits, and adds to ``stops``.  ``state`` and ``result`` are written by its actor,
+    ``acknowledged``, ``flushes`` and ``troubled`` by its group's committer; all are replaced whole,
+    so that any thread may read them.
+    """
+
+    __slots__ = (
+        "_observer",
+        "acknowledged",
+        "acknowledged_at",
+        "committed",
+        "errors",
+        "flushes",
+        "initial",
+        "key",
+        "owner",
+        "ref",
+        "result",
+        "state",
+        "stops",
+        "submits",
+        "troubled",
+    )
+
+    def __init__(
+        self,
+        group: GroupSubmits,
+        partition: TopicPartition,
+        owner: str,
+        error_limit: int,
+        observer: Observer,
+    ) -> None:
+        self.key = ManagerKey(group.name, *partition)
+        self.owner = owner
+        self.submits = SubmitBuffer(group, partition)
+        self.initial: OneShot[OffsetAndMetadata | None] = OneShot()
+        self.committed: Latest[OffsetAndMetadata] = Latest()
+        self.errors: DropOldest[OffsetManagerError] = DropOldest(error_limit)
+        self.ref: ActorRef[Any] | None = None
+        """None until the factory's actor has started the manager's."""
+        self.state = _INITIAL
+        self.acknowledged: OffsetAndMetadata | None = None
+        """What the coordinator was last known to hold; None where that is nothing."""
+        self.acknowledged_at: float | None = None
+        """When it last acknowledged a commit, in the clock's seconds."""
+        self.troubled = False
+        """True if the actor was told of a failure, and of no success since."""
+        self.flushes: tuple[Awaited, ...] = ()
+        self.stops: tuple[Waiter, ...] = ()
+        self.result: StopResult | None = None
+        """How it ended; None while it lives."""
+        self._observer = observer
+
+    def add_stop(self, waiter: Waiter) -> None:
+        """Have ``waiter`` answered at the manager's end; twice is harmless."""
+        with self.submits.group.lock:
+            if waiter not in self.stops:
+                self.stops = (*self.stops, waiter)
+
+    def add_flush(self, number: int, waiter: Waiter, now: float) -> None:
+        """Have ``waiter`` answered when version ``number`` is committed."""
+        if self.flushes:
+            # Expired ones must not pile up while the coordinator is away.
+            waiting = (each for each in self.flushes if each.waiter.deadline > now)
+            self.flushes = (*waiting, Awaited(number, waiter))
+        else:
+            self.flushes = (Awaited(number, waiter),)
+
+    def acknowledge(self, version: Version, now: float) -> None:
+        """Publish that the coordinator holds ``version``.
+
+        Published before it is settled: a stop that finds nothing left closes the mailbox.
+        """
+        value = version.value
+        self.acknowledged = value
+        self.acknowledged_at = now
+        self.committed.put(value)
+        self._observer.committed(self.key, value)
+
+    def result_after(self, waited_s: float) -> StopResult:
+        """Return what is committed and what is not, after a wait; after its end, how it ended."""
+        if self.result is not None:
+            return self.result
+        uncommitted, dropped = self.submits.outlook()
+        if uncommitted is None:
+            return self.result_clean(dropped)
+        reason = self._why_uncommitted(uncommitted.value, waited_s)
+        return StopResult(self.acknowledged, uncommitted.value, reason)
+
+    def _why_uncommitted(self, value: OffsetAndMetadata, waited_s: float) -> OffsetManagerError:
+        """Return Kafka's last answer, or that there was none."""
+        error = self.state.last_error
+        if error is not None and not isinstance(error, OffsetRegressionError):
+            return error
+        failure = self.submits.group.last_failure
+        if failure is not None:
+            return OffsetCommitError(*self.key, value.offset, failure.info, failure.detail)
+        text = f"{self.key}: offset {value.offset} is not committed: "
+        return OffsetTimeoutError(f"{text}Kafka has not answered within {waited_s:.3g} s")
+
+    def result_without_actor(self) -> StopResult:
+        """Return the same where no actor is left to commit."""
+        uncommitted = self.submits.uncommitted
+        if self.result is not None or uncommitted is None:
+            return self.result or StopResult(self.acknowledged)
+        offset = uncommitted.value.offset
+        text = f"{self.key}: the actor system was stopped before offset {offset} was committed"
+        return StopResult(self.acknowledged, uncommitted.value, ManagerStoppedError(text))
+
+    def result_clean(self, dropped: OffsetAndMetadata | None) -> StopResult:
+        """Return the result where nothing waits but a dropped regression."""
+        if dropped is None:
+            return StopResult(self.acknowledged)
+        # A closed buffer's floor is above all offsets.
+        known = self.acknowledged
+        floor = self.submits.floor if known is None else known.offset
+        error = OffsetRegressionError(str(self.key), dropped.offset, floor)
+        return StopResult(known, dropped, error)
+
+    def status(self) -> ManagerStatus:
+        """Return a snapshot."""
+        state, submits = self.state, self.submits
+        phase = Phase.STOPPING if state.phase is Phase.CLOSING else state.phase
+        newest = submits.newest
+        return ManagerStatus(
+            phase.value,
+            None if newest is None else newest.value,
+            self.acknowledged,
+            self.acknowledged_at,
+            submits.dirty,
+            state.last_error,
+            submits.regressions,
+        )
+
+
+class Waiter:
+    """A flush or stop of many managers; answered when all have answered, or when it expires."""
+
+    def __init__(self, states: Iterable[PartitionState], deadline: float, timeout: float) -> None:
+        self._lock = Lock()
+        # A dictionary as an ordered set: a simulation must replay in the same order.
+        self._open = dict.fromkeys(states)
+        self._results: dict[ManagerKey, StopResult] = {}
+        self.deadline = deadline
+        """When it expires, in the clock's seconds."""
+        self.timeout = timeout
+        self.future: Future[dict[ManagerKey, StopResult]] = Future()
+        if not self._open:
+            self.future.set({})
+
+    def answer(self, answers: Iterable[tuple[PartitionState, StopResult]]) -> None:
+        """Enter answers of managers; the first one of each counts."""
+        with self._lock:
+            if not self._open:
+                return
+            for state, result in answers:
+                if state in self._open:
+                    del self._open[state]
+                    self._results[state.key] = result
+            complete = not self._open
+        if complete:
+            self.future.set(self._results)
+
+    def expire(self) -> list[PartitionState]:
+        """Answer for the managers that have not; return them."""
+        with self._lock:
+            late = list(self._open)
+            for state in late:
+                self._results[state.key] = state.result_after(self.timeout)
+            self._open.clear()
+        if late:
+            self.future.set(self._results)
+        return late

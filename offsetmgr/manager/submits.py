@@ -1,0 +1,415 @@
+"""The newest submitted offset of each partition of a group: latest wins, never backwards.
+
+User threads fill a ``SubmitBuffer``; the group's committer reads the newest version when it sends.
+Nothing queues in between: a submit replaces the one before it.  The buffers of a group share one
+lock and one wake-up, so that a submit of many partitions is one step and a committer is told once.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from itertools import count
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from offsetmgr.errors import ManagerStoppedError, OffsetManagerError, OffsetRegressionError
+from offsetmgr.types import MAX_OFFSET, ManagerKey, OffsetAndMetadata
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from actors import ActorRef, Clock
+    from actors.timers import Timers
+    from offsetmgr.coordinator.base import Failure
+    from offsetmgr.types import TopicPartition
+
+_CLOSED: Final = MAX_OFFSET + 1
+"""The floor of a closed buffer: every offset is below it."""
+
+_next_number: Final = count(1).__next__
+"""Numbers rise through the whole process, so that versions of successive managers compare."""
+
+
+class Version(NamedTuple):
+    """A submitted offset and its place in the order of submits."""
+
+    number: int
+    value: OffsetAndMetadata
+
+
+class SubmitStatus(Enum):
+    """How the newest submit compares with what was committed when the manager started."""
+
+    CLEAN = "clean"
+    """Nothing was submitted, or it is committed already."""
+    DIRTY = "dirty"
+    """It has to be committed."""
+    REGRESSED = "regressed"
+    """It is lower than what is committed, without a rewind; it was dropped."""
+
+
+class Submission(NamedTuple):
+    """One checked offset of a submit of many partitions."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int | None = None
+    rewind: bool = False
+
+
+class SubmitBuffer:
+    """Newest submitted offset of one partition, and the floor below which it may not fall.
+
+    Everything is guarded by ``group.lock``.  ``queued`` is true from a submit until its newest
+    version is committed or suspended; meanwhile the committer knows of the partition, or will when
+    it collects.
+    """
+
+    __slots__ = (
+        "_force",
+        "_leader_epoch",
+        "_metadata",
+        "_number",
+        "_offset",
+        "_rewind",
+        "closed",
+        "dropped",
+        "established",
+        "floor",
+        "group",
+        "partition",
+        "queued",
+        "regressions",
+        "settled",
+    )
+
+    def __init__(self, group: GroupSubmits, partition: TopicPartition) -> None:
+        self.group = group
+        self.partition = partition
+        self.queued = False
+        self.floor = 0
+        """Lowest offset taken without a rewind; above all offsets once closed."""
+        self.closed = False
+        self.established = False
+        """True if the committed offset at the start is known; nothing is committed before."""
+        self.regressions = 0
+        """How many lower offsets were refused."""
+        self.dropped: OffsetAndMetadata | None = None
+        """The last submit, where it was dropped as a regression."""
+        self.settled = 0
+        """Number of the newest version that is known to be committed."""
+        self._number = 0  # of the newest version; the value's fields follow, -1 for none
+        self._offset = -1
+        self._metadata = ""
+        self._leader_epoch: int | None = None
+        self._rewind = 0  # number of the newest rewind that is not committed yet
+        self._force = False  # whether the next submit counts as new, though it be the same
+
+    # For users.
+
+    def submit(
+        self, offset: int, metadata: str, leader_epoch: int | None, *, rewind: bool = False
+    ) -> None:
+        """Make a checked offset the newest.
+
+        Raises OffsetRegressionError for a lower offset that is no rewind, and ManagerStoppedError
+        after ``close``.
+        """
+        with self.group.lock:
+            self.put(offset, metadata, leader_epoch, rewind, _next_number())
+
+    def put(
+        self,
+        offset: int,
+        metadata: str,
+        leader_epoch: int | None,
+        rewind: bool,  # noqa: FBT001 -- a keyword costs time
+        number: int,
+    ) -> None:
+        """``submit`` as version ``number``, with the lock held."""
+        if offset < self.floor and (self.closed or not rewind):
+            self._refuse(offset)
+        self.floor = offset
+        self.dropped = None
+        if (
+            offset != self._offset
+            or metadata != self._metadata
+            or leader_epoch != self._leader_epoch
+            or self._force
+        ):
+            self._offset, self._metadata, self._leader_epoch = offset, metadata, leader_epoch
+            self._number = number
+            self._force = False
+        if self._number > self.settled:
+            if rewind:
+                self._rewind = self._number
+            if not self.queued:
+                # In this order a Ctrl-C in between does no harm: queued twice is collected once.
+                self.group.queue(self)
+                self.queued = True
+
+    def _refuse(self, offset: int) -> None:
+        name = str(ManagerKey(self.group.name, *self.partition))
+        if self.closed:
+            raise ManagerStoppedError(f"{name} is stopped; spawn a new manager to submit again")
+        self.regressions += 1
+        raise OffsetRegressionError(name, offset, self.floor)
+
+    def close(self) -> None:
+        """Refuse submits from now on; twice is harmless."""
+        with self.group.lock:
+            self.closed, self.floor = True, _CLOSED
+
+    # For the committer and the manager.
+
+    @property
+    def newest(self) -> Version | None:
+        """Newest submitted version."""
+        with self.group.lock:
+            return self._version()
+
+    @property
+    def uncommitted(self) -> Version | None:
+        """The newest version, where it is not known to be committed."""
+        with self.group.lock:
+            return self._version() if self._number > self.settled else None
+
+    @property
+    def number(self) -> int:
+        """Number of the newest version; 0 for none."""
+        return self._number
+
+    @property
+    def dirty(self) -> bool:
+        """True if the newest version is not known to be committed."""
+        return self._number > self.settled
+
+    @property
+    def rewinds(self) -> bool:
+        """True if what is not committed yet goes back on purpose."""
+        return self._rewind > 0
+
+    def outlook(self) -> tuple[Version | None, OffsetAndMetadata | None]:
+        """Return ``uncommitted``, and the submit that was dropped as a regression; never both."""
+        with self.group.lock:
+            version = self._version() if self._number > self.settled else None
+            return version, self.dropped
+
+    def establish(
+        self, committed: OffsetAndMetadata | None
+    ) -> tuple[SubmitStatus, OffsetAndMetadata | None]:
+        """Enter what was committed at the start; return how the newest submit compares, and the
+        submit that was dropped.
+
+        Only the first time counts: an answer to a restarted actor may be older than its own latest
+        commit.
+        """  # noqa: D205 -- one sentence
+        with self.group.lock:
+            if not self.established:
+                self.established = True
+                self._compare(committed)
+            if self.dropped is not None:
+                return SubmitStatus.REGRESSED, self.dropped
+            dirty = self._number > self.settled
+            return SubmitStatus.DIRTY if dirty else SubmitStatus.CLEAN, None
+
+    def _compare(self, committed: OffsetAndMetadata | None) -> None:
+        newest = self._version()
+        if committed is None:
+            return
+        if newest is None:
+            self._set_floor(committed)
+        elif newest.value == committed:
+            self._settle(newest.number)
+        elif newest.value.offset < committed.offset and not self._rewind:
+            self.regressions += 1
+            self._settle(newest.number)
+            self._set_floor(committed)
+            self.dropped = newest.value
+            self._replace(committed)
+
+    def settle(self, number: int) -> bool:
+        """Enter that version ``number`` is committed; return True if nothing newer waits."""
+        with self.group.lock:
+            return self._settle(number)
+
+    def _settle(self, number: int) -> bool:
+        self.settled = max(self.settled, number)
+        clean = self._number <= number
+        if clean:
+            self.queued = False
+        if clean or self._rewind <= number:
+            self._rewind = 0
+        return clean
+
+    def suspend(self, number: int) -> bool:
+        """Enter that version ``number`` was refused for good; return True if nothing newer waits.
+
+        It stays dirty and visible; the next submit wakes the committer again.
+        """
+        with self.group.lock:
+            if self._number > number:
+                return False
+            self.queued = False
+            return True
+
+    def resubmit(self, number: int) -> bool:
+        """Make version ``number`` dirty again, which is not committed any more.
+
+        Return False where it is not the newest.
+        """
+        with self.group.lock:
+            if self._number != number or number > self.settled:
+                return False
+            self.settled, self.queued = number - 1, True
+            return True
+
+    def follow(self, external: OffsetAndMetadata | None) -> None:
+        """Enter an external change (None: deleted): the floor from now on, unless more waits."""
+        with self.group.lock:
+            if external is None:
+                self._force = True
+            elif self._number <= self.settled:
+                self._set_floor(external)
+                if self._number:
+                    self._replace(external)
+            elif self._offset < external.offset and not self._rewind:
+                self._set_floor(external)
+
+    def _set_floor(self, committed: OffsetAndMetadata) -> None:
+        if not self.closed:
+            self.floor = committed.offset
+
+    def _replace(self, value: OffsetAndMetadata) -> None:
+        """Let a submit of ``value`` be no news: it is what is committed."""
+        self._offset, self._metadata, self._leader_epoch = value
+
+    def _version(self) -> Version | None:
+        if not self._number:
+            return None
+        value = OffsetAndMetadata(self._offset, self._metadata, self._leader_epoch)
+        return Version(self._number, value)
+
+    def collect(self) -> bool:
+        """Return True if it is dirty, else leave the queue; with the lock held."""
+        self.queued = self._number > self.settled
+        if not self.queued:
+            self._rewind = 0  # a rewind to what is committed gives no licence for later
+        return self.queued
+
+
+class Collect(NamedTuple):
+    """Told to the committer an interval after the first submit to a clean group."""
+
+
+class WakeUp(NamedTuple):
+    """How a group's committer is told of submits, an interval after the first."""
+
+    committer: ActorRef[Any]
+    timers: Timers
+    clock: Clock
+    interval_s: float
+
+
+class GroupSubmits:
+    """The submit buffers of one group: their lock, and which of them the committer must collect."""
+
+    __slots__ = ("_pending", "_queue", "_since", "_wake_up", "last_failure", "lock", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lock = Lock()
+        self.last_failure: Failure | None = None
+        """Why the last request failed for the whole group; None where it did not."""
+        self._queue: list[SubmitBuffer] = []
+        self._wake_up: WakeUp | None = None
+        self._since: float | None = None  # when the first in the queue was submitted
+        self._pending = False  # whether a wake-up is under way; at most one is
+
+    def attach(self, wake_up: WakeUp) -> None:
+        """Wake this committer from now on, also for what waits already."""
+        with self.lock:
+            if self._wake_up is None or self._wake_up.committer is not wake_up.committer:
+                self._wake_up, self._since, self._pending = wake_up, None, False
+            if self._queue:
+                self._wake()
+
+    def tell(self, message: object) -> bool:
+        """Tell the committer; return False where there is none at present."""
+        wake_up = self._wake_up
+        return wake_up is not None and wake_up.committer.try_tell(message)
+
+    @property
+    def waiting(self) -> bool:
+        """True if there is something to collect."""
+        return self._since is not None
+
+    def queue(self, buffer: SubmitBuffer) -> None:
+        """Have ``buffer`` collected; with the lock held."""
+        self._queue.append(buffer)
+        if self._since is None:
+            self._wake()
+
+    def is_due(self, now: float) -> bool:
+        """Enter that the wake-up came; return True if the interval of what waits is over.
+
+        What came after an earlier collection gets a wake-up of its own.
+        """
+        with self.lock:
+            self._pending = False
+            wake_up, since = self._wake_up, self._since
+            if wake_up is None or since is None:
+                return False
+            left_s = since + wake_up.interval_s - now
+            if left_s > 0:
+                self._wake_in(wake_up, left_s)
+            return left_s <= 0
+
+    def collect(self, now: float) -> tuple[list[SubmitBuffer], float]:
+        """Return the dirty buffers of the queue, and when the first of them was submitted."""
+        with self.lock:
+            queue, since = self._queue, self._since
+            self._queue, self._since = [], None
+            return [each for each in queue if each.collect()], now if since is None else since
+
+    def submit(
+        self, entries: Iterable[tuple[SubmitBuffer, Submission]]
+    ) -> dict[TopicPartition, OffsetManagerError]:
+        """Submit many partitions in one step; return the refused ones."""
+        refused: dict[TopicPartition, OffsetManagerError] = {}
+        number = _next_number()
+        with self.lock:
+            for buffer, (offset, metadata, leader_epoch, rewind) in entries:
+                try:
+                    buffer.put(offset, metadata, leader_epoch, rewind, number)
+                except OffsetManagerError as error:
+                    refused[buffer.partition] = error
+        return refused
+
+    def submit_plain(
+        self, entries: Iterable[tuple[SubmitBuffer, int]], *, rewind: bool
+    ) -> dict[TopicPartition, OffsetManagerError]:
+        """``submit`` for offsets without metadata."""
+        refused: dict[TopicPartition, OffsetManagerError] = {}
+        number = _next_number()
+        with self.lock:
+            for buffer, offset in entries:
+                try:
+                    buffer.put(offset, "", None, rewind, number)
+                except OffsetManagerError as error:
+                    refused[buffer.partition] = error
+        return refused
+
+    def _wake(self) -> None:
+        wake_up = self._wake_up
+        # A group without a committer is collected when the committer comes.
+        if wake_up is not None and self._since is None:
+            now = wake_up.clock.now()
+            if not self._pending:
+                self._wake_in(wake_up, wake_up.interval_s)
+            self._since = now
+
+    def _wake_in(self, wake_up: WakeUp, delay_s: float) -> None:
+        # In this order a Ctrl-C may cost a second wake-up, but never the only one.
+        wake_up.timers.tell_after(delay_s, wake_up.committer, Collect())
+        self._pending = True

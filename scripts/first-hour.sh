@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# A newcomer's first hour in an empty home, as a transcript: README's commands and code as they stand,
+# then the mistakes that everybody makes.  Fetches all packages and jars anew; needs ports 9092 and 8741.
+set -euo pipefail
+
+checkout=$(cd "$(dirname "$0")/.." && pwd)
+home=$(mktemp -d)
+started=()
+end() {
+  for pid in "${started[@]}"; do kill "$pid" 2>/dev/null || true; done
+  wait
+  rm -rf "$home"
+}
+trap end EXIT
+unset PYTHONPATH OFFSETMGR_CACHE XDG_CACHE_HOME
+export HOME=$home
+
+step() { printf '\n== %s (after %d s)\n' "$1" "$SECONDS"; }
+
+# Run a command and show what it says; fail where its exit status is not $1.
+run() {
+  local expected=$1 status=0
+  shift
+  printf '$ %s\n' "$*"
+  bash -c "$*" 2>&1 || status=$?
+  if ((status != expected)); then
+    printf 'ended with status %d, not %d\n' "$status" "$expected" >&2
+    exit 1
+  fi
+}
+
+# Start a command in the background and wait until it prints $1.
+start() {
+  local mark=$1 log=$home/output-${#started[@]}
+  shift
+  printf '$ %s &\n' "$*"
+  bash -c "exec $*" >"$log" 2>&1 &
+  started+=($!)
+  until grep -q "$mark" "$log"; do
+    if ! kill -0 "${started[-1]}" 2>/dev/null; then
+      cat "$log"
+      exit 1
+    fi
+    sleep 1
+  done
+  cat "$log"
+}
+
+step "A checkout"
+mkdir "$home/offsetmgr"
+git -C "$checkout" archive HEAD | tar -x -C "$home/offsetmgr"
+cd "$home/offsetmgr"
+
+step "Install"
+python=$(command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+printf '$ python3 -m venv .venv && . .venv/bin/activate\n'
+"$python" -m venv .venv
+# shellcheck disable=SC1091 # it was made a line above
+. .venv/bin/activate
+run 0 "pip install --quiet --disable-pip-version-check '.[server,spark]'"
+run 0 offsetmgr --version
+
+step "A Kafka and the service"
+start "is ready" offsetmgr dev-kafka --topic orders:4 --produce 10000
+start serving offsetmgr serve --bootstrap-servers localhost:9092
+
+step "The group before the job"
+run 1 offsetmgr kafka-consumer-groups --bootstrap-server localhost:9092 --describe --group orders-etl
+
+step "The README's job"
+PYTHONPATH=tests/spark python - >job.py <<'PYTHON'
+from pathlib import Path
+
+from documents import blocks
+
+print("\n".join(each.text for each in blocks(Path("README.md")) if each.language == "python"))
+PYTHON
+run 0 "python job.py 2>job.log || (cat job.log; exit 1)"
+
+step "The group after the job"
+run 0 offsetmgr kafka-consumer-groups --bootstrap-server localhost:9092 --describe --group orders-etl
+
+step "The job again: nothing is new"
+run 0 "python job.py 2>job.log || (cat job.log; exit 1)"
+run 0 offsetmgr spark reconcile --checkpoint checkpoint --group orders-etl
+
+# Run a line of Python that has to fail, and show its last line.
+mistake() {
+  printf '>>> %s\n' "$1"
+  if python - >mistake.log 2>&1 <<PYTHON
+from offsetmgr import OffsetClient
+from offsetmgr.spark import starting_offsets
+$1
+PYTHON
+  then
+    echo 'it was no mistake' >&2
+    exit 1
+  fi
+  tail -n 1 mistake.log
+}
+
+step "A topic that does not exist"
+mistake 'starting_offsets(OffsetClient("http://127.0.0.1:8741"), "orders-etl", ["ordres"])'
+
+step "A wrong port of the service"
+mistake 'starting_offsets(OffsetClient("http://127.0.0.1:8742"), "orders-etl", ["orders"])'
+
+step "A wrong port of Kafka"
+start kafka_unreachable offsetmgr serve --bootstrap-servers localhost:9093 --listen 127.0.0.1:8743
+
+step "A port in use"
+run 1 offsetmgr dev-kafka
+run 1 offsetmgr serve --bootstrap-servers localhost:9092
+
+step "A negative offset"
+mistake 'OffsetClient("http://127.0.0.1:8741").submit("orders-etl", {("orders", 0): -5})'
+
+step "A setting that does not exist"
+run 1 offsetmgr config check --set comit.commit_interval_s=1
+
+step "Done"

@@ -1,0 +1,85 @@
+"""The factory in process over a real Kafka, as the README shows it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from offsetmgr import LocalOffsets
+from offsetmgr.coordinator.kafka import KafkaCoordinator
+from offsetmgr.manager import Factory
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    import pytest
+
+    from offsetmgr.devkafka import DevKafka
+    from tests.conftest import TopicFactory
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "in_process.py"
+
+
+def test_the_example_runs_as_it_stands(kafka: DevKafka, new_topic: TopicFactory) -> None:
+    """Twice, the second time from where the first one ended; it prints nothing but its own."""
+    name = new_topic(1)
+    script = EXAMPLE.read_text().replace("localhost:9092", kafka.bootstrap_servers)
+    script = script.replace('"orders"', repr(name)).replace('"orders-etl"', repr(f"{name}-etl"))
+    for committed in (42, 84):
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
+        )
+        assert done.stdout == f"{OffsetAndMetadata(committed)}\n"
+        assert done.stderr == ""
+
+
+def test_a_broker_that_is_away_is_told_and_nothing_is_printed(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """A stop says why; librdkafka's own lines are not for standard output."""
+    structlog.reset_defaults()  # a service of another test may have configured it
+    with KafkaCoordinator("127.0.0.1:1", clients=1) as kafka, Factory(kafka) as factory:
+        manager = factory.spawn("g", "t", 0)
+        manager.submit(1)
+        result = manager.stop(timeout=2)
+    assert result[:2] == (None, OffsetAndMetadata(1))
+    assert "Kafka has not answered within 2 s" in str(result.error)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_with_statements_end_commits(kafka: DevKafka, new_topic: TopicFactory) -> None:
+    """What was submitted last is in Kafka when it is left."""
+    where = TopicPartition(new_topic(1), 0)
+    group = f"{where.topic}-etl"
+    with KafkaCoordinator(kafka.bootstrap_servers, clients=1) as coordinator:
+        with Factory(coordinator) as factory:
+            factory.spawn(group, *where)
+            factory.submit(group, {where: 7})
+        found = coordinator.fetch(group, [where], 30).get(timeout=60)
+    assert found.offsets == {where: OffsetAndMetadata(7)}
+
+
+_EXITS = """
+import sys
+from offsetmgr import LocalOffsets
+offsets = LocalOffsets(sys.argv[1])
+offsets.submit("{group}", {{("{topic}", 0): 7}})
+"""
+
+
+def test_a_process_exits_without_a_close(kafka: DevKafka, new_topic: TopicFactory) -> None:
+    """What LocalOffsets hold is committed, or the log says that it is not; no thread hangs."""
+    topic = new_topic(1)
+    script = _EXITS.format(group=f"{topic}-etl", topic=topic)
+    left = {}
+    for servers in (kafka.bootstrap_servers, "127.0.0.1:1"):
+        command = [sys.executable, "-c", script, servers]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        left[servers] = done.stderr
+    assert left.pop(kafka.bootstrap_servers) == ""
+    assert f"not committed: {topic}-etl/{topic}/0 at 7" in left.popitem()[1]
+    with LocalOffsets(kafka.bootstrap_servers) as offsets:
+        assert offsets.committed(f"{topic}-etl") == {TopicPartition(topic, 0): OffsetAndMetadata(7)}

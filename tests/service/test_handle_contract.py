@@ -1,0 +1,271 @@
+"""One handle, three ways to it, which keep the same promises."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from actors import ActorSystem
+from offsetmgr import (
+    InvalidValueError,
+    ManagerExistsError,
+    ManagerKey,
+    ManagerStoppedError,
+    OffsetAndMetadata,
+    OffsetClient,
+    OffsetCommitError,
+    OffsetManagerError,
+    OffsetManagerHandle,
+    OffsetRegressionError,
+    Offsets,
+    OffsetTimeoutError,
+    StopResult,
+    TopicPartition,
+)
+from offsetmgr.config import CommitSettings
+from offsetmgr.coordinator.memory import MemoryCoordinator, Refuse
+from offsetmgr.manager import Factory
+from tests.service.support import WAIT_S, local_over, running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+WHERE: Final = TopicPartition("orders", 3)
+
+
+def at(offset: int) -> OffsetAndMetadata:
+    """Write an offset."""
+    return OffsetAndMetadata(offset)
+
+
+class Way:
+    """A way to handles, and the Kafka behind it."""
+
+    def __init__(self, opener: Any, coordinator: MemoryCoordinator) -> None:
+        self.opener = opener
+        self.coordinator = coordinator
+
+    def spawn(self, partition: int = 3) -> OffsetManagerHandle:
+        """Spawn a manager."""
+        handle: OffsetManagerHandle = self.opener.spawn("g", "orders", partition)
+        return handle
+
+    def put(self, offset: int) -> None:
+        """Commit as somebody else."""
+        self.coordinator.broker.commit_externally("g", {WHERE: at(offset)})
+
+    @property
+    def holds(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """What Kafka has."""
+        return self.coordinator.broker.committed("g")
+
+
+@contextmanager
+def in_process() -> Iterator[Way]:
+    """A factory."""
+    with ActorSystem(name="test") as system:
+        coordinator = MemoryCoordinator(call_after=system.timers.call_after, clock=system.clock)
+        settings = CommitSettings(commit_interval_s=0.05)
+        with Factory(coordinator, settings, system=system) as factory:
+            yield Way(factory, coordinator)
+            coordinator.resume()
+
+
+@contextmanager
+def through_the_service() -> Iterator[Way]:
+    """A client of a service."""
+    with running() as service, OffsetClient(service.address, "etl") as client:
+        yield Way(client, service.coordinator)
+        service.coordinator.resume()
+
+
+@contextmanager
+def local_offsets() -> Iterator[Way]:
+    """The client's methods over a factory."""
+    with ActorSystem(name="test") as system:
+        coordinator = MemoryCoordinator(call_after=system.timers.call_after, clock=system.clock)
+        with local_over(coordinator) as offsets:
+            yield Way(offsets, coordinator)
+            coordinator.resume()
+
+
+WAYS: Final = [in_process, through_the_service, local_offsets]
+
+
+@pytest.fixture(params=WAYS, ids=lambda way: way.__name__)
+def way(request: pytest.FixtureRequest) -> Iterator[Way]:
+    """Each way in turn."""
+    with request.param() as made:
+        yield made
+
+
+def test_the_key(way: Way) -> None:
+    """A handle says what it is for."""
+    assert way.spawn().key == ManagerKey("g", "orders", 3)
+
+
+@pytest.mark.fault(34)
+def test_the_initial_offset(way: Way) -> None:
+    """It never changes; where nothing was committed it is None, never 0 or -1."""
+    value = OffsetAndMetadata(7, "old", 1)
+    way.coordinator.broker.commit_externally("g", {WHERE: value})
+    handle = way.spawn()
+    assert [handle.initial_offset(timeout=WAIT_S) for _ in range(2)] == [value] * 2
+    assert way.spawn(4).initial_offset(timeout=None) is None
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_the_first_committed_offset_is_the_one_submitted(way: Way, *, early: bool) -> None:
+    """Not what was there before: also where the mailbox is asked for first, and after a flush."""
+    way.put(1000)
+    handle = way.spawn()
+    stream = handle.committed_offsets() if early else None
+    assert handle.initial_offset(timeout=WAIT_S) == at(1000)
+    if isinstance(way.opener, Offsets):
+        way.opener.flush(timeout=WAIT_S)
+    handle.submit(1042)
+    stream = stream or handle.committed_offsets()
+    assert stream.get(WAIT_S) == at(1042)
+    assert handle.stop(timeout=WAIT_S) == StopResult(at(1042))
+    assert list(stream) == []
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_is_committed_already_is_told_once_it_is_submitted(way: Way, *, known: bool) -> None:
+    """Whoever waits for it is not left waiting."""
+    way.put(1000)
+    handle = way.spawn()
+    stream = handle.committed_offsets()
+    if known:
+        handle.initial_offset(timeout=WAIT_S)
+    handle.submit(1000)
+    assert stream.get(WAIT_S) == at(1000)
+    assert not [r for r in way.coordinator.requests if r.operation == "commit"]
+
+
+@pytest.mark.fault(3)
+def test_a_lower_offset_is_refused_unless_it_is_a_rewind(way: Way) -> None:
+    """At once, by what was submitted."""
+    handle = way.spawn()
+    handle.submit(20)
+    with pytest.raises(OffsetRegressionError):
+        handle.submit(19)
+    handle.rewind(5, "again", 3)
+    assert handle.stop(timeout=WAIT_S) == StopResult(OffsetAndMetadata(5, "again", 3))
+
+
+def test_group_wise(way: Way) -> None:
+    """Plain tuples, plain offsets or whole ones; a rewind of all."""
+    handles = [way.spawn(partition) for partition in (3, 4)]
+    way.opener.submit("g", {("orders", 3): 50, TopicPartition("orders", 4): at(60)})
+    way.opener.submit("g", {("orders", 3): 5, ("orders", 4): at(60)}, rewind=True)
+    assert [handle.stop(timeout=WAIT_S) for handle in handles] == [
+        StopResult(at(5)),
+        StopResult(at(60)),
+    ]
+
+
+def test_errors_say_all_that_is_known(way: Way) -> None:
+    """Group, topic, partition, offset, code, whether it is tried again, and what to do."""
+    handle = way.spawn()
+    handle.initial_offset(timeout=WAIT_S)
+    way.coordinator.inject("commit", *[Refuse(30, detail="grant READ on group g")] * 20)
+    handle.submit(5)
+    error = handle.errors().get(WAIT_S)
+    assert isinstance(error, OffsetCommitError)
+    assert (error.group, error.topic, error.partition, error.offset) == ("g", "orders", 3, 5)
+    assert (error.code, error.retriable) == ("GROUP_AUTHORIZATION_FAILED", False)
+    assert error.hint == "grant READ on group g"
+    assert handle.errors().dropped == 0
+
+
+def test_a_stop_commits_and_gives_the_name_back(way: Way) -> None:
+    """Twice is harmless, and a successor starts from what was committed."""
+    handle = way.spawn()
+    with pytest.raises(ManagerExistsError):
+        way.spawn()
+    handle.submit(7)
+    assert [handle.stop(timeout=WAIT_S) for _ in range(2)] == [StopResult(at(7))] * 2
+    assert way.spawn().initial_offset(timeout=WAIT_S) == at(7)
+
+
+def test_after_a_stop(way: Way) -> None:
+    """What is known is answered, what is unread can be read, and the rest says that it is over."""
+    way.put(3)
+    handle = way.spawn()
+    handle.initial_offset(timeout=WAIT_S)
+    committed, errors = handle.committed_offsets(), handle.errors()
+    handle.submit(7)
+    handle.stop(timeout=WAIT_S)
+    assert handle.initial_offset(timeout=0) == at(3)
+    assert committed.get(WAIT_S) == at(7)
+    assert list(errors) == []
+    for ask in (committed.get, errors.get, lambda: handle.submit(8), lambda: handle.rewind(2)):
+        with pytest.raises(ManagerStoppedError, match="g/orders/3 is stopped"):
+            ask()
+
+
+def test_stopped_before_the_initial_offset_was_known(way: Way) -> None:
+    """There is none, and nobody waits for it."""
+    way.coordinator.pause()
+    handle = way.spawn()
+    handle.stop(timeout=0)
+    with pytest.raises(ManagerStoppedError):
+        handle.initial_offset(timeout=None)
+
+
+@pytest.mark.parametrize("timeout", [0, 0.3])
+def test_a_stop_says_why_something_is_left(way: Way, timeout: float) -> None:
+    """Also where Kafka has said nothing, and where nobody waits."""
+    way.coordinator.pause()
+    handle = way.spawn()
+    handle.submit(7)
+    for result in (handle.stop(timeout=timeout), handle.stop(timeout=timeout)):
+        assert result[:2] == (None, at(7))
+        assert isinstance(result.error, OffsetManagerError)
+        assert str(result.error)
+
+
+def test_time_outs(way: Way) -> None:
+    """0 does not wait; each says what did not come, by the product's own error."""
+    way.coordinator.pause()
+    handle = way.spawn()
+    for timeout in (0, 0.05):
+        with pytest.raises(OffsetTimeoutError, match="g/orders/3"):
+            handle.initial_offset(timeout=timeout)
+        for stream in (handle.committed_offsets(), handle.errors()):
+            with pytest.raises(OffsetTimeoutError, match="g/orders/3"):
+                stream.get(timeout)
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), "5", True, 10**400], ids=repr)
+def test_bad_time_outs(way: Way, timeout: Any) -> None:
+    """They are refused by name, and nothing was done."""
+    handle = way.spawn()
+    for ask in (
+        handle.initial_offset,
+        handle.committed_offsets().get,
+        handle.errors().get,
+        handle.stop,
+    ):
+        with pytest.raises(InvalidValueError, match=r"^timeout "):
+            ask(timeout=timeout)
+    with pytest.raises(InvalidValueError, match=r"^timeout None "):
+        handle.stop(timeout=None)  # type: ignore[arg-type]
+    handle.submit(7)
+    assert handle.stop(timeout=WAIT_S) == StopResult(at(7))
+
+
+@pytest.mark.parametrize("side", WAYS, ids=lambda way: way.__name__)
+def test_the_end_of_a_with_statement(side: Any) -> None:
+    """Everything is committed and stopped."""
+    with side() as way:
+        handle = way.spawn()
+        handle.submit(7)
+    assert way.holds == {WHERE: at(7)}
+    with pytest.raises(ManagerStoppedError):
+        handle.submit(8)
+    with pytest.raises(ManagerStoppedError):
+        way.spawn()

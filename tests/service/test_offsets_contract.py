@@ -1,0 +1,268 @@
+"""A client of the service and offsets of this process: one Protocol, the same promises."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from actors import ActorSystem
+from offsetmgr import (
+    InvalidValueError,
+    ManagerExistsError,
+    ManagerKey,
+    ManagerStoppedError,
+    OffsetAndMetadata,
+    OffsetClient,
+    OffsetCommitError,
+    OffsetManagerError,
+    OffsetRegressionError,
+    Offsets,
+    OffsetTimeoutError,
+    ServiceError,
+    TopicPartition,
+)
+from offsetmgr.coordinator.memory import MemoryCoordinator, Refuse
+from tests.service.support import WAIT_S, local_over, running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+WHERE: Final = TopicPartition("orders", 3)
+KEY: Final = ManagerKey("g", *WHERE)
+
+
+def at(offset: int) -> OffsetAndMetadata:
+    """Write an offset."""
+    return OffsetAndMetadata(offset)
+
+
+@contextmanager
+def in_process() -> Iterator[tuple[Offsets, MemoryCoordinator]]:
+    """Offsets of this process."""
+    with ActorSystem(name="test") as system:
+        coordinator = MemoryCoordinator(call_after=system.timers.call_after, clock=system.clock)
+        with local_over(coordinator) as offsets:
+            yield offsets, coordinator
+            coordinator.resume()
+
+
+@contextmanager
+def through_the_service() -> Iterator[tuple[Offsets, MemoryCoordinator]]:
+    """A client of a service."""
+    with running() as service, OffsetClient(service.address, "etl") as client:
+        yield client, service.coordinator
+        service.coordinator.resume()
+
+
+@pytest.fixture(params=[in_process, through_the_service], ids=lambda way: way.__name__)
+def way(request: pytest.FixtureRequest) -> Iterator[tuple[Offsets, MemoryCoordinator]]:
+    """Each way in turn."""
+    with request.param() as made:
+        yield made
+
+
+@pytest.fixture
+def offsets(way: tuple[Offsets, MemoryCoordinator]) -> Offsets:
+    """What is under test."""
+    return way[0]
+
+
+@pytest.fixture
+def kafka(way: tuple[Offsets, MemoryCoordinator]) -> MemoryCoordinator:
+    """The Kafka behind it, with a topic."""
+    way[1].broker.create_topic("orders", 4)
+    way[1].broker.set_log(WHERE, 10, 90, {10: 1_000, 50: 2_000}, last_stable_offset=70)
+    return way[1]
+
+
+def test_it_is_what_spark_asks_for(offsets: Offsets) -> None:
+    """All of the Protocol is there."""
+    assert isinstance(offsets, Offsets)
+    assert offsets.name == "etl"
+    assert not offsets.closed
+
+
+def test_a_submit_that_waits(offsets: Offsets, kafka: MemoryCoordinator) -> None:
+    """Kafka has all of it when it returns, managers included that nobody spawned."""
+    offsets.submit("g", {("orders", 3): 42, ("orders", 1): at(7)}, sync=True, timeout=WAIT_S)
+    assert kafka.broker.committed("g") == {WHERE: at(42), TopicPartition("orders", 1): at(7)}
+    offsets.submit("g", {("orders", 3): 42}, sync=True, timeout=WAIT_S)
+
+
+def test_a_flush_says_what_was_committed(offsets: Offsets, kafka: MemoryCoordinator) -> None:
+    """Of the managers that are meant."""
+    offsets.submit("g", {("orders", 3): 42, ("orders", 1): 7})
+    offsets.submit("h", {("orders", 3): 1})
+    first = offsets.flush(timeout=WAIT_S, group="g", partitions=[WHERE])
+    assert first == ({KEY: at(42)}, {})
+    every = offsets.flush(timeout=WAIT_S)
+    assert set(every.committed.values()) == {at(42), at(7), at(1)}
+    assert not every.uncommitted
+
+
+def test_a_flush_says_what_was_not(offsets: Offsets, kafka: MemoryCoordinator) -> None:
+    """With the reason; it is kept, and committed once Kafka answers."""
+    kafka.pause()
+    offsets.submit("g", {WHERE: 42})
+    left = offsets.flush(timeout=0.3).uncommitted[KEY]
+    assert left.offset == at(42)
+    assert isinstance(left.error, OffsetManagerError)
+    with pytest.raises(OffsetTimeoutError, match=r"orders-3|orders/3"):
+        offsets.submit("g", {WHERE: 43}, sync=True, timeout=0.3)
+    kafka.resume()
+    assert offsets.flush(timeout=WAIT_S) == ({KEY: at(43)}, {})
+
+
+def test_a_refusal_for_good(offsets: Offsets, kafka: MemoryCoordinator) -> None:
+    """Whoever waits is told at once, and so is whoever watches, until they end it."""
+    told: list[tuple[ManagerKey | None, OffsetManagerError]] = []
+    seen = threading.Event()
+
+    def tell(key: ManagerKey | None, error: OffsetManagerError) -> None:
+        told.append((key, error))
+        seen.set()
+
+    end = offsets.watch_errors(tell)
+    offsets.spawn("g", *WHERE).initial_offset(timeout=WAIT_S)
+    kafka.inject("commit", *[Refuse(30, detail="grant READ")] * 20)
+    with pytest.raises(OffsetCommitError, match="grant READ"):
+        offsets.submit("g", {WHERE: 42}, sync=True, timeout=WAIT_S)
+    assert seen.wait(WAIT_S)
+    end()
+    end()
+    assert told[0][0] == KEY
+    assert isinstance(told[0][1], OffsetCommitError)
+
+
+def test_a_lower_offset(offsets: Offsets, kafka: MemoryCoordinator) -> None:
+    """It is refused and the others are taken; below what Kafka has, where somebody waits."""
+    kafka.broker.commit_externally("g", {TopicPartition("orders", 0): at(100)})
+    offsets.submit("g", {("orders", 3): 42})
+    with pytest.raises(OffsetRegressionError):
+        offsets.submit("g", {("orders", 3): 41, ("orders", 1): 7})
+    with pytest.raises(OffsetRegressionError):
+        offsets.submit("g", {("orders", 0): 99}, sync=True, timeout=WAIT_S)
+    offsets.submit("g", {("orders", 0): 99}, rewind=True, sync=True, timeout=WAIT_S)
+    offsets.flush(timeout=WAIT_S)
+    found = {where.partition: each.offset for where, each in offsets.committed("g").items()}
+    assert found == {0: 99, 1: 7, 3: 42}
+
+
+def test_a_manager_is_handed_out_once(offsets: Offsets, kafka: MemoryCoordinator) -> None:
+    """Also one that a submit has made; then again after its stop."""
+    offsets.submit("g", {WHERE: 42})
+    handle = offsets.spawn("g", *WHERE)
+    with pytest.raises(ManagerExistsError, match="etl"):
+        offsets.spawn("g", *WHERE)
+    assert handle.stop(timeout=WAIT_S).committed == at(42)
+    assert offsets.spawn("g", *WHERE).initial_offset(timeout=WAIT_S) == at(42)
+
+
+def test_a_claim_has_all_or_nothing(offsets: Offsets, kafka: MemoryCoordinator) -> None:
+    """Until the managers are stopped."""
+    offsets.claim("g", [("orders", 1)], timeout=WAIT_S)
+    with pytest.raises(ManagerExistsError):
+        offsets.claim("g", [("orders", 0), ("orders", 1)], timeout=WAIT_S)
+    offsets.claim("g", [("orders", 0)], timeout=WAIT_S)
+    offsets.submit("g", {("orders", 0): 1, ("orders", 1): 2})
+    stopped = offsets.stop_managers(timeout=WAIT_S, group="g", partitions=[("orders", 1)])
+    assert stopped == ({ManagerKey("g", "orders", 1): at(2)}, {})
+    offsets.claim("g", [("orders", 1)], timeout=WAIT_S)
+
+
+def test_what_kafka_says(offsets: Offsets, kafka: MemoryCoordinator) -> None:
+    """Of groups and topics."""
+    kafka.broker.commit_externally("g", {WHERE: OffsetAndMetadata(7, "m", 2)})
+    assert offsets.committed("g") == {WHERE: OffsetAndMetadata(7, "m", 2)}
+    assert offsets.committed("nobody") == {}
+    assert offsets.topics(["orders", "orders"]) == {
+        "orders": {0: (0, 0), 1: (0, 0), 2: (0, 0), 3: (10, 90)}
+    }
+    assert offsets.offsets_at(["orders"], 1_500)[WHERE] == 50
+    assert offsets.offsets_at(["orders"], 2_500)[WHERE] == 90
+    assert offsets.stable_ends(["orders"])[WHERE] == 70
+    assert offsets.topic_names() == ["orders"]
+
+
+def test_what_kafka_refuses(offsets: Offsets, kafka: MemoryCoordinator) -> None:
+    """It is told with its name, and what is asked of a new topic is asked again."""
+    with pytest.raises(ServiceError, match="topic missing does not exist") as caught:
+        offsets.topics(["orders", "missing"])
+    assert caught.value.code == "UNKNOWN_TOPIC_OR_PARTITION"
+    kafka.inject("fetch", Refuse(30))
+    with pytest.raises(ServiceError, match="committed offsets of group") as caught:
+        offsets.committed("g")
+    assert caught.value.code == "GROUP_AUTHORIZATION_FAILED"
+    kafka.inject("topic_logs", Refuse(6))
+    assert offsets.topics(["orders"], timeout=WAIT_S)["orders"][3] == (10, 90)
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), "5", True], ids=repr)
+def test_bad_time_outs(offsets: Offsets, timeout: Any) -> None:
+    """They are refused by name."""
+    for ask in (
+        lambda: offsets.claim("g", [WHERE], timeout=timeout),
+        lambda: offsets.submit("g", {WHERE: 1}, timeout=timeout),
+        lambda: offsets.flush(timeout=timeout),
+        lambda: offsets.stop_managers(timeout=timeout),
+        lambda: offsets.committed("g", timeout=timeout),
+        lambda: offsets.topics(["orders"], timeout=timeout),
+        lambda: offsets.topic_names(timeout=timeout),
+        lambda: offsets.close(timeout=timeout),
+    ):
+        with pytest.raises(InvalidValueError, match=r"^timeout "):
+            ask()
+    assert offsets.flush(timeout=0) == ({}, {})
+
+
+def test_bad_values(offsets: Offsets) -> None:
+    """They are refused by name, and nothing is done."""
+    bad: Any = None
+    asks: dict[str, Callable[[], object]] = {
+        "group": lambda: offsets.submit("", {WHERE: 1}),
+        "topic": lambda: offsets.spawn("g", "no topic", 1),
+        "offsets": lambda: offsets.submit("g", bad),
+        "sync": lambda: offsets.submit("g", {WHERE: 1}, sync=bad),
+        "partitions": lambda: offsets.flush(partitions=[WHERE]),
+        "told": lambda: offsets.watch_errors(bad),
+        "at_ms": lambda: offsets.offsets_at(["orders"], -1),
+        "topics": lambda: offsets.topics("orders"),
+    }
+    for field, ask in asks.items():
+        with pytest.raises(InvalidValueError) as caught:
+            ask()
+        assert caught.value.field == field
+    assert offsets.flush(timeout=0) == ({}, {})
+
+
+def test_the_end(offsets: Offsets, kafka: MemoryCoordinator) -> None:
+    """Everything is committed; the answer stays the same, and nothing more is taken or asked."""
+    offsets.submit("g", {WHERE: 42})
+    assert offsets.close(timeout=WAIT_S) == offsets.close(timeout=0) == ({KEY: at(42)}, {})
+    assert offsets.closed
+    assert kafka.broker.committed("g") == {WHERE: at(42)}
+    assert offsets.flush() == offsets.stop_managers() == ({}, {})
+    for ask in (
+        lambda: offsets.submit("g", {WHERE: 43}),
+        lambda: offsets.spawn("g", *WHERE),
+        lambda: offsets.claim("g", [WHERE]),
+        lambda: offsets.committed("g"),
+        lambda: offsets.topics(["orders"]),
+        offsets.topic_names,
+    ):
+        with pytest.raises(ManagerStoppedError, match="closed"):
+            ask()
+
+
+def test_an_end_without_kafka(
+    offsets: Offsets, kafka: MemoryCoordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says what is left, also in the log."""
+    kafka.pause()
+    offsets.submit("g", {WHERE: 42})
+    left = offsets.close(timeout=0.5).uncommitted[KEY]
+    assert left.offset == at(42)
+    assert "g/orders/3 at 42" in caplog.text

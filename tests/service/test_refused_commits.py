@@ -1,0 +1,38 @@
+"""A group whose commits Kafka refuses for good is shown to operators; the others go on."""
+
+from __future__ import annotations
+
+import pytest
+from structlog.testing import capture_logs
+
+from offsetmgr.coordinator.memory import Refuse
+from offsetmgr.errors import error_info
+from tests.service.support import running
+
+REFUSED = [12, 24, 28, 29, 30]
+"""What no repetition mends.  Brokers answer 28 also where a record is too large."""
+
+
+@pytest.mark.parametrize("code", REFUSED)
+def test_a_group_that_is_refused_makes_nothing_unready(code: int) -> None:
+    """But /metrics and the list of managers say what Kafka said, and so does the last line."""
+    name = error_info(code).name
+    bad = {"group": "bad", "offsets": [{"topic": "t", "partition": 0, "offset": 7}]}
+    with capture_logs() as records:
+        with running(stop_timeout_s=2) as service, service.http("etl") as etl:
+            service.coordinator.inject("commit", *[Refuse(code)] * 1_000, group="bad")
+            waited = etl.post("/v1/offsets", json=bad | {"wait": True, "timeout_s": 1}).json()
+            assert [each["error"]["code"] for each in waited["uncommitted"]] == [name]
+            good = etl.post("/v1/offsets", json=bad | {"group": "good", "wait": True}).json()
+            assert [each["offset"] for each in good["committed"]] == [7]
+            while etl.get("/readyz").status_code != 200:
+                pass  # until Kafka was asked once, or the guard of the test run ends it
+            (failing,) = etl.get("/v1/managers", params={"group": "bad"}).json()["managers"]
+            assert (failing["dirty"], failing["last_error"]["code"]) == (True, name)
+            labels = f'cluster_name="default",code="{name}",group="bad",partition="0",topic="t"'
+            assert f"{{{labels}}} 1.0" in etl.get("/metrics").text
+        assert service.status == 3
+    by_event = {record["event"]: record for record in records}
+    assert name in by_event["commit_failed"]["error"]
+    assert name in by_event["uncommitted"]["error"]
+    assert by_event["drained"]["reasons"] == {name: 1}

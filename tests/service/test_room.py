@@ -1,0 +1,138 @@
+"""Reads and waits have places of their own, and a caller that hung up takes none."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from offsetmgr.service import middleware
+from offsetmgr.service.middleware import WAITING
+from tests.service.support import WAIT_S, Running, identity, running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import httpx
+
+OPEN: Final = {"group": "g", "partitions": [{"topic": "t", "partition": 0}]}
+OFFSETS: Final = [{"topic": "t", "partition": 0, "offset": 7}]
+
+
+def asked(
+    service: Running, method: str, target: str, body: dict[str, Any] | None = None
+) -> socket.socket:
+    """A connection on which ``target`` was asked for, a write by request 5 of ``waiter``."""
+    host, _, port = service.address.removeprefix("http://").partition(":")
+    content = b"" if body is None else json.dumps(body).encode()
+    names = {"Host": "localhost", "Content-Length": str(len(content))}
+    if content:
+        names |= identity("waiter") | {"Content-Type": "application/json"}
+    head = "".join(f"{name}: {value}\r\n" for name, value in names.items())
+    raw = socket.create_connection((host, int(port)), timeout=WAIT_S)
+    raw.sendall(f"{method} {target} HTTP/1.1\r\n{head}\r\n".encode() + content)
+    return raw
+
+
+def until(client: httpx.Client, condition: Callable[[], bool]) -> None:
+    """Return when it holds; the test run's guard ends what never does."""
+    while not condition():
+        assert client.get("/livez").status_code == 200
+
+
+@pytest.mark.fault(30)
+def test_abandoned_waits_shut_nobody_out() -> None:
+    """A living client is served at once in an outage, and the places are soon free again."""
+    with running() as service, service.http("etl") as etl:
+        places = service.service.assembly.places
+        service.coordinator.pause()
+        etl.post("/v1/managers", json=OPEN).raise_for_status()
+        target = "/v1/initial-offsets?group=g&wait_s=60"
+        callers = [asked(service, "GET", target) for _ in range(WAITING)]
+        until(etl, lambda: places.waiting.taken == WAITING)
+        answer = etl.get("/v1/initial-offsets", params={"group": "g", "wait_s": "60"})
+        assert (answer.status_code, "waiting requests" in answer.text) == (429, True)
+        served(etl)
+        for each in callers:
+            each.close()
+        served(etl)
+        until(etl, lambda: places.waiting.taken == 0)
+        assert etl.get("/v1/initial-offsets", params={"group": "g", "wait_s": "0"}).is_success
+        service.coordinator.resume()
+
+
+def served(etl: httpx.Client) -> None:
+    """What a living client needs is answered, wherever Kafka is."""
+    assert etl.post("/v1/heartbeat", json={}).status_code == 200
+    assert etl.post("/v1/offsets", json={"group": "g", "offsets": OFFSETS}).status_code == 200
+    assert etl.get("/livez").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body"),
+    [
+        ("GET", "/v1/initial-offsets?group=g&wait_s=60", None),
+        ("GET", "/v1/offsets?group=g", None),
+        ("GET", "/v1/topics?topic=t", None),
+        ("GET", "/v1/topic-names", None),
+        ("POST", "/v1/offsets", {"group": "g", "offsets": OFFSETS, "wait": True, "timeout_s": 300}),
+        ("POST", "/v1/flush", {"timeout_s": 300}),
+        ("POST", "/v1/stop", {"timeout_s": 300}),
+    ],
+)
+def test_whatever_waits_ends_with_its_caller(
+    method: str, target: str, body: dict[str, Any] | None
+) -> None:
+    """A read is given up; a write goes on, but takes no place."""
+    with running(commit__request_timeout_s=300) as service, service.http("waiter") as waiter:
+        places = service.service.assembly.places
+        service.coordinator.pause()
+        submitted = {"group": "g", "offsets": OFFSETS}
+        waiter.post("/v1/offsets", json=submitted).raise_for_status()
+        assert service._loop is not None
+        before = len(asyncio.all_tasks(service._loop))
+        raw = asked(service, method, target, body)
+        until(waiter, lambda: places.waiting.taken + places.requests.taken == 1)
+        raw.close()
+        until(waiter, lambda: places.waiting.taken + places.requests.taken == 0)
+        if method == "GET":
+            until(waiter, lambda: len(asyncio.all_tasks(service._loop)) <= before)
+        service.coordinator.resume()
+
+
+def test_a_submit_that_waits_takes_no_place_of_one_that_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One place of each kind: the wait has the one, all else goes on in the other."""
+    monkeypatch.setattr(middleware, "WAITING", 1)
+    monkeypatch.setattr(middleware, "REQUESTS", 1)
+    with running() as service, service.http("etl") as etl:
+        places = service.service.assembly.places
+        service.coordinator.pause()
+        body = {"group": "w", "offsets": OFFSETS, "wait": True, "timeout_s": 300}
+        with asked(service, "POST", "/v1/offsets", body) as waiting:
+            until(etl, lambda: (places.waiting.taken, places.requests.taken) == (1, 0))
+            served(etl)
+            answer = etl.post("/v1/offsets", json=body)
+            assert (answer.status_code, "waiting requests" in answer.text) == (429, True)
+            service.coordinator.resume()
+            assert b" 200 " in waiting.recv(100)
+
+
+def test_a_write_whose_caller_hung_up_is_done_and_answered_to_who_asks_again() -> None:
+    """A repeated request waits for what the first has begun."""
+    with running(commit__request_timeout_s=300) as service, service.http() as again:
+        places = service.service.assembly.places
+        service.coordinator.pause()
+        body = {"group": "g", "offsets": OFFSETS, "wait": True, "timeout_s": 300}
+        raw = asked(service, "POST", "/v1/offsets", body)
+        until(again, lambda: places.waiting.taken == 1)
+        raw.close()
+        until(again, lambda: places.waiting.taken == 0)
+        assert again.get("/v1/managers").json()["managers"][0]["dirty"]
+        service.coordinator.resume()
+        answer = again.post("/v1/offsets", json=body, headers=identity("waiter")).json()
+        assert [each["offset"] for each in answer["committed"]] == [7]

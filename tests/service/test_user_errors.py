@@ -1,0 +1,140 @@
+"""A first script against something that is not there: one line says what, few frames lead to it."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsetmgr import OffsetClient
+from tests.service.scripts import fail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.service.support import Running
+
+COMMITTED = "client.committed('g', timeout=1)"
+INITIAL = "client.spawn('g', 't', 0).initial_offset(timeout=1)"
+SYNC = "client.submit('g', {('t', 0): 5}, sync=True, timeout=1)"
+CLAIM = "client.claim('g', [('t', 0)], timeout=1)"
+ALL = pytest.mark.parametrize("line", [COMMITTED, INITIAL, SYNC, CLAIM])
+
+FRAMES = 2
+"""Of this package in a traceback: more say nothing to whoever called it."""
+
+
+@pytest.fixture
+def mute() -> Iterator[str]:
+    """A port that hangs up on whoever does not speak its protocol, as Kafka's does."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def hang_up() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(4)
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@ALL
+def test_nobody_listens(line: str) -> None:
+    """The first cause is told, not that the time ran out in the end."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # and does not listen
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        failed = fail(url, line)
+    assert f"the service at {url} cannot be reached: connection refused" in failed.last
+    assert failed.frames <= FRAMES
+
+
+@pytest.mark.parametrize("line", [COMMITTED, INITIAL])
+def test_a_host_that_is_not(line: str) -> None:
+    """A misspelt host is called so."""
+    failed = fail("http://no-such-host.invalid:8741", line)
+    assert "cannot be reached: host name not known" in failed.last
+    assert failed.frames <= FRAMES
+
+
+@ALL
+def test_another_protocol(mute: str, line: str) -> None:
+    """A port that hangs up may be Kafka's own, and that is asked."""
+    failed = fail(mute, line)
+    assert "closed the connection without an answer" in failed.last
+    assert failed.last.endswith("the service's port? Kafka's does not speak HTTP")
+    assert failed.frames <= FRAMES
+
+
+@pytest.mark.parametrize("line", [COMMITTED, INITIAL, SYNC, "client.topics(['t'], timeout=1)"])
+def test_a_kafka_that_hangs(service: Running, line: str) -> None:
+    """The service lives and says so: it is Kafka that does not answer."""
+    service.coordinator.pause()
+    failed = fail(service.address, line)
+    assert re.search("Kafka (did not answer the service|has not answered)", failed.last)
+    assert service.address not in failed.last
+    assert failed.frames <= FRAMES
+
+
+@pytest.mark.parametrize("line", [INITIAL, SYNC, CLAIM])
+def test_another_client_has_it(service: Running, line: str) -> None:
+    """It is named, and when its lease frees the partition if it is gone."""
+    with OffsetClient(service.address, "nightly") as other:
+        other.claim("g", [("t", 0)])
+        failed = fail(service.address, line)
+    assert "g/t/0 is held by client 'nightly'; close that client first" in failed.last
+    assert re.search(r"its lease frees the partition in \d\d s", failed.last)
+    assert failed.frames <= FRAMES
+
+
+def test_the_script_has_it_itself(service: Running) -> None:
+    """The handle that was given before can be used: no other client is to be looked for."""
+    failed = fail(service.address, "for _ in range(2): client.spawn('g', 't', 0)")
+    assert "g/t/0 is held by this client, 'script'; " in failed.last
+    assert failed.frames <= FRAMES
+
+
+@ALL
+def test_a_name_of_the_host_that_the_service_does_not_know(service: Running, line: str) -> None:
+    """It says which names it has, and does not fill the log."""
+    failed = fail(service.address.replace("127.0.0.1", "0.0.0.0"), line)  # noqa: S104
+    assert "one of 127.0.0.1, [::1], localhost as the host" in failed.last
+    assert failed.frames <= FRAMES
+    assert len(failed.log) <= 1
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("client.submit('g', {('t', 0): -1})", "offset of t-0 -1 is negative; give a whole number"),
+        ("client.submit('g', {'t': 1})", "partition 't' is not a topic and a number; "),
+        ("client.committed('')", "group '' is empty; name the consumer group"),
+        ("client.flush(timeout='x')", "timeout 'x' is not a number of seconds; give seconds"),
+        ("OffsetClient('unix://x')", "url 'unix://x' has no absolute path; "),
+    ],
+)
+def test_bad_input(line: str, error: str) -> None:
+    """Field, value and fix, at the line of the script."""
+    failed = fail("http://127.0.0.1:1", line)
+    assert failed.last.startswith(f"offsetmgr.errors.InvalidValueError: {error}")
+    assert failed.frames <= FRAMES
+
+
+def test_offsets_that_are_left_at_the_close_name_kafkas_reason(
+    service: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whose fault it is stands in the last line of the log."""
+    service.coordinator.pause()
+    client = OffsetClient(service.address, "etl")
+    client.submit("g", {("t", 0): 5})
+    client.close(timeout=1)
+    assert "client etl is closed; not committed: g/t/0 at 5; reason: " in caplog.messages[-1]
+    assert "Kafka has not answered" in caplog.messages[-1]

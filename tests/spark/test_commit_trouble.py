@@ -1,0 +1,180 @@
+"""A real Spark's offsets while the service is away, while Kafka refuses, and in a shared group."""
+
+from __future__ import annotations
+
+import queue
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer
+
+from offsetmgr.client import OffsetClient
+from offsetmgr.errors import InvalidValueError, OffsetCommitError
+from offsetmgr.spark import commit_offsets, committer
+from tests.service.support import serve_process
+from tests.spark.support import WAIT_S, Collected, ends, eventually, offsets_of, run, start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from offsetmgr.errors import OffsetManagerError
+    from tests.spark.support import Job, Topic
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release that is tried again at once, so that many attempts fail in a moment."""
+    monkeypatch.setattr(committer, "FLUSH_S", 0.1)
+    monkeypatch.setattr(committer, "RETRY_S", 0.05)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("flushes", [False, True], ids=["released", "flushed"])
+def test_an_ended_query_outlives_its_service(
+    spark: SparkSession,
+    topic: Topic,
+    group: str,
+    checkpoint: str,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    flushes: bool,
+) -> None:
+    """What it has read last is committed when the service is back; a flush waits for that."""
+    brokers = ("--bootstrap-servers", topic.kafka.bootstrap_servers)
+    with serve_process("--listen", "127.0.0.1:0", *brokers) as first:
+        client = OffsetClient(first.address, name=group)
+        commits = commit_offsets(spark, client, group=group)
+        first.process.kill()
+    topic.produce(30)
+    query = run(topic.read(spark, "earliest"), Collected(), checkpoint)
+    eventually(lambda: bool(commits._committer._unread), expected=True)
+    with ThreadPoolExecutor() as threads:
+        flushed = threads.submit(commits.flush, query, WAIT_S) if flushes else None
+        with serve_process("--listen", client.url.removeprefix("http://"), *brokers) as second:
+            if flushed is not None:
+                assert flushed.result().uncommitted == {}
+            eventually(lambda: offsets_of(client.committed(group)), ends(query))
+            with second.http() as http:
+                eventually(lambda: http.get("/v1/managers").json()["managers"], [])
+            commits.detach()
+            client.close()
+    assert "reconcile" not in caplog.text
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_is_left_is_told_with_the_command_that_commits_it(
+    spark: SparkSession,
+    topic: Topic,
+    group: str,
+    checkpoint: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With the query's own checkpoint, at detach."""
+    topic.produce(30)
+    client = OffsetClient("http://127.0.0.1:9", name=group)
+    with commit_offsets(spark, client, group=group) as commits:
+        query = run(topic.read(spark, "earliest"), Collected(), checkpoint)
+        commits.flush(query, timeout=0.5)
+        commits.detach(timeout=5.0)
+    client.close(timeout=0)
+    (told,) = [each for each in caplog.messages if "offsetmgr spark reconcile" in each]
+    assert f"{checkpoint} --group {group} --service http://127.0.0.1:9 " in told
+    assert f"{topic.name}-0 at 10" in told
+
+
+@pytest.fixture
+def consumer(job: Job) -> Iterator[Consumer]:
+    """A live member of the job's group."""
+    settings = {"bootstrap.servers": job.topic.kafka.bootstrap_servers, "group.id": job.group}
+    made = Consumer(settings)
+    made.subscribe([job.topic.name])
+    eventually(lambda: made.poll(0.1) is None and len(made.assignment()), job.topic.partitions)
+    yield made
+    made.close()
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_driver_is_told_that_kafka_refuses(
+    job: Job, consumer: Consumer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once in its log, until that is over; by errors() and on_error as often as it happens."""
+    told: queue.SimpleQueue[OffsetManagerError] = queue.SimpleQueue()
+
+    def on_error(error: OffsetManagerError) -> None:
+        told.put(error)
+        raise RuntimeError("it broke")
+
+    commits = commit_offsets(job.spark, job.client, group=job.group, on_error=on_error)
+    job.topic.produce(30)
+    query = job.run()
+    for error in (commits.errors().get(WAIT_S), told.get(timeout=WAIT_S), told.get(timeout=WAIT_S)):
+        assert isinstance(error, OffsetCommitError)
+        assert error.group == job.group
+        code = error.code
+    assert commits.counts.refused > 0
+    assert commits.counts.lower == 0
+    consumer.close()
+    eventually(job.committed, ends(query))
+    over = f"offsets of group {job.group} are committed again: {code} is over"
+    eventually(lambda: over in caplog.messages, expected=True)
+    commits.detach()
+    warned = [each for each in caplog.messages if each.endswith(f"({code})")]
+    assert len(warned) == 1
+    assert len([each for each in caplog.messages if "it broke" in each]) == 1
+
+
+def test_a_shared_group_waits_for_a_query_that_has_stopped(
+    job: Job, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It goes no further than that one has read, until it runs again or is released."""
+    produced = 0
+
+    def produce() -> None:
+        nonlocal produced
+        job.topic.produce(30, first=produced)
+        produced += 30
+        fast.processAllAvailable()
+
+    def at() -> int:
+        assert commits.flush(fast, WAIT_S).uncommitted == {}
+        return sum(job.committed().values())
+
+    with job.commits() as commits, job.running() as fast:
+        slow = start(job.read(), Collected(), str(tmp_path / "slow"), "slow")
+        produce()
+        slow.processAllAvailable()
+        eventually(lambda: sum(job.committed().values()), 30)
+        slow.stop()
+        eventually(lambda: "commits.release('slow')" in caplog.text, expected=True)
+        produce()
+        assert at() == 30
+        slow = start(job.read(), Collected(), str(tmp_path / "slow"), "slow")
+        slow.processAllAvailable()
+        eventually(lambda: sum(job.committed().values()), 60)
+        slow.stop()
+        produce()
+        assert at() == 60
+        commits.release(slow)
+        assert at() == 90
+        with pytest.raises(InvalidValueError, match="'nobody'"):
+            commits.release("nobody")
+    assert len([each for each in caplog.messages if "has stopped" in each]) == 1
+
+
+def test_a_query_name_that_matches_nothing_is_told(
+    job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the nearest name, as soon as a query of another name has read something; once."""
+    job.topic.produce(3)
+    with commit_offsets(job.spark, job.client, group=job.group, query_name="orders"):
+        for attempt in range(2):
+            checkpoint = f"{job.checkpoint}-{attempt}"
+            query = run(job.read(), Collected(), checkpoint, name="ordres")
+            assert query.exception() is None
+    (told,) = [each for each in caplog.messages if "query_name" in each]
+    assert "'orders'" in told
+    assert "'ordres'" in told

@@ -1,0 +1,146 @@
+"""README.md and the guides: what they tell a reader to type works, and their links exist."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark import __version__ as spark_version
+
+from offsetmgr.devkafka.jars import cache_dir, kafka_jars
+from tests.spark.documents import LANGUAGES, blocks
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+GUIDES = [ROOT / "docs" / f"{name}.md" for name in ("spark", "python", "http", "operator")]
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
+
+_WAIT_S = 900
+
+_RESOLVE = """
+import sys
+from pyspark.sql import SparkSession
+SparkSession.builder.config("spark.jars.packages", sys.argv[1]).getOrCreate().stop()
+"""
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """Return what a user's shell has who has installed offsetmgr, in an empty home."""
+    bin_ = home / "bin"
+    bin_.mkdir(parents=True)
+    start = bin_ / "offsetmgr"
+    start.write_text(f'#!/bin/sh\nexec {sys.executable} -m offsetmgr "$@"\n')
+    start.chmod(0o755)
+    python = Path(sys.executable).parent
+    spark = home / "spark"
+    spark.mkdir()
+    # One cache for Ivy too: fetched on a machine's first run, found there by all later ones.
+    ivy = cache_dir() / "ivy-home"
+    (spark / "spark-defaults.conf").write_text(
+        f"spark.jars.ivy {ivy}\nspark.ui.enabled false\nspark.sql.shuffle.partitions 1\n"
+    )
+    return {
+        "HOME": str(home),
+        "PATH": f"{bin_}:{python}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "OFFSETMGR_CACHE": str(cache_dir()),
+        "SPARK_CONF_DIR": str(spark),
+        # There is no other network where the documents run.
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
+        **{name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ},
+    }
+
+
+def _fetch_connector(environment: dict[str, str]) -> None:
+    done = cache_dir() / "ivy-home" / f"connector-{spark_version}"
+    if done.exists():
+        return
+    scala = "2.13" if spark_version >= "4" else "2.12"
+    package = f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{spark_version}"
+    command = [sys.executable, "-c", _RESOLVE, package]
+    subprocess.run(command, env=environment, timeout=_WAIT_S, check=True)
+    done.touch()
+
+
+def _own_network() -> list[str]:
+    """Return the start of a command that gets a network of its own; empty where none can be had."""
+    up = 'ip link set lo up && exec "$@"'
+    command = ["unshare", "--net", "--map-root-user", "sh", "-c", up, "sh"]
+    if shutil.which("unshare") is None:
+        return []
+    tried = subprocess.run([*command, "true"], capture_output=True, timeout=_WAIT_S, check=False)
+    return command if tried.returncode == 0 else []
+
+
+@pytest.mark.timeout(_WAIT_S)
+def test_what_the_documents_say_to_type_works(tmp_path: Path) -> None:
+    """Every block of the README and the guides runs in order, in an empty home.
+
+    In a network of its own, so that ports 9092 and 8741 are free and the text stands as it is;
+    where the system has none to give, those ports have to be free.
+    """
+    environment = _environment(tmp_path / "home")
+    kafka_jars()
+    _fetch_connector(environment)
+    work = tmp_path / "work"
+    work.mkdir()
+    for name in ("deploy", "examples"):
+        shutil.copytree(ROOT / name, work / name)
+    run = [sys.executable, str(ROOT / "tests/spark/documents.py"), str(work)]
+    done = subprocess.run(
+        [*_own_network(), *run, *map(str, [README, *GUIDES])],
+        env=environment,
+        cwd=work,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_WAIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-20_000:]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    """Files, headings and make's targets that are named exist; code blocks have a language."""
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        if not target.startswith(("http://", "https://")):
+            file, _, heading = target.partition("#")
+            found = page.parent / file if file else page
+            assert found.exists(), f"{page.name} links to {target}"
+            assert not heading or heading in _headings(found), f"{page.name} links to {target}"
+    for block in blocks(page):
+        assert block.language in LANGUAGES, block.place
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(re.findall(r"`make ([a-z-]+)", page.read_text())) <= set(targets)
+
+
+def _headings(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
+def test_troubleshooting_quotes_real_messages() -> None:
+    """A heading in code is part of a message of the product, so that a search finds it."""
+    trees = [ast.parse(path.read_text()) for path in (ROOT / "offsetmgr").rglob("*.py")]
+    constants = [
+        each for tree in trees for each in ast.walk(tree) if isinstance(each, ast.Constant)
+    ]
+    said = [each.value for each in constants if isinstance(each.value, str)]
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    quoted = re.findall(r"^## `(.+)`$", page, re.MULTILINE)
+    assert quoted
+    assert [words for words in quoted if not any(words in text for text in said)] == []
+
+
+def test_the_readme_is_short() -> None:
+    """What does not fit belongs in a guide."""
+    assert len(README.read_text().splitlines()) <= 150

@@ -1,0 +1,320 @@
+"""An actor's life: messages in order, failure and restart, and the stop."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import pykka
+import pytest
+from structlog.testing import capture_logs
+
+from actors import NEVER_GIVE_UP, InboxFullError, PooledActor, Supervision
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors import ActorRef
+    from tests.unit.actors.conftest import Simulation
+
+AT_ONCE = Supervision(backoff_s=0)
+
+
+@pytest.fixture
+def spawn(
+    sim: Simulation, recorder_class: Any, notes: list[object]
+) -> Callable[..., ActorRef[Any]]:
+    """Start a recorder in the simulation."""
+
+    def spawn(**options: Any) -> ActorRef[Any]:
+        return sim.spawn(recorder_class, notes, name="r", **options)
+
+    return spawn
+
+
+def test_messages_are_handled_in_order_between_start_and_stop(
+    spawn: Callable[..., ActorRef[Any]], notes: list[object]
+) -> None:
+    """on_start comes first, then every message told before the stop, then on_stop."""
+    ref = spawn()
+    for message in (None, 0, 1):
+        ref.tell(message)
+    assert ref.stop()
+    assert notes == ["on_start", None, 0, 1, "on_stop"]
+
+
+def test_a_full_inbox_refuses_messages_but_not_the_stop(
+    spawn: Callable[..., ActorRef[Any]], notes: list[object]
+) -> None:
+    """At its limit, a tell fails with the path and the limit; the actor still stops."""
+    ref = spawn(inbox_limit=2)
+    ref.tell(1)
+    ref.tell(2)
+    with pytest.raises(InboxFullError, match=r"/r is full: inbox_limit=2"):
+        ref.tell(3)
+    assert not ref.try_tell(3)
+    assert ref.stop()
+    assert notes == ["on_start", 1, 2, "on_stop"]
+
+
+def test_a_failure_restarts_a_fresh_instance(
+    spawn: Callable[..., ActorRef[Any]], notes: list[object], sim: Simulation
+) -> None:
+    """Same ref and inbox, new state; the failed message is gone, the next ones are handled."""
+    ref = spawn(supervision=AT_ONCE)
+    ref.tell("a")
+    ref.tell(ValueError("boom"))
+    ref.tell("b")
+    with capture_logs() as logs:
+        sim.run_until_idle()
+    assert notes == [
+        "on_start",
+        "a",
+        "on_failure ValueError('boom')",
+        "on_start",
+        "on_restart ValueError('boom')",
+        "b",
+    ]
+    assert sim.ask(ref, "c") == 2, "the count began afresh"
+    failed, restarted = logs
+    assert failed["event"] == "actor_failed"
+    assert (failed["actor"], failed["message_type"]) == ("/r", "ValueError")
+    assert repr(failed["exc_info"]) == "ValueError('boom')"
+    assert restarted["event"] == "actor_restarted"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), GeneratorExit()])
+def test_a_base_exception_is_a_failure_of_its_actor_alone(
+    spawn: Callable[..., ActorRef[Any]], sim: Simulation, recorder_class: Any, error: BaseException
+) -> None:
+    """It restarts the actor and spares the others; whoever asked is not made to raise it."""
+    ref = spawn(supervision=AT_ONCE)
+    other = sim.spawn(recorder_class, [], name="other")
+    assert sim.ask(other, "a") == 1
+    with pytest.raises(pykka.ActorDeadError, match=type(error).__name__):
+        sim.ask(ref, error)
+    ref.tell(error)
+    assert sim.ask(ref, "b") == 1
+    assert sim.ask(other, "b") == 2
+
+
+def test_the_restart_waits_for_the_backoff(
+    spawn: Callable[..., ActorRef[Any]], notes: list[object], sim: Simulation
+) -> None:
+    """While it rests, the actor takes messages and handles none; each failure doubles the rest."""
+    ref = spawn(supervision=Supervision(backoff_s=1, backoff_max_s=100))
+    for rest_s in (1, 2, 4):
+        ref.tell(ValueError("boom"))
+        ref.tell("waits")
+        notes.clear()
+        sim.advance(rest_s - 0.001)
+        assert "waits" not in notes
+        sim.advance(0.001)
+        assert notes[-1] == "waits"
+
+
+def test_failing_too_often_is_the_end(
+    spawn: Callable[..., ActorRef[Any]], notes: list[object], sim: Simulation
+) -> None:
+    """One failure more than the policy allows stops the actor, loudly; on_stop is not called."""
+    ref = spawn(supervision=Supervision(max_restarts=2, backoff_s=0))
+    for _ in range(3):
+        ref.tell(ValueError("boom"))
+    waiting = ref.ask("x", block=False)
+    with capture_logs() as logs:
+        sim.run_until_idle()
+    assert not ref.is_alive()
+    with pytest.raises(pykka.ActorDeadError):
+        waiting.get(timeout=0)
+    assert "on_stop" not in notes
+    assert (logs[-1]["event"], logs[-1]["failures"]) == ("actor_gave_up", 3)
+
+
+def test_an_actor_may_be_restarted_for_ever(
+    spawn: Callable[..., ActorRef[Any]], sim: Simulation
+) -> None:
+    """Either as its policy never gives up, or as its failures lie far apart."""
+    apart = Supervision(max_restarts=1, window_s=10, backoff_s=0)
+    for policy, pause_s in ((NEVER_GIVE_UP, 0), (apart, 10)):
+        ref = spawn(supervision=policy)
+        for _ in range(100):
+            ref.tell(ValueError("boom"))
+            sim.advance(pause_s)
+        sim.advance(1000)
+        assert ref.is_alive()
+
+
+def test_a_failing_on_start_is_supervised(
+    sim: Simulation, early_failing_actor_class: Any, notes: list[object]
+) -> None:
+    """Spawn returns the ref; the actor is restarted by its policy, and then given up."""
+    supervision = Supervision(max_restarts=1, backoff_s=0)
+    ref = sim.spawn(early_failing_actor_class, notes, name="early", supervision=supervision)
+    assert ref.is_alive()
+    sim.run_until_idle()
+    assert notes == ["on_start", "on_failure ValueError('on_start')"] * 2
+    assert not ref.is_alive()
+
+
+class Unlucky(PooledActor):
+    """Cannot be constructed a second time."""
+
+    def __init__(self, constructed: list[int]) -> None:
+        super().__init__()
+        constructed.append(1)
+        if len(constructed) == 2:
+            raise OSError("no luck")
+
+    def on_receive(self, message: Any) -> Any:
+        """Raise an exception, answer anything else."""
+        if isinstance(message, Exception):
+            raise message
+        return message
+
+
+def test_a_constructor_that_fails_raises_in_spawn_and_is_supervised_at_a_restart(
+    sim: Simulation,
+) -> None:
+    """No actor remains of the first; the second rests and is tried again."""
+    with pytest.raises(OSError, match="no luck"):
+        sim.spawn(Unlucky, [1], name="never")
+    assert sim.actor_count() == 0
+    ref = sim.spawn(Unlucky, [], name="unlucky", supervision=AT_ONCE)
+    ref.tell(ValueError("boom"))
+    with capture_logs() as logs:
+        assert sim.ask(ref, "x") == "x"
+    failures = [entry["message_type"] for entry in logs if entry["event"] == "actor_failed"]
+    assert failures == ["ValueError", "__init__"]
+
+
+def test_failures_in_hooks_change_nothing(
+    sim: Simulation, late_failing_actor_class: Any, notes: list[object]
+) -> None:
+    """What on_failure and on_stop raise is logged; the restart and the stop go on."""
+    ref = sim.spawn(late_failing_actor_class, notes, name="late", supervision=AT_ONCE)
+    ref.tell(ValueError("boom"))
+    with capture_logs() as logs:
+        assert sim.ask(ref, "x") == 1
+        assert ref.stop()
+    assert [entry["hook"] for entry in logs if "hook" in entry] == ["on_failure", "on_stop"]
+    assert sim.actor_count() == 0
+
+
+def test_whoever_comes_behind_the_stop_is_refused(
+    spawn: Callable[..., ActorRef[Any]], sim: Simulation
+) -> None:
+    """Who asked too late gets ActorDeadError instead of waiting for ever."""
+    ref = spawn()
+    stopped = ref.stop(block=False)
+    late = ref.ask("late", block=False)
+    assert sim.wait(stopped, None) is True
+    with pytest.raises(pykka.ActorDeadError, match="stopped before"):
+        late.get(timeout=0)
+    with pytest.raises(pykka.ActorDeadError):
+        ref.tell("later")
+    assert not ref.try_tell("later")
+
+
+def test_stopping_twice_is_harmless(
+    spawn: Callable[..., ActorRef[Any]], notes: list[object]
+) -> None:
+    """Every stop of a living actor answers True when it is dead, any later one False."""
+    ref = spawn()
+    first, second = ref.stop(block=False), ref.stop(block=False)
+    assert ref.stop() is True
+    assert first.get(timeout=0) is second.get(timeout=0) is True
+    assert ref.stop() is False
+    assert notes.count("on_stop") == 1
+
+
+def test_a_stop_does_not_wait_for_the_backoff(
+    spawn: Callable[..., ActorRef[Any]], notes: list[object], sim: Simulation
+) -> None:
+    """An actor that rests is restarted at once when it shall stop, and handles what waits first.
+
+    Also where that fails again.
+    """
+    ref = spawn(supervision=Supervision(backoff_s=5))
+    for message in (ValueError("boom"), ValueError("again"), "waits"):
+        ref.tell(message)
+    sim.run_until_idle()
+    assert ref.stop()
+    assert sim.clock.now() == 0
+    assert notes[-2:] == ["waits", "on_stop"]
+    sim.advance(60)
+    assert notes[-1] == "on_stop", "the end of the rest means nothing to a dead actor"
+
+
+def test_a_start_that_fails_for_ever_does_not_hold_up_the_stop(
+    sim: Simulation, early_failing_actor_class: Any
+) -> None:
+    """The policy may never give up: the stop does."""
+    ref = sim.spawn(early_failing_actor_class, [], name="early", supervision=NEVER_GIVE_UP)
+    sim.run_until_idle()
+    assert ref.stop()
+    assert sim.clock.now() == 0
+
+
+class SelfTelling(PooledActor):
+    """Tells itself something in a second; notes which of its instances heard it."""
+
+    def __init__(self, notes: list[object]) -> None:
+        super().__init__()
+        self._notes = notes
+
+    def on_start(self) -> None:
+        """Set the timer."""
+        self._notes.append("start")
+        self.tell_after(1, self._notes.count("start"))
+
+    def on_receive(self, message: Any) -> None:
+        """Raise an exception, note anything else."""
+        if isinstance(message, Exception):
+            raise message
+        self._notes.append(message)
+
+
+def test_a_failure_and_the_stop_cancel_the_timers_of_the_instance(
+    sim: Simulation, notes: list[object]
+) -> None:
+    """No message of the failed one reaches the fresh one, not even one that waits already."""
+    ref = sim.spawn(SelfTelling, notes, name="t", supervision=AT_ONCE)
+    sim.run_until_idle()
+    ref.tell(ValueError("boom"))
+    sim._manual_clock.advance(1)
+    sim.timers.fire_due()
+    sim.run_until_idle()
+    sim.advance(1)
+    assert notes == ["start", "start", 2]
+    ref.tell(ValueError("boom"))
+    assert ref.stop()
+    assert sim.timers.next_due_s() is None
+
+
+class Owned:
+    """Part of an actor; it knows the actor."""
+
+    ref: ActorRef[Any]
+
+
+def test_the_parts_of_an_ended_actor_go_with_it(sim: Simulation) -> None:
+    """No collection is needed for them."""
+
+    class Owner(PooledActor):
+        def __init__(self, owned: Owned) -> None:
+            super().__init__()
+            self._owned = owned
+
+    owned = Owned()
+    owned.ref = sim.spawn(Owner, owned, name="r")
+    sim.run_until_idle()
+    gone = weakref.ref(owned)
+    gc.disable()
+    try:
+        assert owned.ref.stop()
+        sim.run_until_idle()
+        del owned
+        assert gone() is None
+    finally:
+        gc.enable()

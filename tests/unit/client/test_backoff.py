@@ -1,0 +1,114 @@
+"""Requests that fail, for whatever reason: further and further apart, and told once."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsetmgr.client import backoff
+from tests.unit.client.scripted import DROP, Fault, error_body
+
+if TYPE_CHECKING:
+    from offsetmgr.client import OffsetClient
+    from tests.unit.client.scripted import ScriptedService
+
+FAILURES = 8
+
+
+def refusal(status: int, code: str, *headers: tuple[str, str]) -> Fault:
+    """An answer without an effect."""
+    return Fault(act=False, status=status, body=error_body(code), headers=headers)
+
+
+def malformed(**answer: object) -> Fault:
+    """A success that nothing can be made of."""
+    return Fault(act=False, status=200, body=json.dumps(answer).encode())
+
+
+@pytest.mark.parametrize(
+    ("path", "fault"),
+    [("/v1/offsets", refusal(421, "foreign_host"))]
+    + [
+        ("/v1/heartbeat", fault)
+        for fault in (
+            refusal(421, "foreign_host"),
+            refusal(404, "not_found"),
+            refusal(409, "conflict"),
+            refusal(302, "moved"),
+            refusal(500, "internal"),
+            refusal(503, "draining", ("Retry-After", "nan")),
+            refusal(503, "draining", ("Retry-After", "-inf")),
+            refusal(429, "overloaded", ("Retry-After", "0")),
+            malformed(),
+            malformed(lease_s=float("nan"), last_event_id=0),
+            Fault(act=False, status=200, body=b"[]"),
+            DROP,
+        )
+    ],
+)
+def test_whatever_fails_is_tried_further_and_further_apart(
+    path: str,
+    fault: Fault,
+    service: ScriptedService,
+    client: OffsetClient,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Only a success ends the back-off; one warning, and one line when it is over."""
+    caplog.set_level(logging.INFO, "offsetmgr.client")
+    monkeypatch.setattr(backoff, "FIRST_PAUSE_S", 0.001)
+    in_a_row = []
+    failed = backoff.SendTimes.failed
+
+    def count(self: backoff.SendTimes, now: float, at_least_s: float = 0.0) -> None:
+        failed(self, now, at_least_s)
+        assert now < self.resume_at <= now + 6
+        in_a_row.append(self.failures)
+
+    monkeypatch.setattr(backoff.SendTimes, "failed", count)
+    service.script(path, *[fault] * FAILURES)
+    client.spawn("g", "orders", 3).submit(5)
+    assert not client.flush(timeout=20).uncommitted
+    assert in_a_row[:FAILURES] == list(range(1, FAILURES + 1))
+    client.close()  # its sender has said all that it has to say
+    assert client._core.times.failures == 0
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+
+
+def test_an_answer_to_somebody_else_does_not_end_the_back_off_of_what_is_refused(
+    service: ScriptedService, client: OffsetClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A job that reads while its offsets are refused has one warning in its log, not thousands."""
+    service.script("/v1/heartbeat", *[refusal(421, "foreign_host")] * 3)
+    client.spawn("g", "orders", 3)
+    while not service.managers:
+        client.committed("g")
+    assert len([each for each in caplog.messages if "refuses requests" in each]) == 1
+
+
+def test_another_cause_is_told(
+    service: ScriptedService, client: OffsetClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A second cause is not hidden behind the first."""
+    service.script("/v1/heartbeat", DROP, DROP, refusal(421, "foreign_host"))
+    assert client.spawn("g", "orders", 3).initial_offset(timeout=20) is None
+    client.close()
+    first, second, _ = caplog.messages
+    assert "closed the connection without an answer; is 127.0.0.1:" in first
+    assert "refuses requests: no" in second
+
+
+def test_an_event_stream_that_ends_at_once_is_opened_further_and_further_apart(
+    service: ScriptedService, client: OffsetClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That a stream was opened is no success yet."""
+    monkeypatch.setattr(backoff, "FIRST_PAUSE_S", 0.001)
+    service.script("/v1/events", *[Fault(status=200, body=b": connected\n\n")] * FAILURES)
+    client.spawn("g", "orders", 3).errors()
+    service.wait_for(lambda: len(service.of("/v1/events", "GET")) > FAILURES)
+    reader = client._core._reader
+    assert reader is not None
+    assert reader._times.failures == FAILURES

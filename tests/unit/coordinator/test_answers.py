@@ -1,0 +1,37 @@
+"""What Kafka says of topics and their logs, in the port's words."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import Uuid
+
+from offsetmgr.coordinator.answers import id_of, partition_log
+from offsetmgr.coordinator.base import PartitionLog
+
+
+def offset(value: int) -> Future[Any]:
+    """An answer to the question where something lies in a log."""
+    answer: Future[Any] = Future()
+    answer.set_result(SimpleNamespace(offset=value))
+    return answer
+
+
+def test_a_topic_without_an_id() -> None:
+    """An old broker gives none, which is not another one than what a new broker gives later."""
+    assert id_of(Uuid(0, 0)) == ""
+    assert id_of(Uuid(1, 2)) != id_of(Uuid(1, 3))
+
+
+@pytest.mark.parametrize("field", ["log_start_offset", "high_watermark", "last_stable_offset"])
+def test_a_log_without_an_end(field: str) -> None:
+    """Kafka may leave an end open without an error: that is a failure."""
+    ends = {"log_start_offset": 1, "high_watermark": 9, "last_stable_offset": 7, "offset_at": -1}
+    answered = {each: offset(end) for each, end in ends.items()}
+    assert partition_log(answered, 0.0) == PartitionLog(1, 9, last_stable_offset=7)
+    failure = partition_log({**answered, field: offset(-1)}, 0.0).failure
+    assert failure is not None
+    assert failure.detail == "Kafka's answer does not say where the log ends"

@@ -1,0 +1,206 @@
+"""The requests of one client: which is sent when, and how each is answered by its deadline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from offsetmgr.coordinator.clients import MOVED_WAIT_S, STUCK_S
+from offsetmgr.coordinator.connection_queue import (
+    LEAST_SEND_S,
+    LIMIT,
+    OVERDUE_LIMIT,
+    OVERDUE_S,
+    QUEUE_LIMIT,
+    WINDOW,
+    QueuedRequest,
+)
+from offsetmgr.coordinator.explain import CLOSED, NOT_SENT, QUEUE_FULL
+from offsetmgr.errors import Verdict
+from tests.unit.coordinator.queue import Queue, answers, failed
+
+GUARD_S = 60.0
+"""Against what never comes, not a measure."""
+
+
+@pytest.fixture
+def queue() -> Queue:
+    return Queue()
+
+
+def test_order_is_kept_and_only_so_many_are_under_way(queue: Queue) -> None:
+    """What one connection writes stays in order."""
+    requests = [queue.submit() for _ in range(WINDOW + 3)]
+    assert queue.sent == requests[:WINDOW]
+    for done in requests[:3]:
+        queue.queue.finish(done, "done")
+    assert queue.sent == requests
+    assert answers(requests[:3]) == ["done"] * 3
+
+
+def test_full_queue(queue: Queue) -> None:
+    """Beyond the limit a request is refused at once, retriable and without effect."""
+    for _ in range(WINDOW + QUEUE_LIMIT):
+        queue.submit()
+    assert answers([queue.submit()]) == [QUEUE_FULL.name]
+    assert QUEUE_FULL.retriable
+    queue.queue.finish(queue.sent[0], "done")
+    assert not queue.submit().future.done()
+
+
+class TestDeadline:
+    """Each request is answered by then, and is told whether it was sent."""
+
+    def test_of_the_unsent(self, queue: Queue) -> None:
+        """It is refused, and never sent."""
+        under_way = [queue.submit(timeout_s=60) for _ in range(WINDOW)]
+        waiting = queue.submit(timeout_s=OVERDUE_S / 2)
+        queue.advance(OVERDUE_S / 2)
+        assert answers([waiting]) == [NOT_SENT.name]
+        assert NOT_SENT.verdict is Verdict.REFUSED
+        queue.queue.finish(under_way[0], "done")
+        assert waiting not in queue.sent
+
+    def test_of_the_sent(self, queue: Queue) -> None:
+        """It is unknown; an answer that comes later changes nothing."""
+        request = queue.submit(timeout_s=5)
+        queue.advance(5)
+        assert answers([request]) == ["_TIMED_OUT"]
+        queue.queue.finish(request, "done")
+        assert answers([request]) == ["_TIMED_OUT"]
+
+    def test_with_hardly_any_time_left(self, queue: Queue) -> None:
+        """A request that would be given up as soon as it is sent is not sent."""
+        under_way = [queue.submit() for _ in range(WINDOW)]
+        waiting = queue.submit(timeout_s=LEAST_SEND_S * 1.5)
+        queue.advance(LEAST_SEND_S)
+        queue.queue.finish(under_way[0], "done")
+        queue.advance(LEAST_SEND_S)
+        assert answers([waiting]) == [NOT_SENT.name]
+        assert waiting not in queue.sent
+
+    def test_while_its_client_is_made(self, queue: Queue) -> None:
+        """It is not sent after it was answered, and takes no place."""
+        queue.while_opened = lambda: queue.advance(5)
+        request = queue.submit(timeout_s=5)
+        assert answers([request]) == ["_TIMED_OUT"]
+        assert queue.sent == []
+        queue.queue.wait_idle(0)
+
+    def test_while_its_group_is_paused(self, queue: Queue) -> None:
+        queue.queue.pause("g")
+        paused = queue.submit("g", timeout_s=1)
+        queue.advance(1)
+        assert answers([paused]) == [NOT_SENT.name]
+        queue.advance(MOVED_WAIT_S)
+        assert queue.sent == []
+
+
+class TestUnresponsiveBroker:
+    """Its groups hold up no others, however many there are."""
+
+    @pytest.mark.parametrize("groups", [WINDOW, OVERDUE_LIMIT])
+    def test_others_are_sent_meanwhile(self, queue: Queue, groups: int) -> None:
+        """Before the deadlines of its requests are over, and after each of their next tries."""
+        unresponsive = [f"group-{number}" for number in range(groups)]
+        for _ in range(3):
+            hung = [queue.submit(name) for name in unresponsive]
+            healthy = queue.submit("healthy")
+            queue.advance(3)
+            assert healthy in queue.sent
+            queue.queue.finish(healthy, "done")
+            queue.advance(2)
+            assert answers(hung) == ["_TIMED_OUT"] * groups
+            queue.advance(1)
+
+    def test_a_slow_broker_is_not_given_all_at_once(self, queue: Queue) -> None:
+        """Else it would be busy with requests whose deadline passes before it comes to them."""
+        count = OVERDUE_LIMIT + WINDOW
+        requests = [queue.submit(timeout_s=600) for _ in range(count + 1)]
+        queue.advance(count * OVERDUE_S)
+        assert queue.sent == requests[:count]
+        queue.queue.finish(requests[0], "done")
+        assert queue.sent == requests
+
+    def test_a_client_that_sits_on_a_request_is_replaced(self, queue: Queue) -> None:
+        """It ends once librdkafka can have nothing to do with its requests any more."""
+        stuck = queue.submit(timeout_s=5)
+        first = stuck.client
+        queue.advance(STUCK_S - 0.1)
+        healthy = queue.submit(timeout_s=5)
+        assert healthy.client is first
+        queue.advance(0.2)
+        assert queue.submit().client is not first
+        queue.queue.finish(healthy, "done")
+        queue.advance(STUCK_S - 0.2)
+        assert not queue.ended.acquire(blocking=False)
+        queue.advance(0.2)
+        assert queue.ended.acquire(timeout=GUARD_S)
+
+    @pytest.mark.parametrize("limit", [WINDOW, LIMIT])
+    def test_librdkafka_holds_only_so_many(self, limit: int) -> None:
+        """At the limit others wait until the first has been held for STUCK_S."""
+        queue = Queue(limit)
+        while len(queue.sent) < limit:
+            for _ in range(WINDOW):
+                queue.submit(timeout_s=OVERDUE_S)
+            queue.advance(OVERDUE_S)
+        passed_s = queue.clock.now()
+        waiting = queue.submit(timeout_s=60)
+        queue.advance(STUCK_S - passed_s - 0.01)
+        assert waiting not in queue.sent
+        queue.advance(0.02)
+        assert waiting in queue.sent
+
+
+def test_a_client_that_refuses(queue: Queue) -> None:
+    """A request that librdkafka does not take is answered as not sent; the next one is sent."""
+
+    def refuse(client: Any, _request: object) -> None:
+        raise ValueError(client)
+
+    refused = queue.queue.submit(QueuedRequest("g", 5.0, refuse, failed))
+    expected = "NOT_SENT the Kafka client did not take the request"
+    assert refused.get(timeout=0).startswith(expected)
+    assert queue.submit() in queue.sent
+
+
+def test_moved_coordinator(queue: Queue) -> None:
+    """After NOT_COORDINATOR a group is left alone for the look-up to expire; others are not."""
+    queue.queue.pause("g")
+    paused, free = queue.submit("g"), queue.submit("other")
+    assert queue.sent == [free]
+    queue.advance(MOVED_WAIT_S)
+    assert queue.sent == [free, paused]
+    assert queue.submit("g") in queue.sent
+
+
+class TestClose:
+    def test_what_was_taken_goes_on(self, queue: Queue) -> None:
+        request = queue.submit()
+        queue.queue.close()
+        assert answers([queue.submit()]) == [CLOSED.name]
+        assert not request.future.done()
+        queue.queue.finish(request, "done")
+        queue.queue.wait_idle(timeout_s=0)
+        queue.queue.abandon()
+        assert answers([request]) == ["done"]
+
+    def test_what_is_left_is_answered(self, queue: Queue) -> None:
+        """Refused if it was not sent, else unknown; a place that comes free is for nobody."""
+        requests = [queue.submit() for _ in range(WINDOW + 3)]
+        queue.queue.pause("moved")
+        paused = queue.submit("moved")
+        done = requests[0]
+        requests[WINDOW].future.add_done_callback(lambda _: queue.queue.finish(done, "done"))
+        queue.queue.abandon()
+        assert answers([*requests[WINDOW:], paused]) == [CLOSED.name] * 4
+        assert answers(requests[:2]) == ["done", "_DESTROY"]
+        assert queue.sent == requests[:WINDOW]
+
+    def test_while_its_client_is_made(self, queue: Queue) -> None:
+        queue.while_opened = queue.queue.abandon
+        request = queue.submit()
+        assert answers([request]) == ["_DESTROY"]
+        assert queue.sent == []

@@ -1,0 +1,63 @@
+"""Health: what an outage says, and that systemd hears only of a service that works."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from structlog.testing import capture_logs
+
+from actors.testing import ManualClock, SimSystem
+from offsetmgr.coordinator.memory import MemoryCoordinator, Refuse
+from offsetmgr.service.health import Health, watchdog
+
+
+def test_an_outage_is_told_once_for_each_cause() -> None:
+    """However its text changes, and whichever of the causes comes again."""
+    coordinator = MemoryCoordinator()
+    refused = "{0}:9092/{0}: Connect failed (after {0}ms, {0} identical error(s) suppressed)"
+    for number in range(1, 10):
+        coordinator.inject("check", Refuse(7, detail=refused.format(number)))
+        coordinator.inject("check", Refuse(7, detail="no route to host"))
+    health = Health(coordinator, ManualClock(), lambda: False)
+
+    async def main() -> None:
+        for _ in range(20):
+            await health.check()
+
+    with capture_logs() as logs:
+        asyncio.run(main())
+    assert [entry["event"] for entry in logs] == [
+        "kafka_unreachable",
+        "kafka_unreachable",
+        "kafka_reachable",
+    ]
+    assert logs[-1]["failed_checks"] == 18
+
+
+def test_the_watchdog_waits_for_the_actors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While timers and actors stand still, systemd hears nothing."""
+
+    async def test(systemd: socket.socket) -> None:
+        system = SimSystem(1)
+        async with watchdog(system):
+            for _ in range(10):
+                await asyncio.sleep(0)
+            with pytest.raises(BlockingIOError):
+                systemd.recv(100)
+            system.advance(1.0)
+            told = await asyncio.get_running_loop().sock_recv(systemd, 100)
+            assert told == b"WATCHDOG=1"
+
+    with (
+        TemporaryDirectory() as folder,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd,
+    ):
+        systemd.bind(str(Path(folder) / "n.sock"))
+        systemd.setblocking(False)  # noqa: FBT003 -- the library's parameter
+        monkeypatch.setenv("NOTIFY_SOCKET", str(Path(folder) / "n.sock"))
+        monkeypatch.setenv("WATCHDOG_USEC", "30000000")
+        asyncio.run(test(systemd))

@@ -1,0 +1,95 @@
+"""The OpenAPI document is valid and says what is served."""
+
+from __future__ import annotations
+
+import json
+import re
+from http import HTTPStatus
+from pathlib import Path
+
+import msgspec
+import pytest
+from openapi_schema_validator import OAS31Validator
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from offsetmgr.service import operations
+from offsetmgr.service.http import Api
+from offsetmgr.service.messages import MAX_TIMEOUT_S
+from offsetmgr.service.operations import INSTANCE, OPERATIONS, document
+from tests.service.support import running
+
+DOCUMENT = json.loads(msgspec.json.encode(document("1.2.3")))
+
+
+def test_the_document_is_valid() -> None:
+    """Tools that read OpenAPI 3.1 can read it."""
+    OpenAPIV31SpecValidator(DOCUMENT).validate()
+
+
+def test_every_operation_is_described_and_has_a_handler() -> None:
+    """A route cannot be served without standing in the document."""
+    described = {
+        (method.upper(), path) for path, item in DOCUMENT["paths"].items() for method in item
+    }
+    assert described == {(each.method, each.path) for each in OPERATIONS}
+    assert all(callable(getattr(Api, each.name)) for each in OPERATIONS)
+    names = [each.name for each in OPERATIONS]
+    assert len(names) == len(set(names))
+
+
+def _statuses(method: str, path: str) -> set[int]:
+    return {int(each) for each in DOCUMENT["paths"][path][method.lower()]["responses"]}
+
+
+def test_the_document_knows_every_status_that_the_service_names() -> None:
+    """But those of the router, for what is no operation."""
+    sources = "".join(p.read_text() for p in Path(operations.__file__).parent.glob("*.py"))
+    named = {HTTPStatus[each].value for each in re.findall(r"HTTPStatus\.([A-Z_]+)", sources)}
+    described = {each for op in OPERATIONS for each in _statuses(op.method, op.path)}
+    assert described == named
+
+
+def test_what_every_operation_may_answer_is_described_for_each() -> None:
+    """A foreign host, another process, a failure of our own."""
+    for operation in OPERATIONS:
+        described = _statuses(operation.method, operation.path)
+        assert described >= {200, 412, 421, 500}, operation.name
+        assert (408 in described) == (operation.method == "POST"), operation.name
+        assert (429 in described) == (operation.name not in {"live", "ready"}), operation.name
+
+
+def test_what_the_gate_refuses_is_described() -> None:
+    """Status and body, for each operation; also for health, whose 503 has a body of its own."""
+    refused = ({INSTANCE: "another"}, 412), ({"Host": "elsewhere"}, 421)
+    with running() as service, service.http() as http:
+        for operation in OPERATIONS:
+            for headers, status in refused:
+                answer = http.request(operation.method, operation.path, headers=headers)
+                assert answer.status_code == status
+                method = DOCUMENT["paths"][operation.path][operation.method.lower()]
+                body = method["responses"][str(status)]["content"]["application/json"]["schema"]
+                assert body == {"$ref": "#/components/schemas/ErrorAnswer"}
+                OAS31Validator(_schema("ErrorAnswer")).validate(answer.json())
+
+
+def _schema(name: str) -> dict[str, object]:
+    return {"$ref": f"#/components/schemas/{name}", "components": DOCUMENT["components"]}
+
+
+@pytest.mark.parametrize(
+    ("offset", "problems"), [(0, 0), (2**63 - 1, 0), (-1, 1), (2**63, 1), ("5", 1), (1.5, 1)]
+)
+def test_the_schema_of_an_offset_is_the_check_of_an_offset(offset: object, problems: int) -> None:
+    """Who generates a client from the document is told the same limits."""
+    entry = {"topic": "t", "partition": 0, "offset": offset}
+    body = {"group": "g", "offsets": [entry]}
+    validator = OAS31Validator(_schema("SubmitRequest"))
+    assert len(list(validator.iter_errors(body))) == problems
+
+
+def test_unknown_fields_are_refused_in_the_schema_too() -> None:
+    """So a typo is found before it is sent."""
+    validator = OAS31Validator(_schema("FlushRequest"))
+    assert validator.is_valid({"group": None, "timeout_s": MAX_TIMEOUT_S})
+    assert not validator.is_valid({"grop": "g"})
+    assert not validator.is_valid({"timeout_s": MAX_TIMEOUT_S + 1})

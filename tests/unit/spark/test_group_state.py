@@ -1,0 +1,298 @@
+"""What a query's progress comes to: forward within a run, back between runs, lowest of several."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetmgr.spark.group_state import Commit, Decision, Groups, GroupState, Lower
+from offsetmgr.spark.progress import Run, Snapshot, SourceOffsets
+from offsetmgr.types import ManagerKey, TopicPartition
+
+KEY = ManagerKey("etl", "orders", 0)
+OTHER = ManagerKey("etl", "orders", 1)
+
+
+def snapshot(
+    *offsets: dict[int, int],
+    query: str = "q",
+    run: str = "r1",
+    batch: int = 0,
+    second: int = 0,
+    topic: str = "orders",
+) -> Snapshot:
+    """A snapshot with a source for each of ``offsets``, all reading one topic."""
+    sources = [
+        SourceOffsets("KafkaV2[...]", {TopicPartition(topic, p): o for p, o in each.items()})
+        for each in offsets
+    ]
+    time = f"2026-01-01T00:00:{second:02}.000Z"
+    return Snapshot(Run(query, run), query, time, batch, tuple(sources), {})
+
+
+@pytest.fixture
+def state() -> GroupState:
+    """One group for every topic."""
+    return GroupState(Groups("etl"))
+
+
+def test_end_offsets_are_committed_as_they_are(state: GroupState) -> None:
+    """Spark's end offset is the next to read already: nothing is added or taken."""
+    decision = state.progress(snapshot({0: 23}), {})
+    assert {key: move.offset for key, move in decision.commits.items()} == {KEY: 23}
+
+
+def test_a_run_goes_forward_with_plain_submits(state: GroupState) -> None:
+    """After its first snapshot a run never rewinds."""
+    state.progress(snapshot({0: 23}), {})
+    decision = state.progress(snapshot({0: 40}, batch=1), {})
+    assert decision.commits == {KEY: Commit(40, rewind=False, back_from=None)}
+
+
+def test_the_same_batch_again_changes_nothing(state: GroupState) -> None:
+    """A re-run of a batch repeats its end offset, which is submitted and refused nowhere."""
+    state.progress(snapshot({0: 23}), {})
+    decision = state.progress(snapshot({0: 23}), {})
+    assert decision.commits == {KEY: Commit(23, rewind=False, back_from=None)}
+    assert not decision.lower
+
+
+def test_a_lower_offset_in_one_run_is_refused_alone(state: GroupState) -> None:
+    """A partition that goes back within a run is refused; its peers go on."""
+    state.progress(snapshot({0: 23, 1: 5}), {})
+    decision = state.progress(snapshot({0: 22, 1: 6}, batch=1), {})
+    assert decision.lower == {KEY: Lower(22, 23)}
+    assert set(decision.commits) == {OTHER}
+
+
+def test_a_late_report_of_the_run_changes_nothing(state: GroupState) -> None:
+    """A report of an older batch is neither submitted nor refused."""
+    state.progress(snapshot({0: 23}, batch=3), {})
+    decision = state.progress(snapshot({0: 22}, batch=2), {})
+    assert not decision.commits
+    assert not decision.lower
+
+
+def test_a_new_run_may_go_back_and_says_from_where(state: GroupState) -> None:
+    """The first snapshot of a new run is a rewind where it is lower."""
+    state.progress(snapshot({0: 23, 1: 5}, batch=9), {})
+    decision = state.progress(snapshot({0: 10, 1: 6}, run="r2", second=1), {})
+    assert decision.commits[KEY] == Commit(10, rewind=True, back_from=23)
+    assert decision.commits[OTHER] == Commit(6, rewind=True, back_from=None)
+
+
+def test_a_first_run_knows_what_the_group_had_committed(state: GroupState) -> None:
+    """Where the group was ahead of a query that starts, giving that up is said."""
+    first = snapshot({0: 10})
+    assert state.new_groups(first) == {"etl"}
+    decision = state.progress(first, {KEY: 500})
+    assert decision.commits == {KEY: Commit(10, rewind=True, back_from=500)}
+    assert state.new_groups(first) == set()
+
+
+def test_a_report_of_an_older_run_changes_nothing(state: GroupState) -> None:
+    """Once a new run has reported, a late report of the older one is no new run."""
+    state.progress(snapshot({0: 23}, batch=9, second=1), {})
+    state.progress(snapshot({0: 30}, run="r2", second=2), {})
+    assert not state.progress(snapshot({0: 24}, batch=10, second=1), {}).commits
+
+
+def test_a_new_run_counts_whatever_the_clock_says(state: GroupState) -> None:
+    """A clock that was set back silences no new run, nor makes the run before it a new one."""
+    state.progress(snapshot({0: 23}, batch=9, second=50), {})
+    first = state.progress(snapshot({0: 30}, run="r2", batch=10, second=1), {})
+    assert first.commits == {KEY: Commit(30, rewind=True, back_from=None)}
+    assert not state.progress(snapshot({0: 23}, batch=9, second=50), {}).commits
+    following = state.progress(snapshot({0: 40}, run="r2", batch=11, second=2), {})
+    assert following.commits == {KEY: Commit(40, rewind=False, back_from=None)}
+
+
+def test_a_run_that_nobody_heard_of_is_known_to_be_older(state: GroupState) -> None:
+    """A report of an earlier time and an earlier batch is late, also as the first of its run."""
+    state.progress(snapshot({0: 30}, run="r2", batch=10, second=5), {})
+    assert not state.progress(snapshot({0: 23}, batch=9, second=1), {}).commits
+
+
+def test_a_checkpoint_may_be_set_back(state: GroupState) -> None:
+    """A later run counts also where its batches begin below those of the run before."""
+    state.progress(snapshot({0: 30}, batch=10, second=1), {})
+    decision = state.progress(snapshot({0: 23}, run="r2", batch=7, second=5), {})
+    assert decision.commits == {KEY: Commit(23, rewind=True, back_from=30)}
+
+
+@pytest.mark.parametrize("offsets", [(23, 20), (20, 23)])
+def test_two_sources_on_one_topic_commit_the_lowest(
+    state: GroupState, offsets: tuple[int, int]
+) -> None:
+    """Of two sources in one query the one behind counts, whichever it is, and it is told."""
+    decision = state.progress(snapshot(*({0: offset} for offset in offsets)), {})
+    assert decision.commits[KEY].offset == 20
+    assert decision.shared == {("etl", "orders")}
+
+
+def test_two_queries_on_one_topic_commit_the_lowest(state: GroupState) -> None:
+    """Of two queries the one behind counts, also where it joins later."""
+    state.progress(snapshot({0: 50}), {})
+    joined = state.progress(snapshot({0: 20}, query="p"), {})
+    assert joined.commits == {KEY: Commit(20, rewind=True, back_from=50)}
+    assert joined.shared == {("etl", "orders")}
+    assert state.progress(snapshot({0: 60}, batch=1), {}).commits[KEY].offset == 20
+    assert state.progress(snapshot({0: 90}, query="p", batch=1), {}).commits[KEY].offset == 60
+
+
+def test_each_topic_goes_to_its_own_group() -> None:
+    """With a group per topic, a topic without one is told and left alone."""
+    state = GroupState(Groups(by_topic={"orders": "etl"}))
+    assert set(state.progress(snapshot({0: 1}), {}).commits) == {KEY}
+    stray = state.progress(snapshot({0: 1}, query="p", topic="payments"), {})
+    assert not stray.commits
+    assert stray.ungrouped == {"payments"}
+
+
+def test_an_ended_run_leaves_what_nobody_else_reads(state: GroupState) -> None:
+    """Partitions are left with their last running query, once."""
+    state.progress(snapshot({0: 50, 1: 5}), {})
+    state.progress(snapshot({0: 20}, query="p"), {})
+    assert state.end(Run("q", "r1")).unread == {OTHER}
+    assert state.end(Run("q", "r1")) == Decision()
+    assert state.end(Run("p", "another run")) == Decision()
+    assert state.running() == [Run("p", "r1")]
+    assert state.end(Run("p", "r1")).unread == {KEY}
+    assert state.running() == []
+
+
+def test_the_last_report_of_an_ended_run_is_still_taken(state: GroupState) -> None:
+    """What a finished query read last is submitted, but it cannot go back."""
+    state.progress(snapshot({0: 50}), {})
+    state.end(Run("q", "r1"))
+    last = snapshot({0: 60}, batch=1)
+    assert state.progress(last, {}).commits == {KEY: Commit(60)}
+    assert state.end(Run("q", "r1")).unread == {KEY}
+
+
+def test_the_last_report_of_an_ended_run_undoes_nobodys_commit(state: GroupState) -> None:
+    """What somebody else has committed since is not taken back."""
+    state.progress(snapshot({0: 50}), {})
+    state.end(Run("q", "r1"))
+    decision = state.progress(snapshot({0: 60}, batch=1), {KEY: 90})
+    assert not decision.commits
+    assert decision.lower == {KEY: Lower(60, 90)}
+
+
+@pytest.fixture
+def behind(state: GroupState) -> GroupState:
+    """Query q is at 100 and runs, query p has stopped at 10."""
+    state.progress(snapshot({0: 100}), {})
+    state.progress(snapshot({0: 10}, query="p"), {})
+    assert state.end(Run("p", "r1")) == Decision(held_back={"etl": "p"})
+    return state
+
+
+def test_a_stopped_query_keeps_its_group_back(behind: GroupState) -> None:
+    """The others commit no further than it has read; its last report still counts."""
+    assert behind.progress(snapshot({0: 200}, batch=1), {}).commits[KEY].offset == 10
+    assert behind.progress(snapshot({0: 15}, query="p", batch=1), {}).commits == {KEY: Commit(15)}
+    assert behind.end(Run("p", "r1")).held_back == {"etl": "p"}
+    assert behind.progress(snapshot({0: 300}, batch=2), {}).commits[KEY].offset == 15
+
+
+@pytest.mark.parametrize("query", ["p", "under a new checkpoint"])
+def test_a_stopped_query_that_runs_again_goes_on(behind: GroupState, query: str) -> None:
+    """It is known by its id or by its name, and counts by what its new run reads."""
+    again = snapshot({0: 40}, query="p", run="r2", second=1)._replace(run=Run(query, "r2"))
+    assert behind.progress(again, {}).commits[KEY].offset == 40
+    assert behind.progress(snapshot({0: 200}, batch=1), {}).commits[KEY].offset == 40
+    assert behind.progress(again._replace(batch_id=1), {}).commits[KEY].offset == 40
+
+
+def test_a_query_without_a_name_is_known_by_its_id_alone(state: GroupState) -> None:
+    """Under a new checkpoint it is another query: the one before still counts."""
+    state.progress(snapshot({0: 100}), {})
+    state.progress(snapshot({0: 10}, query="p")._replace(name=None), {})
+    assert state.end(Run("p", "r1")).held_back == {"etl": "p"}
+    again = snapshot({0: 40}, query="new")._replace(name=None)
+    assert state.progress(again, {}).commits[KEY].offset == 10
+
+
+def test_a_group_stays_back_when_all_have_stopped(behind: GroupState) -> None:
+    """The managers are released; who runs first again does not pass the other one."""
+    assert behind.end(Run("q", "r1")).unread == {KEY}
+    again = snapshot({0: 110}, run="r2", second=1)
+    assert behind.progress(again, {KEY: 10}).commits[KEY].offset == 10
+
+
+@pytest.mark.parametrize("query", ["p", "its name"])
+def test_a_released_query_lets_its_group_go_on(state: GroupState, query: str) -> None:
+    """At once, by its id or name, whatever it still reports."""
+    state.progress(snapshot({0: 100}), {})
+    stopped = snapshot({0: 10}, query="p")._replace(name="its name")
+    state.progress(stopped, {})
+    state.end(Run("p", "r1"))
+    assert state.release(query) == Decision({KEY: Commit(100)})
+    late = snapshot({0: 150}, query="p", batch=1)._replace(name="its name")
+    assert not state.progress(late, {}).commits
+    assert state.progress(snapshot({0: 200}, batch=1), {}).commits[KEY].offset == 200
+    assert state.end(Run("p", "r1")) == Decision()
+    assert state.release("unknown") is None
+
+
+def test_a_running_query_is_released_when_it_ends(state: GroupState) -> None:
+    """Until then it counts."""
+    state.progress(snapshot({0: 100}), {})
+    state.progress(snapshot({0: 10}, query="p"), {})
+    assert state.release("p") == Decision()
+    assert state.end(Run("p", "r1")) == Decision({KEY: Commit(100)})
+
+
+def test_a_release_after_all_have_stopped_moves_the_group(behind: GroupState) -> None:
+    """The offsets of the other one are committed, and its managers left again."""
+    behind.end(Run("q", "r1"))
+    assert behind.release("p") == Decision({KEY: Commit(100)}, unread=frozenset({KEY}))
+
+
+def test_a_new_run_releases_what_it_no_longer_reads(state: GroupState) -> None:
+    """A restart that lost its end event leaves no key behind."""
+    state.progress(snapshot({0: 50, 1: 5}), {})
+    decision = state.progress(snapshot({0: 50}, run="r2", second=1), {})
+    assert decision.unread == {OTHER}
+
+
+def test_ended_runs_are_remembered_within_bounds(state: GroupState) -> None:
+    """A driver that runs queries without end does not grow."""
+    for number in range(1_500):
+        state.progress(snapshot({0: 1}, query=str(number)), {})
+        state.end(Run(str(number), "r1"))
+    assert len(state._queries) <= 1_000
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from("qp"), st.integers(0, 3), st.integers(0, 100), st.booleans()),
+    max_size=40,
+)
+
+
+@given(EVENTS)
+def test_never_ahead_of_any_query(events: list[tuple[str, int, int, bool]]) -> None:
+    """Whatever queries do, nothing is submitted ahead of one that shares the partition.
+
+    Not even of one that has stopped, unless it was alone then.
+    """
+    state = GroupState(Groups("etl"))
+    runs = dict.fromkeys("qp", 0)
+    running: set[str] = set()
+    at: dict[str, int] = {}
+    for step, (query, restart, offset, ends) in enumerate(events):
+        if restart == 0 or query not in running:
+            runs[query] += 1
+            at.pop(query, None)
+        running.add(query)
+        at[query] = max(at.get(query, 0), offset)
+        run = f"{query}{runs[query]}"
+        what = snapshot({0: at[query]}, query=query, run=run, batch=step, second=step)
+        assert state.progress(what, {}).commits[KEY].offset == min(at.values())
+        if ends:
+            state.end(Run(query, run))
+            running.remove(query)
+            if len(at) == 1:
+                del at[query]

@@ -1,0 +1,121 @@
+"""Offsets of this process: what holds of them and not of a client of the service."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from offsetmgr import InvalidValueError, LocalOffsets, ManagerExistsError, ManagerStoppedError
+from offsetmgr.coordinator.memory import MemoryCoordinator
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.service.support import WAIT_S, local_over
+
+WHERE = TopicPartition("orders", 3)
+
+_WITHOUT = """
+import sys
+sys.modules[{package!r}] = None
+from offsetmgr import *
+from offsetmgr.spark import commit_offsets, kafka_batch, starting_offsets
+try:
+    LocalOffsets("localhost:9092")
+except ImportError as error:
+    print(error)
+"""
+
+_EXITS = """
+import sys
+from offsetmgr.coordinator.memory import MemoryCoordinator
+from tests.service.support import local_over
+
+class Told(MemoryCoordinator):
+    def close(self, timeout=10.0):
+        print(self.broker.committed("g"))
+
+kafka = Told()
+offsets = local_over(kafka, commit_interval_s=3_600)
+offsets.submit("g", {("orders", 3): 42})
+"""
+
+
+@pytest.mark.parametrize("package", ["confluent_kafka", "pykka"])
+def test_a_missing_package_is_told_by_whoever_is_made(package: str) -> None:
+    """Importing everything else needs the standard library alone."""
+    command = [sys.executable, "-c", _WITHOUT.format(package=package)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True)
+    assert done.stdout.strip() == (
+        f"LocalOffsets needs the package {package}: pip install 'offsetmgr[server]'"
+    )
+
+
+def test_the_interpreter_exits() -> None:
+    """What was submitted last is committed where nobody closes it."""
+    command = [sys.executable, "-c", _EXITS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True)
+    assert done.stdout.strip() == repr({WHERE: OffsetAndMetadata(42)})
+    assert done.stderr == ""
+
+
+def test_it_shows_where_it_commits_and_no_secret() -> None:
+    """The settings of librdkafka hold passwords."""
+    settings = {"bootstrap.servers": "127.0.0.1:1", "sasl.password": "tell-nobody"}
+    with LocalOffsets(settings, name="etl") as offsets:
+        assert repr(offsets) == "LocalOffsets('127.0.0.1:1', name='etl')"
+        assert offsets.url == "kafka://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("kafka", "field"), [("", "bootstrap.servers"), ({}, "bootstrap.servers"), (7, "config")]
+)
+def test_bad_settings(kafka: object, field: str) -> None:
+    """They are refused by name."""
+    with pytest.raises(InvalidValueError) as caught:
+        LocalOffsets(kafka)  # type: ignore[arg-type]
+    assert caught.value.field == field
+
+
+def test_the_owner_has_the_given_name() -> None:
+    """A second spawn is told of it."""
+    with local_over(MemoryCoordinator(), name="nightly") as offsets:
+        offsets.spawn("g", *WHERE)
+        with pytest.raises(ManagerExistsError, match="g/orders/3 is held by nightly"):
+            offsets.spawn("g", *WHERE)
+
+
+def test_it_stays_in_its_process() -> None:
+    """Pickling it says what to do instead, and so does its use in the child of a fork."""
+    with local_over(MemoryCoordinator()) as offsets:
+        offsets.submit("g", {WHERE: 42})
+        with pytest.raises(TypeError, match="cannot be pickled; make one in each process"):
+            pickle.dumps(offsets)
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                for ask in (offsets.flush, lambda: offsets.submit("g", {WHERE: 43})):
+                    with pytest.raises(ManagerStoppedError, match="make one in each process"):
+                        ask()
+                offsets.close()
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        assert offsets.flush(timeout=WAIT_S).committed
+
+
+def test_one_that_nobody_closed() -> None:
+    """A warning names it, and what it holds is committed all the same."""
+    kafka = MemoryCoordinator()
+    offsets = local_over(kafka, commit_interval_s=3_600)
+    handle = offsets.spawn("g", *WHERE)
+    handle.submit(42)
+    stream = handle.committed_offsets()
+    with pytest.warns(ResourceWarning, match="unclosed LocalOffsets"):  # noqa: PT031
+        del offsets
+        gc.collect()
+    assert stream.get(WAIT_S) == OffsetAndMetadata(42)
