@@ -26,6 +26,7 @@ KILLS = Track(
 
 
 @pytest.mark.chaos
+@pytest.mark.fault(5)
 def test_nothing_acknowledged_is_lost_and_nothing_goes_back_under_kills(
     kafka: DevKafka, tmp_path: Path, group: str
 ) -> None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from offsetmgr.errors import OffsetCommitError
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.faults.support import HASTY, TOPIC, WAIT_S, committing
 from tests.kafka.mock_cluster import OFFSET_COMMIT, MockCluster
@@ -19,14 +18,7 @@ from tests.kafka.mock_cluster import OFFSET_COMMIT, MockCluster
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_TIMED_OUT, _LOADING, _NOT_AVAILABLE, _NOT_COORDINATOR, _REBALANCING, _DENIED = (
-    7,
-    14,
-    15,
-    16,
-    27,
-    30,
-)
+_TIMED_OUT, _LOADING, _NOT_AVAILABLE, _NOT_COORDINATOR, _REBALANCING = 7, 14, 15, 16, 27
 _RETRIABLE: Final = (_TIMED_OUT, _LOADING, _NOT_AVAILABLE, _REBALANCING)
 _ENDLESS: Final = 1_000
 """More answers than anybody asks for in a test."""
@@ -196,28 +188,3 @@ def test_an_outage_keeps_the_newest_offset_alone(mock: MockCluster, group: str) 
         assert [managers.flush(handle) for handle in handles] == [None] * 4
         assert [managers.in_kafka(group, n) for n in range(4)] == [10_001] * 4
         assert mock.count(OFFSET_COMMIT) - commits < 20  # one, but for what a slow machine repeats
-
-
-@pytest.mark.fault(22)
-def test_a_denied_group_is_told_once_per_submit_and_not_looped(
-    mock: MockCluster, group: str
-) -> None:
-    """Commits of the other partitions do not bring it along; a new submit tries once more."""
-    with committing(mock.bootstrap_servers) as managers:
-        denied, peer = managers.spawn(group, 0), managers.spawn(group, 1)
-        for attempt in (1, 2):
-            mock.push_errors(OFFSET_COMMIT, _DENIED)
-            denied.submit(attempt, leader_epoch=0)
-            error = denied.errors().get(timeout=WAIT_S)
-            assert isinstance(error, OffsetCommitError)
-            assert (error.code, error.retriable) == ("GROUP_AUTHORIZATION_FAILED", False)
-            requests = mock.count(OFFSET_COMMIT)
-            for offset in range(5):
-                peer.submit(10 * attempt + offset, leader_epoch=0)
-                assert managers.flush(peer) is None
-            assert mock.count(OFFSET_COMMIT) == requests + 5
-            assert managers.in_kafka(group, 0) is None
-        assert managers.codes() == ["GROUP_AUTHORIZATION_FAILED"] * 2
-        status = denied.status()
-        assert status.submitted is not None
-        assert status.submitted.offset == 2

@@ -3,47 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
-from offsetmgr import OffsetClient
-from offsetmgr.errors import OffsetManagerError
-from tests.faults.support import TOPIC, WAIT_S, committing
-from tests.kafka.mock_cluster import OFFSET_COMMIT, MockCluster
-from tests.service.support import ServeProcess, memory_process, serve_process
+from tests.faults.support import TOPIC, WAIT_S, until
+from tests.kafka.mock_cluster import MockCluster
+from tests.service.support import (
+    MEMORY_SERVICE,
+    ServeProcess,
+    identity,
+    memory_process,
+    serve_process,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import httpx
 
 _MB = 1 << 20
 _STACK = 64 * _MB
 _ROOM = _STACK + 32 * _MB
 """Of address space: for one more thread."""
-_LOADING, _DENIED = 14, 30
-
-
-@pytest.fixture
-def mock() -> Iterator[MockCluster]:
-    """One mock broker with a topic."""
-    with MockCluster() as cluster:
-        cluster.create_topic(TOPIC)
-        yield cluster
-
-
-def beside(mock: MockCluster, **settings: str) -> ServeProcess:
-    """A service on the mock, with quick commits."""
-    quick = {"commit.commit_interval_s": "0.05", "commit.request_timeout_s": "2", **settings}
-    options = [part for name, value in quick.items() for part in ("--set", f"{name}={value}")]
-    address = ("--listen", "127.0.0.1:0", "--bootstrap-servers", mock.bootstrap_servers)
-    return serve_process(*address, *options)
 
 
 def commit(http: httpx.Client, group: str, offset: int, timeout_s: float = WAIT_S) -> Any:
@@ -70,43 +59,37 @@ def limit(service: ServeProcess, kind: int, value: int) -> tuple[int, int]:
     return resource.prlimit(service.process.pid, kind, (value, hard))
 
 
-@pytest.mark.fault(6)
-def test_a_sync_submit_is_acknowledged_by_the_coordinator_alone(
-    mock: MockCluster, group: str
-) -> None:
-    """Refused for now it waits, refused for good it raises; what returns is in Kafka."""
-    with (
-        beside(mock) as service,
-        OffsetClient(service.address, name=group) as client,
-        committing(mock.bootstrap_servers) as kafka,
-    ):
-        mock.push_errors(OFFSET_COMMIT, *[_LOADING] * 3)
-        client.submit(group, {(TOPIC, 0): 1}, sync=True, timeout=WAIT_S)
-        assert kafka.in_kafka(group) == 1
-        assert mock.count(OFFSET_COMMIT) == 4
-        mock.push_errors(OFFSET_COMMIT, _DENIED)
-        with pytest.raises(OffsetManagerError, match="GROUP_AUTHORIZATION_FAILED"):
-            client.submit(group, {(TOPIC, 0): 2}, sync=True, timeout=WAIT_S)
-        assert kafka.in_kafka(group) == 1
-        client.submit(group, {(TOPIC, 0): 3}, sync=True, timeout=WAIT_S)
-        assert kafka.in_kafka(group) == 3
+@pytest.mark.fault(20)
+def test_without_room_for_its_log_commits_go_on(tmp_path: Path) -> None:
+    """What cannot be written is dropped and counted; with room again logs are written."""
+    log = tmp_path / "log"
+    with log.open("w") as stderr:
+        service = subprocess.Popen([sys.executable, str(MEMORY_SERVICE)], stderr=stderr)
+    try:
+        until("it serves", lambda: '"serving"' in log.read_text())
+        address = json.loads(log.read_text().splitlines()[0])["address"]
+        with httpx.Client(base_url=address, headers=identity("etl"), timeout=WAIT_S) as http:
 
+            def dropped() -> bool:
+                return "offsetmgr_dropped_log_records_total 0.0" not in http.get("/metrics").text
 
-@pytest.mark.fault(31)
-def test_sigterm_with_the_broker_down_exits_3_and_names_what_is_left(
-    mock: MockCluster, group: str
-) -> None:
-    """The deadline holds although Kafka is away; what was committed before is not named."""
-    with beside(mock, stop_timeout_s="4") as service, service.http(group) as http:
-        other = f"{group}-other"
-        assert commit(http, other, 1)["uncommitted"] == []
-        assert commit(http, group, 1)["uncommitted"] == []
-        mock.set_down(1)
-        assert len(commit(http, group, 2, timeout_s=0.1)["uncommitted"]) == 1
-        assert service.stop([signal.SIGTERM]) == 3
-        (left,) = (each for each in service.records if each["event"] == "uncommitted")
-        assert (left["group"], left["topic"], left["offset"]) == (group, TOPIC, 2)
-        assert left["error"]
+            assert commit(http, "g", 1)["uncommitted"] == []
+            assert not dropped()
+            # No file may grow: to the writer that is a disk without room.
+            resource.prlimit(service.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+            service.send_signal(signal.SIGHUP)  # which it logs
+            until("it is counted", dropped)
+            assert commit(http, "g", 2)["uncommitted"] == []
+            assert '"reloaded"' not in log.read_text()
+            everything = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+            resource.prlimit(service.pid, resource.RLIMIT_FSIZE, everything)
+            service.send_signal(signal.SIGHUP)
+            until("it is logged", lambda: '"reloaded"' in log.read_text())
+        service.terminate()
+        assert service.wait(WAIT_S) == 0
+    finally:
+        service.kill()
+        service.wait(WAIT_S)
 
 
 @pytest.mark.fault(35)
@@ -144,14 +127,18 @@ def answer_so_far(connection: socket.socket) -> str:
 
 
 @pytest.mark.fault(35)
-def test_without_threads_old_groups_go_on_and_new_ones_are_told(mock: MockCluster) -> None:
+def test_without_threads_old_groups_go_on_and_new_ones_are_told() -> None:
     """A group that needs a client of its own waits for it and says why; SIGTERM still commits."""
     # The names decide which client of the pool they get: these two do not share one.
     old, new = "old", "other"
     # Root has no limit of threads, so each is given a stack; there is address space for one, which
     # is worse than for none: librdkafka crashes where it gets a part of its threads.
-    with soft_limit(resource.RLIMIT_STACK, _STACK), beside(mock) as service:
-        with service.http("etl") as http:
+    with MockCluster() as mock:
+        mock.create_topic(TOPIC)
+        address = ("--listen", "127.0.0.1:0", "--bootstrap-servers", mock.bootstrap_servers)
+        with soft_limit(resource.RLIMIT_STACK, _STACK):
+            service = serve_process(*address, "--set", "commit.commit_interval_s=0.05")
+        with service, service.http("etl") as http:
             assert commit(http, old, 1)["uncommitted"] == []
             before, _ = limit(service, resource.RLIMIT_AS, address_space(service) + _ROOM)
             for offset in range(2, 7):
@@ -163,7 +150,7 @@ def test_without_threads_old_groups_go_on_and_new_ones_are_told(mock: MockCluste
             limit(service, resource.RLIMIT_AS, before)
             assert commit(http, new, 1)["uncommitted"] == []
             limit(service, resource.RLIMIT_AS, address_space(service) + _ROOM)
-        assert service.stop() == 0
+            assert service.stop() == 0
 
 
 def left_over(answer: Any) -> Any:

@@ -85,8 +85,10 @@ def test_it_is_what_spark_asks_for(offsets: Offsets) -> None:
     assert not offsets.closed
 
 
+@pytest.mark.fault(6)
 def test_a_submit_that_waits(offsets: Offsets, kafka: MemoryCoordinator) -> None:
-    """Kafka has all of it when it returns, managers included that nobody spawned."""
+    """Kafka has all of it when it returns, also what it refused first and what nobody spawned."""
+    kafka.inject("commit", *[Refuse(14)] * 3)
     offsets.submit("g", {("orders", 3): 42, ("orders", 1): at(7)}, sync=True, timeout=WAIT_S)
     assert kafka.broker.committed("g") == {WHERE: at(42), TopicPartition("orders", 1): at(7)}
     offsets.submit("g", {("orders", 3): 42}, sync=True, timeout=WAIT_S)
