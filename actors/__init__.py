@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from actors.actor import ActorRef, PooledActor
+from actors.actor import ActorRef, ActorSystem, InboxFullError, PooledActor, SystemStoppedError
 from actors.dispatcher import Dispatcher, PoolDispatcher, Runnable
-from actors.errors import InboxFullError, MailboxClosed, SystemStoppedError
 from actors.future import Future
-from actors.mailbox import DropOldest, Latest, Mailbox, OneShot
-from actors.supervision import DEFAULT, NEVER_GIVE_UP, Supervision
-from actors.system import ActorSystem
+from actors.mailbox import DropOldest, Latest, Mailbox, MailboxClosed, OneShot
 from actors.timers import Clock, MonotonicClock, ThreadTimers, TimerHandle, Timers
 
 __all__ = [
-    "DEFAULT",
-    "NEVER_GIVE_UP",
     "ActorRef",
     "ActorSystem",
     "Clock",
@@ -29,7 +24,6 @@ __all__ = [
     "PoolDispatcher",
     "PooledActor",
     "Runnable",
-    "Supervision",
     "SystemStoppedError",
     "ThreadTimers",
     "TimerHandle",

@@ -2,64 +2,66 @@
 
 `PooledActor` fills in the hooks that pykka has for new kinds of actors.  The `ActorLoop` behind
 each takes messages from its `Inbox` in turns on the pool, and outlives failures: it constructs the
-actor afresh, for the same `ActorRef`.
+actor afresh, for the same `ActorRef`.  The `ActorSystem` holds them all.
 
-    STARTING ──► RUNNING ──────────────► STOPPING ──► DEAD
-                  │  ▲                       ▲
-          failure ▼  │ fresh instance        │ too many failures
-                FAILED ──► RESTARTING ───────┘
+    STARTING ──► RUNNING ──────────► STOPPING ──► DEAD
+                  │  ▲
+          failure ▼  │ fresh instance
+                FAILED ──► RESTARTING
 """
 
 from __future__ import annotations
 
 import contextlib
 import enum
+import math
 import threading
 import weakref
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pykka
 
-from actors.errors import InboxFullError
+from actors.dispatcher import Dispatcher, PoolDispatcher
 from actors.future import Future
 from actors.logs import get_logger
-from actors.timers import Clock, TimedMessage, TimerHandle, Timers
+from actors.timers import Clock, MonotonicClock, ThreadTimers, TimedMessage, TimerHandle, Timers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from typing_extensions import Self
 
-    from actors.dispatcher import Dispatcher
-    from actors.supervision import Supervision
-
-__all__ = ["ActorLoop", "ActorRef", "Inbox", "Phase", "PooledActor", "System"]
+__all__ = ["ActorRef", "ActorSystem", "InboxFullError", "PooledActor", "SystemStoppedError"]
 
 A = TypeVar("A", bound="PooledActor")
 T = TypeVar("T")
 
+_BACKOFF_S: Final = 0.1
+"""Before the restart after a first failure; it doubles with each further one."""
+
+_BACKOFF_MAX_S: Final = 5.0
+_MOST_DOUBLINGS: Final = 10
+
+_FORGOTTEN_S: Final = 60.0
+"""Without a failure, after which the next one counts as the first."""
+
 log = get_logger("actors")
 
 
-class System(Protocol):
-    """The part of the `ActorSystem` that actors use."""
+class InboxFullError(RuntimeError):
+    """The inbox of an actor holds as many messages as it may."""
 
-    clock: Clock
-    timers: Timers
-    dispatcher: Dispatcher
-    lock: threading.RLock
-    """For every change of who is whose child."""
+    def __init__(self, actor: str, limit: int) -> None:
+        super().__init__(
+            f"the inbox of actor {actor} is full: inbox_limit={limit} messages wait. "
+            "The actor is slower than its senders: send less, or spawn it with a higher inbox_limit"
+        )
 
-    def spawn(self, actor_class: type[A], *args: Any, **options: Any) -> ActorRef[A]:
-        """Start an actor."""
 
-    def remove(self, loop: ActorLoop) -> None:
-        """Forget a dead actor; called under the lock."""
-
-    def wait(self, future: Future[T], timeout_s: float | None) -> T:
-        """Block until the future is done."""
+class SystemStoppedError(RuntimeError):
+    """The actor system is stopping or stopped, and was asked to start an actor."""
 
 
 class Control(enum.Enum):
@@ -217,7 +219,7 @@ class PooledActor(pykka.Actor):
     """
 
     actor_inbox: Inbox
-    system: System
+    system: ActorSystem
     """Its clock and timers; known from `on_start` on."""
     parent: ActorRef[Any] | None
     """The actor that stops and restarts this one with itself; None at the root."""
@@ -249,9 +251,6 @@ class PooledActor(pykka.Actor):
         """Stop after the messages that wait now."""
         self.actor_ref.loop.stop()
 
-    def _stop(self) -> None:
-        self.stop()
-
     @staticmethod
     def _create_actor_inbox() -> Inbox:
         return Inbox()
@@ -261,11 +260,6 @@ class PooledActor(pykka.Actor):
         return Future()
 
     def _start_actor_loop(self) -> None:
-        if not hasattr(self, "system"):
-            name = type(self).__name__
-            raise TypeError(
-                f"{name} lives in an ActorSystem: start it with system.spawn() or spawn_child()"
-            )
         self.actor_inbox.put_control(Control.START)
 
 
@@ -283,7 +277,7 @@ class ActorLoop:
 
     def __init__(
         self,
-        system: System,
+        system: ActorSystem,
         actor: PooledActor,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
@@ -291,7 +285,6 @@ class ActorLoop:
         name: str,
         parent: ActorLoop | None,
         inbox_limit: int,
-        supervision: Supervision,
     ) -> None:
         self.system = system
         self.parent = parent
@@ -305,8 +298,8 @@ class ActorLoop:
         self._actor_class = type(actor)
         self._args = args
         self._kwargs = kwargs
-        self._supervision = supervision
-        self._failures_s: Sequence[float] = ()
+        self._failures = 0
+        self._failed_s = -math.inf
         self._reason: BaseException | None = None
         self._stop_requested = False
         self._timers: weakref.WeakSet[TimerHandle] | None = None  # made when the first is set
@@ -391,12 +384,10 @@ class ActorLoop:
         try:
             answer = self.actor._handle_receive(envelope.message)  # noqa: SLF001 - as pykka's loop
         except BaseException as error:  # noqa: BLE001 - it ends this actor's turn, and nothing else
-            if reply_to is not None and isinstance(error, Exception):
-                reply_to.set_exception(error)
-                return
             if reply_to is not None:
-                reply_to.set_exception(pykka.ActorDeadError(f"{self.ref} raised {error!r}"))
-            self._failed(error, type(envelope.message).__name__)
+                reply_to.set_exception(error)
+            if reply_to is None or not isinstance(error, Exception):
+                self._failed(error, type(envelope.message).__name__)
         else:
             if reply_to is not None:
                 reply_to.set(answer)
@@ -446,20 +437,26 @@ class ActorLoop:
         actor, self.actor = self.actor, None
         if actor is not None:
             self._call_hook("on_failure", actor.on_failure, type(error), error, error.__traceback__)
-        now_s = self.system.clock.now()
-        self._failures_s = self._supervision.recent([*self._failures_s, now_s], now_s)
-        rest_s = self._supervision.rest_s(len(self._failures_s))
         # A message that fails is gone, but a start that fails would fail for ever.
-        if rest_s is None or (starting and self._stop_requested):
-            failures = len(self._failures_s)
-            log.error("actor_gave_up", actor=self.path, failures=failures, exc_info=error)
+        if starting and self._stop_requested:
             self._begin_stop()
             return
         restart = partial(self._inbox.put_control, Control.RESTART)
-        if rest_s > 0 and not self._stop_requested:
-            self.system.timers.call_after(rest_s, restart)
-        else:
+        rest_s = self._rest_s()
+        if self._stop_requested:
             restart()
+        else:
+            self.system.timers.call_after(rest_s, restart)
+
+    def _rest_s(self) -> float:
+        """Count a failure; returns the seconds until the restart."""
+        now_s = self.system.clock.now()
+        if now_s - self._failed_s >= _FORGOTTEN_S:
+            self._failures = 0
+        self._failed_s = now_s
+        doublings = min(self._failures, _MOST_DOUBLINGS)
+        self._failures += 1
+        return min(_BACKOFF_S * 2.0**doublings, _BACKOFF_MAX_S)
 
     def _begin_stop(self) -> None:
         self._cancel_timers()
@@ -520,3 +517,136 @@ class ActorLoop:
             hook(*args)
         except BaseException:  # the end of an actor goes on regardless
             log.exception("actor_hook_failed", actor=self.path, hook=name)
+
+
+class ActorSystem:
+    """Runs any number of actors on a fixed number of threads; one per process is enough.
+
+    `threads` run the actors, `throughput` messages each turn; one more thread serves the timers.
+    All are daemons.  As a context manager it stops on leaving.  The `clock` must move by itself, as
+    the timers' thread sleeps by it; a simulation gives a `dispatcher` and `timers` of its own.
+    """
+
+    def __init__(
+        self,
+        *,
+        threads: int = 4,
+        throughput: int = 64,
+        name: str = "actors",
+        clock: Clock | None = None,
+        dispatcher: Dispatcher | None = None,
+        timers: Timers | None = None,
+    ) -> None:
+        self.name = name
+        self.clock: Clock = clock if clock is not None else MonotonicClock()
+        if dispatcher is None:
+            dispatcher = PoolDispatcher(threads, throughput, name=name)
+        self.dispatcher = dispatcher
+        if timers is None:
+            timers = ThreadTimers(self.clock, name=f"{name}-timers")
+        self.timers = timers
+        # Reentrant, as a signal handler may stop actors in the middle of a spawn.
+        self.lock = threading.RLock()
+        self._empty = threading.Condition(self.lock)
+        # Not pykka's registry, a list, in which the stop of one actor costs a look at all others.
+        # A dict keeps the order: a simulation must stop actors in the same order each time.
+        self._loops: dict[ActorLoop, None] = {}
+        self._stopping = False
+
+    def spawn(
+        self,
+        actor_class: type[A],
+        *args: Any,
+        name: str,
+        parent: ActorRef[Any] | None = None,
+        inbox_limit: int = 10_000,
+        **kwargs: Any,
+    ) -> ActorRef[A]:
+        """Construct an actor in this thread and let the dispatcher start it.
+
+        `args` and `kwargs` go to the constructor, again at each restart; the three names of this
+        method's own cannot be among them.  An actor ends before its parent does.
+
+        Raises SystemStoppedError where the system is stopping, pykka.ActorDeadError
+        where the parent is or restarts; and what the constructor raised.
+        """
+        actor = actor_class(*args, **kwargs)
+        loop = ActorLoop(
+            self,
+            actor,
+            args,
+            kwargs,
+            name=name,
+            parent=parent.loop if parent is not None else None,
+            inbox_limit=inbox_limit,
+        )
+        self._add(loop)
+        actor._start_actor_loop()  # noqa: SLF001 - what pykka's start does
+        return actor.actor_ref
+
+    def actor_count(self) -> int:
+        return len(self._loops)
+
+    def remove(self, loop: ActorLoop) -> None:
+        """Forget a dead actor; called under the lock."""
+        self._loops.pop(loop, None)
+        if not self._loops:
+            self._empty.notify_all()
+
+    def wait(self, future: Future[T], timeout_s: float | None) -> T:
+        """Block this thread until the future is done."""
+        return future.get(timeout=timeout_s)
+
+    def stop(self, timeout_s: float = 10.0) -> bool:
+        """Stop all actors, children before parents, then the timers and the threads.
+
+        At the deadline it leaves what is not done: those who wait for such an actor are answered,
+        and its thread, a daemon, ends with its turn.  Twice is harmless.  Not for use inside an
+        actor, which would wait for itself.  Returns True if everything was done by the deadline.
+        """
+        deadline_s = self.clock.now() + timeout_s
+        with self.lock:
+            self._stopping = True
+            roots = [loop for loop in self._loops if loop.parent is None]
+        for loop in roots:
+            loop.stop()
+        self._let_end(timeout_s)
+        timers_done = self.timers.close(max(0.0, deadline_s - self.clock.now()))
+        threads_done = self.dispatcher.stop(max(0.0, deadline_s - self.clock.now()))
+        with self.lock:
+            left = list(self._loops)
+        for loop in left:
+            loop.abandon()
+        if left:
+            stuck = [loop.path for loop in left[:10]]
+            log.error("actors_left_behind", system=self.name, count=len(left), first=stuck)
+        return not left and timers_done and threads_done
+
+    def _add(self, loop: ActorLoop) -> None:
+        parent = loop.parent
+        with self.lock:
+            if parent is None:
+                if self._stopping:
+                    raise SystemStoppedError(
+                        f"actor system {self.name!r} is stopping: "
+                        f"it does not start {loop.path} any more"
+                    )
+            elif parent.phase in {Phase.RESTARTING, Phase.STOPPING, Phase.DEAD}:
+                raise pykka.ActorDeadError(
+                    f"{parent.path} cannot take the child {loop.path} while it is "
+                    f"{parent.phase.name}"
+                )
+            else:
+                parent.children[loop] = None
+            self._loops[loop] = None
+
+    def _let_end(self, timeout_s: float) -> None:
+        """Wait until all actors are dead, at most `timeout_s` seconds."""
+        with self.lock:
+            self._empty.wait_for(lambda: not self._loops, timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc_info: object) -> None:
+        self.stop()

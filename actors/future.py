@@ -27,8 +27,8 @@ class Future(pykka.Future[T]):
     """A value or an exception that will be there later.
 
     The first `set` or `set_exception` wins; any later one is ignored, so that an answer and a
-    deadline may race.  What pykka derives from a future (`map`, `join` and so on) is computed when
-    somebody calls `get()`: it takes no callback and no `await`.
+    deadline may race.  What pykka derives from a future (`map`, `join` and so on) is computed by
+    `get()` and takes no callback.
     """
 
     def __init__(self) -> None:
@@ -66,31 +66,20 @@ class Future(pykka.Future[T]):
         """Give the value. Ignored when the future is done already."""
         self._finish(value, None)
 
-    def set_exception(
-        self,
-        exc_info: BaseException
-        | tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
-        | None = None,
+    def set_exception(  # type: ignore[override]
+        self, exception: BaseException | None = None
     ) -> None:
         """Give an exception, or with no argument the one being handled.
 
-        Ignored when the future is done already.  Raises TypeError where there is none.
+        Ignored when the future is done already.
         """
-        if exc_info is None:
-            exc_info = sys.exc_info()
-        exception = exc_info[1] if isinstance(exc_info, tuple) else exc_info
-        if exception is None:
-            raise TypeError("set_exception() outside of an except block needs the exception")
-        self._finish(None, exception)
+        self._finish(None, exception if exception is not None else sys.exc_info()[1])
 
     def add_done_callback(self, callback: Callable[[Future[T]], object]) -> None:
         """Call `callback(future)` once done: in the thread that sets it, or now if it is done.
 
-        An exception in the callback is logged and goes no further.  Raises TypeError for a derived
-        future.
+        An exception in the callback is logged and goes no further.
         """
-        if self._get_hook is not None:
-            raise TypeError("it is computed by get(): add the callback to what it derives from")
         with self._lock:
             if not self._done:
                 self._callbacks.append(callback)
@@ -125,7 +114,7 @@ class Future(pykka.Future[T]):
 
     def _finish(self, value: T | None, exception: BaseException | None) -> None:
         with self._lock:
-            if self._done or self._get_hook is not None:
+            if self._done:
                 return
             self._value = value
             self._exception = exception

@@ -11,13 +11,12 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
-from actors.errors import MailboxClosed
 from actors.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["DropOldest", "Latest", "Mailbox", "OneShot"]
+__all__ = ["DropOldest", "Latest", "Mailbox", "MailboxClosed", "OneShot"]
 
 T = TypeVar("T")
 
@@ -26,6 +25,10 @@ log = get_logger("actors.mailbox")
 
 _NOTHING: Final[Any] = object()
 """Marks an empty place: None is a value like any other."""
+
+
+class MailboxClosed(Exception):  # noqa: N818 - a state that ends a loop, as StopIteration, no fault
+    """The mailbox is closed and everything in it was read."""
 
 
 class Mailbox(abc.ABC, Generic[T]):

@@ -14,7 +14,7 @@ import random
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from actors.system import ActorSystem
+from actors.actor import ActorSystem
 from actors.timers import Timers
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pykka
 
-from actors import NEVER_GIVE_UP, ActorSystem, InboxFullError
+from actors import ActorSystem, InboxFullError
 from offsetmgr.config import CommitSettings
 from offsetmgr.errors import InvalidValueError, ManagerExistsError, ManagerStoppedError
 from offsetmgr.manager.factory_actor import (
@@ -115,7 +115,6 @@ class Factory:
             {},
             name="factory",
             inbox_limit=INBOX_LIMIT,
-            supervision=NEVER_GIVE_UP,
         )
 
     # Managers.

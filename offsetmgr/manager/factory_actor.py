@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from actors import NEVER_GIVE_UP, PooledActor
+from actors import PooledActor
 from offsetmgr.manager.group_committer import (
     Attach,
     Expedite,
@@ -143,7 +143,6 @@ class FactoryActor(PooledActor):
                 self._observer,
                 self._registry,
                 name=f"{name}/{partition.topic}/{partition.partition}",
-                supervision=NEVER_GIVE_UP,
             )
         self._attached[name] = self._attached.get(name, 0) + 1
         committer.tell(Attach(submits, absent))
@@ -166,5 +165,4 @@ class FactoryActor(PooledActor):
             self._recent,
             name=name,
             inbox_limit=INBOX_LIMIT,
-            supervision=NEVER_GIVE_UP,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from actors.system import ActorSystem
+from actors import ActorSystem
 from actors.testing import SimSystem
 from actors.timers import Timers
 

@@ -53,8 +53,8 @@ class Simulation(SimSystem):
     """A simulated system, the same at each run, that a test can ask."""
 
     def ask(self, ref: Any, message: object) -> Any:
-        """Return the actor's answer, once all others are idle too."""
-        return self.wait(ref.ask(message, block=False), None)
+        """Return the actor's answer, once it is there."""
+        return self.wait(ref.ask(message, block=False), 10)
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pykka
 import pytest
 
-from actors import Future, PooledActor, Supervision
+from actors import PooledActor
 
 if TYPE_CHECKING:
     from actors import ActorRef, ActorSystem
@@ -38,14 +38,7 @@ class Account(PooledActor):
 @pytest.fixture
 def ref(system: ActorSystem, recorder_class: Any) -> ActorRef[Any]:
     """A recorder on real threads, which is restarted without a rest."""
-    return system.spawn(recorder_class, [], name="r", supervision=Supervision(backoff_s=0))
-
-
-def test_it_is_started_by_a_system_only() -> None:
-    """Pykka's own start, which knows of no system, is refused with what to do instead."""
-    with pytest.raises(TypeError, match=r"Account lives in an ActorSystem.*system\.spawn"):
-        Account.start("ada")
-    pykka.ActorRegistry.unregister(pykka.ActorRegistry.get_all()[-1])
+    return system.spawn(recorder_class, [], name="r")
 
 
 def test_whatever_takes_a_pykka_ref_takes_this_one(ref: ActorRef[Any]) -> None:
@@ -53,23 +46,6 @@ def test_whatever_takes_a_pykka_ref_takes_this_one(ref: ActorRef[Any]) -> None:
     assert isinstance(ref, pykka.ActorRef)
     assert repr(ref) == "<ActorRef for Recorder (/r)>"
     assert ref.actor_urn == "/r"
-
-
-def test_asks_and_proxies_of_pykka_work(system: ActorSystem) -> None:
-    """Attributes are read and set, methods called, through messages; futures are ours."""
-    proxy = system.spawn(Account, "ada", balance=5, name="ada").proxy()
-    assert proxy.owner.get(timeout=10) == "ada"
-    proxy.balance = 10
-    answer = proxy.deposit(5)
-    assert isinstance(answer, Future)
-    assert answer.get(timeout=10) == 15
-
-
-def test_pooled_actors_stay_out_of_the_global_registry(system: ActorSystem) -> None:
-    """The registry of pykka, linear on removal and global, never hears of them."""
-    before = pykka.ActorRegistry.get_all()
-    system.spawn(Account, "ada", name="ada")
-    assert pykka.ActorRegistry.get_all() == before
 
 
 def test_the_thread_of_a_handler_is_the_pools(system: ActorSystem) -> None:

@@ -72,13 +72,6 @@ def test_stop_gives_up_on_a_stuck_thread_at_its_deadline() -> None:
     assert pool.stop(10)
 
 
-@pytest.mark.parametrize(("threads", "throughput"), [(0, 1), (1, 0)])
-def test_a_pool_without_threads_or_throughput_is_refused(threads: int, throughput: int) -> None:
-    """What could never run anything is refused, with the name and the figure."""
-    with pytest.raises(ValueError, match=r"thread.*=0|throughput=0"):
-        PoolDispatcher(threads, throughput)
-
-
 def test_a_turn_that_blocks_holds_up_no_other() -> None:
     """All threads but one may be stuck, again and again, and what else is scheduled is run."""
     pool = PoolDispatcher(4, 1)

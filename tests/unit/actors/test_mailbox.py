@@ -185,12 +185,6 @@ def test_a_failing_listener_harms_nobody(make: Callable[[], Mailbox[int | None]]
     assert [entry["event"] for entry in logs] == ["mailbox_listener_failed"]
 
 
-def test_drop_oldest_refuses_a_limit_below_one() -> None:
-    """A ring that could hold nothing is refused, with the figure."""
-    with pytest.raises(ValueError, match="limit=0"):
-        DropOldest(0)
-
-
 @every_kind
 def test_an_unused_mailbox_is_light(make: Callable[[], Mailbox[int | None]]) -> None:
     """A hundred thousand of each may exist: no dict, no Condition and no deque before use."""
@@ -198,14 +192,3 @@ def test_an_unused_mailbox_is_light(make: Callable[[], Mailbox[int | None]]) -> 
     assert not hasattr(mailbox, "__dict__")
     assert mailbox._ready is None
     assert sys.getsizeof(mailbox) + sys.getsizeof(mailbox._lock) < 200
-
-
-def test_the_same_value_put_twice_is_news_twice() -> None:
-    """Also where it is the very same object, as an offset that is committed again is."""
-    mailbox: Latest[str] = Latest()
-    value = "offset"
-    for _ in range(2):
-        mailbox.put(value)
-        assert mailbox.get(timeout=0) is value
-        with pytest.raises(TimeoutError):
-            mailbox.get(timeout=0)

@@ -10,15 +10,13 @@ import pykka
 import pytest
 from structlog.testing import capture_logs
 
-from actors import NEVER_GIVE_UP, InboxFullError, PooledActor, Supervision
+from actors import InboxFullError, PooledActor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors import ActorRef
     from tests.unit.actors.conftest import Simulation
-
-AT_ONCE = Supervision(backoff_s=0)
 
 
 @pytest.fixture
@@ -62,12 +60,12 @@ def test_a_failure_restarts_a_fresh_instance(
     spawn: Callable[..., ActorRef[Any]], notes: list[object], sim: Simulation
 ) -> None:
     """Same ref and inbox, new state; the failed message is gone, the next ones are handled."""
-    ref = spawn(supervision=AT_ONCE)
+    ref = spawn()
     ref.tell("a")
     ref.tell(ValueError("boom"))
     ref.tell("b")
     with capture_logs() as logs:
-        sim.run_until_idle()
+        sim.advance(1)
     assert notes == [
         "on_start",
         "a",
@@ -88,12 +86,10 @@ def test_a_failure_restarts_a_fresh_instance(
 def test_a_base_exception_is_a_failure_of_its_actor_alone(
     spawn: Callable[..., ActorRef[Any]], sim: Simulation, recorder_class: Any, error: BaseException
 ) -> None:
-    """It restarts the actor and spares the others; whoever asked is not made to raise it."""
-    ref = spawn(supervision=AT_ONCE)
+    """It restarts the actor and spares the others."""
+    ref = spawn()
     other = sim.spawn(recorder_class, [], name="other")
     assert sim.ask(other, "a") == 1
-    with pytest.raises(pykka.ActorDeadError, match=type(error).__name__):
-        sim.ask(ref, error)
     ref.tell(error)
     assert sim.ask(ref, "b") == 1
     assert sim.ask(other, "b") == 2
@@ -102,97 +98,29 @@ def test_a_base_exception_is_a_failure_of_its_actor_alone(
 def test_the_restart_waits_for_the_backoff(
     spawn: Callable[..., ActorRef[Any]], notes: list[object], sim: Simulation
 ) -> None:
-    """While it rests, the actor takes messages and handles none; each failure doubles the rest."""
-    ref = spawn(supervision=Supervision(backoff_s=1, backoff_max_s=100))
-    for rest_s in (1, 2, 4):
+    """While it rests, the actor takes messages and handles none.
+
+    Each failure doubles the rest up to 5 s, and a minute without one begins anew.
+    """
+    ref = spawn()
+    for rest_s in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5, 5, None, 0.1):
+        if rest_s is None:
+            sim.advance(60)
+            continue
         ref.tell(ValueError("boom"))
         ref.tell("waits")
         notes.clear()
-        sim.advance(rest_s - 0.001)
+        sim.advance(rest_s - 0.01)
         assert "waits" not in notes
-        sim.advance(0.001)
+        sim.advance(0.02)
         assert notes[-1] == "waits"
-
-
-def test_failing_too_often_is_the_end(
-    spawn: Callable[..., ActorRef[Any]], notes: list[object], sim: Simulation
-) -> None:
-    """One failure more than the policy allows stops the actor, loudly; on_stop is not called."""
-    ref = spawn(supervision=Supervision(max_restarts=2, backoff_s=0))
-    for _ in range(3):
-        ref.tell(ValueError("boom"))
-    waiting = ref.ask("x", block=False)
-    with capture_logs() as logs:
-        sim.run_until_idle()
-    assert not ref.is_alive()
-    with pytest.raises(pykka.ActorDeadError):
-        waiting.get(timeout=0)
-    assert "on_stop" not in notes
-    assert (logs[-1]["event"], logs[-1]["failures"]) == ("actor_gave_up", 3)
-
-
-def test_an_actor_may_be_restarted_for_ever(
-    spawn: Callable[..., ActorRef[Any]], sim: Simulation
-) -> None:
-    """Either as its policy never gives up, or as its failures lie far apart."""
-    apart = Supervision(max_restarts=1, window_s=10, backoff_s=0)
-    for policy, pause_s in ((NEVER_GIVE_UP, 0), (apart, 10)):
-        ref = spawn(supervision=policy)
-        for _ in range(100):
-            ref.tell(ValueError("boom"))
-            sim.advance(pause_s)
-        sim.advance(1000)
-        assert ref.is_alive()
-
-
-def test_a_failing_on_start_is_supervised(
-    sim: Simulation, early_failing_actor_class: Any, notes: list[object]
-) -> None:
-    """Spawn returns the ref; the actor is restarted by its policy, and then given up."""
-    supervision = Supervision(max_restarts=1, backoff_s=0)
-    ref = sim.spawn(early_failing_actor_class, notes, name="early", supervision=supervision)
-    assert ref.is_alive()
-    sim.run_until_idle()
-    assert notes == ["on_start", "on_failure ValueError('on_start')"] * 2
-    assert not ref.is_alive()
-
-
-class Unlucky(PooledActor):
-    """Cannot be constructed a second time."""
-
-    def __init__(self, constructed: list[int]) -> None:
-        super().__init__()
-        constructed.append(1)
-        if len(constructed) == 2:
-            raise OSError("no luck")
-
-    def on_receive(self, message: Any) -> Any:
-        """Raise an exception, answer anything else."""
-        if isinstance(message, Exception):
-            raise message
-        return message
-
-
-def test_a_constructor_that_fails_raises_in_spawn_and_is_supervised_at_a_restart(
-    sim: Simulation,
-) -> None:
-    """No actor remains of the first; the second rests and is tried again."""
-    with pytest.raises(OSError, match="no luck"):
-        sim.spawn(Unlucky, [1], name="never")
-    assert sim.actor_count() == 0
-    ref = sim.spawn(Unlucky, [], name="unlucky", supervision=AT_ONCE)
-    ref.tell(ValueError("boom"))
-    with capture_logs() as logs:
-        assert sim.ask(ref, "x") == "x"
-    failures = [entry["message_type"] for entry in logs if entry["event"] == "actor_failed"]
-    assert failures == ["ValueError", "__init__"]
 
 
 def test_failures_in_hooks_change_nothing(
     sim: Simulation, late_failing_actor_class: Any, notes: list[object]
 ) -> None:
     """What on_failure and on_stop raise is logged; the restart and the stop go on."""
-    ref = sim.spawn(late_failing_actor_class, notes, name="late", supervision=AT_ONCE)
+    ref = sim.spawn(late_failing_actor_class, notes, name="late")
     ref.tell(ValueError("boom"))
     with capture_logs() as logs:
         assert sim.ask(ref, "x") == 1
@@ -235,7 +163,7 @@ def test_a_stop_does_not_wait_for_the_backoff(
 
     Also where that fails again.
     """
-    ref = spawn(supervision=Supervision(backoff_s=5))
+    ref = spawn()
     for message in (ValueError("boom"), ValueError("again"), "waits"):
         ref.tell(message)
     sim.run_until_idle()
@@ -250,7 +178,7 @@ def test_a_start_that_fails_for_ever_does_not_hold_up_the_stop(
     sim: Simulation, early_failing_actor_class: Any
 ) -> None:
     """The policy may never give up: the stop does."""
-    ref = sim.spawn(early_failing_actor_class, [], name="early", supervision=NEVER_GIVE_UP)
+    ref = sim.spawn(early_failing_actor_class, [], name="early")
     sim.run_until_idle()
     assert ref.stop()
     assert sim.clock.now() == 0
@@ -279,13 +207,13 @@ def test_a_failure_and_the_stop_cancel_the_timers_of_the_instance(
     sim: Simulation, notes: list[object]
 ) -> None:
     """No message of the failed one reaches the fresh one, not even one that waits already."""
-    ref = sim.spawn(SelfTelling, notes, name="t", supervision=AT_ONCE)
+    ref = sim.spawn(SelfTelling, notes, name="t")
     sim.run_until_idle()
     ref.tell(ValueError("boom"))
     sim._manual_clock.advance(1)
     sim.timers.fire_due()
     sim.run_until_idle()
-    sim.advance(1)
+    sim.advance(2)
     assert notes == ["start", "start", 2]
     ref.tell(ValueError("boom"))
     assert ref.stop()

@@ -6,15 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pykka
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from actors import NEVER_GIVE_UP, ActorRef, PooledActor, Supervision
+from actors import ActorRef, PooledActor
 
 if TYPE_CHECKING:
     from tests.unit.actors.conftest import Simulation
-
-AT_ONCE = Supervision(backoff_s=0)
 
 
 class Parent(PooledActor):
@@ -45,29 +41,7 @@ class Parent(PooledActor):
 @pytest.fixture
 def parent(sim: Simulation, notes: list[object]) -> ActorRef[Parent]:
     """A parent without children."""
-    return sim.spawn(Parent, notes, name="parent", supervision=AT_ONCE)
-
-
-@given(st.integers(1, 2000))
-def test_the_rest_doubles_up_to_its_limit(failures: int) -> None:
-    """The n-th failure rests twice as long as the one before, never above the limit."""
-    policy = Supervision(None, backoff_s=0.5, backoff_max_s=30)
-    rest_s = policy.rest_s(failures)
-    if failures == 1:
-        assert rest_s == 0.5
-    else:
-        assert rest_s == min(30, 2 * (policy.rest_s(failures - 1) or 0))
-
-
-@given(st.lists(st.floats(0, 1000)), st.integers(0, 10))
-def test_the_memory_of_failures_is_bounded(times_s: list[float], max_restarts: int) -> None:
-    """However many failures there were, no more are kept than the decision needs."""
-    policy = Supervision(max_restarts=max_restarts, window_s=100)
-    kept = policy.recent(sorted(times_s), 1000)
-    within = [at_s for at_s in times_s if at_s > 900]
-    assert len(kept) == min(len(within), max_restarts + 1)
-    assert (policy.rest_s(len(kept)) is None) == (len(within) > max_restarts)
-    assert len(NEVER_GIVE_UP.recent([1000.0] * 1000, 1000)) < 100
+    return sim.spawn(Parent, notes, name="parent")
 
 
 def test_an_actor_is_named_by_its_path_from_the_root(
@@ -85,7 +59,7 @@ def test_a_child_is_restarted_without_its_parent(
     parent: ActorRef[Parent], notes: list[object], sim: Simulation
 ) -> None:
     """A failure stays with the child: parent and siblings do not notice."""
-    child, sibling = (sim.ask(parent, {"name": name, "supervision": AT_ONCE}) for name in "ab")
+    child, sibling = (sim.ask(parent, {"name": name}) for name in "ab")
     child.tell(ValueError("boom"))
     sim.ask(sibling, "sibling")
     sim.ask(child, "child")
@@ -99,7 +73,7 @@ def test_a_restart_stops_the_children_first(
     children = [sim.ask(parent, {"name": name}) for name in "ab"]
     children[0].tell("last words")
     parent.tell(ValueError("boom"))
-    sim.run_until_idle()
+    sim.advance(1)
     assert not any(child.is_alive() for child in children)
     assert "last words" in notes
     assert notes[-1] == "/parent restarted after boom"
@@ -120,7 +94,7 @@ def test_a_failing_child_neither_holds_up_the_stop_nor_loses_messages(
     parent: ActorRef[Parent], sim: Simulation, notes: list[object]
 ) -> None:
     """A child that fails while its parent stops is restarted without a rest, as often as it may."""
-    child = sim.ask(parent, {"name": "a", "supervision": Supervision(max_restarts=3)})
+    child = sim.ask(parent, {"name": "a"})
     parent.stop(block=False)
     for _ in range(3):
         child.tell(ValueError("boom"))
@@ -135,16 +109,3 @@ def test_a_parent_that_stops_takes_no_children(parent: ActorRef[Parent], sim: Si
     parent.stop()
     with pytest.raises(pykka.ActorDeadError, match=r"/parent cannot take .*/late.* DEAD"):
         sim.spawn(Parent, [], name="late", parent=parent)
-
-
-def test_a_constructor_has_no_system_yet(sim: Simulation) -> None:
-    """An actor that may yet fail to exist has no children; it has no system yet."""
-
-    class Premature(PooledActor):
-        def __init__(self) -> None:
-            super().__init__()
-            self.spawn_child(Parent, [], name="child")
-
-    with pytest.raises(AttributeError, match="system"):
-        sim.spawn(Premature, name="premature")
-    assert sim.actor_count() == 0

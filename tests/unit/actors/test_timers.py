@@ -48,19 +48,6 @@ def test_timers_fire_in_order_of_time_then_of_arrival(delays_s: list[float]) -> 
     assert fired == sorted(fired)
 
 
-def test_nothing_fires_early(clock: ManualClock, timers: Timers) -> None:
-    """A moment before it is due, a timer has not fired, and next_due_s tells when it will."""
-    fired: list[int] = []
-    timers.call_after(5, lambda: fired.append(1))
-    clock.advance_to(104.999)
-    assert timers.fire_due() == 0
-    assert timers.next_due_s() == 105
-    clock.advance_to(105)
-    assert timers.fire_due() == 1
-    assert fired == [1]
-    assert timers.next_due_s() is None
-
-
 def test_a_cancelled_timer_never_fires(clock: ManualClock, timers: Timers) -> None:
     """Cancelled, even by a timer due at the same moment, it does nothing; twice is harmless."""
     fired: list[int] = []
