@@ -13,6 +13,7 @@
     │   ├── OffsetCommitError               ... to a commit
     │   ├── OffsetFetchError                ... to a fetch of committed offsets
     │   └── OffsetNoticeError               nothing failed, but somebody should know
+    ├── KafkaRequestError                   Kafka did not answer a question about the cluster
     ├── OffsetTimeoutError (TimeoutError)   a wait asked for by the caller ran out
     ├── OffsetsUncommittedError             some of many offsets are not committed; why of each
     ├── OverloadedError                     a limit was reached; nothing of the request was taken
@@ -36,6 +37,7 @@ __all__ = [
     "ErrorInfo",
     "Fault",
     "InvalidValueError",
+    "KafkaRequestError",
     "ManagerExistsError",
     "ManagerStoppedError",
     "OffsetCommitError",
@@ -297,3 +299,22 @@ class OffsetNoticeError(CoordinatorError):
 
     verb = "committed offset"
     outcome = ""
+
+
+class KafkaRequestError(OffsetManagerError):
+    """Kafka refused to tell or change something of the cluster, or did not answer."""
+
+    def __init__(self, what: str, info: ErrorInfo, detail: str = "") -> None:
+        """``what`` was asked for; ``detail`` is known of this case alone."""
+        super().__init__(f"{what}: {detail or info.hint} ({info.name}, fault: {info.fault.value})")
+        self.what = what
+        self.info = info
+        self.detail = detail
+
+    @property
+    def code(self) -> str:  # type: ignore[override]
+        """Kafka's name of the error, such as GROUP_AUTHORIZATION_FAILED."""
+        return self.info.name
+
+    def __reduce__(self) -> tuple[type, tuple[str, ErrorInfo, str]]:
+        return type(self), (self.what, self.info, self.detail)

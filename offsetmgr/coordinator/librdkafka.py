@@ -382,13 +382,16 @@ class GroupClient:
         partitions: Iterable[tuple[str, int]] | None,
         timeout_s: float,
         answered: Callable[[GroupAnswer], None],
+        *,
+        stable: bool = True,
     ) -> None:
         """Ask for what ``group`` has committed (of all partitions where None).
 
+        With ``stable``, a partition that an open transaction is about to commit is an error.
         ``answered`` is called once, in the client's thread.  Raises RuntimeError once closed.
         """
         wanted = None if partitions is None else self._library.partition_list(partitions)
-        self._ask("ListConsumerGroupOffsets", group, wanted, timeout_s, answered)
+        self._ask("ListConsumerGroupOffsets", group, wanted, timeout_s, answered, stable=stable)
 
     def commit(
         self,
@@ -442,6 +445,8 @@ class GroupClient:
         wanted: Any,
         timeout_s: float,
         answered: Callable[[GroupAnswer], None],
+        *,
+        stable: bool = True,
     ) -> None:
         """Send a request about ``wanted``, a partition list that is destroyed here, or None."""
         library = self._library
@@ -450,7 +455,7 @@ class GroupClient:
                 if self._closed:
                     raise RuntimeError("the client is closed")
                 self._number += 1
-                options = self._options(operation, timeout_s)
+                options = self._options(operation, timeout_s, stable=stable)
                 request = getattr(library, f"{operation}_new")(group.encode(), wanted)
                 self._open[self._number] = operation, answered
                 send = getattr(library, operation)
@@ -461,13 +466,13 @@ class GroupClient:
             if wanted is not None:
                 library.topic_partition_list_destroy(wanted)
 
-    def _options(self, operation: Operation, timeout_s: float) -> int:
+    def _options(self, operation: Operation, timeout_s: float, *, stable: bool) -> int:
         library = self._library
         options: int = library.AdminOptions_new(self._handle, _NUMBERS[operation])
         timeout_ms = ceil(min(max(timeout_s, 0.001), LONGEST_S) * 1000)
         library.AdminOptions_set_request_timeout(options, timeout_ms, None, 0)
         library.AdminOptions_set_opaque(options, self._number)
-        if operation == "ListConsumerGroupOffsets":
+        if operation == "ListConsumerGroupOffsets" and stable:
             refused = library.AdminOptions_set_require_stable_offsets(options, 1)
             if refused:
                 library.error_destroy(refused)

@@ -18,14 +18,16 @@ ARROWS: dict[str, set[str]] = {
     "config": {"errors"},
     "seldom": set(),
     "coordinator": WORDS | {"seldom", "actors"},
+    "lag": WORDS | {"seldom", "coordinator", "actors"},
+    "admin": WORDS | {"seldom", "coordinator", "actors", "lag", "client"},
     "manager": WORDS | {"coordinator", "actors"},
-    "service": WORDS | {"seldom", "coordinator", "manager", "actors"},
+    "service": WORDS | {"seldom", "coordinator", "manager", "actors", "lag", "admin"},
     "client": {"types", "errors", "seldom"},
     "spark": {"types", "errors", "client"},
     "local": WORDS | {"coordinator", "manager", "client", "actors"},
     "devkafka": {"errors"},
     "demo": {"types", "errors", "client", "spark", "devkafka"},
-    "cli": WORDS | {"service", "client", "local", "spark", "devkafka", "demo"},
+    "cli": WORDS | {"lag", "admin", "service", "client", "local", "spark", "devkafka", "demo"},
 }
 """Which rooms a room may import; a room that is not here does not exist yet."""
 

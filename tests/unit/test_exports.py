@@ -12,6 +12,7 @@ NAMES = {
     "CoordinatorError",
     "FlushResult",
     "InvalidValueError",
+    "KafkaRequestError",
     "LocalOffsets",
     "ManagerExistsError",
     "ManagerKey",

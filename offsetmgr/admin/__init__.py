@@ -1,0 +1,1 @@
+"""Looks into consumer groups and changes them: history, resets, doctor."""

@@ -1,0 +1,1 @@
+"""Lag and status of any consumer group, whoever commits its offsets."""

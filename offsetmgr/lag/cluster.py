@@ -1,0 +1,345 @@
+"""Reads what a Kafka cluster knows of consumer groups and logs; changes nothing.
+
+A group costs one request, a leader one for each end of the logs it leads, whatever the number of
+partitions.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future as Pending
+from concurrent.futures import TimeoutError as NotAnsweredError
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import OffsetSpec
+
+from actors import MonotonicClock
+from offsetmgr.coordinator.answers import (
+    TIMED_OUT,
+    failure_of_code,
+    failure_of_exception,
+    offsets_of,
+)
+from offsetmgr.coordinator.base import Failure
+from offsetmgr.coordinator.clients import (
+    CLOSE_S,
+    ConnectionReports,
+    check_thread_room,
+    checked_config,
+    client_config,
+    open_admin,
+    refused_config,
+)
+from offsetmgr.coordinator.connection_queue import LIBRDKAFKA_S
+from offsetmgr.coordinator.librdkafka import CONSUMER, GroupClient
+from offsetmgr.errors import KafkaRequestError, OffsetManagerError, error_info
+from offsetmgr.types import PartitionRange, TopicPartition, check_group, check_timeout, check_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from types import TracebackType
+
+    from confluent_kafka.admin import AdminClient
+    from typing_extensions import Self
+
+    from offsetmgr.coordinator.librdkafka import GroupAnswer
+    from offsetmgr.types import OffsetAndMetadata
+
+_STATES: Final = {
+    "PREPARING_REBALANCING": "PreparingRebalance",
+    "COMPLETING_REBALANCING": "CompletingRebalance",
+}
+"""States that Kafka's tools write in another way than the first letter large."""
+
+_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+_LACKS: Final = {
+    3: "the topic or partition does not exist in the cluster",
+    29: "this user lacks DESCRIBE on the topic; grant it",
+    30: "this user lacks DESCRIBE on the group; grant it",
+    31: "this user lacks DESCRIBE on the cluster; grant it",
+    58: "Kafka did not accept the credentials; check sasl.* and ssl.*",
+    -190: "the topic or partition does not exist in the cluster",
+}
+"""What codes mean for one who reads; their usual text is for one who commits."""
+
+_T = TypeVar("_T")
+
+
+class GroupListing(NamedTuple):
+    """A group of the cluster, as a list of all groups names it."""
+
+    name: str
+    state: str
+    """As Kafka's tools write it: Stable, Empty, PreparingRebalance, CompletingRebalance, Dead."""
+    type: str
+    """``classic``, or ``consumer`` where the group rebalances by KIP-848."""
+
+
+class GroupMember(NamedTuple):
+    """A live member of a group."""
+
+    member_id: str
+    client_id: str
+    host: str
+    """With a slash before the address, as Kafka's tools show it."""
+    group_instance_id: str
+    """Empty without one."""
+    partitions: tuple[TopicPartition, ...]
+    """What is assigned to it, sorted."""
+
+
+class GroupDescription(NamedTuple):
+    """State and members of a group."""
+
+    state: str
+    """As of ``GroupListing``; Dead where there is no such group."""
+    type: str
+    coordinator: str
+    """Its broker, as ``host:port (id)``; empty where it is not known."""
+    assignor: str
+    members: tuple[GroupMember, ...]
+
+
+class ClusterReader:
+    """Answers questions about groups and logs.  Thread-safe; every method waits for Kafka.
+
+    A failure of one group or partition is its answer, an error in the place of its value.  A
+    failure of the whole question is raised.  Both are KafkaRequestError.
+    """
+
+    def __init__(self, config: str | Mapping[str, object], *, timeout_s: float = 10.0) -> None:
+        """``config`` is the bootstrap servers (``host:port,host:port``) or librdkafka's settings.
+
+        Each method answers within ``timeout_s`` seconds.  Connects in the background.  Raises
+        InvalidValueError where librdkafka does not take a setting.
+        """
+        settings = checked_config(config)
+        self.timeout_s = check_timeout(timeout_s, "timeout_s")
+        self._reports = ConnectionReports(MonotonicClock())
+        check_thread_room()
+        try:
+            self.admin: AdminClient = open_admin(settings, self._reports)
+            """confluent-kafka's own client, for what is not offered here."""
+        except KafkaException as error:
+            raise refused_config(settings, error) from error
+        # For committed offsets the admin client is not safe: see coordinator/librdkafka.py.
+        self._fetcher = GroupClient(client_config(settings), CONSUMER, None, "kafka-lag")
+
+    def groups(self) -> list[GroupListing]:
+        """Return all consumer groups, sorted by name.  Raises if a broker did not answer."""
+        deadline_s = self._deadline()
+        pending = self.admin.list_consumer_groups(request_timeout=self._limit_s)
+        listed = self._result(pending, deadline_s, "list of consumer groups")
+        if listed.errors:
+            raise self._error("list of consumer groups", listed.errors[0])
+        found = [
+            GroupListing(each.group_id, _state(each.state), each.type.name.lower())
+            for each in listed.valid
+        ]
+        return sorted(found)
+
+    def describe(self, groups: Iterable[str]) -> dict[str, GroupDescription | OffsetManagerError]:
+        """Return state and members of ``groups``; Dead is the state of one that does not exist."""
+        asked = _checked_groups(groups)
+        if not asked:
+            return {}
+        deadline_s = self._deadline()
+        sent = self.admin.describe_consumer_groups(asked, request_timeout=self._limit_s)
+        return {
+            group: self._answer(pending, deadline_s, f"description of group {group}", _description)
+            for group, pending in sent.items()
+        }
+
+    def committed(
+        self, groups: Iterable[str]
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | OffsetManagerError]:
+        """Return all that ``groups`` have committed; a group that does not exist has nothing."""
+        deadline_s = self._deadline()
+        sent: dict[str, Pending[GroupAnswer]] = {}
+        for group in _checked_groups(groups):
+            sent[group] = Pending()
+            self._fetcher.fetch(group, None, self._limit_s, sent[group].set_result, stable=False)
+        return {
+            group: self._answer(
+                pending,
+                deadline_s,
+                f"committed offsets of group {group}",
+                partial(self._committed_of, group),
+            )
+            for group, pending in sent.items()
+        }
+
+    def log_ranges(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, PartitionRange | OffsetManagerError]:
+        """Return the first offset of each log, and the one after its last record."""
+        wanted = list(dict.fromkeys(partitions))
+        starts = self._offsets(dict.fromkeys(wanted, _EARLIEST))
+        ends = self._offsets(dict.fromkeys(wanted, _LATEST))
+        ranges: dict[TopicPartition, PartitionRange | OffsetManagerError] = {}
+        for each in wanted:
+            start, end = starts[each], ends[each]
+            if isinstance(start, OffsetManagerError):
+                ranges[each] = start
+            elif isinstance(end, OffsetManagerError):
+                ranges[each] = end
+            else:
+                ranges[each] = PartitionRange(start, end)
+        return ranges
+
+    def log_ends(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int | OffsetManagerError]:
+        """Return the offset after the last record of each log, open transactions included."""
+        return self._offsets(dict.fromkeys(partitions, _LATEST))
+
+    def offsets_at(
+        self, times: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int | OffsetManagerError | None]:
+        """Return the first offset whose record is of the given time or later.
+
+        Times are milliseconds since 1970.  None where no record is so young.
+        """
+        specs = {each: OffsetSpec.for_timestamp(at_ms) for each, at_ms in times.items()}
+        found = self._offsets(specs)
+        return {each: None if value == -1 else value for each, value in found.items()}
+
+    def partitions_of(self, topics: Iterable[str]) -> dict[str, list[int] | OffsetManagerError]:
+        """Return the partition numbers of ``topics``, sorted."""
+        asked = sorted({check_topic(topic) for topic in topics})
+        if not asked:
+            return {}
+        deadline_s = self._deadline()
+        collection = TopicCollection(asked)
+        sent = self.admin.describe_topics(collection, request_timeout=self._limit_s)
+
+        def numbers(found: Any) -> list[int]:
+            return sorted(each.id for each in found.partitions)
+
+        return {
+            topic: self._answer(pending, deadline_s, f"description of topic {topic}", numbers)
+            for topic, pending in sent.items()
+        }
+
+    def close(self) -> None:
+        """End the connections; within 5 seconds."""
+        self._fetcher.close(CLOSE_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def _limit_s(self) -> float:
+        # More than a request can need: librdkafka may abort the process where one about a group
+        # times out in it; see coordinator/connection_queue.py.
+        return self.timeout_s + LIBRDKAFKA_S
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self.timeout_s
+
+    def _offsets(
+        self, specs: Mapping[TopicPartition, OffsetSpec]
+    ) -> dict[TopicPartition, int | OffsetManagerError]:
+        if not specs:
+            return {}
+        deadline_s = self._deadline()
+        request = {KafkaPartition(*each): spec for each, spec in specs.items()}
+        sent = self.admin.list_offsets(request, request_timeout=self._limit_s)
+
+        def offset(found: Any) -> int:
+            return int(found.offset)
+
+        found = {}
+        for each, pending in sent.items():
+            where = TopicPartition(each.topic, each.partition)
+            found[where] = self._answer(pending, deadline_s, f"log of {where}", offset)
+        return found
+
+    def _committed_of(
+        self, group: str, answer: GroupAnswer
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        if answer.error:
+            failure = failure_of_code(answer.error, answer.text)
+            raise self._explained(f"committed offsets of group {group}", failure)
+        offsets, failures = offsets_of(answer.partitions, None)
+        for where, failure in failures.items():
+            raise self._explained(f"committed offset of {where} in group {group}", failure)
+        return {where: each for where, each in offsets.items() if each is not None}
+
+    def _answer(
+        self, pending: Pending[Any], deadline_s: float, what: str, read: Callable[[Any], _T]
+    ) -> _T | OffsetManagerError:
+        try:
+            return read(self._result(pending, deadline_s, what))
+        except OffsetManagerError as error:
+            return error
+
+    def _result(self, pending: Pending[Any], deadline_s: float, what: str) -> Any:
+        """Wait for an answer.  Raises KafkaRequestError."""
+        try:
+            result = pending.result(max(deadline_s - time.monotonic(), 0.0))
+        except NotAnsweredError:
+            self.admin.poll(0)  # what failed meanwhile is told to the reports
+            raise self._explained(what, self._reports.timed_out()) from None
+        except KafkaException as error:
+            raise self._error(what, error) from None
+        self._reports.answered()
+        return result
+
+    def _error(self, what: str, error: BaseException) -> KafkaRequestError:
+        return self._explained(what, failure_of_exception(error))
+
+    def _explained(self, what: str, failure: Failure) -> KafkaRequestError:
+        if failure.info.code == TIMED_OUT and not failure.detail:
+            text = f"no answer from Kafka within {self.timeout_s:g} s; check the brokers and the "
+            failure = Failure(error_info(TIMED_OUT), f"{text}network to them")
+        detail = failure.detail or _LACKS.get(failure.info.code, "")
+        return KafkaRequestError(what, failure.info, detail)
+
+
+def _checked_groups(groups: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(check_group(group) for group in groups))
+
+
+def _state(found: Any) -> str:
+    """Return a ``ConsumerGroupState`` as Kafka's tools write it."""
+    name: str = found.name
+    return _STATES.get(name, name.capitalize())
+
+
+def _description(found: Any) -> GroupDescription:
+    node = found.coordinator
+    members = tuple(
+        GroupMember(
+            each.member_id,
+            each.client_id,
+            each.host,
+            each.group_instance_id or "",
+            tuple(
+                sorted(
+                    TopicPartition(p.topic, p.partition) for p in each.assignment.topic_partitions
+                )
+            ),
+        )
+        for each in found.members
+    )
+    return GroupDescription(
+        _state(found.state),
+        found.type.name.lower(),
+        f"{node.host}:{node.port} ({node.id})" if node and node.host else "",
+        found.partition_assignor or "",
+        members,
+    )

@@ -1,0 +1,138 @@
+"""What is read of a real Kafka about groups and logs."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from offsetmgr.errors import InvalidValueError, KafkaRequestError
+from offsetmgr.lag.cluster import ClusterReader
+from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from offsetmgr.devkafka import DevKafka
+    from tests.conftest import TopicFactory
+
+
+@pytest.fixture
+def reader(kafka: DevKafka) -> Iterator[ClusterReader]:
+    with ClusterReader(kafka.bootstrap_servers, timeout_s=60) as made:
+        yield made
+
+
+def produce(kafka: DevKafka, topic: str, partition: int, count: int, at_ms: int = 0) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number in range(count):
+        producer.produce(topic, str(number), partition=partition, timestamp=at_ms + number)
+    assert not producer.flush(60)
+
+
+def commit(kafka: DevKafka, group: str, offsets: dict[TopicPartition, int]) -> None:
+    committer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": group})
+    wanted = [KafkaPartition(*each, offset) for each, offset in offsets.items()]
+    committer.commit(offsets=wanted, asynchronous=False)
+    committer.close()
+
+
+def test_group_without_members(
+    kafka: DevKafka, reader: ClusterReader, new_topic: TopicFactory, group: str
+) -> None:
+    """A group that was committed from outside is listed as Empty, with all its offsets."""
+    topic = new_topic(3)
+    where = TopicPartition(topic, 1)
+    commit(kafka, group, {where: 7})
+    listed = {each.name: each for each in reader.groups()}
+    assert listed[group].state == "Empty"
+    assert listed[group].type == "classic"
+    assert reader.committed([group]) == {group: {where: OffsetAndMetadata(7)}}
+    described = reader.describe([group])[group]
+    assert not isinstance(described, Exception)
+    assert described.state == "Empty"
+    assert described.members == ()
+    assert described.coordinator.startswith("127.0.0.1:")
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_live_member(
+    kafka: DevKafka, reader: ClusterReader, new_topic: TopicFactory, group: str, protocol: str
+) -> None:
+    """A live member is described with its names and what it reads, under either protocol."""
+    topic = new_topic(2)
+    config: dict[str, str | int | float | bool | None] = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "group.id": group,
+        "client.id": "reporting",
+        "group.instance.id": "one",
+        "group.protocol": protocol,
+    }
+    member = Consumer(config)
+    member.subscribe([topic])
+    deadline = time.monotonic() + 60
+    while len(member.assignment()) < 2 and time.monotonic() < deadline:
+        member.poll(0.1)
+    described = reader.describe([group])[group]
+    assert not isinstance(described, Exception)
+    assert (described.state, described.type) == ("Stable", protocol)
+    (found,) = described.members
+    assert (found.client_id, found.group_instance_id) == ("reporting", "one")
+    assert found.partitions == (TopicPartition(topic, 0), TopicPartition(topic, 1))
+    member.close()
+
+
+def test_absent_group(reader: ClusterReader, group: str) -> None:
+    """A group that does not exist is Dead and has nothing."""
+    described = reader.describe([group])[group]
+    assert not isinstance(described, Exception)
+    assert described.state == "Dead"
+    assert reader.committed([group]) == {group: {}}
+
+
+def test_logs(kafka: DevKafka, reader: ClusterReader, new_topic: TopicFactory) -> None:
+    """Logs are read with their ends and by time; what does not exist is an error in its place."""
+    topic = new_topic(2)
+    now_ms = int(time.time() * 1000)
+    produce(kafka, topic, 0, 10, at_ms=now_ms)
+    full, empty, absent = (TopicPartition(topic, number) for number in (0, 1, 2))
+    gone = TopicPartition("no-such-topic", 0)
+    ranges = reader.log_ranges([full, empty, absent, gone])
+    assert ranges[full] == PartitionRange(0, 10)
+    assert ranges[empty] == PartitionRange(0, 0)
+    for missing in (absent, gone):
+        error = ranges[missing]
+        assert isinstance(error, KafkaRequestError)
+        assert "does not exist" in str(error)
+    assert reader.log_ends([full, empty]) == {full: 10, empty: 0}
+    times = {full: now_ms + 4, empty: now_ms}
+    assert reader.offsets_at(times) == {full: 4, empty: None}
+    assert reader.offsets_at({full: now_ms + 60_000}) == {full: None}
+    found = reader.partitions_of([topic, "no-such-topic"])
+    assert found[topic] == [0, 1]
+    assert isinstance(found["no-such-topic"], KafkaRequestError)
+
+
+def test_nothing_asked(reader: ClusterReader) -> None:
+    """No question, no request."""
+    assert not any((reader.describe([]), reader.committed([]), reader.log_ranges([])))
+    assert not any((reader.partitions_of([]), reader.offsets_at({})))
+
+
+def test_no_broker() -> None:
+    """Where nothing listens, the error says so and whose fault it is."""
+    with ClusterReader("127.0.0.1:1", timeout_s=1) as reader:
+        with pytest.raises(KafkaRequestError, match=r"list of consumer groups.*fault: network"):
+            reader.groups()
+        error = reader.committed(["g"])["g"]
+        assert isinstance(error, KafkaRequestError)
+        assert error.code == "_TIMED_OUT"
+
+
+def test_wrong_setting() -> None:
+    """A setting that librdkafka does not take is refused by name."""
+    with pytest.raises(InvalidValueError, match=r"security\.protocol"):
+        ClusterReader({"bootstrap.servers": "h:1", "security.protocol": "nonsense"})
