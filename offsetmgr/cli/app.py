@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -13,15 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offsetmgr.errors import OffsetManagerError
+from offsetmgr.cli import admin
+from offsetmgr.cli.options import (
+    Bootstrap,
+    ConfigFile,
+    Listen,
+    LogLevel,
+    Set,
+    failing_in_one_line,
+    flags,
+)
 
 if TYPE_CHECKING:
     from offsetmgr.spark import OffsetPair
     from offsetmgr.types import Offsets
 
-EXIT_FAILED = 1
 EXIT_DIFFERS = 3
-EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
     name="offsetmgr",
@@ -35,34 +39,6 @@ spark_app = typer.Typer(help="Look after the groups of Spark jobs.", no_args_is_
 config_app = typer.Typer(help="Look at the configuration.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(spark_app, name="spark")
-
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", help="TOML file (default: $OFFSETMGR_CONFIG, else none)."),
-]
-Listen = Annotated[
-    str | None, typer.Option(help="127.0.0.1:8741 (the default) or unix:///path/to.sock.")
-]
-Bootstrap = Annotated[str | None, typer.Option(help="Kafka's host:port,host:port.")]
-LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error.")]
-Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="NAME=VALUE", help="Any other setting, e.g. commit.commit_interval_s=0.5."
-    ),
-]
-
-
-@contextlib.contextmanager
-def failing_in_one_line() -> Iterator[None]:
-    """Turn errors made for people into a line on stderr; anything else keeps its traceback."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
-    except (OffsetManagerError, OSError) as error:
-        print(f"offsetmgr: {error}", file=sys.stderr)
-        sys.exit(EXIT_FAILED)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 -- typer calls it
@@ -113,10 +89,10 @@ def serve(
         from offsetmgr.service.run import over_kafka, run
         from offsetmgr.service.settings import load
 
-        flags = _flags(listen, bootstrap_servers, log_level, set_)
-        settings = load(config, os.environ, flags)
+        given = flags(listen, bootstrap_servers, log_level, set_)
+        settings = load(config, os.environ, given)
         log_output = logs.set_up(settings.log_level)
-        reload = partial(load, config, os.environ, flags)
+        reload = partial(load, config, os.environ, given)
         status = run(settings, log_output, reload, over_kafka(settings))
     raise typer.Exit(status)
 
@@ -137,7 +113,7 @@ def check(
         from offsetmgr.service.logs import visible
         from offsetmgr.service.settings import load
 
-        settings = load(config, os.environ, _flags(listen, bootstrap_servers, log_level, set_))
+        settings = load(config, os.environ, flags(listen, bootstrap_servers, log_level, set_))
         names = "listen", "log_level", "cluster_name", "lease_s", "stop_timeout_s", "fence"
         shown = {name: getattr(settings, name) for name in (*names, "fence_session_timeout_s")}
         for section in ("commit", "limits"):
@@ -310,24 +286,4 @@ def demo(
     raise typer.Exit(status)
 
 
-def _flags(
-    listen: str | None,
-    bootstrap_servers: str | None,
-    log_level: str | None,
-    others: list[str] | None,
-) -> dict[str, tuple[object, str]]:
-    """Settings given as options, with the option as their source."""
-    given: dict[str, tuple[object, str]] = {}
-    for each in others or ():
-        name, equals, value = each.partition("=")
-        if not equals:
-            # It may hold a secret.
-            text = "what was given has no '='; write NAME=VALUE"
-            raise typer.BadParameter(text, param_hint="--set")
-        given[name.strip()] = (value, f"--set {name.strip()}")
-    named = {
-        "listen": (listen, "--listen"),
-        "kafka.bootstrap.servers": (bootstrap_servers, "--bootstrap-servers"),
-        "log_level": (log_level, "--log-level"),
-    }
-    return given | {name: entry for name, entry in named.items() if entry[0] is not None}
+admin.add_to(app)

@@ -33,7 +33,7 @@ from tests.chaos.history import TELLING, Event, Key, Tag, parse_tag
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from tests.chaos.offsets_topic import Committed
+    from offsetmgr.admin.commit_log import CommitRecord
 
 _LATE_S: Final = STUCK_S + 10.0
 """How long librdkafka may hold what the service has given up, and then ``socket.timeout.ms``."""
@@ -65,7 +65,7 @@ class Evidence(NamedTuple):
 
     events: Iterable[Event]
     """Those of one client's life in their order."""
-    commits: Iterable[Committed]
+    commits: Iterable[CommitRecord]
     """Those of one partition in the order of Kafka's log."""
     standing: Mapping[Key, int]
     """What the groups' coordinators answer at the end."""
@@ -114,8 +114,8 @@ class _Trail:
     """Where somebody was told that a submit is committed."""
     commits: dict[Tag, float] = field(default_factory=dict)
     """When each submit was committed first."""
-    last: tuple[Tag, Committed] | None = None
-    newest: tuple[Tag, Committed] | None = None
+    last: tuple[Tag, CommitRecord] | None = None
+    newest: tuple[Tag, CommitRecord] | None = None
     """The newest submit committed so far."""
     believed: set[float] = field(default_factory=set)
     """Starts of the service that have excused a fall."""
@@ -211,15 +211,17 @@ class _Excuses(NamedTuple):
         return min(later, default=inf)
 
 
-def _key_of(commit: Committed) -> Key:
-    return Key(commit.position.group, commit.position.partition)
+def _key_of(commit: CommitRecord) -> Key:
+    return Key(commit.key.group, commit.key.partition)
 
 
-def _silences(commits: Iterable[Committed], evidence: Evidence) -> Mapping[str, Sequence[_Silence]]:
+def _silences(
+    commits: Iterable[CommitRecord], evidence: Evidence
+) -> Mapping[str, Sequence[_Silence]]:
     """The times without commits, by group; only one request is under way in each."""
     times: dict[str, list[float]] = defaultdict(list)
     for commit in commits:
-        times[commit.position.group].append(commit.at_s)
+        times[commit.key.group].append(commit.at_s)
     found: dict[str, list[_Silence]] = {group: [] for group in times}
     for group, each in times.items():
         for begin_s, end_s in pairwise(sorted(each)):
@@ -231,7 +233,7 @@ def _silences(commits: Iterable[Committed], evidence: Evidence) -> Mapping[str, 
 
 
 def _heard(
-    commits: Iterable[Committed], trails: Mapping[Key, _Trail]
+    commits: Iterable[CommitRecord], trails: Mapping[Key, _Trail]
 ) -> Mapping[str, Sequence[tuple[Event, float]]]:
     """The submits that were committed, by client."""
     heard: dict[str, list[tuple[Event, float]]] = defaultdict(list)
@@ -242,7 +244,7 @@ def _heard(
     return heard
 
 
-def _tag_of(commit: Committed) -> Tag | None:
+def _tag_of(commit: CommitRecord) -> Tag | None:
     try:
         return parse_tag(commit.metadata)
     except ValueError:
@@ -250,7 +252,7 @@ def _tag_of(commit: Committed) -> Tag | None:
 
 
 def _judge_commit(
-    verdict: Verdict, trail: _Trail, key: Key, commit: Committed, excuses: _Excuses
+    verdict: Verdict, trail: _Trail, key: Key, commit: CommitRecord, excuses: _Excuses
 ) -> None:
     def blame(rule: str, what: str) -> None:
         verdict.violations.append(Violation(rule, key, what))
@@ -281,7 +283,7 @@ def _judge_commit(
         trail.newest = trail.last
 
 
-def _backwards(trail: _Trail, tag: Tag, commit: Committed) -> str:
+def _backwards(trail: _Trail, tag: Tag, commit: CommitRecord) -> str:
     """How a commit goes back behind what stood before; empty where it does not."""
     if trail.newest is None:
         return ""
@@ -293,7 +295,7 @@ def _backwards(trail: _Trail, tag: Tag, commit: Committed) -> str:
     return ""
 
 
-def _is_revenant(trail: _Trail, tag: Tag, commit: Committed, excuses: _Excuses) -> bool:
+def _is_revenant(trail: _Trail, tag: Tag, commit: CommitRecord, excuses: _Excuses) -> bool:
     """True if a replaced client speaks to a service that started since its successor's commit."""
     submit = trail.submitted.get(tag)
     if submit is None or trail.newest is None or tag.life >= trail.newest[0].life:
@@ -310,7 +312,7 @@ def _is_revenant(trail: _Trail, tag: Tag, commit: Committed, excuses: _Excuses) 
     return False
 
 
-def _is_late(trail: _Trail, tag: Tag, commit: Committed, excuses: _Excuses) -> bool:
+def _is_late(trail: _Trail, tag: Tag, commit: CommitRecord, excuses: _Excuses) -> bool:
     """True if a commit was given up before the newer one was sent, and may have landed since."""
     submit = trail.submitted.get(tag)
     if submit is None or trail.newest is None or tag >= trail.newest[0]:
@@ -327,7 +329,7 @@ def _is_late(trail: _Trail, tag: Tag, commit: Committed, excuses: _Excuses) -> b
     return False
 
 
-def _fell(before: Committed, after: Committed) -> bool:
+def _fell(before: CommitRecord, after: CommitRecord) -> bool:
     return before.offset is not None and after.offset is not None and after.offset < before.offset
 
 

@@ -21,12 +21,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from offsetmgr.admin.commit_log import read_commits
 from offsetmgr.devkafka import DevKafka
 from offsetmgr.devkafka.cluster import free_ports
 from tests.chaos.checker import Death, Evidence, check
 from tests.chaos.history import Key, read_history
 from tests.chaos.nemesis import Nemesis, Targets
-from tests.chaos.offsets_topic import read_commits, read_committed
+from tests.chaos.offsets_topic import read_committed
 from tests.chaos.plan import SERVICE_TRACK, broker_track, client_track, schedule
 from tests.chaos.processes import client, service
 from tests.chaos.workload import Life

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from offsetmgr.admin.commit_log import CommitRecord
+from offsetmgr.types import ManagerKey
 from tests.chaos.checker import Death, Evidence, Verdict, check
 from tests.chaos.history import Event, Key, Tag
-from tests.chaos.offsets_topic import Committed, Position
 
 if TYPE_CHECKING:
     from tests.chaos.history import Action, Outcome
@@ -20,7 +21,7 @@ class Story:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.commits: list[Committed] = []
+        self.commits: list[CommitRecord] = []
         self.standing: dict[Key, int] = {}
         self.service_starts: list[float] = []
         self.client_starts: dict[tuple[str, int], float] = {}
@@ -50,8 +51,8 @@ class Story:
         """Kafka takes a submit; it stands from then on."""
         self.now_s += 1
         metadata = "" if offset is None else str(Tag("driver", life, number))
-        position = Position(KEY.group, "orders", KEY.partition)
-        self.commits.append(Committed(position, offset, metadata, self.now_s))
+        position = ManagerKey(KEY.group, "orders", KEY.partition)
+        self.commits.append(CommitRecord(position, offset, metadata, self.now_s))
         self.standing.pop(KEY, None)
         if offset is not None:
             self.standing[KEY] = offset
@@ -115,8 +116,8 @@ def test_a_commit_that_nobody_submitted_is_found() -> None:
 def test_a_commit_without_a_tag_is_found() -> None:
     """Somebody else's commit is no submit of ours."""
     story = good_story()
-    position = Position(KEY.group, "orders", KEY.partition)
-    story.commits.insert(0, Committed(position, 7, "by hand", 0.0))
+    position = ManagerKey(KEY.group, "orders", KEY.partition)
+    story.commits.insert(0, CommitRecord(position, 7, "by hand", 0.0))
     assert story.broken() == ["unknown"]
 
 
@@ -223,8 +224,8 @@ def test_what_a_replaced_client_submits_behind_a_commit_of_its_successor_is_no_e
         elsewhere = Key(KEY.group, 1)
         story.events += [event._replace(key=elsewhere) for event in other.events]
         (commit,) = other.commits
-        there = commit.position._replace(partition=elsewhere.partition)
-        story.commits.append(commit._replace(position=there))
+        there = commit.key._replace(partition=elsewhere.partition)
+        story.commits.append(commit._replace(key=there))
         story.standing[elsewhere] = 20
         assert (story.broken(), story.verdict().superseded) == (rules, counted)
 
@@ -426,7 +427,7 @@ def test_a_lost_submit_that_later_commits_left_out_is_found() -> None:
         story.commit(1, 40, life=2)
         story.events += [event._replace(key=other) for event in story.events[-2:]]
         last = story.commits[-1]
-        story.commits.append(last._replace(position=last.position._replace(partition=1)))
+        story.commits.append(last._replace(key=last.key._replace(partition=1)))
         story.standing[other] = 40
         verdict = story.verdict(loss_bound_s=100.0)
         assert [violation.rule for violation in verdict.violations] == rules

@@ -11,13 +11,13 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
+from offsetmgr.admin.commit_log import read_commits
 from offsetmgr.coordinator.base import CommitResult, FetchResult, PartitionLog
 from offsetmgr.coordinator.fence.coordinator import FencedCoordinator
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import Verdict
 from offsetmgr.types import MAX_METADATA_CHARS, MAX_OFFSET, OffsetAndMetadata, TopicPartition
-from tests.chaos.offsets_topic import read_commits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -285,8 +285,7 @@ def test_metadata_is_stored_as_it_was_given(
     coordinator.close(WAIT_S)
     assert fetched.offsets == dict.fromkeys((ours, theirs), given)
     stored = {
-        each.position.partition: each.metadata
-        for each in read_commits(kafka.bootstrap_servers, {group})
+        each.key.partition: each.metadata for each in read_commits(kafka.bootstrap_servers, {group})
     }
     assert stored == {0: given.metadata, 1: f"{given.metadata}\0"}
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from tests.chaos.offsets_topic import Committed
+    from offsetmgr.admin.commit_log import CommitRecord
 
 
 class Batch(NamedTuple):
@@ -58,7 +58,7 @@ def _batch(checkpoint: Path, number: int) -> Batch:
     return Batch(number, (checkpoint / "commits" / str(number)).stat().st_mtime, ends)
 
 
-def violations(batches: Sequence[Batch], commits: Iterable[Committed]) -> list[str]:
+def violations(batches: Sequence[Batch], commits: Iterable[CommitRecord]) -> list[str]:
     """The commits that are not the end of a batch which was finished before them, in words."""
     finished: dict[tuple[TopicPartition, int], Batch] = {}
     for batch in batches:
@@ -66,7 +66,7 @@ def violations(batches: Sequence[Batch], commits: Iterable[Committed]) -> list[s
             finished.setdefault((where, end), batch)
     found: list[str] = []
     for commit in commits:
-        where = TopicPartition(commit.position.topic, commit.position.partition)
+        where = TopicPartition(commit.key.topic, commit.key.partition)
         if commit.offset is None:
             found.append(f"{where} was forgotten")
             continue

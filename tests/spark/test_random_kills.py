@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
+from offsetmgr.admin.commit_log import read_commits
 from offsetmgr.devkafka.cluster import free_ports
-from tests.chaos.offsets_topic import read_commits, read_committed
+from tests.chaos.offsets_topic import read_committed
 from tests.chaos.processes import Supervised, service
 from tests.spark.jobs import flags
 from tests.spark.mirror import last_number, read_batches, records, violations

@@ -19,7 +19,7 @@ ARROWS: dict[str, set[str]] = {
     "seldom": set(),
     "coordinator": WORDS | {"seldom", "actors"},
     "lag": WORDS | {"seldom", "coordinator", "actors"},
-    "admin": WORDS | {"seldom", "coordinator", "actors", "lag", "client"},
+    "admin": WORDS | {"seldom", "coordinator", "actors", "lag", "client", "spark"},
     "manager": WORDS | {"coordinator", "actors"},
     "service": WORDS | {"seldom", "coordinator", "manager", "actors", "lag", "admin"},
     "client": {"types", "errors", "seldom"},

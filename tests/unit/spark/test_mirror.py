@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsetmgr.types import TopicPartition
-from tests.chaos.offsets_topic import Committed, Position
+from offsetmgr.admin.commit_log import CommitRecord
+from offsetmgr.types import ManagerKey, TopicPartition
 from tests.spark.mirror import Batch, last_number, read_batches, records, violations
 from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
 
@@ -21,9 +21,9 @@ BATCHES = [
 ]
 
 
-def commit(offset: int | None, at_s: float, partition: int = 0) -> Committed:
+def commit(offset: int | None, at_s: float, partition: int = 0) -> CommitRecord:
     """A record of the group."""
-    return Committed(Position("etl", "orders", partition), offset, at_s=at_s)
+    return CommitRecord(ManagerKey("etl", "orders", partition), offset, at_s=at_s)
 
 
 def test_ends_of_finished_batches_are_right() -> None:
@@ -42,7 +42,7 @@ def test_ends_of_finished_batches_are_right() -> None:
         (commit(None, 500.0), "forgotten"),
     ],
 )
-def test_a_commit_ahead_is_found(record: Committed, words: str) -> None:
+def test_a_commit_ahead_is_found(record: CommitRecord, words: str) -> None:
     """Before its batch is finished, between two ends, of another partition, or deleted."""
     (found,) = violations(BATCHES, [commit(5, 100.0), record])
     assert words in found

@@ -1,0 +1,191 @@
+"""Every commit of a group that Kafka still has, read from ``__consumer_offsets`` itself.
+
+Kafka keeps what a group has committed as records of this topic, all of a group in one partition.
+Compaction removes a record only after a newer one of the same group and partition, so behind the
+oldest record that is left of a partition the history is whole.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+
+from offsetmgr.coordinator.clients import checked_config, client_config
+from offsetmgr.errors import KafkaRequestError, OffsetTimeoutError, error_info
+from offsetmgr.types import ManagerKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from confluent_kafka import KafkaError
+
+TOPIC: Final = "__consumer_offsets"
+
+TIMEOUT_S: Final = 120.0
+
+_KEY_VERSIONS: Final = (0, 1)
+"""Of offsets; higher versions are records of groups and their members."""
+_EPOCH: Final = 3
+"""From this version of the value on, a leader epoch follows the offset."""
+_FLEXIBLE: Final = 4
+"""From this version of the value on, lengths are varints."""
+_POLL_S: Final = 0.5
+_BATCH: Final = 10_000
+_REFUSED: Final = 29
+"""TOPIC_AUTHORIZATION_FAILED."""
+_RIGHT: Final = (
+    f"it needs the right READ on the topic {TOPIC}; to grant it: kafka-acls --add "
+    f"--allow-principal User:NAME --operation Read --topic {TOPIC}"
+)
+
+
+class CommitRecord(NamedTuple):
+    """A commit as it stands in Kafka's log."""
+
+    key: ManagerKey
+    offset: int | None
+    """None where the committed offset expired or was deleted."""
+    metadata: str = ""
+    at_s: float = 0.0
+    """When the coordinator took it, by its wall clock, in seconds since 1970."""
+
+
+class _Fields:
+    """Reads the fields of a record one after the other."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def number(self, code: str) -> int:
+        """Return a big-endian number of ``struct``'s format ``code``."""
+        (value,) = struct.unpack_from(f">{code}", self._data, self._at)
+        self._at += struct.calcsize(code)
+        return int(value)
+
+    def text(self) -> str:
+        """Return a string with a length of two bytes before it."""
+        return self._take(self.number("h"))
+
+    def compact_text(self) -> str:
+        """Return a string with its length plus one before it, as an unsigned varint."""
+        length = shift = 0
+        while True:
+            byte = self.number("B")
+            length |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:  # noqa: PLR2004 -- the bit that says that more follows
+                return self._take(length - 1)
+
+    def _take(self, length: int) -> str:
+        self._at += length
+        return self._data[self._at - length : self._at].decode(errors="replace")
+
+
+def decode(key: bytes, value: bytes | None, record_s: float = 0.0) -> CommitRecord | None:
+    """Return the commit that a record stands for; None where it stands for none.
+
+    ``record_s`` is the time of the record, which a deletion has no other than.
+    """
+    fields = _Fields(key)
+    if fields.number("h") not in _KEY_VERSIONS:
+        return None
+    name = ManagerKey(fields.text(), fields.text(), fields.number("i"))
+    if value is None:
+        return CommitRecord(name, None, at_s=record_s)
+    fields = _Fields(value)
+    version = fields.number("h")
+    offset = fields.number("q")
+    if version >= _EPOCH:
+        fields.number("i")
+    metadata = fields.compact_text() if version >= _FLEXIBLE else fields.text()
+    return CommitRecord(name, offset, metadata, fields.number("q") / 1_000)
+
+
+def partition_of(group: str, partitions: int) -> int:
+    """Return the partition of the topic that holds a group: Java's hash of its name."""
+    units = group.encode("utf-16-be")
+    number = 0
+    for (unit,) in struct.iter_unpack(">H", units):
+        number = (31 * number + unit) & 0xFFFF_FFFF
+    signed = number - 2**32 if number >= 2**31 else number
+    return 0 if signed == -(2**31) else abs(signed) % partitions
+
+
+def read_commits(
+    config: str | Mapping[str, object],
+    groups: Collection[str],
+    *,
+    timeout_s: float = TIMEOUT_S,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[CommitRecord]:
+    """Return every commit of ``groups``, those of one partition in the order of the log.
+
+    ``config`` is the bootstrap servers, or librdkafka's settings.  Of transactions only committed
+    ones count.  Raises KafkaRequestError, with the missing right where that is the cause, and
+    OffsetTimeoutError where the log was not read to its end in ``timeout_s``.
+    """
+    deadline_s = clock() + timeout_s
+    consumer = Consumer(
+        {
+            **client_config(checked_config(config)),
+            # It joins no group and commits nothing, but librdkafka wants a name.
+            "group.id": "offsetmgr-history",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
+    )
+    try:
+        unread = _ends(consumer, groups, timeout_s)
+        return [
+            each for each in _read(consumer, unread, deadline_s, clock) if each.key.group in groups
+        ]
+    except KafkaException as error:
+        raise _refused(error.args[0]) from error
+    finally:
+        consumer.close()
+
+
+def _ends(consumer: Consumer, groups: Collection[str], timeout_s: float) -> dict[int, int]:
+    """Return where each partition ends that holds one of ``groups`` and has records."""
+    topic = consumer.list_topics(TOPIC, timeout=timeout_s).topics[TOPIC]
+    if topic.error is not None and topic.error.code() == _REFUSED:
+        raise _refused(topic.error)
+    if not topic.partitions:  # nobody has committed anything yet
+        return {}
+    ends: dict[int, int] = {}
+    for number in sorted({partition_of(group, len(topic.partitions)) for group in groups}):
+        start, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, number), timeout_s)
+        if end > start:
+            ends[number] = end
+    return ends
+
+
+def _read(
+    consumer: Consumer, unread: dict[int, int], deadline_s: float, clock: Callable[[], float]
+) -> Iterator[CommitRecord]:
+    consumer.assign([TopicPartition(TOPIC, number, OFFSET_BEGINNING) for number in unread])
+    while unread:
+        if clock() > deadline_s:
+            text = f"{TOPIC} was not read to its end in time; give more: --timeout"
+            raise OffsetTimeoutError(text)
+        for message in consumer.consume(_BATCH, _POLL_S):
+            error, key = message.error(), message.key()
+            if error is not None and not error.retriable():
+                raise _refused(error)
+            if error is None and key is not None:
+                _, record_ms = message.timestamp()
+                commit = decode(key, message.value(), record_ms / 1_000)
+                if commit is not None:
+                    yield commit
+        for position in consumer.position([TopicPartition(TOPIC, each) for each in unread]):
+            if position.offset >= unread[position.partition]:
+                del unread[position.partition]
+
+
+def _refused(error: KafkaError) -> KafkaRequestError:
+    detail = _RIGHT if error.code() == _REFUSED else error.str()
+    return KafkaRequestError("history of commits", error_info(error.code(), error.name()), detail)

@@ -1,0 +1,95 @@
+"""What the commits of a group say: its steps, and where it stood at a time; pure."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from offsetmgr.admin.commit_log import CommitRecord
+
+
+class Move(str, Enum):
+    """How a commit changed the committed offset of its partition."""
+
+    FIRST = "first"
+    """No older record is left, so it is not known what stood before."""
+    FORWARD = "forward"
+    SAME = "same"
+    BACKWARD = "backward"
+    DELETED = "deleted"
+    """The offset expired or was deleted."""
+
+
+class Step(NamedTuple):
+    """A commit of a partition, and what stood before it."""
+
+    at_s: float
+    partition: TopicPartition
+    before: int | None
+    """None where nothing was committed, or nothing is known of it."""
+    after: int | None
+    """None where the offset was deleted."""
+    metadata: str
+    move: Move
+
+
+class GroupAt(NamedTuple):
+    """Where a group stood at a time."""
+
+    offsets: dict[TopicPartition, OffsetAndMetadata]
+    nothing: set[TopicPartition]
+    """Partitions with nothing committed then: deleted or expired."""
+    unknown: dict[TopicPartition, float]
+    """Partitions whose oldest record that is left is younger, with its time."""
+
+
+def steps(records: Iterable[CommitRecord]) -> list[Step]:
+    """Return the steps of one group, in the order of the log."""
+    last: dict[TopicPartition, int | None] = {}
+    found = []
+    for record in records:
+        partition = record.key.topic_partition
+        before = last.get(partition)
+        move = _move(before, record.offset, first=partition not in last)
+        metadata = _metadata(record)
+        found.append(Step(record.at_s, partition, before, record.offset, metadata, move))
+        last[partition] = record.offset
+    return found
+
+
+def _metadata(record: CommitRecord) -> str:
+    """Return it without the NUL that confluent-kafka's consumers put behind it."""
+    return record.metadata.removesuffix("\0")
+
+
+def _move(before: int | None, after: int | None, *, first: bool) -> Move:
+    if after is None:
+        return Move.DELETED
+    if first:
+        return Move.FIRST
+    if before is None or after > before:
+        return Move.FORWARD
+    return Move.SAME if after == before else Move.BACKWARD
+
+
+def group_at(records: Iterable[CommitRecord], at_s: float) -> GroupAt:
+    """Return where one group stood at ``at_s``, a commit of that moment included."""
+    found = GroupAt({}, set(), {})
+    for record in records:
+        partition = record.key.topic_partition
+        known = partition in found.offsets or partition in found.nothing
+        if record.at_s > at_s:
+            if not known:
+                found.unknown.setdefault(partition, record.at_s)
+        elif record.offset is None:
+            found.offsets.pop(partition, None)
+            found.nothing.add(partition)
+        else:
+            found.nothing.discard(partition)
+            found.offsets[partition] = OffsetAndMetadata(record.offset, _metadata(record))
+    return found

@@ -1,0 +1,69 @@
+"""Times and durations as people type them."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta, timezone
+from typing import Final
+
+from offsetmgr.errors import InvalidValueError
+
+_DURATION: Final = re.compile(
+    r"P?(?:(?P<days>\d+)D)?T?(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?"
+    r"(?:(?P<seconds>\d+(?:\.\d+)?)S)?",
+    re.IGNORECASE,
+)
+
+
+def parse_duration(text: str, field: str) -> float:
+    """Return seconds from ``P1DT2H30M5S`` or ``1d2h30m5s``.  Raises InvalidValueError."""
+    found = _DURATION.fullmatch(text.strip())
+    parts = {} if found is None else found.groupdict()
+    given = {name: float(value) for name, value in parts.items() if value}
+    if not given:
+        fix = "give such as PT2H30M or 2h30m, with D, H, M and S"
+        raise InvalidValueError(field, text, "is no duration", fix)
+    return timedelta(**given).total_seconds()
+
+
+def parse_time(text: str, field: str) -> float:
+    """Return seconds since 1970 from ``2026-01-31T13:05:00``, in UTC where no zone is given.
+
+    Raises InvalidValueError.
+    """
+    plain = text.strip()
+    if plain.endswith(("Z", "z")):
+        plain = f"{plain[:-1]}+00:00"
+    try:
+        time = datetime.fromisoformat(plain)
+    except ValueError:
+        fix = "give such as 2026-01-31T13:05:00 (UTC) or 2026-01-31T13:05:00+01:00"
+        raise InvalidValueError(field, text, "is no time", fix) from None
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=timezone.utc)
+    return time.timestamp()
+
+
+def parse_since(text: str, field: str, now_s: float) -> float:
+    """Return seconds since 1970 from a time, or from how long ago it is."""
+    if _DURATION.fullmatch(text.strip()):
+        return now_s - parse_duration(text, field)
+    return parse_time(text, field)
+
+
+def time_text(at_s: float) -> str:
+    """Return a time as ``parse_time`` takes it, to the millisecond, in UTC."""
+    moment = datetime.fromtimestamp(round(at_s * 1_000) / 1_000, timezone.utc)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1_000:03}Z"
+
+
+def age_text(seconds: float) -> str:
+    """Return a duration in its two largest units, such as ``3d 4h``."""
+    left = max(round(seconds), 0)
+    units = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+    parts: list[str] = []
+    for unit, size in units:
+        count, left = divmod(left, size)
+        if count or (unit == "s" and not parts):
+            parts.append(f"{count}{unit}")
+    return " ".join(parts[:2])

@@ -1,0 +1,65 @@
+"""Records of Kafka's own log of commits are decoded rightly."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from offsetmgr.admin.commit_log import CommitRecord, decode, partition_of
+from offsetmgr.types import ManagerKey
+
+NAME = ManagerKey("etl", "orders", 3)
+KEY = b"\0\1\0\3etl\0\6orders\0\0\0\3"
+OFFSET = struct.pack(">q", 42)
+TIME = struct.pack(">q", 1_500)
+
+
+@pytest.mark.parametrize(
+    ("version", "value"),
+    [
+        (0, OFFSET + b"\0\2hi" + TIME),
+        (1, OFFSET + b"\0\2hi" + TIME + TIME),
+        (2, OFFSET + b"\0\2hi" + TIME),
+        (3, OFFSET + b"\0\0\0\7" + b"\0\2hi" + TIME),
+        (4, OFFSET + b"\0\0\0\7" + b"\3hi" + TIME + b"\0"),
+    ],
+)
+@pytest.mark.parametrize("key", [KEY, b"\0\0" + KEY[2:]])
+def test_every_version_of_a_commit_is_decoded(version: int, value: bytes, key: bytes) -> None:
+    """As OffsetCommitKey.json and OffsetCommitValue.json of Kafka describe them."""
+    found = decode(key, struct.pack(">h", version) + value)
+    assert found == CommitRecord(NAME, 42, "hi", 1.5)
+
+
+def test_long_metadata_is_decoded() -> None:
+    """Its length takes two bytes of a varint."""
+    text = "x" * 300
+    value = b"\0\4" + OFFSET + b"\0\0\0\7" + b"\xad\x02" + text.encode() + TIME + b"\0"
+    assert decode(KEY, value) == CommitRecord(NAME, 42, text, 1.5)
+
+
+def test_a_tombstone_is_a_commit_of_nothing() -> None:
+    """So that an offset that expired or was deleted is seen."""
+    assert decode(KEY, None, 1.5) == CommitRecord(NAME, None, "", 1.5)
+
+
+def test_records_of_groups_are_passed_over() -> None:
+    """The same topic also holds the members of groups."""
+    assert decode(b"\0\2\0\3etl", b"whatever") is None
+
+
+@pytest.mark.parametrize(
+    ("group", "java_hash"),
+    # By "...".hashCode() in jshell; the third is the one number without an absolute value.
+    [
+        ("etl", 100_765),
+        ("orders-etl", 772_761_269),
+        ("polygenelubricants", -(2**31)),
+        ("ü😀", 2_015_071),
+    ],
+)
+def test_the_partition_of_a_group_is_kafkas(group: str, java_hash: int) -> None:
+    """Kafka takes Java's hash of the name, of UTF-16 units."""
+    expected = 0 if java_hash == -(2**31) else abs(java_hash) % 50
+    assert partition_of(group, 50) == expected
