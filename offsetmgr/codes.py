@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 
 
 class Scope(str, Enum):
-    """What an error speaks of."""
+    """One partition, or its whole group."""
 
     PARTITION = "partition"
     GROUP = "group"
 
 
 class Fault(str, Enum):
-    """Who has to act."""
+    """The side that has to act."""
 
     CALLER = "caller"
     """The job that submitted: its offset, metadata or names."""
     OPERATOR = "operator"
-    """Whoever runs group, ACLs or configuration."""
+    """The people who run the group, its ACLs or the configuration."""
     BROKER = "broker"
     """Kafka; passes, or its operators act."""
     NETWORK = "network"
-    """What lies between the service and Kafka."""
+    """Between the service and Kafka."""
 
 
 class Verdict(str, Enum):
-    """What is known of a commit that was answered with the error."""
+    """Outcome of a commit that was answered with the error."""
 
     REFUSED = "refused"
     """It did not happen and will not."""
@@ -46,7 +46,7 @@ class Verdict(str, Enum):
 
 
 class ErrorInfo(NamedTuple):
-    """What a Kafka (or librdkafka) error code means for a committer."""
+    """Meaning of a Kafka (or librdkafka) error code for a committer."""
 
     code: int
     name: str
@@ -56,7 +56,7 @@ class ErrorInfo(NamedTuple):
     fault: Fault
     verdict: Verdict
     hint: str
-    """What happened and what to do, for people."""
+    """Explanation and advice for people."""
 
 
 _C, _O, _B, _N = Fault.CALLER, Fault.OPERATOR, Fault.BROKER, Fault.NETWORK
@@ -236,11 +236,11 @@ _OWN_ROWS: Final = (
 )  # fmt: skip
 
 ERRORS: Final[Mapping[int, ErrorInfo]] = {row.code: row for row in (*_ROWS, *_OWN_ROWS)}
-"""What each code means.  A code that is not here: see ``error_info``."""
+"""The known codes; ``error_info`` also answers for others."""
 
 
 def error_info(code: int, name: str = "") -> ErrorInfo:
-    """What ``code`` means; an unknown one is tried again, and its outcome taken as unknown."""
+    """Return the meaning of ``code``; an unknown one is retriable, with an unknown outcome."""
     found = ERRORS.get(code)
     if found is not None:
         return found

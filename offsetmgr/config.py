@@ -31,15 +31,15 @@ def is_number(value: object, kind: type | tuple[type, ...]) -> TypeGuard[float]:
 
 @dataclass(frozen=True)
 class CommitSettings:
-    """How offsets are committed.  All times are seconds."""
+    """Times and limits of commits.  All times are seconds."""
 
     commit_interval_s: float = 1.0
     """A submitted offset is committed at most this long after it was submitted, while all is
     well; offsets submitted meanwhile replace it."""
 
     request_timeout_s: float = 5.0
-    """How long the coordinator has to answer a commit or fetch; after it, what became of a commit
-    is unknown and is read back; at most 300.  The broker's own limit for a commit is 5 s."""
+    """Time that the coordinator has to answer a commit or fetch, at most 300.  After it the outcome
+    of a commit is unknown and is read back.  The broker's own limit for a commit is 5 s."""
 
     retry_backoff_s: float = 0.2
     """First pause after an error; doubled on each further one, with jitter."""
@@ -55,8 +55,8 @@ class CommitSettings:
     ``offsets.retention.minutes`` (7 days) never expires them; 0 switches it off."""
 
     verify_interval_s: float = 300.0
-    """How often it is read whether what was committed still stands, one request for a group; 0
-    switches it off.  It is read right before a commit that is due, which has waited longest."""
+    """Time between two verifications of what is committed, one request for a group; 0 switches
+    them off.  A verification comes right before a commit that is due."""
 
     def __post_init__(self) -> None:
         """Raise InvalidValueError naming the first setting that makes no sense."""

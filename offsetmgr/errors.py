@@ -177,7 +177,7 @@ class ClientFencedError(OffsetManagerError):
 
 
 class OffsetTimeoutError(OffsetManagerError, TimeoutError):
-    """What the caller waited for did not happen in the time given."""
+    """The time that the caller gave ran out."""
 
     code = "timeout"
 
@@ -270,7 +270,7 @@ class CoordinatorError(OffsetManagerError):
 
     @property
     def hint(self) -> str:
-        """What to do about it."""
+        """Advice on what to do."""
         return self.detail or self.info.hint
 
     def __reduce__(self) -> tuple[type, tuple[str, str, int, int | None, ErrorInfo, str]]:
@@ -291,10 +291,10 @@ class OffsetFetchError(CoordinatorError):
 
 
 class OffsetNoticeError(CoordinatorError):
-    """What was found about a committed offset that its owner or an operator should know.
+    """News of a committed offset for its owner or an operator, such as OFFSET_CHANGED_EXTERNALLY.
 
-    Such as OFFSET_CHANGED_EXTERNALLY; ``offset`` is what was committed here last, the message says
-    what was found, what is done about it, and what people can do.
+    Nothing failed.  ``offset`` is the last one committed here; the message says what was found,
+    what is done about it, and what people can do.
     """
 
     verb = "committed offset"

@@ -1,8 +1,8 @@
-"""The words of the product as types, and the checks at the door.
+"""Types of the public API, and the checks of every value that a user gives.
 
-Everything here is the standard library alone: the thin client imports this module inside any
-Spark driver.  A value that passed a ``check_*`` function is safe to hand to librdkafka, which
-aborts the process on some bad names, and to Kafka, which accepts nearly anything.
+Standard library alone: the thin client imports this module inside any Spark driver.  A value that
+passed a ``check_*`` function is safe to hand to librdkafka, which aborts the process on some bad
+names, and to Kafka, which accepts nearly anything.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TopicPartition(NamedTuple):
 
 
 class ManagerKey(NamedTuple):
-    """What one offset manager owns: a partition of a topic within a group."""
+    """Name of one offset manager: a partition of a topic within a group."""
 
     group: str
     topic: str
@@ -87,7 +87,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class StopResult(NamedTuple):
-    """What a stop (or a flush) of one manager ended with.
+    """Result of stopping or flushing one manager.
 
     ``committed`` is the last offset the coordinator acknowledged, None where it never did.
     ``uncommitted`` is the newest submitted offset that was not acknowledged, None where nothing
@@ -107,12 +107,13 @@ class Uncommitted(NamedTuple):
 
 
 class FlushResult(NamedTuple):
-    """What a flush (or a stop) of several managers ended with."""
+    """Result of flushing or stopping several managers."""
 
     committed: Mapping[ManagerKey, OffsetAndMetadata]
-    """The newest of each, acknowledged by the coordinator."""
+    """The newest offset of each, acknowledged by the coordinator."""
     uncommitted: Mapping[ManagerKey, Uncommitted]
-    """The newest of each that was not, with the reason; also what never reached the service."""
+    """The newest offset of each other manager, with the reason; some may not have reached the
+    service."""
 
     @property
     def ok(self) -> bool:
@@ -155,7 +156,7 @@ class ErrorStream(Protocol):
 
     @property
     def dropped(self) -> int:
-        """How many errors were dropped because nobody read them in time."""
+        """Errors dropped because nobody read them in time."""
 
     def get(self, timeout: float | None = None) -> OffsetManagerError:
         """Return the oldest unread error.  Raises as ``CommittedStream.get`` does."""
@@ -172,9 +173,9 @@ class OffsetManagerHandle(Protocol):
         """Group, topic and partition."""
 
     def initial_offset(self, *, timeout: float | None = None) -> OffsetAndMetadata | None:
-        """What was committed when the manager started; None where nothing was.
+        """Return what was committed when the manager started; None where nothing was.
 
-        Waits up to ``timeout`` seconds.  Once it was answered, it is answered after a stop too.
+        Waits up to ``timeout`` seconds.  A known answer is given after a stop too.
         Raises OffsetTimeoutError (with the last error of the coordinator as its cause),
         ManagerStoppedError.
         """
@@ -186,13 +187,13 @@ class OffsetManagerHandle(Protocol):
         """
 
     def rewind(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
-        """As submit, but a lower offset is what the caller wants."""
+        """Submit an offset that may be lower than the last one."""
 
     def committed_offsets(self) -> CommittedStream:
-        """What the coordinator has acknowledged."""
+        """Offsets that the coordinator has acknowledged."""
 
     def errors(self) -> ErrorStream:
-        """What went wrong while committing or fetching."""
+        """Errors of commits and fetches."""
 
     def stop(self, *, timeout: float = 10.0) -> StopResult:
         """Commit the newest offset, stop, and say what was committed; within ``timeout`` s."""
@@ -207,11 +208,11 @@ class Offsets(Protocol):
 
     @property
     def url(self) -> str:
-        """Where offsets are submitted to, such as ``http://127.0.0.1:8741``."""
+        """Address of the service or cluster, such as ``http://127.0.0.1:8741``."""
 
     @property
     def name(self) -> str:
-        """The owner that others are told of."""
+        """Name that others see as the owner of the managers."""
 
     @property
     def closed(self) -> bool:
@@ -275,7 +276,7 @@ class Offsets(Protocol):
         group: str | None = None,
         partitions: Iterable[tuple[str, int]] | None = None,
     ) -> FlushResult:
-        """As flush, and stop the managers."""
+        """Flush the managers, then stop them; anybody can spawn them anew."""
 
     def watch_errors(
         self, told: Callable[[ManagerKey | None, OffsetManagerError], None]
@@ -438,14 +439,14 @@ def check_metadata(value: object, field: str = "metadata", most: int = MAX_METAD
 
 
 def check_flag(value: object, field: str) -> bool:
-    """True or False, and nothing that merely counts as one of them."""
+    """Refuse what is neither True nor False."""
     if not isinstance(value, bool):
         raise InvalidValueError(field, value, "is neither True nor False", "give one of them")
     return value
 
 
 def check_callable(value: object, field: str) -> None:
-    """Anything that can be called."""
+    """Refuse what cannot be called."""
     if not callable(value):
         raise InvalidValueError(field, value, "cannot be called", "give a function")
 
@@ -466,7 +467,7 @@ def check_timeout(value: object, field: str = "timeout", *, forever: bool = Fals
 
 
 def check_list(values: object, field: str, example: str) -> list[object]:
-    """What any iterable holds that is no text."""
+    """Return the items of an iterable; text is refused."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise InvalidValueError(field, values, "is not a list", f"give one such as {example}")
     return list(values)
@@ -481,7 +482,7 @@ def check_topic_partition(value: object, field: str = "partition") -> TopicParti
 
 
 def check_topic_partitions(values: object, field: str = "partitions") -> list[TopicPartition]:
-    """Such tuples, in any iterable; each once."""
+    """Return an iterable of partitions as a list, each once."""
     listed = check_list(values, field, '[("orders", 3)]')
     return list(dict.fromkeys([check_topic_partition(each) for each in listed]))
 
@@ -509,7 +510,7 @@ def check_offset_and_metadata(
 
 
 def check_mapping(value: object, field: str = "offsets") -> Mapping[object, object]:
-    """A mapping, of whatever."""
+    """Refuse what is no mapping."""
     if not isinstance(value, Mapping):
         fix = 'give a mapping such as {("orders", 3): 1042}'
         raise InvalidValueError(field, value, "is not a mapping", fix)

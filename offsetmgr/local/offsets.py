@@ -46,7 +46,7 @@ CLIENTS: Final = 2
 """Kafka clients that commit: a driver has few groups, and each of them uses one."""
 
 ABANDONED_S: Final = 2.0
-"""How long one that nobody closed goes on to commit what it holds."""
+"""Time to commit what an instance that nobody closed still holds."""
 
 _NAMED: Final = 5
 

@@ -1,4 +1,4 @@
-"""What Kafka says of groups and topics, asked through a coordinator and waited for."""
+"""Questions about groups and topics that wait for the coordinator's answer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 GRACE_S: Final = 1.0
-"""How long an answer may take that is given at its deadline."""
+"""Extra wait for an answer that is given at its deadline."""
 
 LONGEST_REQUEST_S: Final = 60.0
 PAUSE_S: Final = 0.2
