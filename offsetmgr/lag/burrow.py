@@ -1,0 +1,121 @@
+"""Burrow's rules: what the last commits of a partition say about its consumer.
+
+Burrow (github.com/linkedin/Burrow) keeps the last commits of each partition and judges them
+whenever it is asked.  The rules here are those of its ``evaluator/caching.go``, and the window is
+that of its ``storage/inmemory.go``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import IntEnum
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+INTERVALS: Final = 10
+"""Commits, and ends of the log, that are kept of each partition."""
+
+
+class Status(IntEnum):
+    """Burrow's codes, from good to bad."""
+
+    NOTFOUND = 0
+    """There is no such group; of groups alone."""
+    OK = 1
+    WARN = 2
+    """It makes progress and falls further behind."""
+    ERR = 3
+    """A partition is in one of the states below; of groups alone."""
+    STOP = 4
+    """Nothing has been committed for some time although records wait."""
+    STALL = 5
+    """The same offset is committed again and again although records wait."""
+    REWIND = 6
+    """The committed offset went back, and is not yet where it was."""
+
+
+class Commit(NamedTuple):
+    """A commit as the window keeps it."""
+
+    offset: int
+    timestamp_ms: int
+    """When it was committed; of merged commits, the first."""
+    observed_ms: int
+    """When it was seen here."""
+    lag: int | None
+    """Records behind when it was committed; None where the end of the log was not known."""
+
+
+class CommitWindow:
+    """The last commits of one partition, oldest first."""
+
+    def __init__(self, intervals: int = INTERVALS, min_distance_s: float = 0.0) -> None:
+        """Commits closer than ``min_distance_s`` are merged into one."""
+        self.commits: deque[Commit] = deque(maxlen=intervals)
+        self._min_distance_ms = min_distance_s * 1000
+
+    def add(self, commit: Commit) -> None:
+        """Take in the newest commit."""
+        if self.commits:
+            last = self.commits[-1]
+            if commit.timestamp_ms - last.timestamp_ms < self._min_distance_ms:
+                # With the new time, frequent commits would be merged into one for ever.
+                self.commits[-1] = commit._replace(timestamp_ms=last.timestamp_ms)
+                return
+        self.commits.append(commit)
+
+    @property
+    def complete(self) -> float:
+        """How much of the window is filled, from 0 to 1."""
+        return len(self.commits) / (self.commits.maxlen or 1)
+
+
+def partition_status(
+    commits: Sequence[Commit],
+    log_ends: Iterable[int],
+    current_lag: int,
+    now_s: float,
+    allowed_lag: int = 0,
+) -> Status:
+    """Return OK, WARN, STOP, STALL or REWIND.
+
+    ``commits`` and ``log_ends`` are the last ones, oldest first; ``current_lag`` is from the last
+    commit to the last end.
+    """
+    if not commits or current_lag <= allowed_lag:
+        return Status.OK
+    if _stopped(commits, now_s) and all(end > commits[-1].offset for end in log_ends):
+        return Status.STOP
+    if _rewound(commits):
+        return Status.REWIND
+    lags = [commit.lag for commit in commits if commit.lag is not None]
+    if any(lag <= allowed_lag for lag in lags):
+        return Status.OK
+    if all(commit.offset == commits[0].offset for commit in commits):
+        return Status.STALL
+    falls = any(later < earlier for earlier, later in pairwise(lags))
+    return Status.OK if falls else Status.WARN
+
+
+def group_status(partitions: Iterable[Status]) -> Status:
+    """Return the worst status; STOP, STALL and REWIND show as ERR."""
+    return min(max(partitions, default=Status.OK), Status.ERR)
+
+
+def _stopped(commits: Sequence[Commit], now_s: float) -> bool:
+    """True if nothing was committed for longer than the window covers."""
+    first_ms, last_ms = commits[0].timestamp_ms, commits[-1].timestamp_ms
+    # In whole seconds, as Burrow's clock.
+    return int(now_s) * 1000 - last_ms > last_ms - first_ms
+
+
+def _rewound(commits: Sequence[Commit]) -> bool:
+    """True if the first fall of the offset has not been made good."""
+    for index, (earlier, later) in enumerate(pairwise(commits), start=1):
+        if later.offset < earlier.offset:
+            since = [commit.offset for commit in commits][index:]
+            return max(since) < earlier.offset
+    return False

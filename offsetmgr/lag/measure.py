@@ -1,0 +1,183 @@
+"""The lag of groups at one moment, in records and in seconds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from offsetmgr.errors import OffsetManagerError
+from offsetmgr.lag.timeline import LogTimeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from offsetmgr.lag.cluster import GroupDescription, GroupMember
+    from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+_AGES_S: Final = (10, 60, 600, 3_600, 6 * 3_600, 86_400, 7 * 86_400)
+"""How long ago the ends of lagging logs are asked for, until one is behind the committed offset."""
+
+
+class LagSource(Protocol):
+    """What lag is made of; a ClusterReader is one."""
+
+    def describe(self, groups: Iterable[str]) -> dict[str, GroupDescription | OffsetManagerError]:
+        """Return state and members of ``groups``."""
+
+    def committed(
+        self, groups: Iterable[str]
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | OffsetManagerError]:
+        """Return all that ``groups`` have committed."""
+
+    def log_ends(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int | OffsetManagerError]:
+        """Return the offset after the last record of each log."""
+
+    def offsets_at(
+        self, times: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int | OffsetManagerError | None]:
+        """Return the first offset of a time (milliseconds since 1970) or later."""
+
+
+class PartitionLag(NamedTuple):
+    """A partition that a group has committed, or that is assigned to one of its members."""
+
+    partition: TopicPartition
+    committed: OffsetAndMetadata | None
+    end: int | None
+    """The offset after the last record; None where it could not be read."""
+    lag: int | None
+    """Records between the two, never below 0; None where one of them is not known."""
+    seconds: float | None = None
+    """Age of the first record that is not committed; None where it is not known."""
+    member: GroupMember | None = None
+    """Who it is assigned to."""
+    error: OffsetManagerError | None = None
+    """Why the end of the log could not be read."""
+
+    @property
+    def beyond_end(self) -> bool:
+        """True if the committed offset lies above the end of the log."""
+        if self.committed is None or self.end is None:
+            return False
+        return self.committed.offset > self.end
+
+
+class GroupLag(NamedTuple):
+    """A group with its partitions, sorted; or the reason why they are not known."""
+
+    name: str
+    description: GroupDescription | None
+    partitions: tuple[PartitionLag, ...]
+    error: OffsetManagerError | None = None
+
+    @property
+    def exists(self) -> bool:
+        """True if Kafka knows the group: it has members or committed offsets."""
+        dead = self.description is not None and self.description.state == "Dead"
+        return self.error is None and not (dead and not self.partitions)
+
+    @property
+    def total(self) -> int | None:
+        """Records behind in all partitions; None where nothing is committed."""
+        known = [each.lag for each in self.partitions if each.lag is not None]
+        return sum(known) if known else None
+
+    @property
+    def seconds(self) -> float | None:
+        """The most seconds that a partition is behind; None where none is known."""
+        return max((p.seconds for p in self.partitions if p.seconds is not None), default=None)
+
+
+def measure(
+    source: LagSource, groups: Iterable[str], *, now_s: float | None = None
+) -> list[GroupLag]:
+    """Return the lag of ``groups``; with the time (seconds since 1970) also in seconds."""
+    names = list(groups)
+    described = source.describe(names)
+    # Before the ends: a record that arrives in between makes lag, never a negative one.
+    committed = source.committed(names)
+    partitions = dict.fromkeys(
+        each for name in names for each in partitions_of(described[name], committed[name])
+    )
+    ends = source.log_ends(partitions)
+    found = [group_lag(name, described[name], committed[name], ends) for name in names]
+    return found if now_s is None else _with_seconds(source, found, now_s)
+
+
+def partitions_of(
+    described: GroupDescription | OffsetManagerError,
+    committed: Mapping[TopicPartition, OffsetAndMetadata] | OffsetManagerError,
+) -> list[TopicPartition]:
+    """Return the partitions that a group has committed or that its members read, sorted."""
+    found: set[TopicPartition] = set()
+    if not isinstance(committed, OffsetManagerError):
+        found.update(committed)
+    if not isinstance(described, OffsetManagerError):
+        found.update(each for member in described.members for each in member.partitions)
+    return sorted(found)
+
+
+def group_lag(
+    name: str,
+    described: GroupDescription | OffsetManagerError,
+    committed: Mapping[TopicPartition, OffsetAndMetadata] | OffsetManagerError,
+    ends: Mapping[TopicPartition, int | OffsetManagerError],
+) -> GroupLag:
+    """Put together what was read of one group."""
+    if isinstance(committed, OffsetManagerError):
+        return GroupLag(name, None, (), committed)
+    if isinstance(described, OffsetManagerError):
+        return GroupLag(name, None, (), described)
+    members = {each: member for member in described.members for each in member.partitions}
+    partitions = []
+    for each in partitions_of(described, committed):
+        at, end = committed.get(each), ends[each]
+        if isinstance(end, OffsetManagerError):
+            partitions.append(PartitionLag(each, at, None, None, None, members.get(each), end))
+        else:
+            lag = None if at is None else max(end - at.offset, 0)
+            seconds = 0.0 if lag == 0 else None
+            partitions.append(PartitionLag(each, at, end, lag, seconds, members.get(each)))
+    return GroupLag(name, described, tuple(partitions))
+
+
+def _with_seconds(source: LagSource, groups: list[GroupLag], now_s: float) -> list[GroupLag]:
+    """Ask Kafka for older and older ends of the logs that have unread records."""
+    lowest: dict[TopicPartition, int] = {}
+    points: dict[TopicPartition, list[tuple[int, float]]] = {}
+    for each in (each for group in groups for each in group.partitions):
+        if each.lag and each.committed and each.end is not None:
+            at = each.committed.offset
+            lowest[each.partition] = min(lowest.get(each.partition, at), at)
+            points[each.partition] = [(each.end, now_s)]
+    for age_s in _AGES_S:
+        at_s = now_s - age_s
+        open_ = [where for where, low in lowest.items() if points[where][-1][0] > low]
+        if not open_:
+            break
+        found = source.offsets_at(dict.fromkeys(open_, int(at_s * 1000)))
+        for where, offset in found.items():
+            if isinstance(offset, OffsetManagerError):
+                del lowest[where]
+            else:
+                end = points[where][0][0] if offset is None else offset
+                points[where].append((end, at_s))
+    timelines = {}
+    for where, known in points.items():
+        timelines[where] = LogTimeline()
+        for end, at_s in reversed(known):
+            timelines[where].add(end, at_s)
+    return [
+        group._replace(
+            partitions=tuple(
+                each._replace(
+                    seconds=timelines[each.partition].seconds_behind(each.committed.offset, now_s)
+                )
+                if each.lag and each.committed
+                else each
+                for each in group.partitions
+            )
+        )
+        for group in groups
+    ]

@@ -1,0 +1,241 @@
+"""Watches groups: their lag, rates and Burrow's status, from one round of reads to the next."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from offsetmgr.errors import OffsetManagerError
+from offsetmgr.lag.burrow import (
+    INTERVALS,
+    Commit,
+    CommitWindow,
+    Status,
+    group_status,
+    partition_status,
+)
+from offsetmgr.lag.measure import GroupLag, PartitionLag, group_lag, partitions_of
+from offsetmgr.lag.timeline import LogTimeline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from offsetmgr.lag.measure import LagSource
+    from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
+
+_RATE_ROUNDS: Final = 6
+"""Rates are of so many rounds, so that a batch job's commits do not make them jump."""
+
+
+class WatchSettings(NamedTuple):
+    """Burrow's settings, by its names."""
+
+    intervals: int = INTERVALS
+    """Commits and ends of logs that are kept of each partition."""
+    min_distance_s: float = 0.0
+    """Commits closer than this are merged."""
+    allowed_lag: int = 0
+    """Records behind that are no trouble."""
+
+
+class WatchedPartition(NamedTuple):
+    """A partition of a watched group after the last round."""
+
+    now: PartitionLag
+    status: Status
+    complete: float
+    """How much of the window of commits is filled, from 0 to 1."""
+    commits: tuple[Commit, ...]
+    """The window, oldest first."""
+    rate_in: float | None = None
+    """Records written a second; None after a single round."""
+    rate_out: float | None = None
+    """Records committed a second."""
+
+    @property
+    def catch_up_s(self) -> float | None:
+        """Seconds until the lag is gone at these rates; None where it does not shrink."""
+        lag, arriving, leaving = self.now.lag, self.rate_in, self.rate_out
+        if lag == 0:
+            return 0.0
+        if lag is None or arriving is None or leaving is None or leaving <= arriving:
+            return None
+        return lag / (leaving - arriving)
+
+
+class WatchedGroup(NamedTuple):
+    """A watched group after the last round in which it could be read."""
+
+    now: GroupLag
+    status: Status
+    partitions: tuple[WatchedPartition, ...]
+    error: OffsetManagerError | None = None
+    """Why it could not be read in the last round; all else is then of before."""
+
+
+class LoggedCommit(NamedTuple):
+    """A commit as Kafka's own log of commits has it."""
+
+    key: ManagerKey
+    offset: int
+    timestamp_ms: int
+
+
+class Watcher:
+    """Reads its groups once a round.  ``poll`` is for one thread, ``view`` for any."""
+
+    def __init__(
+        self,
+        source: LagSource,
+        clock: Callable[[], float],
+        settings: WatchSettings = WatchSettings(),  # noqa: B008 -- it cannot be changed
+    ) -> None:
+        """``clock`` returns seconds since 1970."""
+        self._source = source
+        self._clock = clock
+        self._settings = settings
+        self._groups: dict[str, dict[TopicPartition, _PartitionWatch]] = {}
+        self._logs: dict[TopicPartition, _LogWatch] = {}
+        self.view: Mapping[str, WatchedGroup] = {}
+        """The groups that exist, as of the last round."""
+
+    def poll(
+        self, groups: Iterable[str], commits: Iterable[LoggedCommit] | None = None
+    ) -> Mapping[str, WatchedGroup]:
+        """Read ``groups``, forget all others, and return the new view.
+
+        ``commits`` are all commits since the last round, in their order.  Where they are not
+        known, an offset that differs from that of the last round counts as a commit; one that was
+        committed again unchanged is not seen then.
+        """
+        names = list(dict.fromkeys(groups))
+        described = self._source.describe(names)
+        committed = self._source.committed(names)
+        partitions: set[TopicPartition] = set()
+        for name in names:
+            partitions.update(partitions_of(described[name], committed[name]))
+            partitions.update(self._groups.get(name, ()))  # kept while the group has an error
+        ends = self._source.log_ends(sorted(partitions))
+        now_s = self._clock()
+        self._take_ends(ends, now_s)
+        for key, offset, timestamp_ms in commits or ():
+            watch = self._groups.get(key.group, {}).get(key.topic_partition)
+            if watch is not None:
+                watch.add(offset, timestamp_ms, int(now_s * 1000))
+        view: dict[str, WatchedGroup] = {}
+        for name in names:
+            found = group_lag(name, described[name], committed[name], ends)
+            if found.error is not None:
+                before = self.view.get(name) or WatchedGroup(found, Status.NOTFOUND, ())
+                view[name] = before._replace(error=found.error)
+            elif found.exists:
+                view[name] = self._watched(found, now_s, logged=commits is not None)
+        for name in self._groups.keys() - view.keys():
+            del self._groups[name]
+        self.view = view
+        return view
+
+    def _take_ends(
+        self, ends: Mapping[TopicPartition, int | OffsetManagerError], now_s: float
+    ) -> None:
+        for where, end in ends.items():
+            if not isinstance(end, OffsetManagerError):
+                log = self._logs.get(where)
+                if log is None:
+                    log = self._logs[where] = _LogWatch(self._settings.intervals)
+                log.add(end, now_s)
+        for where in self._logs.keys() - ends.keys():
+            del self._logs[where]
+
+    def _watched(self, found: GroupLag, now_s: float, *, logged: bool) -> WatchedGroup:
+        before = self._groups.get(found.name, {})
+        watches = self._groups[found.name] = {}
+        partitions = []
+        for each in found.partitions:
+            where = each.partition
+            watched = WatchedPartition(each, Status.OK, 0.0, ())
+            if each.committed is not None and where in self._logs:
+                watch = before.get(where) or _PartitionWatch(self._settings, self._logs[where])
+                watches[where] = watch
+                if each.end is not None:
+                    watched = watch.seen(each, each.committed, each.end, now_s, logged=logged)
+            partitions.append(watched)
+        now = found._replace(partitions=tuple(each.now for each in partitions))
+        status = group_status(each.status for each in partitions)
+        return WatchedGroup(now, status, tuple(partitions))
+
+
+class _LogWatch:
+    """The last ends of one log."""
+
+    def __init__(self, intervals: int) -> None:
+        self.ends: deque[int] = deque(maxlen=intervals)
+        self.timeline = LogTimeline()
+
+    def add(self, end: int, now_s: float) -> None:
+        if self.ends and end < self.ends[-1]:  # made anew
+            self.ends.clear()
+        self.ends.append(end)
+        self.timeline.add(end, now_s)
+
+
+class _Sample(NamedTuple):
+    """What was seen in one round."""
+
+    at_s: float
+    end: int
+    committed: int
+
+
+class _PartitionWatch:
+    """The commits of one partition by one group."""
+
+    def __init__(self, settings: WatchSettings, log: _LogWatch) -> None:
+        self._settings = settings
+        self._log = log
+        self._window = CommitWindow(settings.intervals, settings.min_distance_s)
+        self._newest: OffsetAndMetadata | None = None
+        self._samples: deque[_Sample] = deque(maxlen=_RATE_ROUNDS)
+        self._rounds = 0
+
+    def add(self, offset: int, timestamp_ms: int, observed_ms: int) -> None:
+        """Take in a commit; one that is older than the newest is left out."""
+        commits = self._window.commits
+        if not commits or timestamp_ms >= commits[-1].timestamp_ms:
+            lag = max(self._log.ends[-1] - offset, 0)
+            self._window.add(Commit(offset, timestamp_ms, observed_ms, lag))
+
+    def seen(
+        self,
+        found: PartitionLag,
+        committed: OffsetAndMetadata,
+        end: int,
+        now_s: float,
+        *,
+        logged: bool,
+    ) -> WatchedPartition:
+        """Take in what a round has read, and judge it."""
+        now_ms = int(now_s * 1000)
+        if committed != self._newest and not (logged and self._window.commits):
+            self.add(committed.offset, now_ms, now_ms)
+        self._newest = committed
+        self._rounds += 1
+        self._samples.append(_Sample(now_s, end, committed.offset))
+        commits, complete = tuple(self._window.commits), self._window.complete
+        status = Status.OK
+        # Of one that was first seen just now it is not known how long it has stood there.
+        if complete == 1 or self._rounds > self._settings.intervals:
+            allowed = self._settings.allowed_lag
+            status = partition_status(commits, self._log.ends, found.lag or 0, now_s, allowed)
+        now = found._replace(seconds=self._log.timeline.seconds_behind(committed.offset, now_s))
+        return WatchedPartition(now, status, complete, commits, *_rates(self._samples))
+
+
+def _rates(samples: deque[_Sample]) -> tuple[float | None, float | None]:
+    """Return records written and committed a second; never below 0."""
+    first, last = samples[0], samples[-1]
+    elapsed_s = last.at_s - first.at_s
+    if elapsed_s <= 0:
+        return None, None
+    written, read = last.end - first.end, last.committed - first.committed
+    return max(written, 0) / elapsed_s, max(read, 0) / elapsed_s

@@ -1,0 +1,189 @@
+"""Groups that are watched from round to round, on a clock of the test's."""
+
+from __future__ import annotations
+
+import pytest
+
+from offsetmgr.errors import KafkaRequestError
+from offsetmgr.lag.burrow import Status
+from offsetmgr.lag.watcher import LoggedCommit, WatchedPartition, Watcher, WatchSettings
+from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
+from tests.unit.lag.fake_cluster import FakeCluster
+
+ORDERS = TopicPartition("orders", 0)
+KEY = ManagerKey("etl", "orders", 0)
+ROUND_S = 30
+
+
+class Watched:
+    """A watcher of the group ``etl`` whose cluster and clock the test moves."""
+
+    def __init__(self, settings: WatchSettings = WatchSettings()) -> None:  # noqa: B008
+        self.kafka = FakeCluster()
+        self.now_s = 1_000_000.0
+        self.watcher = Watcher(self.kafka, lambda: self.now_s, settings)
+
+    def round(
+        self,
+        end: int,
+        committed: int | None = None,
+        *,
+        logged: list[LoggedCommit] | None = None,
+    ) -> None:
+        """Let half a minute pass, in which the log and the group came to these offsets."""
+        self.now_s += ROUND_S
+        self.kafka.ends[ORDERS] = end
+        if committed is not None:
+            self.kafka.commit("etl", ORDERS, committed)
+        self.watcher.poll(["etl"], logged)
+
+    def status(self) -> Status:
+        return self.watcher.view["etl"].status
+
+    def partition(self) -> WatchedPartition:
+        (found,) = self.watcher.view["etl"].partitions
+        return found
+
+
+def test_an_hour() -> None:
+    """Through an hour of a job's life the status is what an operator would say."""
+    watched = Watched()
+    end = 0
+    for _ in range(20):  # it keeps up
+        end += 300
+        watched.round(end, end)
+        assert watched.status() is Status.OK
+    committed = end
+    seen = set()
+    for _ in range(20):  # twice the records arrive
+        end += 600
+        committed += 300
+        watched.round(end, committed)
+        seen.add(watched.status())
+    assert seen == {Status.OK, Status.WARN}
+    assert watched.status() is Status.WARN
+    assert watched.partition().catch_up_s is None
+    for _ in range(20):  # more executors
+        end += 300
+        committed = min(committed + 600, end)
+        watched.round(end, committed)
+    assert watched.status() is Status.OK
+    assert watched.partition().now.lag == 0
+    for _ in range(20):  # the driver hangs
+        end += 300
+        watched.round(end)
+    assert watched.status() is Status.ERR
+    assert watched.partition().status is Status.STOP
+    watched.round(end, committed - 3000)  # and is started again, from too far back
+    assert watched.partition().status is Status.REWIND
+    watched.round(end, end)
+    assert watched.status() is Status.OK
+    assert watched.now_s == 1_000_000 + 82 * ROUND_S
+
+
+def test_rates_and_time_to_catch_up() -> None:
+    """Records a second in and out, and when the lag will be gone."""
+    watched = Watched()
+    watched.round(1_000, 0)
+    assert (watched.partition().rate_in, watched.partition().catch_up_s) == (None, None)
+    watched.round(1_030, 60)
+    assert (watched.partition().rate_in, watched.partition().rate_out) == (1.0, 2.0)
+    assert watched.partition().catch_up_s == 970
+
+
+def test_seconds_behind() -> None:
+    """Time passes evenly between two rounds; a topic at rest makes nothing older."""
+    watched = Watched()
+    watched.round(0, 0)
+    watched.round(300)
+    watched.round(600, 450)
+    assert watched.partition().now.seconds == 15
+    watched.round(600, 600)
+    assert watched.partition().now.seconds == 0
+
+
+def test_one_that_is_seen_for_the_first_time() -> None:
+    """How long an offset has stood before the watch is not known: no alarm for ten rounds."""
+    watched = Watched()
+    for _ in range(10):
+        watched.round(1_000, 10)
+        assert watched.status() is Status.OK
+    watched.round(1_000, 10)
+    assert watched.status() is Status.ERR
+
+
+def test_commits_of_the_log() -> None:
+    """With Kafka's own log of commits an offset that is committed again and again is a STALL."""
+    watched = Watched()
+    for number in range(1, 13):
+        at_ms = int((watched.now_s + ROUND_S - 5) * 1000)
+        watched.round(1_000 + number, 10, logged=[LoggedCommit(KEY, 10, at_ms)])
+    assert watched.partition().status is Status.STALL
+    assert watched.partition().complete == 1
+
+
+def test_commits_of_before_the_watch() -> None:
+    """A commit older than what was read is no step back."""
+    watched = Watched()
+    watched.round(100, 50, logged=[])
+    late = [LoggedCommit(KEY, 40, int((watched.now_s - 60) * 1000))]
+    watched.round(100, 50, logged=late)
+    assert [each.offset for each in watched.partition().commits] == [50]
+
+
+def test_the_dead_vanish() -> None:
+    """What is known of a deleted group is forgotten; a deleted topic has no lag."""
+    watched = Watched()
+    watched.round(100, 50)
+    del watched.kafka.ends[ORDERS]
+    watched.watcher.poll(["etl"])
+    assert watched.partition().now.lag is None
+    assert watched.partition().status is Status.OK
+    del watched.kafka.offsets["etl"]
+    watched.watcher.poll(["etl"])
+    assert watched.watcher.view == {}
+    watched.round(100, 60)
+    assert [each.offset for each in watched.partition().commits] == [60]
+
+
+def test_an_outage_is_no_trouble_of_the_group() -> None:
+    """While Kafka is away the last view stays, marked; windows and times survive it."""
+    watched = Watched()
+    for number in range(12):
+        watched.round(100 * number, 100 * number)
+    watched.kafka.down = True
+    watched.now_s += ROUND_S
+    watched.watcher.poll(["etl"])
+    assert isinstance(watched.watcher.view["etl"].error, KafkaRequestError)
+    assert watched.status() is Status.OK
+    watched.kafka.down = False
+    watched.round(1_200, 1_200)
+    assert [each.error for each in watched.watcher.view.values()] == [None]
+    assert watched.partition().complete == 1
+
+
+def test_settings() -> None:
+    """Lag that is allowed is no trouble, and the window is as long as it is set."""
+    watched = Watched(WatchSettings(intervals=3, allowed_lag=500))
+    for _ in range(8):
+        watched.round(1_000, 600)
+    assert watched.status() is Status.OK
+    watched.round(1_200)
+    assert watched.partition().status is Status.STOP
+
+
+@pytest.mark.parametrize("rounds", [12])
+def test_ten_thousand_partitions(rounds: int) -> None:
+    """They are read in three questions a round, however many there are, and all are judged."""
+    kafka = FakeCluster()
+    wide = [TopicPartition("wide", number) for number in range(10_000)]
+    now_s = 0.0
+    watcher = Watcher(kafka, lambda: now_s)
+    for number in range(rounds):
+        now_s += ROUND_S
+        kafka.ends = dict.fromkeys(wide, number * 200 + 1_000)
+        kafka.offsets = {"etl": dict.fromkeys(wide, OffsetAndMetadata(number * 100))}
+        watcher.poll(["etl"])
+    assert kafka.asked == ["describe", "committed", "log_ends"] * rounds
+    assert watcher.view["etl"].status is Status.WARN
+    assert len(watcher.view["etl"].partitions) == 10_000
