@@ -1,4 +1,4 @@
-"""What the threads of one client share: partitions, mailboxes, the session, and who is told what.
+"""The shared state of one client's threads: partitions, mailboxes, the session.
 
 It knows nothing of `OffsetClient`, so that a client nobody holds any more can be collected while
 its sender still runs.
@@ -7,27 +7,24 @@ its sender still runs.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from offsetmgr.client.backoff import SendTimes
 from offsetmgr.client.events import EventReader
 from offsetmgr.client.failure_log import FailureLog
+from offsetmgr.client.handle import Mailboxes
 from offsetmgr.client.partitions import Partitions
-from offsetmgr.client.sender import Sender
-from offsetmgr.client.session import Identity, Session
-from offsetmgr.client.streams import Mailboxes
-from offsetmgr.client.transport import Unreachable
-from offsetmgr.client.wire import TOO_LARGE
+from offsetmgr.client.sender import Sender, SendTimes
+from offsetmgr.client.transport import Session, Unreachable
 from offsetmgr.errors import (
     ClientFencedError,
     CoordinatorError,
     ManagerExistsError,
     ManagerStoppedError,
     OffsetManagerError,
-    ServiceError,
     ServiceUnavailableError,
 )
 from offsetmgr.types import StopResult
@@ -35,10 +32,7 @@ from offsetmgr.types import StopResult
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from offsetmgr.client.address import Address
-    from offsetmgr.client.deadline import Deadline
-    from offsetmgr.client.partitions import Batch
-    from offsetmgr.client.session import FullError
+    from offsetmgr.client.transport import Address, Deadline
     from offsetmgr.types import FlushResult, ManagerKey, OffsetAndMetadata
 
 ABANDONED_S: Final = 2.0
@@ -51,6 +45,7 @@ class Core:
     """The state of a client, safe between threads; its threads start with their first use."""
 
     def __init__(self, url: str, address: Address, name: str) -> None:
+        self.name = name
         # Reentrant, because a collector may run `abandon` in a thread that holds it.
         self.lock = threading.RLock()
         self.wake = threading.Condition(self.lock)
@@ -61,16 +56,15 @@ class Core:
         rng = random.Random()  # noqa: S311 -- jitter is no secret
         self.times = SendTimes(rng)
         self.quota_times = SendTimes(rng)
-        """For new managers, while the service has no room for any."""
+        """For new managers, while they are over quota."""
         self.stop_times = SendTimes(rng)
-        """For what stops without an answer have left."""
-        self.identity = Identity.new(name)
-        self.session = Session(url, address, self.identity, self._heard, self._met)
+        """For stops that were not answered."""
+        self.session = Session(url, address, name, self._heard)
         self.met = False
         """True if the service, as it lives now, has said how long its lease is."""
-        self.fenced: ClientFencedError | None = None
         self.first_event_id = ""
         """The service's newest event when it was met first: an event stream begins there."""
+        self.fenced: ClientFencedError | None = None
         self.link_error: OffsetManagerError | None = None
         """Why the service cannot be spoken to; None while it can."""
         self.closing = False
@@ -88,14 +82,14 @@ class Core:
         self._reader: EventReader | None = None
         self._reading: threading.Thread | None = None
 
-    # Managers and what is submitted to them
+    # Managers and their offsets
 
     def spawn(self, key: ManagerKey) -> Mailboxes:
         """Hold a manager for `key`; ManagerExistsError where this client has handed it out."""
         with self.lock:
-            self._check_open()
+            self.check_open()
             if key in self._mails:
-                raise ManagerExistsError(str(key), f"this client, {self.identity.name!r}")
+                raise ManagerExistsError(str(key), f"this client, {self.name!r}")
             mail = self._mails[key] = Mailboxes(key)
             self.partitions.add(key)
             self._poke()
@@ -104,10 +98,10 @@ class Core:
     def claim(self, keys: Iterable[ManagerKey]) -> None:
         """Hold managers for `keys`; ManagerExistsError, and none, where one is held already."""
         with self.lock:
-            self._check_open()
+            self.check_open()
             for key in keys:
                 if key in self.partitions:
-                    raise ManagerExistsError(str(key), f"this client, {self.identity.name!r}")
+                    raise ManagerExistsError(str(key), f"this client, {self.name!r}")
             for key in keys:
                 self.partitions.add(key)
             self._poke()
@@ -117,7 +111,7 @@ class Core:
     ) -> dict[ManagerKey, OffsetManagerError]:
         """Make `values` the newest; return the refused, which hold back none of the others."""
         with self.lock:
-            self._check_open()
+            self.check_open()
             self.check_fence()
             refused = {
                 key: error
@@ -134,30 +128,21 @@ class Core:
                 held, mail = self.partitions.get(key), self._mails.pop(key, None)
                 if mail is not None:
                     committed = None if held is None else held.committed
-                    left = result.uncommitted.get(key)
-                    mail.stop(StopResult(committed, *(left or ())))
-            (self.partitions.remove if answered else self.partitions.leave)(keys)
+                    mail.stop(StopResult(committed, *(result.uncommitted.get(key) or ())))
+            self.partitions.remove(keys, answered=answered)
             self.failure_log.forget(keys)
-            self.wake.notify()
-            self.changed.notify_all()
-
-    def unstop(self, keys: Iterable[ManagerKey]) -> None:
-        """The stop of `keys` was broken off: they take offsets again, and can be stopped again."""
-        with self.lock:
-            self.partitions.unstop(keys)
-            self.wake.notify()
-            self.changed.notify_all()
+            self.notify()
 
     def deliver(self, key: ManagerKey, error: OffsetManagerError) -> None:
-        """Tell the user of `key` what went wrong."""
+        """Report `error` to the user of `key`."""
         is_held = key in self.partitions
         self.failure_log.failed(key, error, time.monotonic(), is_held=is_held)
         self.heed(key, error)
         mail = self._mails.get(key)
         if mail is not None:
             mail.errors.put(error)
-        for told in self.watchers:
-            told(key, error)
+        for watcher in self.watchers:
+            watcher(key, error)
 
     def heed(self, key: ManagerKey, error: OffsetManagerError) -> None:
         """After a notice, or a refusal for good, Kafka may not get what was submitted last."""
@@ -166,7 +151,7 @@ class Core:
                 self.partitions.force_resend(key)
 
     def lose(self, key: ManagerKey, count: int) -> None:
-        """So many errors of `key` could not be told."""
+        """Count errors of `key` that the service has dropped."""
         mail = self._mails.get(key)
         if mail is not None:
             mail.errors.lose(count)
@@ -176,10 +161,10 @@ class Core:
     ) -> None:
         """The coordinator has acknowledged `value`; or has it, where it is not `ours`."""
         with self.lock:
-            mail = self._mails.get(key)
-            if self.partitions.committed(key, value, version) and mail is not None and ours:
+            held, mail = self.partitions.get(key), self._mails.get(key)
+            is_news = held is None or held.commit(value, version)
+            if is_news and mail is not None and ours:
                 mail.committed.put(value)  # here, lest a newer one overtakes it
-            held = self.partitions.get(key)
             is_newest = held is None or held.newest == value
         self.failure_log.committed(key, value.offset, is_newest=is_newest)
 
@@ -189,31 +174,37 @@ class Core:
             self.partitions.released(key)
             self.wake.notify()
 
+    # Threads
+
+    def check_open(self) -> None:
+        """Raise ManagerStoppedError once the client is closed, and in the child of a fork."""
+        self.check_process()
+        if self.closing:
+            raise ManagerStoppedError(f"client {self.name} is closed; create a new one")
+
     def check_process(self) -> None:
         """Raise ManagerStoppedError in the child of a fork."""
         if self.forked:
-            name = self.identity.name
-            text = f"client {name} was made in another process; make one in this process"
+            text = f"client {self.name} was made in another process; make one in this process"
             raise ManagerStoppedError(text)
 
-    def _check_open(self) -> None:
-        self.check_process()
-        if self.closing:
-            raise ManagerStoppedError(f"client {self.identity.name} is closed; create a new one")
-
-    # Threads
+    def notify(self) -> None:
+        """Wake the sender, and all that wait for it; the lock is held."""
+        self.wake.notify()
+        self.changed.notify_all()
 
     def _poke(self) -> None:
         if self.idle:
             self.wake.notify()
         elif self._sender is None:
-            self._sender = _start(Sender(self).run, f"offsetmgr-{self.identity.name}")
+            self._sender = _start(Sender(self).run, f"offsetmgr-{self.name}")
 
     def expedite(self) -> None:
         """Somebody waits: the sender tries at once, whatever pause it is in."""
         with self.lock:
             self.times.expedite()
             self.quota_times.expedite()
+            self.partitions.retry_owned_elsewhere(math.inf)
             self.wake.notify()
 
     def listen(self) -> None:
@@ -222,7 +213,7 @@ class Core:
         with self.lock:
             if self._reader is None and not self.closing:
                 reader = EventReader(self)
-                self._reading = _start(reader.run, f"offsetmgr-events-{self.identity.name}")
+                self._reading = _start(reader.run, f"offsetmgr-events-{self.name}")
                 self._reader = None if self._reading is None else reader
 
     def abandon(self) -> None:
@@ -235,23 +226,23 @@ class Core:
                 self.end_at = time.monotonic() + ABANDONED_S
                 self.wake.notify()
 
-    def await_stops(self, deadline: Deadline) -> None:
-        """Wait for what other threads stop: it may need the sender, which is about to end."""
-        with self.lock:
-            wait_s = deadline.within_s(threading.TIMEOUT_MAX)
-            self.changed.wait_for(lambda: not self.partitions.keys(), wait_s)
-
     def end(self, deadline: Deadline) -> None:
-        """End the threads, within the deadline, and close all mailboxes."""
+        """End the threads, within the deadline, and close all mailboxes.
+
+        First it waits for what other threads stop, as that may need the sender.
+        """
         with self.lock:
             self.closing = True
-            self.end_at = 0.0
+            self.changed.wait_for(
+                lambda: not self.partitions.keys(), deadline.within_s(threading.TIMEOUT_MAX)
+            )
             self._end()
         for thread in (self._sender, self._reading):
             if thread is not None and thread is not threading.current_thread():
                 thread.join(deadline.within_s())
 
     def _end(self) -> None:
+        self.end_at = 0.0
         self.ended.set()
         self.wake.notify_all()
         self.changed.notify_all()
@@ -274,27 +265,11 @@ class Core:
 
     # Requests
 
-    def post(self, path: str, body: bytes, deadline: Deadline) -> dict[str, Any]:
-        """As `Session.post`; nothing is sent once the client is fenced."""
-        return self._watched(lambda: self.session.post(path, body, deadline), deadline)
-
-    def post_batch(
-        self, path: str, body: bytes, deadline: Deadline, batch: Batch
+    def post(
+        self, path: str, body: bytes, deadline: Deadline, instance: str | None = None
     ) -> dict[str, Any]:
-        """Hand a batch over, to no other process of the service than it was made for.
-
-        Another one may have been started since, and the one before it have committed newer offsets.
-        """
-        instance = batch.registration.instance
-        try:
-            return self._watched(
-                lambda: self.session.post(path, body, deadline, instance), deadline
-            )
-        except ServiceError as error:
-            if error.status == TOO_LARGE:
-                with self.lock:
-                    self.partitions.shrink(batch)
-            raise
+        """As `Session.post`; nothing is sent once the client is fenced."""
+        return self._watched(lambda: self.session.post(path, body, deadline, instance), deadline)
 
     def get(self, target: str, deadline: Deadline) -> dict[str, Any]:
         """As `Session.get`; ManagerStoppedError where the client is closed meanwhile."""
@@ -302,7 +277,7 @@ class Core:
             return self._watched(lambda: self.session.get(target, deadline), deadline)
         except Unreachable:
             if self.ended.is_set():
-                self._check_open()
+                self.check_open()
             raise
 
     def _watched(self, ask: Callable[[], dict[str, Any]], deadline: Deadline) -> dict[str, Any]:
@@ -315,18 +290,8 @@ class Core:
             raise
         except Unreachable as error:
             if not deadline.over:  # else the caller was in a hurry, which says nothing
-                self.lost(error)
+                self.failed(error)
             raise
-
-    def exceed(self, batch: Batch, error: FullError) -> bool:
-        """The service is at a limit; whether it is one that new managers in `batch` may exceed."""
-        now = time.monotonic()
-        with self.lock:
-            if not self.partitions.exceed(batch, error):
-                return False
-            self.quota_times.failed(now, error.retry_after_s)
-        self.failure_log.failed(batch.items[0].key, error, now)
-        return True
 
     def check_fence(self) -> None:
         """Raise ClientFencedError once a newer incarnation has taken over."""
@@ -341,14 +306,13 @@ class Core:
             self.fenced = error
             for mail in self._mails.values():
                 mail.errors.put(error)
-            self.wake.notify_all()
-            self.changed.notify_all()
+            self.notify()
         log.warning("%s; nothing more is sent", error)
-        for told in self.watchers:
-            told(None, error)
+        for watcher in self.watchers:
+            watcher(None, error)
 
-    def lost(self, error: OffsetManagerError) -> None:
-        """The service cannot be spoken to; said once until it can again."""
+    def failed(self, error: OffsetManagerError) -> None:
+        """The service cannot be spoken to; logged once until it can again."""
         with self.lock:
             if self.ended.is_set():  # it was the close that broke it off
                 return
@@ -363,46 +327,34 @@ class Core:
         """The service did what the sender asked for: whatever kept it from that is over."""
         with self.lock:
             self.times.succeeded()
-            ends = self._regain()
-        if ends:
-            self._tell_end()
+            self._recovered()
 
-    def _heard(self, instance: str) -> None:
+    def _heard(self, instance: str, took: bool) -> None:  # noqa: FBT001
         with self.lock:
             now = time.monotonic()
-            if self.times.lapsed(now):
+            if took and self.times.lapsed(now):
                 self.partitions.renew()  # it has given our managers back meanwhile
                 self.met = False
-            self.times.heard(now)
-            self._met(instance)
-            # That it answers somebody does not say that it takes what the sender has.
-            ends = isinstance(self.link_error, ServiceUnavailableError) and self._regain()
-        if ends:
-            self._tell_end()
-
-    def _met(self, instance: str) -> None:
-        with self.lock:
+            if took:
+                self.times.heard(now)
             if self.partitions.meet(instance):
                 self.met = False
             if not self.met:
-                self.wake.notify()
-                self.changed.notify_all()
+                self.notify()
+            # That it answers somebody does not say that it takes what the sender has.
+            if took and isinstance(self.link_error, ServiceUnavailableError):
+                self._recovered()
 
-    def _regain(self) -> bool:
-        """True if the end of the trouble is to be told."""
-        if self.link_error is None:
-            return False
-        self.link_error = None
-        self.wake.notify()
-        self.changed.notify_all()
-        return self.failure_log.ends()
-
-    def _tell_end(self) -> None:
-        log.warning("the service at %s answers again", self.session.url)
+    def _recovered(self) -> None:
+        if self.link_error is not None:
+            self.link_error = None
+            self.notify()
+            if self.failure_log.ends():
+                log.warning("the service at %s answers again", self.session.url)
 
 
 def _start(run: Callable[[], None], name: str) -> threading.Thread | None:
-    """A daemon thread; None where the process can have no more: the next use tries again."""
+    """Start a daemon thread; None where the process can have no more: the next use tries again."""
     thread = threading.Thread(target=run, name=name, daemon=True)
     try:
         thread.start()

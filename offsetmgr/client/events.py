@@ -9,9 +9,8 @@ import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from offsetmgr.client import wire
-from offsetmgr.client.backoff import SendTimes
-from offsetmgr.client.deadline import Deadline
-from offsetmgr.client.transport import CONNECT_TIMEOUT_S
+from offsetmgr.client.sender import SendTimes
+from offsetmgr.client.transport import CONNECT_TIMEOUT_S, Deadline
 from offsetmgr.errors import ClientFencedError, OffsetManagerError, ServiceError
 
 if TYPE_CHECKING:
@@ -21,20 +20,20 @@ if TYPE_CHECKING:
     from offsetmgr.client.transport import Connection
 
 READ_TIMEOUT_S: Final = 30.0
-"""The service says something every 10 s: after three of them in silence it is gone."""
+"""The service sends something every 10 s: after three of them in silence it is gone."""
 
 MAX_EVENT_BYTES: Final = 1024 * 1024
 """An event longer than this is no event of ours."""
 
+log = logging.getLogger("offsetmgr.client")
+
 
 class ServerSentEvent(NamedTuple):
-    """One event."""
+    """One event of a stream; its id is "" where it has none."""
 
     event: str
-    """Its type, "message" where the stream names none."""
     data: str
-    last_id: str
-    """The newest id seen on the stream up to here, "" where there was none."""
+    id: str
 
 
 class EventTooLongError(ValueError):
@@ -42,56 +41,24 @@ class EventTooLongError(ValueError):
 
 
 class EventParser:
-    """Bytes in, events out, as the HTML standard tells; comments and `retry` are passed over."""
+    """Server-sent events as our service writes them: lines that end with LF."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
-        self._after_cr = False
-        self._event = ""
-        self._data: list[str] = []
-        self._data_bytes = 0
-        self._last_id = ""
 
     def feed(self, piece: bytes) -> Iterator[ServerSentEvent]:
-        """The events which `piece` completes."""
-        for line in self._lines(piece):
-            if line:
-                self._field(line)
-                continue
-            if self._data:
+        """Yield the events which `piece` completes."""
+        self._rest += piece
+        *texts, self._rest = self._rest.split(b"\n\n")
+        if len(self._rest) > MAX_EVENT_BYTES:
+            raise EventTooLongError(f"an event of more than {MAX_EVENT_BYTES} bytes")
+        for text in texts:
+            lines = text.decode("utf-8", "replace").split("\n")
+            fields = {name: value for name, _, value in (line.partition(": ") for line in lines)}
+            if "data" in fields:
                 yield ServerSentEvent(
-                    self._event or "message", "\n".join(self._data), self._last_id
+                    fields.get("event", "message"), fields["data"], fields.get("id", "")
                 )
-            self._event, self._data, self._data_bytes = "", [], 0
-
-    def _lines(self, piece: bytes) -> Iterator[str]:
-        """Whole lines; they end with CR, LF or both."""
-        for line in piece.splitlines(keepends=True):
-            if self._after_cr and line == b"\n":  # a CR LF that was cut in two
-                self._after_cr = False
-                continue
-            self._after_cr = line.endswith(b"\r")
-            self._rest += line
-            if len(self._rest) + self._data_bytes > MAX_EVENT_BYTES:
-                raise EventTooLongError(f"an event of more than {MAX_EVENT_BYTES} bytes")
-            if line.endswith((b"\n", b"\r")):
-                text = self._rest.rstrip(b"\r\n").decode("utf-8", "replace")
-                self._rest.clear()
-                yield text
-
-    def _field(self, line: str) -> None:
-        name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if name == "data":
-            self._data.append(value)
-            self._data_bytes += len(value)
-        elif name == "event":
-            self._event = value
-        elif name == "id" and "\0" not in value:
-            self._last_id = value
-
-
-log = logging.getLogger("offsetmgr.client")
 
 
 class EventReader:
@@ -105,31 +72,25 @@ class EventReader:
         """Rises over restarts of the service too, so that it can be named to any of them."""
 
     def run(self) -> None:
-        """Read until the client ends."""
-        ended = self._core.ended
-        self._await_first_event()
-        while not ended.is_set() and self._core.fenced is None:
+        core = self._core
+        with core.lock:
+            # A stream from nowhere misses what fails before it opens.  The sender meets the service
+            # before it hands anything over that could fail.
+            core.changed.wait_for(
+                lambda: core.first_event_id or core.ended.is_set() or core.fenced is not None
+            )
+            self._last_id = core.first_event_id
+        while not core.ended.is_set() and core.fenced is None:
             try:
                 self._read()
             except ClientFencedError as error:
-                self._core.fence(error)
+                core.fence(error)
                 return
             except (OffsetManagerError, EventTooLongError) as error:
                 log.debug("event stream: %s", error)
             now = time.monotonic()
             self._times.failed(now)
-            ended.wait(self._times.resume_at - now)
-
-    def _await_first_event(self) -> None:
-        """Wait until the service was met: a stream from nowhere misses what fails before it opens.
-
-        The sender meets the service before it hands anything over that could fail.
-        """
-        core = self._core
-        with core.lock:
-            core.changed.wait_for(
-                lambda: core.first_event_id or core.ended.is_set() or core.fenced is not None
-            )
+            core.ended.wait(self._times.resume_at - now)
 
     def abort(self) -> None:
         """End a read that another thread is in."""
@@ -144,17 +105,19 @@ class EventReader:
             connection.close()
 
     def _read(self) -> None:
-        connection = self._core.session.connect(Deadline(CONNECT_TIMEOUT_S))
-        self._connection = connection
+        session = self._core.session
+        connection = self._connection = session.connect(Deadline(CONNECT_TIMEOUT_S))
+        parser = EventParser()
         try:
             if self._core.ended.is_set():
                 return
-            last_id = self._last_id or self._core.first_event_id
-            pieces = self._core.session.stream(connection, wire.EVENTS, last_id, READ_TIMEOUT_S)
-            parser = EventParser()
-            for piece in pieces:
+            for piece in session.stream(connection, wire.EVENTS, self._last_id, READ_TIMEOUT_S):
                 for event in parser.feed(piece):
-                    self._apply(event)
+                    self._last_id = event.id or self._last_id
+                    try:
+                        self._apply(event)
+                    except ServiceError as error:  # a newer service may send more than we know
+                        log.debug("event ignored: %s", error)
                     self._times.succeeded()
                 if self._core.ended.is_set():
                     return
@@ -163,14 +126,6 @@ class EventReader:
             connection.close()
 
     def _apply(self, event: ServerSentEvent) -> None:
-        if event.last_id:
-            self._last_id = event.last_id
-        try:
-            self._tell(event)
-        except ServiceError as error:  # a newer service may tell more than we know
-            log.debug("event ignored: %s", error)
-
-    def _tell(self, event: ServerSentEvent) -> None:
         with wire.reading(f"the event {event.event!r}"):
             data = json.loads(event.data)
             if event.event == "committed":
@@ -184,11 +139,9 @@ class EventReader:
                 self._lose(data)
 
     def _lose(self, data: dict[str, Any]) -> None:
-        count = int(data["count"])
-        if "group" not in data:
-            log.warning("%d errors were dropped: more came at once than the service keeps", count)
-            return
-        key = wire.key_of(data)
-        text = "%d errors of %s were dropped: more came at once than the service keeps"
-        log.warning(text, count, key)
-        self._core.lose(key, count)
+        count, key = int(data["count"]), wire.key_of(data) if "group" in data else None
+        whose = "" if key is None else f" of {key}"
+        text = "%d errors%s were dropped: more came at once than the service keeps"
+        log.warning(text, count, whose)
+        if key is not None:
+            self._core.lose(key, count)

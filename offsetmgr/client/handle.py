@@ -1,17 +1,18 @@
-"""One offset manager as its user sees it, through the service."""
+"""One offset manager as its user sees it, through the service, and its mailboxes."""
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from offsetmgr.client import blocking, flush
-from offsetmgr.client.deadline import Deadline
-from offsetmgr.client.flush import Scope
-from offsetmgr.errors import ManagerStoppedError, OffsetTimeoutError
+from offsetmgr.client import waits
+from offsetmgr.client.transport import Deadline
+from offsetmgr.errors import ManagerStoppedError, OffsetManagerError, OffsetTimeoutError
 from offsetmgr.types import (
     ManagerKey,
     OffsetAndMetadata,
+    OffsetManagerHandle,
     StopResult,
     check_leader_epoch,
     check_metadata,
@@ -19,12 +20,115 @@ from offsetmgr.types import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from offsetmgr.client.core import Core
-    from offsetmgr.client.streams import CommittedOffsets, Mailboxes, ManagerErrors
+
+T = TypeVar("T")
+
+ERROR_LIMIT: Final = 64
+"""Unread errors a manager keeps; older ones are dropped and counted."""
 
 
-class ManagerHandle:
-    """A manager of the service for one partition of a group; an `OffsetManagerHandle`.
+class Stream(Generic[T]):
+    """The newest `limit` unread values; closed after the manager's stop. No put ever blocks."""
+
+    def __init__(self, name: str, limit: int) -> None:
+        self._name = name
+        self._values: deque[T] = deque(maxlen=limit)
+        self._ready = threading.Condition()
+        self._closed = False
+        self._dropped = 0
+
+    def put(self, value: T) -> None:
+        """Hand a value over; the oldest unread one makes room. Ignored after `close`."""
+        with self._ready:
+            if self._closed:
+                return
+            self._dropped += len(self._values) == self._values.maxlen
+            self._values.append(value)
+            self._ready.notify_all()
+
+    def get(self, timeout: float | None = None) -> T:
+        """Return the oldest unread value, within `timeout` seconds.
+
+        Raises OffsetTimeoutError where none came; ManagerStoppedError once the manager is stopped,
+        and all was read.
+        """
+        deadline = Deadline(timeout, forever=True)
+        with self._ready:
+            while not self._values:
+                if self._closed:
+                    raise ManagerStoppedError(f"{self._name} is stopped; nothing more will come")
+                if deadline.over:
+                    raise OffsetTimeoutError(f"{self._name}: nothing came within {timeout} s")
+                self._ready.wait(deadline.within_s())
+            return self._values.popleft()
+
+    def close(self) -> None:
+        """Take nothing more; what is unread can still be read. Twice is harmless."""
+        with self._ready:
+            self._closed = True
+            self._ready.notify_all()
+
+    def __iter__(self) -> Iterator[T]:
+        """Yield values, waiting for each, until the manager is stopped."""
+        while True:
+            try:
+                value = self.get()
+            except ManagerStoppedError:
+                return
+            yield value
+
+
+class CommittedOffsets(Stream[OffsetAndMetadata]):
+    """The newest committed offset that was not read yet."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, limit=1)
+        self._newest: OffsetAndMetadata | None = None
+
+    def put(self, value: OffsetAndMetadata) -> None:
+        with self._ready:
+            if value != self._newest:  # else the stream of events has reconnected
+                self._newest = value
+                super().put(value)
+
+
+class ManagerErrors(Stream[OffsetManagerError]):
+    """The newest errors that were not read yet, with a count of what was dropped."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, limit=ERROR_LIMIT)
+
+    def lose(self, count: int) -> None:
+        """Count errors that the service has dropped."""
+        with self._ready:
+            self._dropped += count
+
+    @property
+    def dropped(self) -> int:
+        """How many errors were dropped because they were not read, or sent, in time."""
+        return self._dropped
+
+
+class Mailboxes:
+    """What one manager's handle hands out."""
+
+    def __init__(self, key: ManagerKey) -> None:
+        self.committed = CommittedOffsets(str(key))
+        self.errors = ManagerErrors(str(key))
+        self.result: StopResult | None = None
+        """What the stop ended with; None while the manager lives."""
+
+    def stop(self, result: StopResult) -> None:
+        self.result = result
+        self.committed.close()
+        self.errors.close()
+
+
+class ManagerHandle(OffsetManagerHandle):
+    """A manager of the service for one partition of a group.
 
     Nothing but `initial_offset` and `stop` waits for the service.  Safe between threads.
     """
@@ -42,43 +146,20 @@ class ManagerHandle:
 
     @property
     def key(self) -> ManagerKey:
-        """Group, topic and partition."""
         return self._key
 
     def initial_offset(self, *, timeout: float | None = None) -> OffsetAndMetadata | None:
-        """What was committed when the manager started; None where nothing was.
-
-        Waits up to `timeout` seconds, with None for as long as it takes.  The answer never changes;
-        what was answered once is answered after a stop too.
-
-        Raises:
-            OffsetTimeoutError: it was not known in time; with Kafka's last error as its cause.
-            ManagerStoppedError: the manager is stopped.
-            ClientFencedError: a newer incarnation of the client has taken over.
-
-        """
         deadline = Deadline(timeout, forever=True)
         core = self._core
         if self._initial is None:
             self._live()
-            found = blocking.initial_offset(core, self._key, self._mail, deadline)
-            self._initial = (found,)
+            self._initial = (waits.initial_offset(core, self._key, self._mail, deadline),)
         return self._initial[0]
 
     def submit(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
-        """Make `offset` (the next one to read) the newest to commit; never blocks.
-
-        Raises:
-            InvalidValueError: bad input; nothing was done with it.
-            OffsetRegressionError: lower than what this client has submitted before.
-            ManagerStoppedError: the manager is stopped.
-            ClientFencedError: a newer incarnation of the client has taken over.
-
-        """
         self._submit(offset, metadata, leader_epoch, rewind=False)
 
     def rewind(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
-        """As submit, but a lower offset is what the caller wants."""
         self._submit(offset, metadata, leader_epoch, rewind=True)
 
     def _submit(
@@ -91,27 +172,19 @@ class ManagerHandle:
             raise error
 
     def committed_offsets(self) -> CommittedOffsets:
-        """What the coordinator has acknowledged: the newest that was not read yet."""
-        core = self._core
-        core.listen()
+        self._core.listen()
         return self._mail.committed
 
     def errors(self) -> ManagerErrors:
-        """What went wrong while committing or fetching."""
-        core = self._core
-        core.listen()
+        self._core.listen()
         return self._mail.errors
 
     def stop(self, *, timeout: float = 10.0) -> StopResult:
-        """Commit the newest offset, stop, and say what was committed; within `timeout` s.
-
-        Twice is harmless: the answer is the same.
-        """
         deadline = Deadline(timeout)
         core, mail = self._core, self._mail
         core.check_process()
         if mail.result is None:
-            flush.stop(core, Scope(self._key.group, [self._key.topic_partition]), deadline)
+            waits.stop(core, self._key.group, [self._key.topic_partition], deadline)
         with core.lock:  # another thread may be at it
             wait_s = deadline.within_s(threading.TIMEOUT_MAX)
             core.changed.wait_for(lambda: mail.result is not None, wait_s)
@@ -121,8 +194,7 @@ class ManagerHandle:
         return StopResult(None, None, error)
 
     def _live(self) -> Core:
-        core = self._core
-        core.check_process()
+        self._core.check_process()
         if self._mail.result is not None:
             raise ManagerStoppedError(f"{self._key} is stopped; spawn a new manager")
-        return core
+        return self._core

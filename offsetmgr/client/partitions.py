@@ -1,4 +1,4 @@
-"""What a client holds for the service, and what of it has to be sent; pure, no clock, no I/O.
+"""The partitions of a client, and what of them has to be sent; pure, no clock, no I/O.
 
 Only the newest offset of a partition is held, until a newer one replaces it or its manager is
 stopped: a service that was killed between taking an offset and committing it is given it again.
@@ -8,11 +8,12 @@ committed is a version too, so nothing is compared by value.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.errors import ManagerStoppedError, OffsetManagerError, OffsetRegressionError
-from offsetmgr.types import MAX_OFFSET, ManagerKey, OffsetAndMetadata, TopicPartition
+from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -24,10 +25,7 @@ PENDING_STOPS_LIMIT: Final = 10_000
 """Those beyond stay the client's until its lease lapses."""
 
 OWNED_ELSEWHERE_S: Final = 5.0
-"""Pause before a partition is tried again that somebody else holds: their lease may lapse."""
-
-
-_ABOVE_ALL: Final = MAX_OFFSET + 1
+"""Pause before a partition is tried again that another client holds: its lease may lapse."""
 
 
 class Item(NamedTuple):
@@ -44,7 +42,7 @@ class Item(NamedTuple):
 
 
 class Registration:
-    """What one process of the service remembers of this client.
+    """The managers that one process of the service has of this client.
 
     It ends with that process, or when the lease has lapsed: then all is sent again.
     """
@@ -65,58 +63,33 @@ class Batch(NamedTuple):
     """What it was made for; the answer counts for no other."""
 
 
+@dataclass(slots=True, eq=False)
 class ClientPartition:
-    """What is known of one partition."""
+    """What is known of one partition; version 0 stands for none."""
 
-    __slots__ = (
-        "asked",
-        "committed",
-        "committed_version",
-        "error",
-        "must_resend",
-        "newest",
-        "owned_elsewhere",
-        "peak",
-        "refused",
-        "registered",
-        "rewind",
-        "rewind_version",
-        "rewound_from",
-        "sent",
-        "since",
-        "stopping",
-        "version",
-    )  # fmt: skip
-
-    def __init__(self, since: int) -> None:
-        self.since = since
-        """Version of the manager: what has a lower one speaks of an earlier manager."""
-        self.newest: OffsetAndMetadata | None = None
-        self.version = 0
-        self.sent = 0
-        """Newest version that the service, as it lives now, has taken."""
-        self.refused = 0
-        """Newest version that it refused for good."""
-        self.registered = False
-        self.asked = False
-        """A request for it is under way: the service may have the manager."""
-        self.owned_elsewhere = False
-        """ClientPartition by another client: tried again at a slow times, and told once."""
-        self.stopping = False
-        self.error: OffsetManagerError | None = None
-        """Why the newest was refused; None where it was not."""
-        self.committed: OffsetAndMetadata | None = None
-        self.committed_version = 0
-        self.must_resend = False
-        """Kafka may not have the newest, though the service took it: the same is no repetition."""
-        self.rewind = False
-        """The next request has to say that it may go back."""
-        self.rewind_version = 0
-        self.rewound_from = -1
-        """The highest offset that may be committed while the newest lies below it on purpose:
-        a service that forgot the rewind has to be told again.  -1: there is none."""
-        self.peak = -1
-        """The highest offset seen for this partition; -1: none yet."""
+    since: int
+    """Version of the manager: what has a lower one is about an earlier manager."""
+    newest: OffsetAndMetadata | None = None
+    version: int = 0
+    sent: int = 0
+    """Newest version that the service, as it lives now, has taken."""
+    refused: int = 0
+    """Newest version that it refused for good."""
+    rewind_version: int = 0
+    """Of the last rewind, which the service is told of until that is taken, and again after a
+    restart until it is known to be committed."""
+    committed: OffsetAndMetadata | None = None
+    committed_version: int = 0
+    error: OffsetManagerError | None = None
+    """Why the newest was refused; None where it was not."""
+    registered: bool = False
+    asked: bool = False
+    """A request for it is under way: the service may have the manager."""
+    owned_elsewhere: bool = False
+    """Another client has the manager."""
+    stopping: bool = False
+    must_resend: bool = False
+    """Kafka may not have the newest, though the service took it: the same is no repetition."""
 
     @property
     def settled_version(self) -> int:
@@ -128,52 +101,43 @@ class ClientPartition:
         self.since = since
         if self.version == 0:
             return
-        if self.rewound_from >= 0 and self.rewind_version == self.version:
+        if self.committed_version < self.rewind_version == self.version:
             self.rewind_version = version
         if self.refused == self.version:
             self.refused = version
         self.version = version
 
-    def renew(self, value: OffsetAndMetadata, version: int, *, rewind: bool) -> None:
-        """`value` is the newest from now on, as `version`."""
+    def submit(self, value: OffsetAndMetadata, version: int, *, rewind: bool) -> None:
         self.version = version
         self.newest = value
         self.must_resend = False
         if rewind:
-            self.rewind = True
             self.rewind_version = version
-            below = self.peak if self.peak >= 0 else _ABOVE_ALL
-            self.rewound_from = max(self.rewound_from, below)
-        elif value.offset >= self.rewound_from:
-            self.rewound_from = -1
-        self.peak = max(self.peak, value.offset)
 
     def commit(self, value: OffsetAndMetadata, version: int) -> bool:
-        """The coordinator has `value`, and with it all versions up to `version`.
+        """Note that Kafka has `value`, and with it all versions up to `version`.
 
         Without a version (an event), the newest is meant if it looks the same; not after a
-        rewind, when an event may still tell of the time before.  False where it is no news: the
+        rewind, when an event may still be of the time before.  False where it is no news: the
         answer to a newer request, or a newer event, has overtaken it.
         """
         if 0 < version < self.committed_version:
             return False
-        if not version and value == self.newest and self.rewound_from < 0:
+        rewound = self.rewind_version > self.committed_version
+        if not version and value == self.newest and not rewound:
             version = self.version
         is_news = not self._is_late(value, version)
         if is_news:
             self.committed = value
         self.committed_version = max(self.committed_version, version)
-        self.peak = max(self.peak, value.offset)
-        if version and version >= self.rewind_version:
-            self.rewound_from = -1
         return is_news
 
     def _is_late(self, value: OffsetAndMetadata, version: int) -> bool:
-        """True if `value` tells of a time before what is known to be committed.
+        """True if `value` was committed before what is known to be.
 
         `version` is 0 for an event that is not about the newest.  A lower offset is one of before,
         unless it is the newest, or may have come with a rewind that is not acknowledged yet, or
-        with what a notice has told (the log was made anew, and the offset moved to its end).
+        with a notice (the log was made anew, and the offset moved to its end).
         """
         if version == self.version:
             return False  # the newest, or nothing was submitted here
@@ -183,9 +147,19 @@ class ClientPartition:
             return False
         return self.rewind_version <= self.committed_version and not self.must_resend
 
+    def superseded_by(
+        self, key: ManagerKey, value: OffsetAndMetadata, version: int
+    ) -> OffsetRegressionError | None:
+        """Return an error where Kafka has `value`, a higher one than ours of up to `version`."""
+        if not version or self.newest is None or self.rewind_version > version:
+            return None
+        if value.offset <= self.newest.offset:
+            return None
+        return OffsetRegressionError(str(key), self.newest.offset, value.offset)
+
 
 class PendingQueue:
-    """A queue of partitions without duplicates."""
+    """A queue of partitions without duplicates, taken group by group."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[ManagerKey, None]] = {}
@@ -195,30 +169,26 @@ class PendingQueue:
         return self._count
 
     def __iter__(self) -> Iterator[ManagerKey]:
-        """All of them, group by group."""
         return chain.from_iterable(self._groups.values())
 
     def add(self, key: ManagerKey) -> None:
-        """Queue `key`, if it is not queued."""
         keys = self._groups.setdefault(key.group, {})
         self._count += key not in keys
         keys[key] = None
 
     def discard(self, key: ManagerKey) -> None:
-        """Take `key` out, if it is queued."""
-        keys = self._groups.get(key.group)
-        if keys is None or key not in keys:
-            return
-        del keys[key]
-        self._count -= 1
-        if not keys:
-            del self._groups[key.group]
+        keys = self._groups.get(key.group, {})
+        if key in keys:
+            del keys[key]
+            self._count -= 1
+            if not keys:
+                del self._groups[key.group]
 
     def take(self, limit: int) -> tuple[str, list[ManagerKey]]:
-        """Up to `limit` partitions of the group in front, which then goes to the end."""
+        """Remove up to `limit` partitions of the group in front, which then goes to the end."""
         group, keys = next(iter(self._groups.items()))
-        del self._groups[group]
         taken = list(islice(keys, limit))
+        del self._groups[group]
         for key in taken:
             del keys[key]
         if keys:
@@ -234,10 +204,10 @@ class Partitions:
         self._held: dict[ManagerKey, ClientPartition] = {}
         self._to_submit = PendingQueue()
         self._to_register = PendingQueue()
-        self._over_quota = PendingQueue()
-        """Their managers are new, and the service had no room for one when it was asked last."""
-        self._quota_error: OffsetManagerError | None = None
-        """What it said then; None where it has made one since."""
+        self.over_quota = PendingQueue()
+        """New ones, for whose managers the service had no quota when it was asked last."""
+        self.quota_error: OffsetManagerError | None = None
+        """What it said then; None where it has made a manager since."""
         self._quota = BATCH_LIMIT
         """So many of them are asked for at once: the service makes all of a request or none."""
         self._owned_elsewhere: dict[ManagerKey, float] = {}
@@ -253,63 +223,44 @@ class Partitions:
         return key in self._held
 
     def get(self, key: ManagerKey) -> ClientPartition | None:
-        """What is known of `key`; to be read only."""
+        """Return what is known of `key`; to be read only."""
         return self._held.get(key)
 
     @property
     def unsent(self) -> int:
-        """How many partitions wait for a request, besides those that there is no room for."""
+        """How many partitions wait for a request, besides those over quota."""
         return len(self._to_submit) + len(self._to_register)
 
-    @property
-    def is_full(self) -> bool:
-        """True if the service had no room for a new manager when it was asked last."""
-        return self._quota_error is not None
-
-    @property
-    def over_quota(self) -> int:
-        """How many partitions wait until the service has room for their managers."""
-        return len(self._over_quota)
-
-    def quota_error_for(self, held: ClientPartition) -> OffsetManagerError | None:
-        """Why there is no manager for what is `held`; None where there is, or it may come."""
-        return None if held.registered else self._quota_error
+    def quota_error_of(self, held: ClientPartition) -> OffsetManagerError | None:
+        return None if held.registered else self.quota_error
 
     def keys(
         self, group: str | None = None, partitions: Collection[TopicPartition] | None = None
     ) -> list[ManagerKey]:
-        """What is held of `group` and `partitions`; None stands for all."""
+        """Return what is held of `group` and `partitions`; None stands for all."""
         if group is not None and partitions is not None:
             keys = [ManagerKey(group, *each) for each in partitions]
             return [key for key in keys if key in self._held]
         return [key for key in self._held if group is None or key.group == group]
 
-    def add(self, key: ManagerKey) -> ClientPartition:
-        """Hold `key` from now on; its manager will be asked for."""
-        held = self._held.get(key)
-        if held is None:
-            held = self._begin(key)
-            self._queue(key, held)
-        return held
+    def add(self, key: ManagerKey) -> None:
+        """Hold `key`; its manager will be asked for."""
+        if key not in self._held:
+            self._queue(key, self._begin(key))
 
     def _begin(self, key: ManagerKey) -> ClientPartition:
         self.pending_stops.discard(key)
         held = self._held[key] = ClientPartition(self.next_version())
         return held
 
-    def remove(self, keys: Iterable[ManagerKey]) -> None:
-        """Forget `keys`."""
+    def remove(self, keys: Iterable[ManagerKey], *, answered: bool = True) -> None:
+        """Forget `keys`; unless the service has `answered` their stop, it is asked to stop them."""
         for key in keys:
-            self._held.pop(key, None)
+            held = self._held.pop(key, None)
             self._owned_elsewhere.pop(key, None)
             self._unqueue(key)
-
-    def leave(self, keys: Collection[ManagerKey]) -> None:
-        """Forget `keys`, though the service was not heard to have stopped them: it is asked to."""
-        found = ((key, self._held.get(key)) for key in keys)
-        asked = [key for key, held in found if held is not None and (held.registered or held.asked)]
-        self.remove(keys)
-        self.add_pending_stops(asked)
+            if held is not None and not answered and (held.registered or held.asked):
+                self.add_pending_stops([key])
 
     def add_pending_stops(self, keys: Iterable[ManagerKey]) -> None:
         """Have the service stop the managers of `keys`, but for those that are wanted again."""
@@ -322,7 +273,7 @@ class Partitions:
     def submit(
         self, key: ManagerKey, value: OffsetAndMetadata, *, rewind: bool = False
     ) -> OffsetManagerError | None:
-        """Make `value` the newest of `key`; or why not.
+        """Make `value` the newest of `key`; or return why not.
 
         OffsetRegressionError: it is lower than the newest, and no rewind.  ManagerStoppedError:
         the manager is being stopped.
@@ -338,42 +289,26 @@ class Partitions:
                 return OffsetRegressionError(str(key), value.offset, newest.offset)
             if value == newest and held.refused < held.version and not held.must_resend:
                 return None
-        held.renew(value, self.next_version(), rewind=rewind)
+        held.submit(value, self.next_version(), rewind=rewind)
         if not held.owned_elsewhere:
             self._queue(key, held)
         return None
 
     def take(self, now: float, *, over_quota: bool = True) -> Batch | None:
-        """The next request, if there is one; its partitions are under way from now on.
+        """Return the next request, if there is one; its partitions are under way from now on.
 
-        With `over_quota`, the service is asked once more whether it has room for new managers: for
-        these alone, whatever offsets wait for them, so that a refusal is about nothing else, and
-        for half as many after each refusal, so that what room there is gets used.
+        With `over_quota`, the service is asked once more to make new managers: for these alone,
+        whatever offsets wait for them, so that a refusal is about nothing else, and for half as
+        many after each refusal, so that the whole quota gets used.
         """
-        self._retry_owned_elsewhere(now)
-        if over_quota and self._over_quota:
-            return self._batch(*self._over_quota.take(min(self.limit, self._quota)), submits=False)
+        self.retry_owned_elsewhere(now)
+        if over_quota and self.over_quota:
+            return self._batch(*self.over_quota.take(min(self.limit, self._quota)), submits=False)
         if self._to_register:
             return self._batch(*self._to_register.take(self.limit), submits=False)
         if self._to_submit:
             return self._batch(*self._to_submit.take(self.limit), submits=True)
         return None
-
-    def take_these(self, keys: Collection[ManagerKey]) -> Batch:
-        """A request for the first of `keys`, all submitted and of one group, before all else."""
-        taken = list(islice(keys, self.limit))
-        for key in taken:
-            self._unqueue(key)
-        return self._batch(taken[0].group, taken, submits=True)
-
-    def shrink(self, batch: Batch) -> None:
-        """`batch` was too large for the service: those to come are smaller."""
-        self.limit = min(self.limit, max(1, len(batch.items) // 2))
-
-    def next_version(self) -> int:
-        """Return a version that is higher than all before."""
-        self._version += 1
-        return self._version
 
     def _batch(self, group: str, keys: Iterable[ManagerKey], *, submits: bool) -> Batch:
         items = []
@@ -381,19 +316,28 @@ class Partitions:
             held = self._held[key]
             asked, held.asked = held.asked, True
             if submits:
-                items.append(Item(key, held.version, held.newest, held.rewind, asked))
+                rewind = held.rewind_version > max(held.sent, held.committed_version)
+                items.append(Item(key, held.version, held.newest, rewind, asked))
             else:
                 items.append(Item(key, held.since, None, asked_before=asked))
         return Batch(group, tuple(items), submits, self.registration)
+
+    def shrink(self, batch: Batch) -> None:
+        """`batch` was too large for the service: those to come are smaller."""
+        self.limit = min(self.limit, max(1, len(batch.items) // 2))
+
+    def next_version(self) -> int:
+        self._version += 1
+        return self._version
 
     def _queue(self, key: ManagerKey, held: ClientPartition) -> None:
         """Have `key` sent, where there is anything to send."""
         submits = held.version > held.settled_version
         if not submits and (held.registered or held.owned_elsewhere or held.stopping):
             return
-        if self._quota_error is not None and not held.registered:
+        if self.quota_error is not None and not held.registered:
             self._unqueue(key)
-            self._over_quota.add(key)
+            self.over_quota.add(key)
         elif submits:
             self._to_register.discard(key)
             self._to_submit.add(key)
@@ -401,16 +345,16 @@ class Partitions:
             self._to_register.add(key)
 
     def _unqueue(self, key: ManagerKey) -> None:
-        self._to_submit.discard(key)
-        self._to_register.discard(key)
-        self._over_quota.discard(key)
+        for queue in (self._to_submit, self._to_register, self.over_quota):
+            queue.discard(key)
 
     def retry_at(self) -> float | None:
-        """When the next owned_elsewhere partition is to be tried again."""
+        """When the next partition is to be tried again that another client had."""
         return next(iter(self._owned_elsewhere.values()), None)
 
-    def _retry_owned_elsewhere(self, now: float) -> None:
-        # All were owned_elsewhere for equally long, so the first in is the first out.
+    def retry_owned_elsewhere(self, now: float) -> None:
+        """Queue what another client had when it was asked for, and has waited until `now`."""
+        # All wait equally long, so the first in is the first out.
         while self._owned_elsewhere:
             key, until = next(iter(self._owned_elsewhere.items()))
             if until > now:
@@ -425,11 +369,11 @@ class Partitions:
     def accept(
         self, batch: Batch, refused: Mapping[TopicPartition, OffsetManagerError], now: float
     ) -> list[tuple[ManagerKey, OffsetManagerError]]:
-        """The service answered `batch`; refusals that its user was not told yet."""
+        """Note the answer to `batch`; return the refusals that were not reported yet."""
         if batch.registration is not self.registration:
             return []  # all of it waits already, for the service as it lives now
         news = []
-        has_room = False
+        made_a_manager = False
         for item in batch.items:
             held = self._of(item)
             error = refused.get(item.key.topic_partition)
@@ -440,16 +384,20 @@ class Partitions:
                 self._accepted(item, held)
             elif self._refused(item, held, error, now):
                 news.append((item.key, error))
-            has_room = has_room or (held.registered and not was_registered)
-        if has_room and self._quota_error is not None:
-            self._end_quota_error()
+            made_a_manager = made_a_manager or (held.registered and not was_registered)
+        if made_a_manager and self.quota_error is not None:
+            self.quota_error = None
+            self._quota = min(BATCH_LIMIT, 2 * self._quota)
+            waiting, self.over_quota = self.over_quota, PendingQueue()
+            for key in waiting:
+                self._queue(key, self._held[key])
         return news
 
     def exceed(self, batch: Batch, error: OffsetManagerError) -> bool:
-        """The service is at a limit, says `error`, and has done nothing of `batch`.
+        """Note that the service is at a limit, says `error`, and has done nothing of `batch`.
 
-        Whether that may be for the new managers in it.  These, and all others that it does not
-        have, then wait aside: what it has goes on as if there were none.
+        True if that may be for the new managers in it.  These, and all others that it does not
+        have, then wait apart: what it has goes on as if there were none.
         """
         found = (self._of(item) for item in batch.items)
         if batch.registration is not self.registration or all(
@@ -458,40 +406,24 @@ class Partitions:
             return False
         if not batch.submits:
             self._quota = max(1, len(batch.items) // 2)
-        if self._quota_error is None:
-            self._quota_error = error
-            for key, held in self._held.items():
-                if not held.registered:
-                    self._queue(key, held)
-        self._quota_error = error
+        is_new, self.quota_error = self.quota_error is None, error
+        for key, held in self._held.items() if is_new else ():
+            if not held.registered:
+                self._queue(key, held)
         return True
-
-    def _end_quota_error(self) -> None:
-        """The service has made a manager: all that wait for one may be asked for as usual."""
-        self._quota_error = None
-        self._quota = min(BATCH_LIMIT, 2 * self._quota)
-        waiting, self._over_quota = self._over_quota, PendingQueue()
-        for key in waiting:
-            self._queue(key, self._held[key])
 
     def _of(self, item: Item) -> ClientPartition | None:
         """Return the partition of `item`; None where it was stopped, and maybe spawned, since."""
         held = self._held.get(item.key)
         return held if held is not None and item.version >= held.since else None
 
-    def withdraw(self, batch: Batch) -> None:
-        """`batch` did not reach the service."""
-        for item in batch.items:
-            held = self._of(item)
-            if held is not None:
-                held.asked = item.asked_before
-        self.give_back(batch)
-
-    def give_back(self, batch: Batch) -> None:
-        """`batch` is not repeated: what of it is still wanted waits again."""
+    def give_back(self, batch: Batch, *, sent: bool = True) -> None:
+        """`batch` is not repeated, and may not even have been `sent`: it waits again."""
         for item in batch.items:
             held = self._held.get(item.key)
             if held is not None:
+                if not sent and item.version >= held.since:
+                    held.asked = item.asked_before
                 self._queue(item.key, held)
 
     def _accepted(self, item: Item, held: ClientPartition) -> None:
@@ -503,9 +435,7 @@ class Partitions:
         if item.value is not None:
             held.error = None
             held.sent = max(held.sent, item.version)
-            if item.version >= held.rewind_version:
-                held.rewind = False
-        if is_owed or was_elsewhere:  # nor is what was submitted while it was owned_elsewhere
+        if is_owed or was_elsewhere:  # nor is what was submitted while it was owned elsewhere
             self._queue(item.key, held)
 
     def _refused(
@@ -513,19 +443,18 @@ class Partitions:
     ) -> bool:
         if item.version < held.sent:
             return False  # a newer one was taken before
-        told = held.error is not None and held.error.code == error.code
+        is_known = held.error is not None and held.error.code == error.code
         held.error = error
         if isinstance(error, OffsetRegressionError):
             held.registered = True
             held.refused = max(held.refused, item.version)
-            held.peak = max(held.peak, error.floor)
         else:
             held.registered = held.asked = False
             self._unqueue(item.key)
             if not held.owned_elsewhere:
                 held.owned_elsewhere = True
                 self._owned_elsewhere[item.key] = now + OWNED_ELSEWHERE_S
-        return not told
+        return not is_known
 
     def reject(
         self, batch: Batch, error: OffsetManagerError, index: int | None
@@ -533,6 +462,7 @@ class Partitions:
         """The service calls the request bad, by its entry `index` or (None) as a whole.
 
         Sending the same again is pointless; the entries beside the bad one are sent without it.
+        Return the refusals that were not reported yet.
         """
         bad = batch.items if index is None else batch.items[index : index + 1] or batch.items
         news = []
@@ -562,7 +492,7 @@ class Partitions:
         """The service no longer knows this client: everything is sent again."""
         self.registration = Registration(self.registration.instance)
         self._owned_elsewhere.clear()
-        self._quota_error, self._quota, self._over_quota = None, BATCH_LIMIT, PendingQueue()
+        self.quota_error, self._quota, self.over_quota = None, BATCH_LIMIT, PendingQueue()
         for key, held in self._held.items():
             held.asked = False
             self._forgotten(key, held)
@@ -584,11 +514,8 @@ class Partitions:
         for key in keys:
             held = self._held.get(key)
             if held is not None:
-                self._renumber(key, held)
-
-    def _renumber(self, key: ManagerKey, held: ClientPartition) -> None:
-        held.renumber(self.next_version(), self.next_version())
-        self._forgotten(key, held)
+                held.renumber(self.next_version(), self.next_version())
+                self._forgotten(key, held)
 
     def _forgotten(self, key: ManagerKey, held: ClientPartition) -> None:
         held.sent = 0
@@ -596,27 +523,10 @@ class Partitions:
             # The higher offset that stood against it may have been lost with the service.
             held.refused = 0
         held.registered = held.owned_elsewhere = False
-        held.rewind = held.rewind or held.rewound_from >= 0
         self._queue(key, held)
 
-    def committed(self, key: ManagerKey, value: OffsetAndMetadata, version: int = 0) -> bool:
-        """As `ClientPartition.commit`; True for what is not held: nothing newer is known of it."""
-        held = self._held.get(key)
-        return held is None or held.commit(value, version)
-
-    def passed_over(
-        self, key: ManagerKey, value: OffsetAndMetadata, version: int
-    ) -> OffsetRegressionError | None:
-        """Set where Kafka has `value`, for which the service has dropped ours up to `version`."""
-        held = self._held.get(key)
-        if held is None or held.newest is None or held.rewind_version > version:
-            return None
-        if value.offset <= held.newest.offset:
-            return None
-        return OffsetRegressionError(str(key), held.newest.offset, value.offset)
-
     def stop(self, keys: Iterable[ManagerKey]) -> list[ManagerKey]:
-        """Take no more offsets for `keys`; those of them that were not being stopped before."""
+        """Take no more offsets for `keys`; return those that were not being stopped before."""
         stopped = []
         for key in keys:
             held = self._held.get(key)
@@ -624,7 +534,7 @@ class Partitions:
                 held.stopping = True
                 self._to_register.discard(key)
                 if held.version <= held.settled_version:
-                    self._over_quota.discard(key)
+                    self.over_quota.discard(key)
                 stopped.append(key)
         return stopped
 
@@ -635,4 +545,4 @@ class Partitions:
             if held is not None:
                 held.stopping = False
                 if not held.owned_elsewhere:
-                    self._renumber(key, held)
+                    self.lost([key])

@@ -8,45 +8,110 @@ import time
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from offsetmgr.client import wire
-from offsetmgr.client.deadline import LONGEST_WAIT_S, Deadline
 from offsetmgr.client.partitions import Batch
-from offsetmgr.client.session import BusyError, FullError
-from offsetmgr.client.transport import Unreachable
+from offsetmgr.client.transport import (
+    LONGEST_WAIT_S,
+    BusyError,
+    Deadline,
+    OverQuotaError,
+    Unreachable,
+)
 from offsetmgr.errors import ClientFencedError, OffsetManagerError, ServiceError
 
 if TYPE_CHECKING:
+    import random
+
     from offsetmgr.client.core import Core
     from offsetmgr.types import ManagerKey
+
+FIRST_PAUSE_S: Final = 0.05
+LONGEST_PAUSE_S: Final = 2.0
+DEFAULT_LEASE_S: Final = 30.0
+MIN_LEASE_S: Final = 0.3
+"""A shorter lease is not kept: heartbeats would be all that the client does."""
+
+SEND_INTERVAL_S: Final = 0.02
+"""Pause between two requests while less than a full one waits: what is submitted meanwhile
+replaces what waits, so a query that submits in a tight loop costs fifty requests a second."""
 
 REQUEST_TIMEOUT_S: Final = 10.0
 
 PENDING_STOP_S: Final = 0.5
 """How long what else there is to send waits for the answer to a stop that nobody waits for."""
 PENDING_STOP_PAUSE_S: Final = 1.0
-"""Least time between two looks whether it is done."""
-
-_BAD_REQUESTS: Final = frozenset({400, 403, wire.TOO_LARGE})
-"""What is wrong lies in the request: sending the same again is pointless."""
-
-_NOT_FOUND: Final = 404
-_OTHER_INSTANCE: Final = 412
+"""Least time between two tries of it."""
 
 STOP_LIMIT: Final = 1_000
 """Managers that one request stops."""
 
+_BAD_REQUESTS: Final = frozenset({400, 403, wire.TOO_LARGE})
+"""The request itself is wrong: sending the same again is pointless."""
+
+_NOT_FOUND: Final = 404
+_OTHER_INSTANCE: Final = 412
+
+log = logging.getLogger("offsetmgr.client")
+
 
 class PendingStop(NamedTuple):
-    """Managers to be stopped, for which nobody blocking."""
+    """Managers to be stopped, for which nobody waits."""
 
     group: str
     keys: list[ManagerKey]
     version: int
 
 
-Beat = Literal["beat"]
-Turn: TypeAlias = Batch | PendingStop | Beat
+Turn: TypeAlias = Batch | PendingStop | Literal["beat"]
 
-log = logging.getLogger("offsetmgr.client")
+
+class SendTimes:
+    """Back-off, heartbeats and the pause between requests, on the clock of `now`."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self.failures = 0
+        """In a row."""
+        self._heard_at: float | None = None
+        self._lease_s = DEFAULT_LEASE_S
+        self.resume_at = 0.0
+        """Nothing is sent before."""
+        self.send_at = 0.0
+        """The next offsets are sent then, where they are few and nobody waits for them."""
+
+    @property
+    def beat_at(self) -> float:
+        """The next heartbeat is due."""
+        return 0.0 if self._heard_at is None else self._heard_at + self._lease_s / 3
+
+    def lapsed(self, now: float) -> bool:
+        """True if the lease ran out since the service was heard last."""
+        return self._heard_at is not None and now - self._heard_at > self._lease_s
+
+    def heard(self, now: float) -> None:
+        """The service answered: that renewed the lease."""
+        self._heard_at = now
+
+    def lease(self, lease_s: float) -> None:
+        self._lease_s = max(lease_s, MIN_LEASE_S)
+
+    def sent(self, now: float) -> None:
+        self.send_at = now + SEND_INTERVAL_S
+
+    def failed(self, now: float, at_least_s: float = 0.0) -> None:
+        """Pause; the service may have asked for a pause of `at_least_s`."""
+        longest_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self.failures, 10))
+        self.failures += 1
+        self.resume_at = now + max(at_least_s, longest_s * self._rng.uniform(0.5, 1.0))
+
+    def succeeded(self) -> None:
+        """A request was answered as it should be, which alone ends the back-off."""
+        self.failures = 0
+        self.resume_at = 0.0
+
+    def expedite(self) -> None:
+        """Somebody waits: try at once."""
+        self.resume_at = 0.0
+        self.send_at = 0.0
 
 
 class Sender:
@@ -59,6 +124,7 @@ class Sender:
 
     def run(self) -> None:
         """Send until the client is closed or fenced."""
+        core = self._core
         while (turn := self._next_turn()) is not None:
             try:
                 if isinstance(turn, Batch):
@@ -68,10 +134,10 @@ class Sender:
                 else:
                     self._beat()
             except Exception as error:  # noqa: BLE001 -- the client's only thread must outlive it
-                self._core.failure_log.unforeseen(error, time.monotonic())
-                self._failed()
-            with self._core.lock:
-                self._core.changed.notify_all()
+                core.failure_log.unforeseen(error, time.monotonic())
+                self._pause()
+            with core.lock:
+                core.changed.notify_all()
 
     def _next_turn(self) -> Turn | None:
         """Wait for something to do; None when there will be nothing more."""
@@ -79,29 +145,24 @@ class Sender:
         with core.lock:
             while core.fenced is None and not core.ended.is_set():
                 now = time.monotonic()
-                if self._is_over(now):
+                waiting = core.partitions.unsent or core.partitions.over_quota
+                if core.end_at is not None and (now >= core.end_at or not waiting):
                     core.end(Deadline(0))
                     return None
                 turn = self._decide(now)
                 if not isinstance(turn, float):
                     return turn
+                until = turn if core.end_at is None else min(turn, core.end_at)
                 core.idle = not core.partitions.unsent and now >= core.times.resume_at
-                core.wake.wait(min(max(turn - now, 0.0), LONGEST_WAIT_S))
+                core.wake.wait(min(max(until - now, 0.0), LONGEST_WAIT_S))
                 core.idle = False
         return None
 
-    def _is_over(self, now: float) -> bool:
-        core = self._core
-        if core.end_at is None:
-            return False
-        waiting = core.partitions.unsent or core.partitions.over_quota
-        return now >= core.end_at or not waiting
-
     def _decide(self, now: float) -> Turn | float:
-        """What to do at `now`, or until when to wait."""
+        """Return what to do at `now`, or until when to wait."""
         core, times, partitions = self._core, self._core.times, self._core.partitions
         if now < times.resume_at:
-            return self._until(times.resume_at)
+            return times.resume_at
         if not core.met or now >= times.beat_at:
             return "beat"
         was_stopped, self._stopped_last = self._stopped_last, False
@@ -112,9 +173,9 @@ class Sender:
             return PendingStop(
                 *partitions.pending_stops.take(STOP_LIMIT), partitions.next_version()
             )
-        is_early = partitions.unsent < partitions.limit and now < times.send_at
-        batch = None if is_early else self._take(now)
-        return batch or self._until(times.send_at if is_early else self._next_at())
+        if partitions.unsent < partitions.limit and now < times.send_at:
+            return times.send_at
+        return self._take(now) or self._next_at()
 
     def _take(self, now: float) -> Batch | None:
         core = self._core
@@ -132,10 +193,6 @@ class Sender:
             times.append(core.stop_times.resume_at)
         return min(times)
 
-    def _until(self, at: float) -> float:
-        end_at = self._core.end_at
-        return at if end_at is None else min(at, end_at)
-
     def _beat(self) -> None:
         """Renew the lease, and learn how long it is and which event was the newest before ours."""
         core = self._core
@@ -144,7 +201,7 @@ class Sender:
             with wire.reading("a heartbeat"):
                 lease_s, event_id = _lease_s(data["lease_s"]), int(data["last_event_id"])
         except OffsetManagerError as error:
-            self._troubled(error)
+            self._failed(error)
             return
         with core.lock:
             core.times.lease(lease_s)
@@ -157,7 +214,7 @@ class Sender:
         """Have the service stop what nobody holds; it is given more time than the answer."""
         core = self._core
         partitions = [key.topic_partition for key in stop.keys]
-        body = wire.stop_body(stop.group, partitions, REQUEST_TIMEOUT_S, stop.version)
+        body = wire.flush_body(stop.group, partitions, REQUEST_TIMEOUT_S, version=stop.version)
         deadline = Deadline(PENDING_STOP_S)
         try:
             core.post(wire.STOP, body, deadline)
@@ -170,69 +227,79 @@ class Sender:
                 if deadline.over:  # it commits first, or is away: what else is sent will tell
                     core.stop_times.failed(time.monotonic(), PENDING_STOP_PAUSE_S)
             if not deadline.over:
-                self._troubled(error)
+                self._failed(error)
         else:
             core.succeeded()
             with core.lock:
                 core.stop_times.succeeded()
 
     def _send(self, batch: Batch) -> None:
+        """Hand `batch` over, to no other process of the service than it was made for.
+
+        Another one may have been started since, and the one before it have committed newer offsets.
+        """
         core = self._core
         path = wire.OFFSETS if batch.submits else wire.MANAGERS
-        body = wire.batch_body(batch)
         core.times.sent(time.monotonic())
+        instance = batch.registration.instance
         try:
-            data = core.post_batch(path, body, Deadline(REQUEST_TIMEOUT_S), batch)
+            data = core.post(path, wire.batch_body(batch), Deadline(REQUEST_TIMEOUT_S), instance)
             with wire.reading("submitted offsets"):
                 refused = wire.refused_of(data, batch)
-        except Unreachable as error:
-            with core.lock:
-                (core.partitions.give_back if error.sent else core.partitions.withdraw)(batch)
-            self._troubled(error)
         except OffsetManagerError as error:
-            if isinstance(error, ServiceError) and error.status in _BAD_REQUESTS:
-                self._reject(batch, error)
-            else:
-                over_quota = isinstance(error, FullError) and core.exceed(batch, error)
-                self._give_back(batch)
-                if not over_quota:  # else all others go on
-                    self._troubled(error)
-        else:
-            with core.lock:
-                news = core.partitions.accept(batch, refused, time.monotonic())
-                if not core.partitions.is_full:
-                    core.quota_times.succeeded()
-            core.succeeded()
-            for key, refusal in news:
-                core.deliver(key, refusal)
-
-    def _reject(self, batch: Batch, error: ServiceError) -> None:
-        if error.status == wire.TOO_LARGE and len(batch.items) > 1:
-            self._give_back(batch)  # each of them may be fine: smaller requests will tell
+            self._refused(batch, error)
             return
-        with self._core.lock:
-            news = self._core.partitions.reject(batch, error, wire.bad_index(error))
-        for key, each in news:
-            self._core.deliver(key, each)
+        with core.lock:
+            news = core.partitions.accept(batch, refused, time.monotonic())
+            if core.partitions.quota_error is None:
+                core.quota_times.succeeded()
+        core.succeeded()
+        for key, refusal in news:
+            core.deliver(key, refusal)
 
-    def _give_back(self, batch: Batch) -> None:
-        with self._core.lock:
-            self._core.partitions.give_back(batch)
+    def _refused(self, batch: Batch, error: OffsetManagerError) -> None:
+        core, now = self._core, time.monotonic()
+        news: list[tuple[ManagerKey, OffsetManagerError]] = []
+        is_bad = isinstance(error, ServiceError) and error.status in _BAD_REQUESTS
+        with core.lock:
+            over_quota = isinstance(error, OverQuotaError) and core.partitions.exceed(batch, error)
+            if over_quota:
+                core.quota_times.failed(now, getattr(error, "retry_after_s", 0.0))
+            if is_bad and _is_too_large(error) and len(batch.items) > 1:
+                core.partitions.shrink(batch)  # each of them may be fine: smaller ones will tell
+                core.partitions.give_back(batch)
+            elif is_bad:
+                index = error.index if isinstance(error, wire.RefusedRequestError) else None
+                news = core.partitions.reject(batch, error, index)
+            else:
+                sent = not isinstance(error, Unreachable) or error.sent
+                core.partitions.give_back(batch, sent=sent)
+        for key, refusal in news:
+            core.deliver(key, refusal)
+        if over_quota:  # all others go on
+            core.failure_log.failed(batch.items[0].key, error, now)
+        elif not is_bad:
+            self._failed(error)
 
-    def _troubled(self, error: OffsetManagerError) -> None:
-        """An answer of which nothing can be made: pause, and try again."""
+    def _failed(self, error: OffsetManagerError) -> None:
+        """Pause after an answer of which nothing can be made, and try again."""
+        status = error.status if isinstance(error, ServiceError) else None
         if isinstance(error, ClientFencedError):
             return  # the loop sees it
-        if isinstance(error, ServiceError) and error.status == _NOT_FOUND:
+        if status == _NOT_FOUND:
             with self._core.lock:
                 self._core.partitions.renew()
-        if not (isinstance(error, ServiceError) and error.status == _OTHER_INSTANCE):
-            self._core.lost(error)
-        self._failed(error.retry_after_s if isinstance(error, BusyError) else 0.0)
+        if status != _OTHER_INSTANCE:
+            self._core.failed(error)
+        self._pause(error.retry_after_s if isinstance(error, BusyError) else 0.0)
 
-    def _failed(self, at_least_s: float = 0.0) -> None:
+    def _pause(self, at_least_s: float = 0.0) -> None:
         with self._core.lock:
             self._core.times.failed(time.monotonic(), at_least_s)
+
+
+def _is_too_large(error: OffsetManagerError) -> bool:
+    return isinstance(error, ServiceError) and error.status == wire.TOO_LARGE
 
 
 def _lease_s(value: object) -> float:

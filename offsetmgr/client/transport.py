@@ -1,50 +1,160 @@
-"""HTTP/1.1 over kept connections, each request within its deadline.
+"""HTTP/1.1 to the service: its address, deadlines, kept connections, and what its answers mean.
 
 Knows nothing of offsets. No proxy is ever taken from the environment: the service is a sidecar.
 """
 
 from __future__ import annotations
 
-import io
+import json
+import os
 import socket
-from collections import deque
+import time
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
-from offsetmgr.client.deadline import Deadline
-from offsetmgr.errors import ServiceUnavailableError
+from offsetmgr.client.wire import failure_of, header_text
+from offsetmgr.errors import InvalidValueError, ServiceUnavailableError, shown
+from offsetmgr.types import check_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from offsetmgr.client.address import Address
-
+DEFAULT_PORT: Final = 8741
 CONNECT_TIMEOUT_S: Final = 5.0
+LONGEST_WAIT_S: Final = 60.0
+"""Longest single wait inside a longer one; threading takes no endless number."""
+LONGEST_RETRY_AFTER_S: Final = 5.0
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
+
+_URL_FIX: Final = (
+    "give http://host:port, such as http://127.0.0.1:8741, or unix:///path/of/the.sock"
+)
+_MAX_UNIX_PATH_BYTES: Final = 107
+"""Linux keeps 108 bytes for the path of a socket, the last of them a NUL."""
 _MAX_IDLE: Final = 2
 _NOT_ASKED: Final = "was not asked: no time was left"
 _CHUNK_BYTES: Final = 65536
+_INSTANCE: Final = "offsetmgr-instance"
+
+_OK: Final = 200
+_TOO_MANY_REQUESTS: Final = 429
+_SERVER_ERRORS: Final = 500
+_UNAVAILABLE: Final = 503
+
+
+class Deadline:
+    """A point in time by which a call answers; with `forever`, None stands for none.
+
+    Raises InvalidValueError where the seconds are not a number from 0 up.
+    """
+
+    __slots__ = ("_at", "timeout")
+
+    def __init__(self, timeout: float | None, *, forever: bool = False) -> None:
+        self._at = time.monotonic() + check_timeout(timeout, forever=forever)
+        self.timeout = timeout
+
+    @property
+    def over(self) -> bool:
+        return self.within_s() <= 0
+
+    def within_s(self, longest_s: float = LONGEST_WAIT_S) -> float:
+        """Return the seconds left, 0 when it is over, at most `longest_s`."""
+        return min(max(0.0, self._at - time.monotonic()), longest_s)
+
+    def for_service_s(self) -> float:
+        """Return what to grant the service, so that its answer is here before the deadline."""
+        left_s = self.within_s()
+        return max(0.001, left_s - min(0.25, left_s / 5))
+
+
+class Address(NamedTuple):
+    """A host and a port, or the path of a Unix socket."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @property
+    def authority(self) -> str:
+        """The Host header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return "localhost" if self.path else f"{host}:{self.port}"
+
+    def connect(self, timeout_s: float) -> socket.socket:
+        if not self.path:
+            connected = socket.create_connection((self.host, self.port), timeout_s)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return connected
+        connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connecting.settimeout(timeout_s)
+            connecting.connect(self.path)
+        except OSError:
+            connecting.close()
+            raise
+        return connecting
+
+
+def parse_url(url: object) -> Address:
+    """Return where `url` leads; InvalidValueError says what is wrong with it."""
+    if not isinstance(url, str):
+        raise InvalidValueError("url", url, "is not text", _URL_FIX)
+    if not url.isprintable() or " " in url:
+        raise InvalidValueError("url", url, "holds a space or an unprintable character", _URL_FIX)
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise InvalidValueError("url", url, f"is malformed ({error})", _URL_FIX) from None
+    if parts.username is not None or parts.query or parts.fragment:
+        bare = f"{parts.scheme}://…"  # a password must not reach a log
+        raise InvalidValueError("url", bare, "has a user, a query or a fragment", _URL_FIX)
+    if parts.scheme == "unix":
+        if parts.netloc or len(parts.path) < len("/x"):
+            fix = "give the absolute path after three slashes: unix:///run/offsetmgr.sock"
+            raise InvalidValueError("url", url, "has no absolute path", fix)
+        if len(os.fsencode(parts.path)) > _MAX_UNIX_PATH_BYTES:
+            fix = f"use a path of at most {_MAX_UNIX_PATH_BYTES} bytes: a socket takes no more"
+            raise InvalidValueError("url", url, "is too long", fix)
+        return Address(path=parts.path)
+    for is_bad, problem in (
+        (parts.scheme != "http", "is neither http:// nor unix://"),
+        (not host, "names no host"),
+        (parts.path not in {"", "/"}, "has a path"),
+        (port == 0, "has port 0"),
+    ):
+        if is_bad:
+            raise InvalidValueError("url", url, problem, _URL_FIX)
+    return Address(host or "", port or DEFAULT_PORT)
 
 
 class Unreachable(ServiceUnavailableError):  # noqa: N818 -- raised to users as its base
-    """No whole answer came.
-
-    The message goes on where "the service at http://127.0.0.1:8741" begins.
-    """
+    """No whole answer came; the message begins after "the service at http://127.0.0.1:8741"."""
 
     def __init__(self, message: str, *, sent: bool = False, no_http: bool = False) -> None:
-        """`sent`: the request may have been received, and had its effect.
-
-        `no_http`: what listens there may speak another protocol.
-        """
+        """`sent`: the request may have had its effect; `no_http`: this may be no HTTP server."""
         super().__init__(message)
         self.sent = sent
         self.no_http = no_http
 
 
+class BusyError(ServiceUnavailableError):
+    """The service is there and took nothing: it is stopping, or at a limit."""
+
+    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class OverQuotaError(BusyError):
+    """The service is at one of its limits (429)."""
+
+
 class Request(NamedTuple):
-    """What goes to the service; repeating it must be harmless."""
+    """A request; repeating it must be harmless."""
 
     method: str
     target: str
@@ -53,60 +163,11 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A whole answer of the service."""
+    """An answer; its headers' names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
-    """Names in lower case."""
     body: bytes
-
-
-class _TimedReader(io.RawIOBase):
-    """Reads of a socket that all end by one deadline: a server that drips cannot hold us."""
-
-    def __init__(self, connection: _Http, sock: socket.socket) -> None:
-        self._connection = connection
-        self._sock = sock
-        self._raw = sock.makefile("rb", buffering=0)  # keeps the descriptor open, as http.client's
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: bytearray | memoryview) -> int | None:  # type: ignore[override]
-        left_s = self._connection.deadline.within_s()
-        if left_s <= 0:
-            raise TimeoutError
-        self._sock.settimeout(left_s)
-        return self._raw.readinto(buffer)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-class _Http(HTTPConnection):
-    """A connection that is opened once, by an address of any family."""
-
-    auto_open = 0
-
-    def __init__(self, address: Address, deadline: Deadline) -> None:
-        super().__init__(address.authority)
-        self._address = address
-        self.deadline = deadline
-        self.response_class = self._response  # type: ignore[assignment]
-
-    def connect(self) -> None:
-        if self.deadline.over:
-            raise Unreachable(_NOT_ASKED)
-        self.sock = self._address.connect(self.deadline.within_s(CONNECT_TIMEOUT_S))
-
-    def _response(
-        self, sock: socket.socket, debuglevel: int = 0, method: str | None = None
-    ) -> HTTPResponse:
-        response = HTTPResponse(sock, debuglevel, method)
-        response.fp.close()
-        response.fp = io.BufferedReader(_TimedReader(self, sock), _CHUNK_BYTES)
-        return response
 
 
 class Connection:
@@ -114,84 +175,76 @@ class Connection:
 
     def __init__(self, address: Address, deadline: Deadline) -> None:
         """Connect; Unreachable when that fails within the deadline."""
-        self._http = _Http(address, deadline)
-        self._reusable = False
+        if deadline.over:
+            raise Unreachable(_NOT_ASKED)
+        self._http = HTTPConnection(address.authority)
+        self._http.auto_open = 0
         try:
-            self._http.connect()
+            self._sock = address.connect(deadline.within_s(CONNECT_TIMEOUT_S))
         except (OSError, ValueError) as error:
             raise Unreachable(_why_not_connected(error)) from None
-        # http.client lets go of its own while an answer that ends with the connection is read.
-        self._sock = self._http.sock
+        self._http.sock = self._sock
 
     def exchange(self, request: Request, deadline: Deadline) -> Answer:
         """Send `request` and read its whole answer; Unreachable otherwise."""
-        self._reusable = False
         response = self._ask(request, deadline)
-        try:
-            body = response.read(MAX_BODY_BYTES + 1)
-        except (OSError, HTTPException, ValueError) as error:
-            raise Unreachable(_why_cut(error, deadline), sent=True) from None
-        if len(body) > MAX_BODY_BYTES:
-            raise Unreachable(f"answered with more than {MAX_BODY_BYTES} bytes", sent=True)
+        late = f"did not complete its answer within {deadline.timeout} s"
+        pieces: list[bytes] = []
+        while piece := self._read(response, deadline.within_s(), late):
+            pieces.append(piece)
+            if sum(map(len, pieces)) > MAX_BODY_BYTES:
+                raise Unreachable(f"answered with more than {MAX_BODY_BYTES} bytes", sent=True)
         if response.length:
             raise Unreachable("closed the connection in the middle of its answer", sent=True)
-        self._reusable = not response.will_close
-        return Answer(response.status, _headers(response), body)
+        response.close()
+        return Answer(response.status, _headers(response), b"".join(pieces))
 
     def stream(self, request: Request, read_timeout_s: float) -> tuple[Answer, Iterator[bytes]]:
-        """Send `request`; the head of its answer, and the pieces of its body as they come.
+        """Send `request`; return the head of its answer, and the pieces of its body as they come.
 
         The body ends with Unreachable when nothing comes for `read_timeout_s`, and when the
         service breaks it off.
         """
         response = self._ask(request, Deadline(read_timeout_s))
-        return Answer(response.status, _headers(response), b""), self._pieces(
-            response, read_timeout_s
-        )
+        late = f"sent nothing for {read_timeout_s} s"
 
-    def _pieces(self, response: HTTPResponse, read_timeout_s: float) -> Iterator[bytes]:
-        while True:
-            self._http.deadline = Deadline(read_timeout_s)
-            try:
-                piece = response.read1(_CHUNK_BYTES)
-            except (OSError, HTTPException, ValueError) as error:
-                text = (
-                    f"sent nothing for {read_timeout_s} s"
-                    if isinstance(error, TimeoutError)
-                    else f"closed the event stream ({_text(error)})"
-                )
-                raise Unreachable(text, sent=True) from None
-            if not piece:
-                return
-            yield piece
+        def pieces() -> Iterator[bytes]:
+            while piece := self._read(response, read_timeout_s, late):
+                yield piece
+
+        return Answer(response.status, _headers(response), b""), pieces()
 
     def _ask(self, request: Request, deadline: Deadline) -> HTTPResponse:
-        self._http.deadline = deadline
-        sent = False
+        if deadline.over:
+            raise Unreachable(_NOT_ASKED)
         try:
-            if self._http.sock is None or deadline.over:
-                raise Unreachable(_NOT_ASKED)
-            self._http.sock.settimeout(deadline.within_s())
-            sent = True
+            self._sock.settimeout(deadline.within_s())
             self._http.request(request.method, request.target, request.body, dict(request.headers))
             return self._http.getresponse()
+        except TimeoutError:
+            raise Unreachable(f"did not answer within {deadline.timeout} s", sent=True) from None
+        except ConnectionError:
+            text = "closed the connection without an answer"
+            raise Unreachable(text, sent=True, no_http=True) from None
+        except HTTPException:
+            raise Unreachable("did not answer in HTTP", sent=True, no_http=True) from None
+        except (OSError, ValueError) as error:
+            raise Unreachable(f"gave no answer: {_text(error)}", sent=True) from None
+
+    def _read(self, response: HTTPResponse, timeout_s: float, late: str) -> bytes:
+        try:
+            self._sock.settimeout(max(timeout_s, 0.001))  # 0 would be no time-out
+            return response.read1(_CHUNK_BYTES)
+        except TimeoutError:
+            raise Unreachable(late, sent=True) from None
         except (OSError, HTTPException, ValueError) as error:
-            raise _no_answer(error, deadline, sent=sent) from None
+            text = f"closed the connection in the middle of its answer ({_text(error)})"
+            raise Unreachable(text, sent=True) from None
 
     @property
-    def alive(self) -> bool:
-        """True if the next request can use this connection: it is whole, and nobody hung up."""
-        sock = self._http.sock
-        if sock is None or not self._reusable:
-            return False
-        try:
-            sock.settimeout(0)
-            sock.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False  # the end, or bytes that nobody asked for
+    def open(self) -> bool:
+        """True if the service lets the next request use this connection."""
+        return self._http.sock is not None
 
     def abort(self) -> None:
         """End what another thread is reading here, at once."""
@@ -199,7 +252,6 @@ class Connection:
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket."""
         self._http.close()
 
 
@@ -208,18 +260,19 @@ class Pool:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._idle: deque[Connection] = deque()
+        self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
         self._ended = False
 
     def exchange(self, request: Request, deadline: Deadline) -> Answer:
         """As `Connection.exchange`, on a kept connection or a new one.
 
-        A kept one may have been closed by the service as it was picked: then a new one is tried
-        at once, which is harmless because every request may be repeated.
+        The service may have closed a kept one: then a new one is tried at once, which is harmless
+        because every request may be repeated.
         """
-        kept = self._take()
-        if kept is None:
+        try:
+            kept = self._idle.pop()
+        except IndexError:
             return self._exchange(Connection(self.address, deadline), request, deadline)
         try:
             return self._exchange(kept, request, deadline)
@@ -233,44 +286,27 @@ class Pool:
                 raise
 
     def _exchange(self, connection: Connection, request: Request, deadline: Deadline) -> Answer:
+        # In this order, and in `end` the other way round: one of the two sees the other.
+        self._busy.add(connection)
+        if self._ended:
+            connection.abort()
         try:
-            self._begin(connection)
             answer = connection.exchange(request, deadline)
         except BaseException:
             connection.close()
             raise
         finally:
             self._busy.discard(connection)
-        self._keep(connection)
-        return answer
-
-    def _begin(self, connection: Connection) -> None:
-        # In this order, and in `end` the other way round: one of the two sees the other.
-        self._busy.add(connection)
-        if self._ended:
-            raise Unreachable("was not asked: the client was closed meanwhile")
-
-    def _take(self) -> Connection | None:
-        while self._idle:
-            try:
-                connection = self._idle.pop()
-            except IndexError:  # another thread was quicker
-                break
-            if connection.alive:
-                return connection
-            connection.close()
-        return None
-
-    def _keep(self, connection: Connection) -> None:
-        if len(self._idle) < _MAX_IDLE:
+        if connection.open and len(self._idle) < _MAX_IDLE:
             self._idle.append(connection)
         else:
             connection.close()
+        return answer
 
     def close(self) -> None:
         """Close what is kept; a later request opens anew."""
         while self._idle:
-            with suppress(IndexError):
+            with suppress(IndexError):  # another thread was quicker
                 self._idle.pop().close()
 
     def end(self) -> None:
@@ -279,6 +315,121 @@ class Pool:
         for connection in list(self._busy):
             connection.abort()
         self.close()
+
+
+class Session:
+    """Speaks to the service as one client, by its name and incarnation; for any thread.
+
+    Its requests raise Unreachable when no whole answer came within the deadline, BusyError,
+    ClientFencedError and, for all else that is no success, what the service says.
+    """
+
+    def __init__(
+        self, url: str, address: Address, name: str, heard: Callable[[str, bool], None]
+    ) -> None:
+        """`heard` is called with the process of the service, and whether it took a request."""
+        self.url = url
+        self._address = address
+        self._heard = heard
+        self._pool = Pool(address)
+        self._is_ours = False
+        """True if a service was heard at the address."""
+        self._headers = {
+            "Offsetmgr-Client": header_text(name),
+            # A larger incarnation is newer: it takes over what an older one of the name has.
+            "Offsetmgr-Incarnation": str(time.time_ns()),
+            "Accept": "application/json",
+        }
+
+    def post(
+        self, path: str, body: bytes, deadline: Deadline, instance: str | None = None
+    ) -> dict[str, Any]:
+        """Ask for a change; `instance` is the only process of the service that may do it."""
+        headers = {**self._headers, "Content-Type": "application/json"}
+        if instance is not None:
+            headers[_INSTANCE] = instance
+        return self._exchange(Request("POST", path, headers, body), deadline)
+
+    def get(self, target: str, deadline: Deadline) -> dict[str, Any]:
+        return self._exchange(Request("GET", target, self._headers), deadline)
+
+    def connect(self, deadline: Deadline) -> Connection:
+        """Return a connection for a `stream`."""
+        try:
+            return Connection(self._address, deadline)
+        except Unreachable as error:
+            raise self._explained(error) from None
+
+    def stream(
+        self, connection: Connection, target: str, last_id: str, read_timeout_s: float
+    ) -> Iterator[bytes]:
+        """Open an event stream; return its pieces."""
+        headers = {**self._headers, "Accept": "text/event-stream"}
+        if last_id:
+            headers["Last-Event-ID"] = last_id
+        answer, pieces = connection.stream(Request("GET", target, headers), read_timeout_s)
+        if answer.status != _OK and "content-length" in answer.headers:
+            answer = answer._replace(body=b"".join(pieces))
+        self._heard(self._check(answer), True)  # noqa: FBT003 -- as its parameter says
+        return pieces
+
+    def close(self) -> None:
+        """Close what connections are kept."""
+        self._pool.close()
+
+    def end(self) -> None:
+        """Break off what is being asked; nothing is asked any more."""
+        self._pool.end()
+
+    def _exchange(self, request: Request, deadline: Deadline) -> dict[str, Any]:
+        try:
+            answer = self._pool.exchange(request, deadline)
+        except Unreachable as error:
+            raise self._explained(error) from None
+        instance = self._check(answer)
+        try:
+            data = json.loads(answer.body)
+        except (ValueError, RecursionError):
+            data = None
+        if not isinstance(data, dict):
+            text = "answered with what is no JSON object"
+            raise Unreachable(f"the service at {self.url} {text}: {shown(answer.body)}", sent=True)
+        self._heard(instance, True)  # noqa: FBT003
+        return data
+
+    def _check(self, answer: Answer) -> str:
+        """Return the process of the service that answered; raise what is no success."""
+        instance = answer.headers.get(_INSTANCE)
+        if instance is None:
+            raise Unreachable(
+                f"what answers at {self.url} (status {answer.status}) is not offsetmgr: its "
+                "answer has no Offsetmgr-Instance header; check the url and what listens there"
+            )
+        self._is_ours = True
+        if answer.status == _OK:
+            return instance
+        failure = failure_of(answer.status, answer.body)
+        if answer.status in {_TOO_MANY_REQUESTS, _UNAVAILABLE}:
+            kind = OverQuotaError if answer.status == _TOO_MANY_REQUESTS else BusyError
+            raise kind(str(failure), _retry_after_s(answer))
+        if answer.status < _SERVER_ERRORS:
+            self._heard(instance, False)  # noqa: FBT003
+        raise failure
+
+    def _explained(self, error: Unreachable) -> Unreachable:
+        text = f"the service at {self.url} {error}"
+        if error.no_http and not self._is_ours:
+            where = self._address.authority
+            text += f"; is {where} the service's port? Kafka's does not speak HTTP"
+        return Unreachable(text, sent=error.sent)
+
+
+def _retry_after_s(answer: Answer) -> float:
+    """Return the pause asked for; 0 where none is, or not in whole seconds."""
+    asked = answer.headers.get("retry-after", "")
+    is_number = asked.isascii() and asked.isdigit()
+    # Thousands of digits are more than `int` reads.
+    return min(int(asked[:9]), LONGEST_RETRY_AFTER_S) if is_number else 0.0
 
 
 def _headers(response: HTTPResponse) -> dict[str, str]:
@@ -293,25 +444,8 @@ def _why_not_connected(error: Exception) -> str:
     return f"cannot be reached: {_text(error)}; is it running, and is the url right?"
 
 
-def _no_answer(error: Exception, deadline: Deadline, *, sent: bool) -> Unreachable:
-    if isinstance(error, TimeoutError):
-        return Unreachable(f"did not answer within {deadline.timeout} s", sent=sent)
-    if isinstance(error, ConnectionError):
-        text = "closed the connection without an answer"
-        return Unreachable(text, sent=sent, no_http=True)
-    if isinstance(error, HTTPException):
-        return Unreachable("did not answer in HTTP", sent=sent, no_http=True)
-    return Unreachable(f"gave no answer: {_text(error)}", sent=sent)
-
-
-def _why_cut(error: Exception, deadline: Deadline) -> str:
-    if isinstance(error, TimeoutError):
-        return f"did not complete its answer within {deadline.timeout} s"
-    return f"closed the connection in the middle of its answer ({_text(error)})"
-
-
 def _text(error: Exception) -> str:
-    """The reason in the words of the system, such as "connection refused"."""
+    """Return the reason in the words of the system, such as "connection refused"."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror[0].lower() + error.strerror[1:]
     return str(error) or type(error).__name__

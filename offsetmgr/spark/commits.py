@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from offsetmgr.client.streams import ManagerErrors
+from offsetmgr.client.handle import ManagerErrors
 from offsetmgr.errors import (
     InvalidValueError,
     ManagerStoppedError,

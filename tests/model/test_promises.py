@@ -178,8 +178,8 @@ def _requests(jumps: Sequence[tuple[int, float]]) -> list[tuple[str, float]]:
     with (
         silence(),
         simulated_time(host.clock, rng),
-        mock.patch("offsetmgr.client.session.Pool", Wire),
-        mock.patch("offsetmgr.client.session.Connection", StreamWire),
+        mock.patch("offsetmgr.client.transport.Pool", Wire),
+        mock.patch("offsetmgr.client.transport.Connection", StreamWire),
     ):
         service = _service(host, judge, network, rng)
         key = ManagerKey(GROUP, "t", 0)

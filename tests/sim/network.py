@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableMapping
     from random import Random
 
-    from offsetmgr.client.deadline import Deadline
-    from offsetmgr.client.transport import Request
+    from offsetmgr.client.transport import Deadline, Request
     from tests.sim.processes import Host
     from tests.sim.threads import SimThread
 

@@ -125,8 +125,8 @@ class ServiceWorld:
         Wire.network = StreamWire.network = self.network
         with (
             simulated_time(self.system.clock, rng),
-            mock.patch("offsetmgr.client.session.Pool", Wire),
-            mock.patch("offsetmgr.client.session.Connection", StreamWire),
+            mock.patch("offsetmgr.client.transport.Pool", Wire),
+            mock.patch("offsetmgr.client.transport.Connection", StreamWire),
         ):
             try:
                 self._live()
@@ -324,7 +324,7 @@ class ServiceWorld:
             waiting = (
                 held_by._to_submit,
                 held_by._to_register,
-                held_by._over_quota,
+                held_by.over_quota,
                 held_by.pending_stops,
             )
             held = (core, held_by, *waiting, held_by.pending_stops)

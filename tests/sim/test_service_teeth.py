@@ -127,7 +127,7 @@ def test_stopped_managers_that_stay_taken(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_submits_that_pile_up_in_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that keeps each submit until the service is back, and none after that, is found."""
-    submit, heard = Core.submit, Core._heard
+    submit, recovered = Core.submit, Core._recovered
 
     def keep(
         self: Core, values: Mapping[ManagerKey, OffsetAndMetadata], *, rewind: bool = False
@@ -137,12 +137,12 @@ def test_submits_that_pile_up_in_an_outage(monkeypatch: pytest.MonkeyPatch) -> N
             vars(self).setdefault("unsent", []).extend(values)
         return refused
 
-    def send(self: Core, instance: str) -> None:
-        heard(self, instance)
+    def send(self: Core) -> None:
+        recovered(self)
         vars(self).pop("unsent", None)
 
     monkeypatch.setattr(Core, "submit", keep)
-    monkeypatch.setattr(Core, "_heard", send)
+    monkeypatch.setattr(Core, "_recovered", send)
     assert "entries in Core.unsent" in found()
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from offsetmgr.client.address import Address, TcpAddress, UnixAddress, parse_url
+from offsetmgr.client.transport import Address, parse_url
 from offsetmgr.errors import InvalidValueError
 
 GOOD: dict[str, tuple[Address, str]] = {
-    "http://127.0.0.1:8741": (TcpAddress("127.0.0.1", 8741), "127.0.0.1:8741"),
-    "http://localhost/": (TcpAddress("localhost", 8741), "localhost:8741"),
-    "http://[::1]:80": (TcpAddress("::1", 80), "[::1]:80"),
-    "unix:///run/offsetmgr.sock": (UnixAddress("/run/offsetmgr.sock"), "localhost"),
+    "http://127.0.0.1:8741": (Address("127.0.0.1", 8741), "127.0.0.1:8741"),
+    "http://localhost/": (Address("localhost", 8741), "localhost:8741"),
+    "http://[::1]:80": (Address("::1", 80), "[::1]:80"),
+    "unix:///run/offsetmgr.sock": (Address(path="/run/offsetmgr.sock"), "localhost"),
 }
 
 BAD: dict[str, object] = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsetmgr.client import backoff
+from offsetmgr.client import sender
 from tests.unit.client.scripted import DROP, Fault, error_body
 
 if TYPE_CHECKING:
@@ -59,16 +59,16 @@ def test_whatever_fails_is_tried_further_and_further_apart(
 ) -> None:
     """Only a success ends the back-off; one warning, and one line when it is over."""
     caplog.set_level(logging.INFO, "offsetmgr.client")
-    monkeypatch.setattr(backoff, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(sender, "FIRST_PAUSE_S", 0.001)
     in_a_row = []
-    failed = backoff.SendTimes.failed
+    failed = sender.SendTimes.failed
 
-    def count(self: backoff.SendTimes, now: float, at_least_s: float = 0.0) -> None:
+    def count(self: sender.SendTimes, now: float, at_least_s: float = 0.0) -> None:
         failed(self, now, at_least_s)
         assert now < self.resume_at <= now + 6
         in_a_row.append(self.failures)
 
-    monkeypatch.setattr(backoff.SendTimes, "failed", count)
+    monkeypatch.setattr(sender.SendTimes, "failed", count)
     service.script(path, *[fault] * FAILURES)
     client.spawn("g", "orders", 3).submit(5)
     assert not client.flush(timeout=20).uncommitted
@@ -105,7 +105,7 @@ def test_an_event_stream_that_ends_at_once_is_opened_further_and_further_apart(
     service: ScriptedService, client: OffsetClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That a stream was opened is no success yet."""
-    monkeypatch.setattr(backoff, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(sender, "FIRST_PAUSE_S", 0.001)
     service.script("/v1/events", *[Fault(status=200, body=b": connected\n\n")] * FAILURES)
     client.spawn("g", "orders", 3).errors()
     service.wait_for(lambda: len(service.of("/v1/events", "GET")) > FAILURES)

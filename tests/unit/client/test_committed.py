@@ -32,7 +32,7 @@ def held(*offsets: int, rewind_to: int | None = None) -> ClientPartition:
     """A partition to which `offsets` were submitted, with the versions 1, 2, and so on."""
     made = ClientPartition(-1)
     for version, offset in enumerate(offsets, start=1):
-        made.renew(value(offset), version, rewind=offset == rewind_to)
+        made.submit(value(offset), version, rewind=offset == rewind_to)
     return made
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsetmgr.client import streams
+from offsetmgr.client import handle
 from offsetmgr.errors import OffsetCommitError, OffsetFetchError, OffsetRegressionError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.unit.client.scripted import DROP, Fault, error_body
@@ -127,7 +127,7 @@ def test_unread_errors_are_bounded(
     service: ScriptedService, client: OffsetClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unread errors make room for newer ones, and are counted."""
-    monkeypatch.setattr(streams, "ERROR_LIMIT", 2)
+    monkeypatch.setattr(handle, "ERROR_LIMIT", 2)
     manager = client.spawn("g", "orders", 3)
     errors = manager.errors()
     stream = manager.committed_offsets()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsetmgr.client import wire
-from offsetmgr.client.deadline import Deadline
-from offsetmgr.client.flush import FlushCall, Scope
+from offsetmgr.client.transport import Deadline
+from offsetmgr.client.waits import Wait
 from offsetmgr.errors import OffsetCommitError, OffsetTimeoutError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 from tests.unit.client.scripted import Fault
@@ -28,11 +28,11 @@ def test_a_flush_waits_for_no_manager_that_was_spawned_anew(
     """A manager that is stopped and spawned anew beside a flush holds up none of the others."""
     service.down()
     client.submit("g", {PEER.topic_partition: 7, KEY.topic_partition: 5})
-    flush = FlushCall(client._core, Scope(), [PEER, KEY], Deadline(5))
+    flush = Wait(client._core, [PEER, KEY], Deadline(5), all_of_it=True)
     client.stop_managers(timeout=0.01, group="g", partitions=[KEY.topic_partition])
     client.spawn(*KEY)
     service.up()
-    result = flush.flush()
+    result = flush.run()
     assert result.committed == {PEER: OffsetAndMetadata(7)}
     assert list(result.uncommitted) == [KEY]
 

@@ -10,8 +10,6 @@ import pytest
 from offsetmgr.client.partitions import Partitions
 from offsetmgr.errors import (
     ManagerExistsError,
-    OffsetManagerError,
-    OffsetRegressionError,
     OffsetTimeoutError,
     OverloadedError,
 )
@@ -185,7 +183,7 @@ def test_new_managers_are_asked_for_alone() -> None:
     partitions.submit(A, value(1))
     partitions.submit(NEW, value(2))
     full(partitions)
-    assert (partitions.unsent, partitions.over_quota) == (1, 1)
+    assert (partitions.unsent, len(partitions.over_quota)) == (1, 1)
     asked = [
         partitions.take(0.0, over_quota=over_quota) for over_quota in (False, False, True, True)
     ]
@@ -194,28 +192,10 @@ def test_new_managers_are_asked_for_alone() -> None:
     made = asked[2]
     assert made is not None
     partitions.accept(made, {}, 0.0)
-    assert not partitions.is_full
+    assert not (partitions.quota_error is not None)
     offsets = partitions.take(0.0, over_quota=False)
     assert offsets is not None
     assert [(item.key, item.value) for item in offsets.items] == [(NEW, value(2))]
-
-
-def test_an_offset_is_sent_whoever_has_found_that_there_is_room() -> None:
-    """A manager that is asked for alone leaves its offset in no queue until it is made."""
-    partitions = Partitions()
-    partitions.submit(A, value(7))
-    full(partitions)
-    asked = partitions.take(0.0)
-    assert asked is not None
-    assert not asked.submits
-    partitions.submit(B, value(9))
-    sync = partitions.take_these([B])
-    partitions.accept(sync, {}, 0.0)
-    partitions.give_back(sync)
-    partitions.accept(asked, {}, 0.0)
-    later = partitions.take(0.0)
-    assert later is not None
-    assert [(item.key, item.value) for item in later.items] == [(A, value(7))]
 
 
 @pytest.mark.parametrize(("wanted", "limit"), [(3, 2), (1000, 1), (1000, 499), (1000, 999)])
@@ -248,28 +228,20 @@ def test_what_is_new_while_there_is_no_room_waits_with_the_others() -> None:
     partitions.submit(ManagerKey("h", "orders", 0), value(1))
     full(partitions)
     partitions.add(NEW)
-    assert (partitions.unsent, partitions.over_quota) == (0, 3)
+    assert (partitions.unsent, len(partitions.over_quota)) == (0, 3)
     partitions.renew()
-    assert (partitions.unsent, partitions.over_quota) == (3, 0)
+    assert (partitions.unsent, len(partitions.over_quota)) == (3, 0)
 
 
-@pytest.mark.parametrize(
-    ("error", "has_room"),
-    [(ManagerExistsError("m", "rival"), False), (OffsetRegressionError("m", 1, 9), True)],
-    ids=["another's", "lower"],
-)
-def test_only_a_manager_that_was_made_proves_that_there_is_room(
-    error: OffsetManagerError,
-    has_room: bool,  # noqa: FBT001
-) -> None:
-    """That of another client does not; one that refuses the offset is there."""
+def test_the_manager_of_another_client_does_not_prove_that_there_is_room() -> None:
+    """It was not made."""
     partitions = Partitions()
-    partitions.submit(A, value(1))
-    partitions.add(B)
+    partitions.add(A)
     full(partitions)
-    partitions.accept(partitions.take_these([A]), {A.topic_partition: error}, 0.0)
-    assert partitions.is_full == (not has_room)
-    assert (partitions.unsent, partitions.over_quota) == ((1, 0) if has_room else (0, 1))
+    asked = partitions.take(0.0)
+    assert asked is not None
+    partitions.accept(asked, {A.topic_partition: ManagerExistsError("m", "rival")}, 0.0)
+    assert partitions.quota_error is not None
 
 
 END: dict[str, Callable[[Partitions], object]] = {
@@ -303,4 +275,4 @@ def test_a_refusal_of_what_the_service_has_is_no_lack_of_room() -> None:
     offsets = partitions.take(0.0)
     assert offsets is not None
     assert not partitions.exceed(offsets, FULL)
-    assert not partitions.is_full
+    assert not (partitions.quota_error is not None)

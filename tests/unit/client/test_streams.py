@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from offsetmgr.client.streams import ERROR_LIMIT, Mailboxes
+from offsetmgr.client.handle import ERROR_LIMIT, Mailboxes
 from offsetmgr.errors import ManagerStoppedError, OffsetTimeoutError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.client import transport
-from offsetmgr.client.address import TcpAddress, UnixAddress
-from offsetmgr.client.deadline import Deadline
-from offsetmgr.client.transport import Connection, Pool, Request, Unreachable
+from offsetmgr.client.transport import Address, Connection, Deadline, Pool, Request, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,9 +46,9 @@ def listening() -> Iterator[socket.socket]:
         yield server
 
 
-def address(listening: socket.socket) -> TcpAddress:
+def address(listening: socket.socket) -> Address:
     """Where it listens."""
-    return TcpAddress(*listening.getsockname())
+    return Address(*listening.getsockname())
 
 
 def answer(*texts: bytes) -> Serve:
@@ -203,9 +201,9 @@ def test_unix_socket(tmp_path: Path) -> None:
         server.bind(path)
         server.listen()
         Listener(server, answer(OK))
-        assert Pool(UnixAddress(path)).exchange(ASK, Deadline(WAIT_S)).body == b"hi"
+        assert Pool(Address(path=path)).exchange(ASK, Deadline(WAIT_S)).body == b"hi"
     with pytest.raises(Unreachable, match="no such file"):
-        Pool(UnixAddress(path + "x")).exchange(ASK, Deadline(WAIT_S))
+        Pool(Address(path=path + "x")).exchange(ASK, Deadline(WAIT_S))
 
 
 def test_proxies_are_ignored(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
