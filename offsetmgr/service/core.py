@@ -6,7 +6,7 @@ nothing but futures of the actor system, so the clock and the schedule are that 
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -18,17 +18,21 @@ from offsetmgr.errors import (
     OffsetManagerError,
     OffsetRegressionError,
 )
-from offsetmgr.service.errors import DrainingError, error_body
+from offsetmgr.service.errors import DrainingError
 from offsetmgr.service.messages import (
     FlushAnswer,
     ManagerState,
     OffsetEntry,
     OpenAnswer,
-    Refused,
+    RefusedEntry,
     SubmitAnswer,
-    Uncommitted,
+    UncommittedEntry,
+    body_or_none,
+    entry,
+    error_body,
+    flush_answer,
 )
-from offsetmgr.service.serialisation import body_or_none, entry, settled
+from offsetmgr.service.requests import versions_of
 from offsetmgr.service.sessions import NEVER
 from offsetmgr.types import ManagerKey, TopicPartition
 
@@ -37,7 +41,7 @@ if TYPE_CHECKING:
 
     from actors import Clock, Future
     from offsetmgr.manager import Factory, Submission
-    from offsetmgr.service.decoder import Flush, Open, Stop, Submit
+    from offsetmgr.service.requests import FlushRequest, OpenRequest, StopRequest, SubmitRequest
     from offsetmgr.service.sessions import Caller, Client, Registry, Sorting
     from offsetmgr.types import StopResult
 
@@ -93,14 +97,18 @@ class OffsetService:
         return self._registry.held(name)
 
     @contextmanager
-    def looking(self, caller: Caller) -> Iterator[None]:
-        """A request that only looks: it keeps the lease of a known client, and renews it.
+    def reading(self, caller: Caller | None) -> Iterator[None]:
+        """Keep the lease of a known client while it reads, and renew it.
 
-        Raises ClientFencedError.
+        Raises ClientFencedError, DrainingError.
         """
-        client = self._registry.renew(caller, self._clock.now())
-        with nullcontext() if client is None else self._under_way(client, caller):
+        self._check_draining()
+        client = None if caller is None else self._registry.renew(caller, self._clock.now())
+        if caller is None or client is None:
             yield
+        else:
+            with self._under_way(client, caller):
+                yield
 
     # The operations; each raises ClientFencedError, OverloadedError and DrainingError, having
     # done nothing then.  Any may be repeated: a version that was seen before has no second effect.
@@ -110,53 +118,61 @@ class OffsetService:
         self._enter(caller)
         return self._registry.lease_s
 
-    async def open(self, caller: Caller, asked: Open) -> OpenAnswer:
+    async def open(self, caller: Caller, asked: OpenRequest) -> OpenAnswer:
         """Spawn the managers that the client does not have yet."""
+        wanted = versions_of(asked.partitions)
         with self._under_way(self._enter(caller), caller):
-            await self._wait_for_stops(asked.group, asked.partitions)
+            await self._wait_for_stops(asked.group, wanted)
             client = self._enter(caller)  # again, as a newer incarnation may have come
-            versions = client.versions(asked.partitions)
+            versions = client.versions(wanted)
             sorting = self._registry.sort(client, asked.group, versions)
             errors = self._refusals(asked.group, sorting)
             errors |= self._spawn(client, asked.group, sorting.new)
             taken = [where for where in (*sorting.mine, *sorting.new) if where not in errors]
             self._registry.own(client, asked.group, {where: versions[where] for where in taken})
         return OpenAnswer(
-            [ManagerState(*where, body_or_none(errors.get(where))) for where in asked.partitions]
+            [ManagerState(*where, body_or_none(errors.get(where))) for where in wanted]
         )
 
-    async def submit(self, caller: Caller, asked: Submit) -> SubmitAnswer:
+    async def submit(self, caller: Caller, asked: SubmitRequest) -> SubmitAnswer:
         """Take offsets, spawning managers where needed; with ``wait``, see them committed."""
+        offsets = asked.submissions()
         with self._under_way(self._enter(caller), caller):
-            await self._wait_for_stops(asked.group, asked.offsets)
-            refused = self._take(self._enter(caller), asked)
+            await self._wait_for_stops(asked.group, offsets)
+            client = self._enter(caller)
+            refused = self._take(client, asked.group, offsets, versions_of(asked.offsets))
             committed: list[OffsetEntry] = []
-            uncommitted: list[Uncommitted] = []
+            uncommitted: list[UncommittedEntry] = []
             if asked.wait:
-                wanted = [where for where in asked.offsets if where not in refused]
-                keys = [ManagerKey(asked.group, *where) for where in wanted]
+                keys = [ManagerKey(asked.group, *each) for each in offsets if each not in refused]
                 results = await self._factory.flush(keys, asked.timeout_s)
-                for key in keys:
-                    if key in results:
-                        result = results[key]
-                        self._sort_result(
-                            key, asked.offsets, result, committed, uncommitted, refused
+                for key in (key for key in keys if key in results):
+                    where, result = key.topic_partition, results[key]
+                    dropped = self._dropped(key, offsets[where], result)
+                    if dropped is not None:
+                        refused[where] = dropped
+                    elif result.uncommitted is not None:
+                        left, error = result.uncommitted, body_or_none(result.error)
+                        uncommitted.append(
+                            UncommittedEntry(*where, left.offset, left.metadata, error)
                         )
+                    elif result.committed is not None:
+                        committed.append(entry(where, result.committed))
         return SubmitAnswer(
-            len(asked.offsets) - len(refused),
-            [Refused(*where, error_body(error)) for where, error in refused.items()],
+            len(offsets) - len(refused),
+            [RefusedEntry(*where, error_body(error)) for where, error in refused.items()],
             committed,
             uncommitted,
         )
 
-    async def flush(self, caller: Caller, asked: Flush) -> FlushAnswer:
+    async def flush(self, caller: Caller, asked: FlushRequest) -> FlushAnswer:
         """Commit what the client's managers hold."""
         client = self._enter(caller)
         with self._under_way(client, caller):
             held = [k for k in _chosen(client, asked) if self._registry.owner(k) == client.name]
-            return settled(await self._factory.flush(held, asked.timeout_s))
+            return flush_answer(await self._factory.flush(held, asked.timeout_s))
 
-    async def stop(self, caller: Caller, asked: Stop) -> FlushAnswer:
+    async def stop(self, caller: Caller, asked: StopRequest) -> FlushAnswer:
         """Commit what the client's managers hold, stop them and give them back.
 
         A repeated stop is answered together with the one that is still under way.
@@ -177,7 +193,7 @@ class OffsetService:
             results: dict[ManagerKey, StopResult] = {}
             for done in stops:
                 results |= await done
-            return settled({key: results[key] for key in chosen if key in results})
+            return flush_answer({key: results[key] for key in chosen if key in results})
 
     def sweep(self) -> None:
         """Stop the managers of clients that were silent for a lease; call it every second or so."""
@@ -193,9 +209,12 @@ class OffsetService:
 
     # How
 
-    def _enter(self, caller: Caller) -> Client:
+    def _check_draining(self) -> None:
         if self._draining:
             raise DrainingError
+
+    def _enter(self, caller: Caller) -> Client:
+        self._check_draining()
         return self._registry.enter(caller, self._clock.now())
 
     @contextmanager
@@ -207,10 +226,15 @@ class OffsetService:
         finally:
             client.end(caller.incarnation, self._clock.now())
 
-    def _take(self, client: Client, asked: Submit) -> Refusals:
+    def _take(
+        self,
+        client: Client,
+        group: str,
+        offsets: Mapping[TopicPartition, int | Submission],
+        given: Mapping[TopicPartition, int | None],
+    ) -> Refusals:
         """Hand the offsets to their managers; return those that were not taken."""
-        group, offsets = asked.group, asked.offsets
-        versions = client.versions(asked.versions)
+        versions = client.versions(given)
         refused: Refusals = {}
         if not self._registry.are_newer(client, group, versions):
             sorting = self._registry.sort(client, group, versions)
@@ -244,38 +268,15 @@ class OffsetService:
         left = {where: error for where, error in refused.items() if where not in again}
         return left | still | self._factory.submit(group, again)
 
-    def _sort_result(
-        self,
-        key: ManagerKey,
-        offsets: Mapping[TopicPartition, int | Submission],
-        result: StopResult,
-        committed: list[OffsetEntry],
-        uncommitted: list[Uncommitted],
-        refused: Refusals,
-    ) -> None:
-        """What the wait for one manager ended with."""
-        where = key.topic_partition
-        asked = offsets[where]
-        offset = asked if isinstance(asked, int) else asked.offset
-        dropped = self._dropped(key, offset, result)
-        if dropped is not None:
-            refused[where] = dropped
-        elif result.uncommitted is not None:
-            left = result.uncommitted
-            uncommitted.append(
-                Uncommitted(*where, left.offset, left.metadata, body_or_none(result.error))
-            )
-        elif result.committed is not None:
-            committed.append(entry(where, result.committed))
-
     def _dropped(
-        self, key: ManagerKey, offset: int, result: StopResult
+        self, key: ManagerKey, asked: int | Submission, result: StopResult
     ) -> OffsetRegressionError | None:
-        """Why ``offset`` will never be committed: Kafka turned out to have a higher one.
+        """Return why ``asked`` will never be committed: Kafka turned out to have a higher offset.
 
         The manager may have learned of that before it heard of the wait, and then answers with
         what Kafka has; no success for whoever submitted the lower one.
         """
+        offset = asked if isinstance(asked, int) else asked.offset
         error = result.error
         if error is None and result.committed is not None and result.committed.offset != offset:
             handle = self._factory.get(key)
@@ -328,11 +329,12 @@ class OffsetService:
             await done
 
 
-def _chosen(client: Client, asked: Flush | Stop) -> list[ManagerKey]:
+def _chosen(client: Client, asked: FlushRequest) -> list[ManagerKey]:
     if asked.group is None:
         return client.keys()
-    wanted = client.held.get(asked.group, {}) if asked.partitions is None else asked.partitions
-    return [ManagerKey(asked.group, *where) for where in wanted]
+    if asked.partitions is None:
+        return [ManagerKey(asked.group, *where) for where in client.held.get(asked.group, {})]
+    return [ManagerKey(asked.group, each.topic, each.partition) for each in asked.partitions]
 
 
 def _log_left(client: str, future: Future[dict[ManagerKey, StopResult]]) -> None:

@@ -1,24 +1,15 @@
-"""Errors: which body and which HTTP status an error of the product becomes."""
+"""Errors of the service itself; ``messages`` turns errors into answers."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from offsetmgr.errors import (
-    ClientFencedError,
-    CoordinatorError,
-    InvalidValueError,
-    ManagerExistsError,
-    OffsetManagerError,
-    OffsetNoticeError,
-    OffsetRegressionError,
-    OverloadedError,
-    shown,
-)
-from offsetmgr.service.messages import ErrorBody
+from offsetmgr.errors import InvalidValueError, OffsetManagerError, shown
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from offsetmgr.coordinator.base import Failure
 
 _LATE_CODES: Final = frozenset(
@@ -26,7 +17,7 @@ _LATE_CODES: Final = frozenset(
 )
 
 
-class RefusedRequestError(OffsetManagerError):
+class HttpStatusError(OffsetManagerError):
     """A request that HTTP has a status of its own for, such as 415."""
 
     def __init__(self, status: HTTPStatus, code: str, message: str) -> None:
@@ -54,7 +45,7 @@ class WrongValueError(InvalidValueError):
         self.args = (f"{field} must be {wanted}, not {shown(value)}",)
 
 
-class DrainingError(RefusedRequestError):
+class DrainingError(HttpStatusError):
     """The service is stopping and takes no new work."""
 
     def __init__(self) -> None:
@@ -73,44 +64,20 @@ class KafkaFailedError(OffsetManagerError):
 
     def __init__(self, what: str, failure: Failure, timeout_s: float) -> None:
         """``what`` was asked, such as ``fetch of the offsets of group orders``."""
-        super().__init__(f"{what} failed: {_said(failure, timeout_s)}")
+        super().__init__(f"{what} failed: {reason(failure, timeout_s)}")
         self.failure = failure
         self.timeout_s = timeout_s
 
 
-def error_body(error: OffsetManagerError) -> ErrorBody:
-    """Return ``error`` with all that is known of it."""
-    text = str(error)
-    if isinstance(error, InvalidValueError):
-        value = None if isinstance(error, MissingError) else shown(error.value)
-        return ErrorBody(error.code, text, field=error.field, value=value, fix=error.fix)
-    if isinstance(error, OffsetRegressionError):
-        return ErrorBody(error.code, text, offset=error.offset, floor=error.floor)
-    if isinstance(error, ManagerExistsError):
-        return ErrorBody(error.code, text, owner=error.owner, lease_left_s=error.lease_left_s)
-    if isinstance(error, CoordinatorError):
-        return ErrorBody(
-            error.code,
-            text,
-            kafka_code=error.info.code,
-            retriable=error.retriable,
-            scope=error.info.scope.value,
-            fault=error.info.fault.value,
-            hint=error.hint,
-            group=error.group,
-            topic=error.topic,
-            partition=error.partition,
-            offset=error.offset,
-            notice=isinstance(error, OffsetNoticeError),
-        )
-    if isinstance(error, KafkaFailedError):
-        return failure_body(error.failure, error.timeout_s, text)
-    return ErrorBody(error.code, text)
+def is_late(failure: Failure) -> bool:
+    """Return True if Kafka did not answer in time."""
+    return failure.info.name in _LATE_CODES
 
 
-def _said(failure: Failure, timeout_s: float) -> str:
+def reason(failure: Failure, timeout_s: float) -> str:
+    """Return why Kafka failed, for people."""
     info = failure.info
-    if info.name in _LATE_CODES:
+    if is_late(failure):
         text = (
             f"Kafka did not answer the service within {timeout_s:.3g} s; check the brokers, and "
             "the network between them and the service"
@@ -119,32 +86,27 @@ def _said(failure: Failure, timeout_s: float) -> str:
     return f"{failure.detail or info.hint} ({info.name})"
 
 
-def failure_body(failure: Failure, timeout_s: float, message: str = "") -> ErrorBody:
-    """Return what Kafka said of a topic, partition or group in ``timeout_s``."""
-    info = failure.info
-    hint = failure.detail or info.hint
-    return ErrorBody(
-        info.name,
-        message or _said(failure, timeout_s),
-        kafka_code=info.code,
-        retriable=info.retriable,
-        scope=info.scope.value,
-        fault=info.fault.value,
-        hint=hint,
-    )
+_WORDS: Final = {
+    "array": "a list",
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "number": "a number",
+    "object": "a JSON object",
+    "string": "text",
+}
 
 
-def status_of(error: OffsetManagerError) -> HTTPStatus:
-    """Return the HTTP status of an error that ends a request."""
-    if isinstance(error, RefusedRequestError):
-        return error.status
-    if isinstance(error, KafkaFailedError):
-        late = error.failure.info.name in _LATE_CODES
-        return HTTPStatus.GATEWAY_TIMEOUT if late else HTTPStatus.BAD_GATEWAY
-    if isinstance(error, InvalidValueError):
-        return HTTPStatus.BAD_REQUEST
-    if isinstance(error, ClientFencedError):
-        return HTTPStatus.CONFLICT
-    if isinstance(error, OverloadedError):
-        return HTTPStatus.TOO_MANY_REQUESTS
-    return HTTPStatus.INTERNAL_SERVER_ERROR
+def wanted(schema: Mapping[str, Any]) -> str:
+    """Return what a JSON schema allows, such as "a whole number from 0 to 9"."""
+    if "enum" in schema:
+        return f"one of {', '.join(schema['enum'])}"
+    kind = _WORDS[schema["type"]]
+    if schema["type"] == "array":
+        return f"a list of {schema.get('minItems', 0)} to {schema['maxItems']} entries"
+    if "minLength" in schema:
+        return f"{kind} of at least {schema['minLength']} character"
+    if "exclusiveMinimum" in schema:
+        return f"{kind} above {schema['exclusiveMinimum']}, up to {schema['maximum']:.16g}"
+    if "maximum" in schema:
+        return f"{kind} from {schema['minimum']} to {schema['maximum']:.16g}"
+    return kind

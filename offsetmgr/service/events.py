@@ -24,9 +24,7 @@ from offsetmgr.errors import (
     OverloadedError,
 )
 from offsetmgr.seldom import Seldom
-from offsetmgr.service.errors import error_body
-from offsetmgr.service.messages import ErrorBody, GroupOffsetEntry
-from offsetmgr.service.serialisation import encode
+from offsetmgr.service.messages import ErrorBody, GroupOffsetEntry, OfGroup, encode, error_body
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -56,17 +54,8 @@ log = structlog.get_logger("offsetmgr.service")
 commit_log = structlog.get_logger("offsetmgr.commits")
 
 
-class _FailedData(msgspec.Struct):
-    group: str
-    topic: str
-    partition: int
+class _FailedData(OfGroup, frozen=True):
     error: ErrorBody
-
-
-class _StoppedData(msgspec.Struct):
-    group: str
-    topic: str
-    partition: int
 
 
 class _DroppedData(msgspec.Struct):
@@ -277,7 +266,7 @@ class EventHub:
             if news.committed is not None:
                 events.append(_event("committed", GroupOffsetEntry(*key, *news.committed)))
             if news.stopped:
-                events.append(_event("stopped", _StoppedData(*key)))
+                events.append(_event("stopped", OfGroup(*key)))
         return events
 
     async def stream(self, reader: Subscription) -> AsyncIterator[bytes]:

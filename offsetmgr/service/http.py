@@ -1,205 +1,309 @@
-"""The HTTP API: requests become calls of the service, errors become answers."""
+"""The HTTP API: one table of operations, and the way of a request to its handler.
+
+Requests that wait (reads, and submits that wait for Kafka) have a limit of their own, so that they
+never shut out heartbeats and submits during an outage.  A caller that hangs up frees its place.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import math
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from offsetmgr.errors import OffsetManagerError
-from offsetmgr.service.errors import MissingError, RefusedRequestError
+from offsetmgr.errors import OffsetManagerError, OverloadedError, shown
+from offsetmgr.service.errors import HttpStatusError, MissingError
 from offsetmgr.service.messages import (
     ErrorAnswer,
     ErrorBody,
+    FlushAnswer,
     HeartbeatAnswer,
+    InitialOffsetsAnswer,
     LiveAnswer,
+    ManagersAnswer,
+    OffsetsAnswer,
+    OpenAnswer,
+    ReadyAnswer,
+    SubmitAnswer,
+    TopicNamesAnswer,
+    TopicsAnswer,
+    encode,
+    error_response,
+    json_response,
 )
-from offsetmgr.service.middleware import CallerGoneError, Place, Places
-from offsetmgr.service.operations import (
+from offsetmgr.service.openapi import Operation, document
+from offsetmgr.service.requests import (
     CLIENT,
-    DEFAULT_WAIT_S,
-    LAST_EVENT,
-    MAX_WAIT_S,
-    OPERATIONS,
-    document,
+    INSTANCE,
+    CommittedQuery,
+    EventsQuery,
+    FlushRequest,
+    HeartbeatRequest,
+    InitialOffsetsQuery,
+    ManagersQuery,
+    OpenRequest,
+    StopRequest,
+    SubmitRequest,
+    TopicNamesQuery,
+    TopicsQuery,
+    decode,
+    read_body,
+    read_caller,
+    read_query,
 )
-from offsetmgr.service.reads import MAX_PAGE, PAGE, Filter, read_cursor
-from offsetmgr.service.request_parsing import Query, read_body, read_caller, read_count
-from offsetmgr.service.serialisation import encode, error_response, json_response
+from offsetmgr.service.requests import (
+    Request as Asked,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Awaitable
     from typing import Any
 
+    import msgspec
     from starlette.requests import Request
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from offsetmgr.service.core import OffsetService
-    from offsetmgr.service.decoder import Decoder
     from offsetmgr.service.events import EventHub, Subscription
     from offsetmgr.service.health import Health
     from offsetmgr.service.metrics import Metrics
     from offsetmgr.service.reads import Reads
     from offsetmgr.service.sessions import Caller
 
-    Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+    Handled = msgspec.Struct | Response
 
-_T = TypeVar("_T")
+REQUESTS: Final = 1_000
+"""Requests under way at once that do not wait."""
 
-MAX_TOPICS: Final = 1_000
-"""Topics in one query."""
-
-_STREAMS: Final = {each.path for each in OPERATIONS if each.media_type == "text/event-stream"}
-_QUERIES: Final = {each.name: each.queries() for each in OPERATIONS}
+WAITING: Final = 1_000
+"""Requests under way at once that wait."""
 
 log = structlog.get_logger("offsetmgr.http")
 
 
 class Api:
-    """A handler for each operation, by its name."""
+    """The operations over the service's parts; ``application`` serves them."""
 
     def __init__(
         self,
         service: OffsetService,
         reads: Reads,
-        decoder: Decoder,
         hub: EventHub,
         metrics: Metrics,
         health: Health,
         version: str,
     ) -> None:
-        self.places = Places()
+        self.requests = Quota(REQUESTS, "requests")
+        self.waiting = Quota(WAITING, "waiting requests")
         self._service = service
         self._reads = reads
-        self._decoder = decoder
         self._hub = hub
         self._metrics = metrics
         self._health = health
-        self._document = encode(document(version))
-        # For what takes long with many managers; one at a time, as they would share the GIL.
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="offsetmgr-reads")
+        self._abandoned: set[asyncio.Future[Handled]] = set()
+        self.operations = self._operations()
+        self._document = encode(document(version, self.operations))
 
-    def close(self) -> None:
-        """Take no more reads that need the worker."""
-        self._worker.shutdown(wait=False, cancel_futures=True)
+    def _operations(self) -> tuple[Operation, ...]:
+        service, reads = self._service, self._reads
+        return (
+            Operation(
+                "POST", "/v1/managers", "open", "Have managers for partitions (idempotent)",
+                service.open, OpenRequest, OpenAnswer,
+            ),
+            Operation(
+                "GET", "/v1/managers", "managers", "List managers",
+                lambda _, query: reads.managers(query), ManagersQuery, ManagersAnswer,
+            ),
+            Operation(
+                "GET", "/v1/initial-offsets", "initial_offsets",
+                "What was committed when the managers started; waits until Kafka told",
+                reads.initial_offsets, InitialOffsetsQuery, InitialOffsetsAnswer,
+            ),
+            Operation(
+                "POST", "/v1/offsets", "submit", "Submit offsets of one group",
+                service.submit, SubmitRequest, SubmitAnswer,
+            ),
+            Operation(
+                "GET", "/v1/offsets", "committed", "What Kafka says is committed now",
+                lambda _, query: reads.committed(query), CommittedQuery, OffsetsAnswer,
+                statuses=(502, 504),
+            ),
+            Operation(
+                "GET", "/v1/topics", "topics", "Partitions of topics and the ends of their logs",
+                lambda _, query: reads.topics(query), TopicsQuery, TopicsAnswer,
+            ),
+            Operation(
+                "GET", "/v1/topic-names", "topic_names", "Topics of the cluster, but Kafka's own",
+                lambda _, query: reads.topic_names(query), TopicNamesQuery, TopicNamesAnswer,
+                statuses=(502, 504),
+            ),
+            Operation(
+                "POST", "/v1/flush", "flush", "Commit what the client's managers hold",
+                service.flush, FlushRequest, FlushAnswer,
+            ),
+            Operation(
+                "POST", "/v1/stop", "stop", "Commit what the client's managers hold and stop them",
+                service.stop, StopRequest, FlushAnswer,
+            ),
+            Operation(
+                "POST", "/v1/heartbeat", "heartbeat", "Renew the client's lease",
+                self._heartbeat, HeartbeatRequest, HeartbeatAnswer,
+            ),
+            Operation(
+                "GET", "/v1/events", "events",
+                "Server-sent events: committed, failed, stopped, dropped",
+                self._events, EventsQuery, media_type="text/event-stream",
+            ),
+            Operation(
+                "GET", "/livez", "live", "Whether the process lives", self._live,
+                answer=LiveAnswer,
+            ),
+            Operation(
+                "GET", "/readyz", "ready", "Whether the service is of use now", self._ready,
+                answer=ReadyAnswer, others={503: ReadyAnswer},
+            ),
+            Operation(
+                "GET", "/metrics", "metrics", "Prometheus metrics", self._page,
+                statuses=(429,), media_type="text/plain",
+            ),
+            Operation(
+                "GET", "/openapi.json", "openapi", "This document", self._openapi,
+                statuses=(429,),
+            ),
+        )  # fmt: skip
 
-    # Writes
+    # Handlers that are not those of the parts
 
-    async def open(self, request: Request) -> Response:
-        caller, body = await self._write(request)
-        work = self._service.open(caller, self._decoder.open(body))
-        return json_response(await self.places.run(request, work, cancel=False))
+    async def _heartbeat(self, caller: Caller, _: object) -> HeartbeatAnswer:
+        return HeartbeatAnswer(await self._service.heartbeat(caller), self._hub.newest)
 
-    async def submit(self, request: Request) -> Response:
-        caller, body = await self._write(request)
-        asked = self._decoder.submit(body)
-        if asked.wait:
-            request.state.place.move(self.places.waiting)
-        work = self._service.submit(caller, asked)
-        return json_response(await self.places.run(request, work, cancel=False))
+    async def _events(self, caller: Caller | None, asked: EventsQuery) -> Response:
+        client = None if caller is None else caller.name
+        return _EventStream(self._hub, self._hub.subscribe(client, asked.group, asked.after))
 
-    async def flush(self, request: Request) -> Response:
-        caller, body = await self._write(request)
-        work = self._service.flush(caller, self._decoder.flush(body))
-        return json_response(await self.places.run(request, work, cancel=False))
+    async def _live(self, *_: object) -> LiveAnswer:
+        return LiveAnswer(live=True)
 
-    async def stop(self, request: Request) -> Response:
-        caller, body = await self._write(request)
-        work = self._service.stop(caller, self._decoder.stop(body))
-        return json_response(await self.places.run(request, work, cancel=False))
-
-    async def heartbeat(self, request: Request) -> Response:
-        caller, body = await self._write(request)
-        self._decoder.heartbeat(body)
-        lease_s = await self._service.heartbeat(caller)
-        return json_response(HeartbeatAnswer(lease_s, self._hub.newest))
-
-    async def _write(self, request: Request) -> tuple[Caller, bytes]:
-        caller = read_caller(request.headers)
-        if caller is None:
-            fix = "name the client in this header; it also keeps web pages out"
-            raise MissingError(CLIENT, fix)
-        return caller, await read_body(request)
-
-    # Reads
-
-    @contextmanager
-    def _reading(self, request: Request, operation: str) -> Iterator[Query]:
-        """Yield the query of a request, whose client keeps its lease meanwhile."""
-        caller = read_caller(request.headers)
-        name = None if caller is None else caller.name
-        with nullcontext() if caller is None else self._service.looking(caller):
-            yield Query(request.query_params, _QUERIES[operation], name)
-
-    async def managers(self, request: Request) -> Response:
-        with self._reading(request, "managers") as query:
-            wanted = Filter(group=query.group(), client=query.text("client"))
-            limit = query.count("limit", PAGE, 1, MAX_PAGE)
-            after = query.text("after")
-            start = None if after is None else read_cursor(after)
-            return json_response(
-                await self._in_worker(lambda: self._reads.managers(wanted, limit, start))
-            )
-
-    async def initial_offsets(self, request: Request) -> Response:
-        with self._reading(request, "initial_offsets") as query:
-            wait_s = query.seconds("wait_s", DEFAULT_WAIT_S, MAX_WAIT_S)
-            group = query.group(required=True)
-            wanted = Filter(group, query.client, query.topic(), query.partition())
-            return json_response(await self._reads.initial_offsets(wanted, wait_s))
-
-    async def committed(self, request: Request) -> Response:
-        with self._reading(request, "committed") as query:
-            group = query.group(required=True) or ""
-            topics, timeout_s = query.topics(MAX_TOPICS), _kafka_timeout_s(query)
-            return json_response(await self._reads.committed(group, topics, timeout_s))
-
-    async def topics(self, request: Request) -> Response:
-        with self._reading(request, "topics") as query:
-            names = query.topics(MAX_TOPICS, required=True)
-            at_ms, stable = query.time_ms("at_ms"), query.flag("stable")
-            timeout_s = _kafka_timeout_s(query)
-            return json_response(await self._reads.topics(names, at_ms, timeout_s, stable=stable))
-
-    async def topic_names(self, request: Request) -> Response:
-        with self._reading(request, "topic_names") as query:
-            return json_response(await self._reads.topic_names(_kafka_timeout_s(query)))
-
-    async def events(self, request: Request) -> Response:
-        with self._reading(request, "events") as query:
-            last = request.headers.get(LAST_EVENT)
-            after = None if last is None else read_count(LAST_EVENT, last)
-            return _EventStream(self._hub, self._hub.subscribe(query.client, query.group(), after))
-
-    async def _in_worker(self, do: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._worker, do)
-
-    # Operating
-
-    async def live(self, _: Request) -> Response:
-        return json_response(LiveAnswer(live=True))
-
-    async def ready(self, _: Request) -> Response:
+    async def _ready(self, *_: object) -> Response:
         answer = self._health.ready()
         status = HTTPStatus.OK if answer.ready else HTTPStatus.SERVICE_UNAVAILABLE
         return json_response(answer, status)
 
-    async def metrics(self, _: Request) -> Response:
-        page = await self._in_worker(self._metrics.page)
+    async def _page(self, *_: object) -> Response:
+        page = await self._reads.in_worker(self._metrics.page)
         return Response(page, media_type=CONTENT_TYPE_LATEST)
 
-    async def openapi(self, _: Request) -> Response:
+    async def _openapi(self, *_: object) -> Response:
         return Response(self._document, media_type="application/json")
+
+    # The way to a handler
+
+    async def handle(self, operation: Operation, request: Request) -> Response:
+        """Return the answer, also to what fails."""
+        try:
+            if operation.request is None:
+                answer = await self._plain(operation, request)
+            elif operation.method == "POST":
+                answer = await self._write(operation, operation.request, request)
+            else:
+                answer = await self._read(operation, operation.request, request)
+            return answer if isinstance(answer, Response) else json_response(answer)
+        except OffsetManagerError as error:
+            return error_response(error)
+        except ClientDisconnect:
+            return Response(status_code=HTTPStatus.REQUEST_TIMEOUT)  # which nobody reads
+
+    async def _plain(self, operation: Operation, request: Request) -> Handled:
+        if operation.path in {"/livez", "/readyz"}:
+            return await operation.handler(None, None)
+        with self.requests:
+            return await self._run(request, operation.handler(None, None), cancel=True)
+
+    async def _write(self, operation: Operation, kind: type[Asked], request: Request) -> Handled:
+        caller = read_caller(request.headers)
+        if caller is None:
+            raise MissingError(CLIENT, "name the client there; it also keeps web pages out")
+        with self.requests:
+            asked = decode(kind, await read_body(request))
+        waits = isinstance(asked, SubmitRequest) and asked.wait
+        with self.waiting if waits else self.requests:
+            return await self._run(request, operation.handler(caller, asked), cancel=False)
+
+    async def _read(self, operation: Operation, kind: type[Asked], request: Request) -> Handled:
+        caller = read_caller(request.headers)
+        asked = read_query(kind, request)
+        with self._service.reading(caller):
+            if operation.streams:  # the hub limits how many
+                return await operation.handler(caller, asked)
+            with self.waiting:
+                return await self._run(request, operation.handler(caller, asked), cancel=True)
+
+    async def _run(self, request: Request, work: Awaitable[Handled], *, cancel: bool) -> Handled:
+        """Return the result of ``work``.  Raises ClientDisconnect when the caller hangs up.
+
+        ``work`` is then cancelled, or goes on to its end without a place.
+        """
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.sleep(0)  # most work is done by then and needs no second task
+            if not task.done():
+                await _done_or_hung_up(request, task)
+            return task.result()
+        finally:
+            if not task.done():
+                if cancel:
+                    task.cancel()
+                else:
+                    self._abandoned.add(task)
+                    task.add_done_callback(self._abandoned_ended)
+
+    def _abandoned_ended(self, task: asyncio.Future[Handled]) -> None:
+        self._abandoned.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, OffsetManagerError):
+            log.error("request_failed", exc_info=error)
+
+
+class Quota:
+    """How many requests of one kind are under way; a context manager for each of them."""
+
+    def __init__(self, limit: int, kind: str) -> None:
+        self.taken = 0
+        self._limit = limit
+        self._kind = kind
+
+    def __enter__(self) -> None:
+        """Raise OverloadedError where the limit is reached."""
+        if self.taken >= self._limit:
+            text = f"{self._limit} {self._kind} are under way, which is the limit; try again later"
+            raise OverloadedError(text)
+        self.taken += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.taken -= 1
+
+
+async def _done_or_hung_up(request: Request, task: asyncio.Future[Any]) -> None:
+    async def hung_up() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    gone = asyncio.create_task(hung_up())
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+    if not task.done():
+        raise ClientDisconnect
 
 
 class _EventStream(StreamingResponse):
@@ -218,56 +322,38 @@ class _EventStream(StreamingResponse):
             self._hub.unsubscribe(self._reader)
 
 
-def _kafka_timeout_s(query: Query) -> float:
-    return query.seconds("timeout_s", math.inf, MAX_WAIT_S)
+# The application
 
 
-def application(api: Api) -> Starlette:
-    """Return the API as an ASGI application, without the middleware."""
-    paths: dict[str, dict[str, Handler]] = {}
-    for operation in OPERATIONS:
-        paths.setdefault(operation.path, {})[operation.method] = getattr(api, operation.name)
+def application(api: Api, *, hosts: frozenset[str] | None, instance: str) -> ASGIApp:
+    """Return the API as an ASGI application.
+
+    ``hosts`` are the names that a Host header may carry, None for any; ``instance`` is this
+    process's id, which every answer carries.
+    """
+    by_path: dict[str, dict[str, Operation]] = {}
+    for operation in api.operations:
+        by_path.setdefault(operation.path, {})[operation.method] = operation
     routes = []
-    for path, handlers in paths.items():
-        route = Route(path, _endpoint(api.places, handlers), methods=list(handlers))
-        if path in _STREAMS and route.methods is not None:
+    for path, by_method in by_path.items():
+        route = Route(path, partial(_answer, api, by_method), methods=list(by_method))
+        if route.methods and any(each.streams for each in by_method.values()):
             # Starlette offers HEAD with every GET; here it would take a reader's place for ever.
             route.methods.discard("HEAD")
         routes.append(route)
     app = Starlette(routes=routes, exception_handlers={HTTPException: _router_error})
     app.router.redirect_slashes = False
-    return app
+    return Middleware(app, hosts, instance)
 
 
-def _endpoint(places: Places, handlers: dict[str, Handler]) -> Handler:
-    async def in_place(request: Request) -> Response:
-        method = "GET" if request.method == "HEAD" else request.method
-        handler, path = handlers[method], request.url.path
-        if path in {"/livez", "/readyz"} or path in _STREAMS:
-            return await handler(request)
-        if method != "GET":
-            with Place(places.requests) as request.state.place:
-                return await handler(request)
-        with Place(places.waiting if path.startswith("/v1/") else places.requests):
-            return await places.run(request, handler(request), cancel=True)
-
-    async def answer(request: Request) -> Response:
-        try:
-            return await in_place(request)
-        except OffsetManagerError as error:
-            return error_response(error)
-        except CallerGoneError:
-            return Response(status_code=HTTPStatus.REQUEST_TIMEOUT)  # which nobody reads
-
-    async def answer_always(request: Request) -> Response:
-        try:
-            return await answer(request)
-        except Exception:
-            log.exception("request_failed", method=request.method, path=request.url.path)
-            body = ErrorBody("internal", "the service failed at this request; see its log")
-            return json_response(ErrorAnswer(body), HTTPStatus.INTERNAL_SERVER_ERROR)
-
-    return answer_always
+async def _answer(api: Api, by_method: dict[str, Operation], request: Request) -> Response:
+    operation = by_method["GET" if request.method == "HEAD" else request.method]
+    try:
+        return await api.handle(operation, request)
+    except Exception:
+        log.exception("request_failed", method=request.method, path=request.url.path)
+        body = ErrorBody("internal", "the service failed at this request; see its log")
+        return json_response(ErrorAnswer(body), HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 async def _router_error(request: Request, error: Exception) -> Response:
@@ -281,6 +367,50 @@ async def _router_error(request: Request, error: Exception) -> Response:
         405: ("method_not_allowed", f"{where} is not offered; see /openapi.json"),
     }
     code, message = texts.get(status, ("http_error", error.detail))
-    response = error_response(RefusedRequestError(status, code, message))
+    response = error_response(HttpStatusError(status, code, message))
     response.headers.update(error.headers or {})
     return response
+
+
+class Middleware:
+    """Refuses foreign hosts and requests for another process; adds the instance's id."""
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None, instance: str) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._instance = (INSTANCE.lower().encode(), instance.encode())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_instance(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), self._instance]
+            await send(message)
+
+        refusal = self._refusal(scope)
+        app = self._app if refusal is None else error_response(refusal)
+        await app(scope, receive, send_with_instance)
+
+    def _refusal(self, scope: Scope) -> OffsetManagerError | None:
+        if self._hosts is not None:
+            hosts = [value for name, value in scope["headers"] if name == b"host"]
+            if len(hosts) != 1 or _without_port(hosts[0]) not in self._hosts:
+                text = (
+                    f"this service has no name {shown(b', '.join(hosts).decode('latin-1'))}; give "
+                    f"one of {', '.join(sorted(self._hosts))} as the host in its url"
+                )
+                return HttpStatusError(HTTPStatus.MISDIRECTED_REQUEST, "foreign_host", text)
+        meant_for = [value for name, value in scope["headers"] if name == self._instance[0]]
+        if meant_for not in ([], [self._instance[1]]):
+            return HttpStatusError(
+                HTTPStatus.PRECONDITION_FAILED,
+                "other_instance",
+                f"the request names another process of the service ({INSTANCE}), so it may be out "
+                "of date; nothing was done; send your newest offsets without that header",
+            )
+        return None
+
+
+def _without_port(host: bytes) -> str:
+    text = host.decode("latin-1").lower()
+    bare, colon, port = text.rpartition(":")
+    return bare if colon and port.isdigit() else text

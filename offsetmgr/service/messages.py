@@ -1,147 +1,46 @@
-"""The JSON of the HTTP API, version 1, as types: what is asked and what is answered.
-
-Requests decode into these and are then checked (``validate``); answers encode from them.  The
-OpenAPI document is derived from them too, so what is written here is what is served.
-"""
+"""What the service answers: the JSON of the HTTP API, version 1, and how it is made."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
 from msgspec import Meta, Struct
+from starlette.responses import Response
 
-from offsetmgr.types import (
-    MAX_GROUP_CHARS,
-    MAX_INT32,
-    MAX_METADATA_CHARS,
-    MAX_OFFSET,
-    MAX_PARTITION,
-    MAX_TOPIC_CHARS,
+from offsetmgr.errors import (
+    ClientFencedError,
+    CoordinatorError,
+    InvalidValueError,
+    ManagerExistsError,
+    OffsetNoticeError,
+    OffsetRegressionError,
+    OverloadedError,
+    shown,
+)
+from offsetmgr.service.errors import (
+    HttpStatusError,
+    KafkaFailedError,
+    MissingError,
+    is_late,
+    reason,
 )
 
-MAX_TIMEOUT_S: Final = 300.0
-"""Longest wait that a request may ask for."""
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-DEFAULT_TIMEOUT_S: Final = 10.0
+    from offsetmgr.coordinator.base import Failure
+    from offsetmgr.errors import OffsetManagerError
+    from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult, TopicPartition
 
+RETRY_AFTER_S: Final = 1
 
-def _integer(highest: int, *, nullable: bool = False) -> dict[str, Any]:
-    kind: str | list[str] = ["integer", "null"] if nullable else "integer"
-    return {"type": kind, "minimum": 0, "maximum": highest}
-
-
-Group = Annotated[str, Meta(description="Consumer group.", extra_json_schema={
-    "minLength": 1, "maxLength": MAX_GROUP_CHARS})]  # fmt: skip
-Topic = Annotated[str, Meta(extra_json_schema={
-    "minLength": 1, "maxLength": MAX_TOPIC_CHARS, "pattern": "^[a-zA-Z0-9._-]+$"})]  # fmt: skip
-Metadata = Annotated[str, Meta(extra_json_schema={"maxLength": MAX_METADATA_CHARS})]
-# A decoder of ``int`` takes 1.0 for 1.  One of ``int | float`` makes a float of it, and there is no
-# float above 1 and below 0: so every fraction and exponent is refused while it is decoded.
-_NoFloat = Annotated[float, Meta(gt=1, lt=0)]
-_Int32 = Annotated[int, Meta(ge=0, le=MAX_INT32)]
-_Number = Annotated[int, Meta(ge=0, le=MAX_PARTITION)]
-_Int64 = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
-Partition = Annotated[_Number | _NoFloat, Meta(extra_json_schema=_integer(MAX_PARTITION))]
-Offset = Annotated[
-    _Int64 | _NoFloat,
-    Meta(
-        description="The next offset to read (exclusive).", extra_json_schema=_integer(MAX_OFFSET)
-    ),
-]
-LeaderEpoch = Annotated[
-    _Int32 | _NoFloat | None, Meta(extra_json_schema=_integer(MAX_INT32, nullable=True))
-]
-Timeout = Annotated[
-    float,
-    Meta(
-        gt=0,
-        le=MAX_TIMEOUT_S,
-        description="How long the service may wait for Kafka before it answers, in seconds.",
-    ),
-]
-
-Version = Annotated[
-    _Int64 | _NoFloat | None,
-    Meta(
-        description="Rises with each change that an incarnation of the client asks for. One that "
-        "is not higher than what was seen of the partition has no effect; null stands for the "
-        "newest.",
-        extra_json_schema=_integer(MAX_OFFSET, nullable=True),
-    ),
-]
+encode: Final = msgspec.json.Encoder().encode
 
 Phase = Annotated[
     str, Meta(extra_json_schema={"enum": ["fetching", "ready", "stopping", "stopped"]})
 ]
-
-
-class Request(Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of what is asked."""
-
-
-class PartitionRef(Request, frozen=True, gc=False):
-    """A partition of a topic."""
-
-    topic: Topic
-    partition: Partition
-
-
-class OpenEntry(Request, frozen=True, gc=False):
-    """A partition that the client wants a manager for."""
-
-    topic: Topic
-    partition: Partition
-    version: Version = None
-
-
-class OpenRequest(Request, frozen=True):
-    """Partitions of one group that the client wants managers for."""
-
-    group: Group
-    partitions: list[OpenEntry]
-
-
-class SubmitEntry(Request, frozen=True, gc=False):
-    """The newest offset of one partition."""
-
-    topic: Topic
-    partition: Partition
-    offset: Offset
-    metadata: Metadata = ""
-    leader_epoch: LeaderEpoch = None
-    rewind: Annotated[
-        bool, Meta(description="Take the offset although it is lower than before.")
-    ] = False
-    version: Version = None
-
-
-class SubmitRequest(Request, frozen=True):
-    """Offsets of one group to commit; managers that do not exist yet are spawned."""
-
-    group: Group
-    offsets: list[SubmitEntry]
-    wait: Annotated[
-        bool, Meta(description="Answer after Kafka did, or when timeout_s is over.")
-    ] = False
-    timeout_s: Timeout = DEFAULT_TIMEOUT_S
-
-
-class FlushRequest(Request, frozen=True):
-    """Which of the client's managers to flush; all of them where nothing is named."""
-
-    group: Group | None = None
-    partitions: list[PartitionRef] | None = None
-    timeout_s: Timeout = DEFAULT_TIMEOUT_S
-
-
-class StopRequest(FlushRequest, frozen=True):
-    """Which of the client's managers to stop; those with a newer version go on."""
-
-    version: Version = None
-
-
-class HeartbeatRequest(Request, frozen=True):
-    """Nothing: the headers say who is alive."""
 
 
 class ErrorBody(Struct, frozen=True, omit_defaults=True):
@@ -183,32 +82,40 @@ class OffsetValue(Struct, frozen=True):
     leader_epoch: int | None
 
 
-class OffsetEntry(Struct, frozen=True):
-    """An offset of a partition."""
+class OfPartition(Struct, frozen=True):
+    """Base of what is about a partition."""
 
     topic: str
     partition: int
-    offset: int
-    metadata: str
-    leader_epoch: int | None
 
 
-class GroupOffsetEntry(Struct, frozen=True):
-    """An offset of a partition of a group."""
+class OfGroup(Struct, frozen=True):
+    """Base of what is about a group's partition."""
 
     group: str
     topic: str
     partition: int
+
+
+class OffsetEntry(OfPartition, frozen=True):
+    """An offset of a partition."""
+
     offset: int
     metadata: str
     leader_epoch: int | None
 
 
-class ManagerState(Struct, frozen=True):
-    """True if the client now has a manager for the partition."""
+class GroupOffsetEntry(OfGroup, frozen=True):
+    """An offset of a partition of a group."""
 
-    topic: str
-    partition: int
+    offset: int
+    metadata: str
+    leader_epoch: int | None
+
+
+class ManagerState(OfPartition, frozen=True):
+    """The client now has a manager for the partition, unless there is an error."""
+
     error: ErrorBody | None = None
 
 
@@ -218,19 +125,15 @@ class OpenAnswer(Struct, frozen=True):
     managers: list[ManagerState]
 
 
-class Refused(Struct, frozen=True):
+class RefusedEntry(OfPartition, frozen=True):
     """An offset that was not taken."""
 
-    topic: str
-    partition: int
     error: ErrorBody
 
 
-class Uncommitted(Struct, frozen=True):
+class UncommittedEntry(OfPartition, frozen=True):
     """An offset that was taken and is not known to be committed; it is tried again."""
 
-    topic: str
-    partition: int
     offset: int
     metadata: str
     error: ErrorBody | None
@@ -240,17 +143,14 @@ class SubmitAnswer(Struct, frozen=True):
     """What became of the offsets; the last two are filled with ``wait`` alone."""
 
     accepted: int
-    refused: list[Refused]
+    refused: list[RefusedEntry]
     committed: list[OffsetEntry]
-    uncommitted: list[Uncommitted]
+    uncommitted: list[UncommittedEntry]
 
 
-class GroupUncommitted(Struct, frozen=True):
+class GroupUncommittedEntry(OfGroup, frozen=True):
     """An offset of a group's partition that is not known to be committed."""
 
-    group: str
-    topic: str
-    partition: int
     offset: int
     metadata: str
     error: ErrorBody | None
@@ -260,7 +160,7 @@ class FlushAnswer(Struct, frozen=True):
     """What a flush or a stop ended with."""
 
     committed: list[GroupOffsetEntry]
-    uncommitted: list[GroupUncommitted]
+    uncommitted: list[GroupUncommittedEntry]
 
 
 class HeartbeatAnswer(Struct, frozen=True):
@@ -272,11 +172,9 @@ class HeartbeatAnswer(Struct, frozen=True):
     ]
 
 
-class InitialOffset(Struct, frozen=True):
+class InitialOffset(OfPartition, frozen=True):
     """What was committed when the manager started; ``known`` is false until Kafka answered."""
 
-    topic: str
-    partition: int
     known: bool
     committed: OffsetEntry | None
     error: ErrorBody | None
@@ -332,12 +230,9 @@ class TopicNamesAnswer(Struct, frozen=True):
     names: list[str]
 
 
-class ManagerView(Struct, frozen=True):
+class ManagerView(OfGroup, frozen=True):
     """A manager as an operator sees it."""
 
-    group: str
-    topic: str
-    partition: int
     client: str
     phase: Phase
     submitted: OffsetValue | None
@@ -371,3 +266,103 @@ class ReadyAnswer(Struct, frozen=True):
     fenced_groups: Annotated[
         int, Meta(description="Groups that another service has taken over from this one.")
     ]
+
+
+# From the core's values and errors
+
+
+def json_response(answer: msgspec.Struct, status: int = HTTPStatus.OK) -> Response:
+    return Response(encode(answer), status, media_type="application/json")
+
+
+def error_response(error: OffsetManagerError) -> Response:
+    """Return the answer to a request that ended with ``error``."""
+    response = json_response(ErrorAnswer(error_body(error)), status_of(error))
+    if isinstance(error, OverloadedError):
+        response.headers["retry-after"] = str(RETRY_AFTER_S)
+    return response
+
+
+def entry(where: TopicPartition, value: OffsetAndMetadata) -> OffsetEntry:
+    return OffsetEntry(where.topic, where.partition, *value)
+
+
+def value_or_none(value: OffsetAndMetadata | None) -> OffsetValue | None:
+    return None if value is None else OffsetValue(*value)
+
+
+def body_or_none(error: OffsetManagerError | None) -> ErrorBody | None:
+    return None if error is None else error_body(error)
+
+
+def flush_answer(results: Mapping[ManagerKey, StopResult]) -> FlushAnswer:
+    """Return the answer to a flush or stop of many managers."""
+    committed, uncommitted = [], []
+    for key, result in results.items():
+        if result.uncommitted is not None:
+            left = result.uncommitted
+            error = body_or_none(result.error)
+            uncommitted.append(GroupUncommittedEntry(*key, left.offset, left.metadata, error))
+        elif result.committed is not None:
+            committed.append(GroupOffsetEntry(*key, *result.committed))
+    return FlushAnswer(committed, uncommitted)
+
+
+def error_body(error: OffsetManagerError) -> ErrorBody:
+    """Return ``error`` with all that is known of it."""
+    text = str(error)
+    if isinstance(error, InvalidValueError):
+        value = None if isinstance(error, MissingError) else shown(error.value)
+        return ErrorBody(error.code, text, field=error.field, value=value, fix=error.fix)
+    if isinstance(error, OffsetRegressionError):
+        return ErrorBody(error.code, text, offset=error.offset, floor=error.floor)
+    if isinstance(error, ManagerExistsError):
+        return ErrorBody(error.code, text, owner=error.owner, lease_left_s=error.lease_left_s)
+    if isinstance(error, CoordinatorError):
+        return ErrorBody(
+            error.code,
+            text,
+            kafka_code=error.info.code,
+            retriable=error.retriable,
+            scope=error.info.scope.value,
+            fault=error.info.fault.value,
+            hint=error.hint,
+            group=error.group,
+            topic=error.topic,
+            partition=error.partition,
+            offset=error.offset,
+            notice=isinstance(error, OffsetNoticeError),
+        )
+    if isinstance(error, KafkaFailedError):
+        return failure_body(error.failure, error.timeout_s, text)
+    return ErrorBody(error.code, text)
+
+
+def failure_body(failure: Failure, timeout_s: float, message: str = "") -> ErrorBody:
+    """Return what Kafka said of a topic, partition or group in ``timeout_s``."""
+    info = failure.info
+    hint = failure.detail or info.hint
+    return ErrorBody(
+        info.name,
+        message or reason(failure, timeout_s),
+        kafka_code=info.code,
+        retriable=info.retriable,
+        scope=info.scope.value,
+        fault=info.fault.value,
+        hint=hint,
+    )
+
+
+def status_of(error: OffsetManagerError) -> HTTPStatus:
+    """Return the HTTP status of an error that ends a request."""
+    if isinstance(error, HttpStatusError):
+        return error.status
+    if isinstance(error, KafkaFailedError):
+        return HTTPStatus.GATEWAY_TIMEOUT if is_late(error.failure) else HTTPStatus.BAD_GATEWAY
+    if isinstance(error, InvalidValueError):
+        return HTTPStatus.BAD_REQUEST
+    if isinstance(error, ClientFencedError):
+        return HTTPStatus.CONFLICT
+    if isinstance(error, OverloadedError):
+        return HTTPStatus.TOO_MANY_REQUESTS
+    return HTTPStatus.INTERNAL_SERVER_ERROR

@@ -1,19 +1,20 @@
-"""What can be asked without changing anything: managers, initial and committed offsets, topics."""
+"""Requests that change nothing: managers, initial and committed offsets, topics."""
 
 from __future__ import annotations
 
 import base64
 import heapq
-import math
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, TypeVar
 
+import anyio
+import anyio.to_thread
 import msgspec
 
 from actors import Future, MailboxClosed
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError
-from offsetmgr.service.errors import KafkaFailedError, failure_body
+from offsetmgr.service.errors import KafkaFailedError
 from offsetmgr.service.messages import (
     InitialOffset,
     InitialOffsetsAnswer,
@@ -24,43 +25,32 @@ from offsetmgr.service.messages import (
     TopicNamesAnswer,
     TopicsAnswer,
     TopicState,
+    body_or_none,
+    entry,
+    failure_body,
+    value_or_none,
 )
-from offsetmgr.service.serialisation import body_or_none, entry, value_or_none
 from offsetmgr.types import ManagerKey
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from actors import Timers
     from offsetmgr.coordinator.base import Coordinator, PartitionLog, TopicLog
     from offsetmgr.errors import OffsetManagerError
     from offsetmgr.manager import Factory, ManagerHandle
+    from offsetmgr.service.requests import (
+        CommittedQuery,
+        InitialOffsetsQuery,
+        ManagersQuery,
+        TopicNamesQuery,
+        TopicsQuery,
+    )
+    from offsetmgr.service.sessions import Caller
 
-PAGE: Final = 1_000
-"""Managers in a page, where nothing else is asked for."""
-
-MAX_PAGE: Final = 10_000
+_T = TypeVar("_T")
 
 _CURSOR: Final = msgspec.json.Decoder(tuple[str, str, int])
-
-
-class Filter(NamedTuple):
-    """Which managers are meant; None means any."""
-
-    group: str | None = None
-    client: str | None = None
-    topic: str | None = None
-    partition: int | None = None
-
-    def takes(self, handle: ManagerHandle) -> bool:
-        """True if ``handle`` is meant."""
-        key = handle.key
-        return (
-            (self.group is None or key.group == self.group)
-            and (self.client is None or handle.owner == self.client)
-            and (self.topic is None or key.topic == self.topic)
-            and (self.partition is None or key.partition == self.partition)
-        )
 
 
 class Reads:
@@ -74,25 +64,48 @@ class Reads:
         self._coordinator = coordinator
         self._timers = timers
         self._request_timeout_s = request_timeout_s
+        self._worker = anyio.CapacityLimiter(1)
 
-    def managers(self, wanted: Filter, limit: int, after: ManagerKey | None) -> ManagersAnswer:
-        """A page of managers in the order of their keys; for any thread, as it may take long."""
+    async def managers(self, query: ManagersQuery) -> ManagersAnswer:
+        """Return a page of managers in the order of their keys."""
+        after = None if query.after is None else _read_cursor(query.after)
+        return await self.in_worker(partial(self._page, query, after))
+
+    def _page(self, query: ManagersQuery, after: ManagerKey | None) -> ManagersAnswer:
         found = [
             handle
-            for handle in self._factory.managers(wanted.group)
-            if wanted.takes(handle) and (after is None or handle.key > after)
+            for handle in self._factory.managers(query.group)
+            if query.client in {None, handle.owner} and (after is None or handle.key > after)
         ]
-        page = heapq.nsmallest(limit, found, key=lambda handle: handle.key)
-        more = len(found) > len(page)
-        following = cursor(page[-1].key) if more else None
+        page = heapq.nsmallest(query.limit, found, key=lambda handle: handle.key)
+        following = _cursor(page[-1].key) if len(found) > len(page) else None
         return ManagersAnswer([_view(handle) for handle in page], following)
 
-    async def initial_offsets(self, wanted: Filter, wait_s: float) -> InitialOffsetsAnswer:
-        """What was committed when the managers started; waits until Kafka has told all of them."""
-        handles = [h for h in self._factory.managers(wanted.group) if wanted.takes(h)]
+    async def in_worker(self, do: Callable[[], _T]) -> _T:
+        """Return what ``do`` returns, in a thread: it may take long with many managers.
+
+        One at a time, as they would share the GIL.
+        """
+        return await anyio.to_thread.run_sync(do, limiter=self._worker)
+
+    async def initial_offsets(
+        self, caller: Caller | None, query: InitialOffsetsQuery
+    ) -> InitialOffsetsAnswer:
+        """Return what was committed when the managers started, once Kafka has told all of them.
+
+        Only the caller's managers are meant, where there is one.
+        """
+        client = None if caller is None else caller.name
+        handles = [
+            handle
+            for handle in self._factory.managers(query.group)
+            if client in {None, handle.owner}
+            and query.topic in {None, handle.key.topic}
+            and query.partition in {None, handle.key.partition}
+        ]
         handles.sort(key=lambda handle: handle.key)
-        if wait_s > 0:
-            await self._all_known(handles, wait_s)
+        if query.wait_s > 0:
+            await self._all_known(handles, query.wait_s)
         return InitialOffsetsAnswer([_initial(handle) for handle in handles])
 
     async def _all_known(self, handles: Sequence[ManagerHandle], wait_s: float) -> None:
@@ -121,55 +134,52 @@ class Reads:
             for remove in removers:
                 remove()
 
-    async def committed(
-        self, group: str, topics: Sequence[str], timeout_s: float = math.inf
-    ) -> OffsetsAnswer:
-        """What Kafka says is committed now.  Raises KafkaFailedError."""
-        timeout_s = min(timeout_s, self._request_timeout_s)
-        result = await self._coordinator.fetch(group, None, timeout_s)
-        what = f"fetch of the committed offsets of group {group!r}"
+    async def committed(self, query: CommittedQuery) -> OffsetsAnswer:
+        """Return what Kafka says is committed now.  Raises KafkaFailedError."""
+        timeout_s = self._timeout_s(query.timeout_s)
+        result = await self._coordinator.fetch(query.group, None, timeout_s)
+        what = f"fetch of the committed offsets of group {query.group!r}"
         if result.group_failure is not None:
             raise KafkaFailedError(what, result.group_failure, timeout_s)
         for where, failure in result.failures.items():
-            if not topics or where.topic in topics:
+            if not query.topic or where.topic in query.topic:
                 raise KafkaFailedError(f"{what}, partition {where}", failure, timeout_s)
         return OffsetsAnswer(
-            group,
+            query.group,
             [
                 entry(where, value)
                 for where, value in sorted(result.offsets.items())
-                if value is not None and (not topics or where.topic in topics)
+                if value is not None and (not query.topic or where.topic in query.topic)
             ],
         )
 
-    async def topics(
-        self,
-        names: Sequence[str],
-        at_ms: int | None,
-        timeout_s: float = math.inf,
-        *,
-        stable: bool,
-    ) -> TopicsAnswer:
-        """Partitions of topics, the ends of their logs, and their offsets at a time."""
-        timeout_s = min(timeout_s, self._request_timeout_s)
-        logs = await self._coordinator.topic_logs(names, timeout_s, at_ms, stable=stable)
-        return TopicsAnswer([_topic(name, logs[name], timeout_s) for name in names])
+    async def topics(self, query: TopicsQuery) -> TopicsAnswer:
+        """Return partitions of topics, the ends of their logs, and their offsets at a time."""
+        timeout_s = self._timeout_s(query.timeout_s)
+        logs = await self._coordinator.topic_logs(
+            query.topic, timeout_s, query.at_ms, stable=query.stable
+        )
+        return TopicsAnswer([_topic(name, logs[name], timeout_s) for name in query.topic])
 
-    async def topic_names(self, timeout_s: float = math.inf) -> TopicNamesAnswer:
-        """The topics of the cluster.  Raises KafkaFailedError."""
-        timeout_s = min(timeout_s, self._request_timeout_s)
+    async def topic_names(self, query: TopicNamesQuery) -> TopicNamesAnswer:
+        """Return the topics of the cluster.  Raises KafkaFailedError."""
+        timeout_s = self._timeout_s(query.timeout_s)
         found = await self._coordinator.topic_names(timeout_s)
         if found.failure is not None:
             raise KafkaFailedError("list of the topics", found.failure, timeout_s)
         return TopicNamesAnswer(list(found.names))
 
+    def _timeout_s(self, asked_s: float | None) -> float:
+        most_s = self._request_timeout_s
+        return most_s if asked_s is None else min(asked_s, most_s)
 
-def cursor(key: ManagerKey) -> str:
+
+def _cursor(key: ManagerKey) -> str:
     """Where a page ended, as it travels to the client and back."""
     return base64.urlsafe_b64encode(msgspec.json.encode(key)).decode().rstrip("=")
 
 
-def read_cursor(text: str) -> ManagerKey:
+def _read_cursor(text: str) -> ManagerKey:
     """The way back.  Raises InvalidValueError."""
     try:
         padded = text + "=" * (-len(text) % 4)

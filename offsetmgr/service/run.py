@@ -27,14 +27,12 @@ from offsetmgr.errors import InvalidValueError, OffsetManagerError
 from offsetmgr.manager import Factory
 from offsetmgr.service import version
 from offsetmgr.service.core import OffsetService
-from offsetmgr.service.decoder import Decoder
 from offsetmgr.service.events import EventHub, Reporter
 from offsetmgr.service.health import Health, notify, watchdog
 from offsetmgr.service.http import Api, application
 from offsetmgr.service.listen import listening
 from offsetmgr.service.logs import set_level
 from offsetmgr.service.metrics import Metrics, Source
-from offsetmgr.service.middleware import Middleware
 from offsetmgr.service.reads import Reads
 from offsetmgr.service.sessions import Registry
 
@@ -66,9 +64,6 @@ KEEP_ALIVE_S: Final = 75
 
 SWEEP_INTERVAL_S: Final = 1.0
 """Between two looks for lapsed leases."""
-
-MAX_ENTRIES: Final = 10_000
-"""Partitions in one request."""
 
 CONNECTIONS: Final = 2_000
 """Beyond these uvicorn answers 503 to every request."""
@@ -130,22 +125,9 @@ class Assembly:
             )
         )
         timeout_s = settings.commit.request_timeout_s
-        self._api = Api(
-            self.service,
-            Reads(self.factory, coordinator.reader, system.timers, timeout_s),
-            Decoder(MAX_ENTRIES),
-            self.hub,
-            self.metrics,
-            self.health,
-            version(),
-        )
-        self.places = self._api.places
-        self.app = Middleware(
-            application(self._api),
-            hosts=settings.listen.hosts(),
-            instance=uuid.uuid4().hex,
-            draining=lambda: self.service.draining,
-        )
+        reads = Reads(self.factory, coordinator.reader, system.timers, timeout_s)
+        self.api = Api(self.service, reads, self.hub, self.metrics, self.health, version())
+        self.app = application(self.api, hosts=settings.listen.hosts(), instance=uuid.uuid4().hex)
 
     @contextlib.asynccontextmanager
     async def background(self) -> AsyncIterator[None]:
@@ -160,7 +142,6 @@ class Assembly:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._api.close()
 
     async def _sweep(self) -> None:
         while True:

@@ -11,15 +11,18 @@ from __future__ import annotations
 import difflib
 import re
 import sys
+from collections.abc import Mapping  # noqa: TC003 -- a type of a setting
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get_type_hints
 
-from offsetmgr.config import LARGEST, MAY_BE_ZERO, CommitSettings, is_number
+import msgspec
+from msgspec import Meta
+
+from offsetmgr.config import CommitSettings
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.service.errors import MissingError, WrongValueError
+from offsetmgr.service.errors import MissingError, WrongValueError, wanted
 from offsetmgr.service.listen import TcpAddress, UnixAddress, check_listen
-from offsetmgr.service.logs import LEVELS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,7 +30,7 @@ else:  # pragma: no cover -- the same library under its older name
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 Found: TypeAlias = "dict[str, tuple[object, str]]"
 """Dotted names with value and source; later sources replace earlier ones."""
@@ -35,12 +38,6 @@ Found: TypeAlias = "dict[str, tuple[object, str]]"
 ENV_PREFIX: Final = "OFFSETMGR_"
 CONFIG_BYTES: Final = 65_536
 """A larger file is no configuration but a mistake; the same for a secret."""
-
-SHORTEST_SESSION_S: Final = 6
-"""A broker's default for ``group.min.session.timeout.ms``."""
-
-LONGEST_SESSION_S: Final = 300
-"""librdkafka's default for ``max.poll.interval.ms``, which must not be less."""
 
 DEFAULT_LISTEN: Final = TcpAddress("127.0.0.1", 8741)
 
@@ -122,8 +119,8 @@ _ADDRESSES: Final = {
 }
 """Settings that hold addresses, and where a login for them is given."""
 
-LONGEST_PAUSE_MS: Final = 600_000
-"""Between tries to connect; from an hour on librdkafka (2.16) makes none at all between them."""
+Seconds = Annotated[float, Meta(gt=0, le=366 * 86_400)]
+Limit = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 
 
 @dataclass(frozen=True)
@@ -154,10 +151,10 @@ class KafkaSettings:
 class Limits:
     """Beyond these the service answers 429."""
 
-    managers: int = 200_000
-    clients: int = 1_000
-    event_streams: int = 256
-    fenced_groups: int = 200
+    managers: Limit = 200_000
+    clients: Limit = 1_000
+    event_streams: Limit = 256
+    fenced_groups: Limit = 200
     """With a fence; each costs five threads and 0.5 MB."""
 
 
@@ -167,18 +164,19 @@ class Settings:
 
     kafka: KafkaSettings
     listen: TcpAddress | UnixAddress = DEFAULT_LISTEN
-    log_level: str = "info"
-    cluster_name: str = "default"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    cluster_name: Annotated[str, Meta(min_length=1)] = "default"
     """Label of the metrics."""
-    lease_s: float = 30.0
+    lease_s: Seconds = 30.0
     """A client that is silent for longer loses its managers, which commit what they hold."""
-    stop_timeout_s: float = 20.0
+    stop_timeout_s: Seconds = 20.0
     """After SIGTERM, how long to go on committing before giving up."""
     fence: bool = False
     """True to join each group as its only member: a service started later takes the group over,
     after which Kafka refuses this one's commits."""
-    fence_session_timeout_s: float = 45.0
-    """How long Kafka keeps a group for this service when it is silent: 6 to 300 seconds."""
+    fence_session_timeout_s: Annotated[float, Meta(ge=6, le=300)] = 45.0
+    """How long Kafka keeps a group for this service when it is silent.  The bounds are defaults: of
+    a broker's ``group.min.session.timeout.ms``, of librdkafka's ``max.poll.interval.ms``."""
     commit: CommitSettings = field(default_factory=CommitSettings)
     limits: Limits = field(default_factory=Limits)
 
@@ -193,8 +191,15 @@ def defaults() -> dict[str, object]:
     return known
 
 
-_DEFAULTS: Final[Mapping[str, object]] = defaults()
-"""The type of a default is the type of its setting."""
+def _types() -> dict[str, Any]:
+    found = get_type_hints(Settings, globals(), include_extras=True)
+    for name, section in (("commit", CommitSettings), ("limits", Limits)):
+        hints = get_type_hints(section, include_extras=True)
+        found |= {f"{name}.{key}": kind for key, kind in hints.items()}
+    return {name: found[name] for name in defaults()}
+
+
+_TYPES: Final = _types()
 
 
 def load(config: Path | None, env: Mapping[str, str], flags: Found) -> Settings:
@@ -269,9 +274,9 @@ def _check(found: Found) -> Settings:
         section, _, key = name.rpartition(".")
         if name.startswith("kafka."):
             kafka[name.removeprefix("kafka.")] = (value, source)
-        elif name not in _DEFAULTS:
-            near = difflib.get_close_matches(name, _DEFAULTS, n=1)
-            fix = f"did you mean {near[0]}?" if near else f"known: {', '.join(_DEFAULTS)}"
+        elif name not in _TYPES:
+            near = difflib.get_close_matches(name, _TYPES, n=1)
+            fix = f"did you mean {near[0]}?" if near else f"known: {', '.join(_TYPES)}"
             # A mistyped name may have a secret for its value.
             raise InvalidValueError(f"{name} ({source})", MASK, "is an unknown setting", fix)
         else:
@@ -289,49 +294,15 @@ def _check(found: Found) -> Settings:
 
 def _convert(name: str, value: object, where: str) -> object:
     """Return ``value`` as the setting's type; the environment gives text, TOML gives types."""
-    default = _DEFAULTS[name]
     if name == "listen":
         return check_listen(value, where)
-    if name == "log_level":
-        if not isinstance(value, str) or value.lower() not in LEVELS:
-            raise WrongValueError(where, value, f"one of {', '.join(LEVELS)}")
-        return value.lower()
-    if isinstance(default, str):
-        if not isinstance(value, str) or not value or not value.isprintable():
-            raise WrongValueError(where, value, "printable text")
-        return value
-    if isinstance(default, bool):
-        switched = value if isinstance(value, bool) else _SWITCHES.get(str(value).lower())
-        if switched is None:
-            raise WrongValueError(where, value, "true or false")
-        return switched
-    zero = name.removeprefix("commit.") in MAY_BE_ZERO
-    number = _number(where, value, whole=isinstance(default, int), zero=zero)
-    if name == "fence_session_timeout_s" and not SHORTEST_SESSION_S <= number <= LONGEST_SESSION_S:
-        fix = f"give {SHORTEST_SESSION_S} to {LONGEST_SESSION_S} seconds"
-        raise InvalidValueError(where, value, "is out of range", fix)
-    return number
-
-
-_SWITCHES: Final = {"true": True, "false": False}
-
-
-def _number(where: str, value: object, *, whole: bool, zero: bool) -> float:
-    kind = "a whole number" if whole else "a number"
-    wanted = f"{kind}, 0 or more" if zero else f"{kind} above 0"
-    number: object = value
-    if isinstance(value, str):
-        try:
-            number = int(value) if whole else float(value)
-        except ValueError:
-            raise WrongValueError(where, value, wanted) from None
-    if not is_number(number, int if whole else (int, float)):
-        raise WrongValueError(where, value, wanted)
-    if number < 0 or (number == 0 and not zero):
-        raise WrongValueError(where, value, wanted)
-    if number > LARGEST:
-        raise WrongValueError(where, value, f"{kind} of at most {LARGEST}")
-    return number
+    if name == "log_level" and isinstance(value, str):
+        value = value.lower()
+    kind = _TYPES[name]
+    try:
+        return msgspec.convert(value, kind, strict=not isinstance(value, str))
+    except msgspec.ValidationError:
+        raise WrongValueError(where, value, wanted(msgspec.json.schema(kind))) from None
 
 
 def _check_kafka(values: Found) -> KafkaSettings:
@@ -361,9 +332,6 @@ def _kafka_text(key: str, value: object, where: str) -> str:
     """Return ``value`` as librdkafka reads it."""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, (int, float)) and abs(value) > LARGEST:
-        fix = f"give a number of at most {LARGEST}"
-        raise InvalidValueError(where, MASK, "is too large", fix)
     if not isinstance(value, (int, float, str)):
         problem = f"is a {type(value).__name__}"
         raise InvalidValueError(where, MASK, problem, "give text, a number or true/false")
@@ -371,8 +339,6 @@ def _kafka_text(key: str, value: object, where: str) -> str:
     unprintable = not text.isprintable() and not key.endswith(".pem")
     if unprintable or "\0" in text:
         raise InvalidValueError(where, value, "holds a control character", "remove it")
-    if key.startswith("reconnect.") and text.isdecimal() and float(text) > LONGEST_PAUSE_MS:
-        raise WrongValueError(where, text, f"at most {LONGEST_PAUSE_MS} ms (ten minutes)")
     if key in _ADDRESSES and "@" in text:  # librdkafka does not use a login, but logs it
         fix = f"give addresses alone; {_ADDRESSES[key]}"
         raise InvalidValueError(where, MASK, "holds a '@', as in name:password@host", fix)

@@ -16,7 +16,7 @@ from offsetmgr.config import CommitSettings
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import InvalidValueError, OffsetRegressionError
 from offsetmgr.manager import Factory
-from offsetmgr.service.decoder import Decoder
+from offsetmgr.service.requests import SubmitRequest, decode
 from offsetmgr.types import MAX_OFFSET, ManagerKey, TopicPartition
 from tests.sim.drivers import Driver
 from tests.sim.network import Network, StreamWire, Wire
@@ -117,10 +117,10 @@ def test_an_offset_that_is_none_is_refused_at_every_door(offset: Any, right: int
     with pytest.raises(InvalidValueError):
         core.factory.submit(GROUP, {where: offset})
     with pytest.raises(InvalidValueError):
-        Decoder(10).submit(_body(offset))
+        decode(SubmitRequest, _body(offset))
     assert handle.status().submitted is None
     handle.submit(right)
-    assert list(Decoder(10).submit(_body(right)).offsets) == [where]
+    assert decode(SubmitRequest, _body(right)).submissions() == {where: right}
     core.system.advance(LONG_S)
     assert core.committed() == {0: right}
 

@@ -10,7 +10,6 @@ from unittest import mock
 from actors import Future
 from offsetmgr.client.transport import Answer
 from offsetmgr.coordinator.memory import MemoryCoordinator
-from offsetmgr.service.operations import document
 from offsetmgr.service.run import Assembly
 from offsetmgr.service.settings import KafkaSettings, Limits, Settings
 from tests.sim.loop import Loop
@@ -30,14 +29,13 @@ if TYPE_CHECKING:
 
 DRAIN_S: Final = 10.0
 _VERSION: Final = "0"
-_DOCUMENT: Final = document(_VERSION)
 
 
 @contextlib.contextmanager
 def quick_start() -> Iterator[None]:
     """Spare each service the two slow things that never differ: its document and its version."""
     with (
-        mock.patch("offsetmgr.service.http.document", return_value=_DOCUMENT),
+        mock.patch("offsetmgr.service.http.document", return_value={}),
         mock.patch("offsetmgr.service.run.version", return_value=_VERSION),
     ):
         yield

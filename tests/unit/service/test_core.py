@@ -10,28 +10,35 @@ from structlog.testing import capture_logs
 
 from offsetmgr.errors import OverloadedError
 from offsetmgr.service.core import OffsetService
-from offsetmgr.service.decoder import Flush, Open, Stop, Submit
+from offsetmgr.service.requests import (
+    FlushRequest,
+    OpenEntry,
+    OpenRequest,
+    StopRequest,
+    SubmitEntry,
+    SubmitRequest,
+)
 from offsetmgr.service.sessions import Caller, Registry
-from tests.unit.core.core import Core, tp
+from tests.unit.core.core import Core
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 LEASE_S = 30.0
 LONG_S = 300.0
-ALL = Stop(None, None, LONG_S)
-FLUSH = Flush(None, None, LONG_S)
+ALL = StopRequest(timeout_s=LONG_S)
+FLUSH = FlushRequest(timeout_s=LONG_S)
 
 
-def offsets(*partitions: int, wait: bool = False) -> Submit:
+def offsets(*partitions: int, wait: bool = False) -> SubmitRequest:
     """An offset for each."""
-    versions = dict.fromkeys(map(tp, partitions))
-    return Submit("g", dict.fromkeys(versions, 5), versions, wait=wait, timeout_s=LONG_S)
+    entries = [SubmitEntry("t", partition, 5) for partition in partitions]
+    return SubmitRequest("g", entries, wait=wait, timeout_s=LONG_S)
 
 
-def managers(*partitions: int) -> Open:
+def managers(*partitions: int) -> OpenRequest:
     """A manager for each."""
-    return Open("g", dict.fromkeys(map(tp, partitions)))
+    return OpenRequest("g", [OpenEntry("t", partition) for partition in partitions])
 
 
 class Scene:
@@ -96,7 +103,7 @@ def test_a_lease_does_not_lapse_while_a_read_is_under_way() -> None:
     async def play() -> None:
         scene, me = Scene(), Caller("me")
         await scene.service.submit(me, offsets(0))
-        with scene.service.looking(me), scene.service.looking(Caller("of no manager")):
+        with scene.service.reading(me), scene.service.reading(Caller("of no manager")):
             assert scene.pass_time(4 * LEASE_S) == 1
         assert scene.pass_time(LEASE_S) == 1
         assert scene.pass_time(1) == 0

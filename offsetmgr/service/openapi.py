@@ -1,0 +1,160 @@
+"""What an operation of the HTTP API is, and the OpenAPI document of all of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from offsetmgr.service.messages import ErrorAnswer
+from offsetmgr.service.requests import (
+    CLIENT,
+    INCARNATION,
+    INSTANCE,
+    LAST_EVENT,
+    MAX_NAME_CHARS,
+    Request,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from starlette.responses import Response
+
+    # Of who asks (for a POST always somebody), and of a request of the operation's type.
+    Handler = Callable[[Any, Any], Awaitable[msgspec.Struct | Response]]
+
+
+class Operation(NamedTuple):
+    """One thing the API does."""
+
+    method: Literal["GET", "POST"]
+    path: str
+    """May hold names in braces, which are fields of ``request``."""
+    name: str
+    """The operation's id."""
+    summary: str
+    handler: Handler
+    request: type[Request] | None = None
+    """Type of the body of a POST, of the query of a GET.  None for what needs neither a client nor
+    a service that is not stopping: health, metrics, this document."""
+    answer: type[msgspec.Struct] | None = None
+    statuses: tuple[int, ...] = ()
+    """Further ones that it may answer, each with an ErrorAnswer."""
+    others: Mapping[int, type[msgspec.Struct]] = {}
+    """What it may answer with another body."""
+    media_type: str = "application/json"
+
+    @property
+    def streams(self) -> bool:
+        """True if the answer has no end."""
+        return self.media_type == "text/event-stream"
+
+
+_REF: Final = "#/components/schemas/{name}"
+_ANY: Final = (412, 421, 500)
+_READS: Final = (400, 409, 429, 503)
+_WRITES: Final = (400, 408, 409, 413, 415, 429, 503)
+_STATUS_TEXT: Final = {
+    400: "A value is wrong; nothing was done.",
+    408: "The body did not arrive in time; nothing was done.",
+    409: "A newer incarnation of the client has taken over.",
+    412: "The request is for an earlier process of the service; nothing was done.",
+    413: "The body is too large.",
+    415: "The body is not JSON.",
+    421: "The Host header is not one of this service.",
+    429: "A limit was reached; nothing was done. Try again later.",
+    500: "The service failed at this request; its log says how.",
+    502: "Kafka refused.",
+    503: "The service is stopping (or, for /readyz, not ready).",
+    504: "Kafka did not answer in time.",
+}
+
+
+def document(version: str, operations: Sequence[Operation]) -> dict[str, Any]:
+    """Return the OpenAPI document, as JSON-ready values."""
+    used: set[Any] = {ErrorAnswer}
+    for each in operations:
+        used |= {each.answer, *each.others.values()}
+        used |= {each.request} if each.method == "POST" else set()
+    types = sorted(used - {None}, key=lambda kind: kind.__name__)
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    by_type = dict(zip(types, schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for each in operations:
+        paths.setdefault(each.path, {})[each.method.lower()] = _described(each, by_type)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "offsetmgr",
+            "version": version,
+            "description": "Committed Kafka offsets of consumer groups, one manager per "
+            "group/topic/partition. Every answer carries Offsetmgr-Instance: when it changes, the "
+            "service has restarted, and clients send again what they hold.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+
+
+def _described(operation: Operation, by_type: Mapping[Any, Any]) -> dict[str, Any]:
+    answer = {} if operation.answer is None else by_type[operation.answer]
+    success = {"description": "Success.", "content": {operation.media_type: {"schema": answer}}}
+    described: dict[str, Any] = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "parameters": _parameters(operation),
+        "responses": {"200": success},
+    }
+    statuses = (*_ANY, *operation.statuses)
+    if operation.method == "POST":
+        body = {"application/json": {"schema": by_type[operation.request]}}
+        described["requestBody"] = {"required": True, "content": body}
+        statuses += _WRITES
+    elif operation.request is not None:
+        statuses += _READS
+    failures = {**dict.fromkeys(statuses, ErrorAnswer), **operation.others}
+    for status, failure in sorted(failures.items()):
+        described["responses"][str(status)] = {
+            "description": _STATUS_TEXT[status],
+            "content": {"application/json": {"schema": by_type[failure]}},
+        }
+    return described
+
+
+def _parameters(operation: Operation) -> list[dict[str, Any]]:
+    if operation.request is None:
+        return []
+    writes = operation.method == "POST"
+    count = {"type": "integer", "minimum": 0}
+    name = {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS}
+    text = "Name of the client, percent-encoded where not ASCII; renews its lease."
+    found = [
+        _parameter(CLIENT, "header", text, name, required=writes),
+        _parameter(INCARNATION, "header", "The newest one owns the client's managers; 0.", count),
+    ]
+    if writes:
+        text = "The only process of the service that may take it."
+        return [*found, _parameter(INSTANCE, "header", text, {"type": "string"})]
+    (shape,) = msgspec.json.schema(operation.request)["$defs"].values()
+    for field, schema in shape["properties"].items():
+        given = {**schema.get("anyOf", [schema])[0]}  # a parameter that may be left out is not null
+        text = given.pop("description", "")
+        place = "path" if f"{{{field}}}" in operation.path else "query"
+        place = "header" if field == LAST_EVENT else place
+        required = field in shape["required"]
+        found.append(_parameter(field, place, text, given, required=required))
+    return found
+
+
+def _parameter(
+    name: str, place: str, description: str, schema: dict[str, Any], *, required: bool = False
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": place,
+        "required": required,
+        "description": description,
+        "schema": schema,
+    }
