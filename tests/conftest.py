@@ -9,7 +9,8 @@ import uuid
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from hypothesis import settings
 
 from offsetmgr.devkafka import DevKafka
@@ -81,13 +82,14 @@ def new_topic(request: pytest.FixtureRequest, unique_name: str) -> TopicFactory:
 
 
 def create_topic(cluster: DevKafka, name: str, partitions: int) -> None:
-    """Create a topic and wait until every partition has a leader that clients can see."""
+    """Create a topic and wait until the leader of every partition has learned that it is one."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     admin.create_topics([NewTopic(name, num_partitions=partitions)])[name].result(_TOPIC_READY_S)
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    ends = {TopicPartition(name, number): latest for number in range(partitions)}
     deadline = time.monotonic() + _TOPIC_READY_S
     while time.monotonic() < deadline:
-        seen = admin.list_topics(name, timeout=_TOPIC_READY_S).topics[name]
-        leaders = [partition.leader for partition in seen.partitions.values()]
-        if len(leaders) == partitions and min(leaders) >= 0:
+        answers = admin.list_offsets(ends).values()
+        if all(answer.exception(_TOPIC_READY_S) is None for answer in answers):
             return
-    pytest.fail(f"{name} has no leader for every partition after {_TOPIC_READY_S} s")
+    pytest.fail(f"{name} is not led in every partition after {_TOPIC_READY_S} s")

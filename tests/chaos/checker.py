@@ -14,8 +14,8 @@ The promises, each a rule here:
 - What was acknowledged (a sync submit, a close) or told (the committed offsets) was in Kafka by
   then, and is never undone by anything older.
 - At the end each partition stands at the newest that its client submitted.
-- Of a client that dies together with the service, at most one commit interval is lost.  Whatever
-  the machine: no two commits of a group leave out what its client submitted before what they hold.
+- Of a client that dies together with the service, at most one commit interval is lost: no two
+  commits of a group leave out what its client submitted before what they hold.
 """
 
 from __future__ import annotations
@@ -76,8 +76,6 @@ class Evidence(NamedTuple):
     deaths: Iterable[Death] = ()
     request_timeout_s: float = inf
     """After which the service gives a commit up."""
-    loss_bound_s: float = 0.0
-    """How old a submit may be and still be lost with its client and the service."""
 
 
 @dataclass
@@ -95,10 +93,8 @@ class Verdict:
     committed behind it, or in its way until it has passed them."""
     late: int = 0
     """Commits that landed behind newer ones, after they had been given up."""
-    worst_loss_s: float = 0.0
-    """Age of the oldest submit that was lost with its client and the service."""
     worst_left_out: int = 0
-    """Most commits with newer submits of the group that left such a lost one out."""
+    """Most commits with newer submits of the group that left a lost one out."""
 
 
 @dataclass
@@ -154,8 +150,6 @@ def check(evidence: Evidence) -> Verdict:
         for event in trail.refused.values():
             _judge_refusal(verdict, trail, event, evidence)
         _judge_end(verdict, trail, key, evidence.standing.get(key))
-        for death in evidence.deaths:
-            _judge_loss(verdict, trail, death, evidence.loss_bound_s)
     for death in evidence.deaths:
         for group in {key.group for key in trails}:
             each = [trail for key, trail in trails.items() if key.group == group]
@@ -411,19 +405,6 @@ def _lost(trail: _Trail, death: Death) -> list[Event]:
         and event.at_s < death.at_s
         and (reached is None or event.tag > reached)
     ]
-
-
-def _judge_loss(verdict: Verdict, trail: _Trail, death: Death, bound_s: float) -> None:
-    """How far the commits of a life reach, that ended with the service, behind its submits."""
-    lost = _lost(trail, death)
-    if not lost:
-        return
-    oldest = min(lost, key=lambda event: event.tag)
-    age_s = death.at_s - oldest.at_s
-    verdict.worst_loss_s = max(verdict.worst_loss_s, age_s)
-    if age_s > bound_s:
-        what = f"{oldest} was submitted {age_s:.3f} s before {death}, and never committed"
-        verdict.violations.append(Violation("interval", oldest.key, what))
 
 
 def _judge_order(verdict: Verdict, trails: Collection[_Trail], death: Death) -> None:

@@ -15,7 +15,6 @@ from offsetmgr.devkafka.cluster import quiet_admin
 from tests.chaos.history import has_spoken, newest_submits, of_a_former_life, path_of
 from tests.chaos.offsets_topic import read_committed
 from tests.chaos.plan import Fault
-from tests.chaos.processes import cut_connections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -123,8 +122,6 @@ class Nemesis:
             victim.kill()
         elif fault in {Fault.SERVICE_TERM, Fault.CLIENT_TERM}:
             victim.terminate()
-        elif fault in {Fault.SERVICE_CUT, Fault.CLIENT_CUT}:
-            _cut(victim.process.pid)
         else:
             victim.pause()
             heal = victim.resume
@@ -141,7 +138,7 @@ class Nemesis:
         self._zombies.append(zombie)
         return zombie.resume
 
-    def _inject_broker(self, fault: Fault, number: int) -> Callable[[], None] | None:
+    def _inject_broker(self, fault: Fault, number: int) -> Callable[[], None]:
         broker = self.targets.kafka.brokers[number]
         if not self._brokers_are_well():
             raise ProcessLookupError(f"broker {broker.node_id}, or another one")
@@ -149,12 +146,9 @@ class Nemesis:
             broker.kill()
         elif fault is Fault.BROKER_TERM:
             broker.process.signal(signal.SIGTERM)
-        elif fault is Fault.BROKER_PAUSE:
+        else:
             broker.pause()
             return broker.resume
-        else:
-            _cut(broker.pid)
-            return None
 
         def heal() -> None:
             broker.stop(_STOP_S)
@@ -288,11 +282,6 @@ class Nemesis:
             zombie.close()
         for each in self._supervised:
             each.close()
-
-
-def _cut(pid: int) -> None:
-    if not cut_connections(pid):
-        raise ProcessLookupError(f"process {pid} has no connections")
 
 
 def _holds(well: Callable[[], bool]) -> bool:

@@ -22,16 +22,13 @@ class Fault(str, Enum):
     SERVICE_KILL = "service kill -9"
     SERVICE_TERM = "service terminated"
     SERVICE_PAUSE = "service paused"
-    SERVICE_CUT = "service's connections reset"
     CLIENT_KILL = "client kill -9"
     CLIENT_TERM = "client terminated"
     CLIENT_PAUSE = "client paused"
     CLIENT_ZOMBIE = "client paused, replaced, resumed"
-    CLIENT_CUT = "client's connections reset"
     BROKER_KILL = "broker kill -9"
     BROKER_TERM = "broker terminated"
     BROKER_PAUSE = "broker paused"
-    BROKER_CUT = "broker's connections reset"
     IN_SILENCE = "service kill -9, and no client submits again"
     TOGETHER = "client and service kill -9 together"
 
@@ -63,7 +60,6 @@ SERVICE_TRACK: Final = Track(
         Fault.SERVICE_KILL,
         Fault.SERVICE_TERM,
         Fault.SERVICE_PAUSE,
-        Fault.SERVICE_CUT,
     ),
     pause_s=3.0,
     lasting_s=(0.1, 6.0),
@@ -78,7 +74,6 @@ def client_track(clients: int) -> Track:
         Fault.CLIENT_TERM,
         Fault.CLIENT_PAUSE,
         Fault.CLIENT_ZOMBIE,
-        Fault.CLIENT_CUT,
     )
     return Track(faults, pause_s=3.0, lasting_s=(0.1, 6.0), targets=clients)
 
@@ -89,7 +84,6 @@ def broker_track(brokers: int) -> Track:
         Fault.BROKER_KILL,
         Fault.BROKER_TERM,
         Fault.BROKER_PAUSE,
-        Fault.BROKER_CUT,
     )
     return Track(faults, pause_s=3.0, lasting_s=(0.2, 8.0), targets=brokers)
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-import errno
-import os
 import signal
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-
-import psutil
 
 from offsetmgr.devkafka.process import WatchedProcess
 from tests.chaos.workload import INCOMPLETE, Life
@@ -27,7 +22,6 @@ _KILLED: Final = 128 + signal.SIGKILL
 _TERMINATED: Final = 128 + signal.SIGTERM
 """It was not yet so far that it could end in order."""
 _END_S: Final = 120.0
-_PIDFD_GETFD: Final = 438
 _LOG_TAIL: Final = 2_000
 
 
@@ -176,44 +170,3 @@ def client(first: Life) -> Supervised:
         lambda number: ["tests.chaos.workload", *first._replace(number=number).arguments()],
         frozenset({0, INCOMPLETE}),
     )
-
-
-def cut_connections(pid: int) -> int:
-    """Reset the TCP connections of a process as a failing network does; how many there were.
-
-    The process keeps its descriptors and finds them dead.  Needs the right to trace it.  Raises
-    ProcessLookupError where it has ended, and so closed them itself, perhaps just now.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    handle = os.pidfd_open(pid)
-    cut = 0
-    try:
-        for descriptor in _connections(pid):
-            number = libc.syscall(_PIDFD_GETFD, handle, descriptor, 0)
-            if number >= 0:
-                cut += _reset(libc, number)
-                os.close(number)
-            elif (code := ctypes.get_errno()) != errno.EBADF:  # which means closed meanwhile
-                # OSError makes a ProcessLookupError of ESRCH by itself.
-                raise OSError(code, f"cannot cut connections: {os.strerror(code)}; run as root")
-    finally:
-        os.close(handle)
-    return cut
-
-
-def _connections(pid: int) -> list[int]:
-    """Its descriptors of connections."""
-    try:
-        found = psutil.Process(pid).net_connections("tcp")
-    except psutil.NoSuchProcess as error:
-        raise ProcessLookupError(errno.ESRCH, str(error)) from error
-    return [each.fd for each in found if each.status == psutil.CONN_ESTABLISHED]
-
-
-def _reset(libc: ctypes.CDLL, number: int) -> bool:
-    """Send RST: what connecting a connected socket to no family at all does.
-
-    False where the descriptor is no socket any more: the process has used its number again.
-    """
-    nowhere = (ctypes.c_char * 16)()
-    return bool(libc.connect(number, nowhere, len(nowhere)) == 0)

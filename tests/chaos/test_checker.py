@@ -57,11 +57,11 @@ class Story:
         if offset is not None:
             self.standing[KEY] = offset
 
-    def broken(self, loss_bound_s: float = 10.0) -> list[str]:
+    def broken(self) -> list[str]:
         """The rules that the checker finds broken."""
-        return [violation.rule for violation in self.verdict(loss_bound_s).violations]
+        return [violation.rule for violation in self.verdict().violations]
 
-    def verdict(self, loss_bound_s: float = 10.0) -> Verdict:
+    def verdict(self) -> Verdict:
         """What the checker makes of it."""
         return check(
             Evidence(
@@ -72,7 +72,6 @@ class Story:
                 self.client_starts,
                 self.deaths,
                 REQUEST_TIMEOUT_S,
-                loss_bound_s,
             )
         )
 
@@ -392,20 +391,6 @@ def test_an_offset_that_kafka_forgot_is_found() -> None:
     assert story.broken() == ["forgotten", "forgotten"]
 
 
-def test_more_than_an_interval_lost_with_client_and_service_is_found() -> None:
-    """The oldest submit that its life never got committed counts, not the newest."""
-    story = Story()
-    story.submit(1, 10)
-    story.commit(1, 10)
-    story.submit(2, 20)
-    story.submit(3, 30)
-    story.deaths.append(Death("driver", 1, story.now_s + 1))
-    story.submit(1, 40, life=2)
-    story.commit(1, 40, life=2)
-    assert story.broken(loss_bound_s=3.5) == []
-    assert story.broken(loss_bound_s=2.5) == ["interval"]
-
-
 def test_a_lost_submit_that_later_commits_left_out_is_found() -> None:
     """However young it is; one commit may pass it, and a sync submit goes by the side."""
     told: list[tuple[Action, int, int, list[str]]] = [
@@ -429,6 +414,6 @@ def test_a_lost_submit_that_later_commits_left_out_is_found() -> None:
         last = story.commits[-1]
         story.commits.append(last._replace(key=last.key._replace(partition=1)))
         story.standing[other] = 40
-        verdict = story.verdict(loss_bound_s=100.0)
+        verdict = story.verdict()
         assert [violation.rule for violation in verdict.violations] == rules
         assert verdict.worst_left_out == left_out

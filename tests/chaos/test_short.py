@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
     from offsetmgr.devkafka import DevKafka
 
-GUARD_S = 60.0
-"""How much may be lost with a client and the service is a measure, for quiet machines."""
-
 KILLS = Track(
     (Fault.SERVICE_KILL, Fault.CLIENT_KILL, Fault.CLIENT_ZOMBIE),
     pause_s=0.5,
@@ -38,7 +35,6 @@ def test_nothing_acknowledged_is_lost_and_nothing_goes_back_under_kills(
         topic=f"topic-{group}",
         groups=[f"{group}-a", f"{group}-b"],
         clients=2,
-        loss_bound_s=GUARD_S,
     )
     with ChaosRun(setting) as chaos:
         chaos.play(0, 4.0, [KILLS])

@@ -47,13 +47,16 @@ HELD, LOST = FenceCounts(held=1, fenced=0), FenceCounts(held=0, fenced=1)
 
 @contextmanager
 def service(
-    kafka: DevKafka, config: Mapping[str, str] | None = None, *, most_groups: int = 200
+    kafka: DevKafka,
+    config: Mapping[str, str] | None = None,
+    *,
+    most_groups: int = 200,
+    session_s: float = 12.0,
 ) -> Iterator[FencedCoordinator]:
-    """What one service has of Kafka, closed at the end."""
+    """What one service has of Kafka, closed at the end; nine heartbeats in each session."""
     given = config or {"bootstrap.servers": kafka.bootstrap_servers}
     plain = KafkaCoordinator(given, clients=1)
-    # The shortest that Kafka takes: its heartbeats are more frequent.
-    opened = FencedCoordinator(given, plain, session_timeout_s=6.0, most_groups=most_groups)
+    opened = FencedCoordinator(given, plain, session_timeout_s=session_s, most_groups=most_groups)
     try:
         yield opened
     finally:
@@ -266,7 +269,8 @@ def test_a_coordinator_that_goes_down_is_replaced(
     """The membership lives on at the next coordinator, where a newer service can take it."""
     topic = new_topic(on=kafka3)
     admin = AdminClient({"bootstrap.servers": kafka3.bootstrap_servers})
-    with service(kafka3) as owner, service(kafka3) as newer:
+    # Its session does not run out while there is no coordinator.
+    with service(kafka3, session_s=60.0) as owner, service(kafka3) as newer:
         assert commit(owner, group, topic, 5) is None
         described = admin.describe_consumer_groups([group])[group].result(WAIT_S)
         broker = kafka3.broker(described.coordinator.id)
