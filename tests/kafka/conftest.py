@@ -12,6 +12,9 @@ from tests.conftest import create_topic
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+WIDE = 250
+"""Partitions of the wide topic, which take Kafka long to make."""
+
 
 @pytest.fixture(scope="session")
 def breakable_kafka() -> Iterator[DevKafka]:
@@ -22,6 +25,6 @@ def breakable_kafka() -> Iterator[DevKafka]:
 
 @pytest.fixture(scope="session")
 def wide_topic(kafka: DevKafka) -> str:
-    """A topic of a thousand partitions, which take Kafka long to make; each test has a group."""
-    create_topic(kafka, "wide", 1_000)
+    """A topic of many partitions for all tests; each has a group of its own."""
+    create_topic(kafka, "wide", WIDE)
     return "wide"

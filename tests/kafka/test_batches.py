@@ -18,6 +18,7 @@ from offsetmgr.coordinator.fence.coordinator import FencedCoordinator
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.types import MAX_METADATA_CHARS, OffsetAndMetadata, TopicPartition
 from tests.faults.support import WAIT_S, until
+from tests.kafka.conftest import WIDE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,24 +60,12 @@ def largest_batch(kafka: DevKafka, most_bytes: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("fenced", [False, True])
-@pytest.mark.parametrize(
-    ("partitions", "metadata"),
-    [(2_000, "m" * 600), (300, "m" * 4_000), (300, "é" * MAX_METADATA_CHARS)],
-    ids=["2000", "300", "300-longest"],
-)
-def test_any_number_of_partitions_is_committed(
-    kafka: DevKafka,
-    wide_topic: str,
-    new_topic: TopicFactory,
-    partitions: int,
-    metadata: str,
-    group: str,
-    *,
-    fenced: bool,
+@pytest.mark.parametrize("metadata", ["m" * 4_000, "é" * MAX_METADATA_CHARS])
+def test_any_number_of_bytes_is_committed(
+    kafka: DevKafka, wide_topic: str, metadata: str, group: str, *, fenced: bool
 ) -> None:
     """In as many requests as it takes, none of which the broker finds too large."""
-    topics = [wide_topic] if partitions <= 1_000 else [wide_topic, new_topic(partitions - 1_000)]
-    where = [TopicPartition(topic, n) for topic in topics for n in range(1_000)][:partitions]
+    where = [TopicPartition(wide_topic, number) for number in range(WIDE)]
     offsets = dict.fromkeys(where, OffsetAndMetadata(7, metadata))
     with coordinator(kafka, fenced=fenced) as opened:
         assert opened.commit(group, offsets, WAIT_S).get(timeout=WAIT_S).failures == {}

@@ -166,35 +166,6 @@ def test_all_brokers_down_at_start(group: str) -> None:
             assert kafka.check(DEADLINE_S).get(timeout=WAIT_S) is not None
 
 
-@pytest.mark.parametrize(
-    ("config", "code"),
-    [
-        pytest.param(
-            {
-                "security.protocol": "SASL_PLAINTEXT",
-                "sasl.mechanism": "PLAIN",
-                "sasl.username": "offsetmgr",
-                "sasl.password": "s3cret",
-            },
-            "_AUTHENTICATION",
-            id="SASL",
-        ),
-        pytest.param({"security.protocol": "SSL"}, "_SSL", id="TLS"),
-    ],
-)
-@pytest.mark.fault(21)
-def test_refused_credentials(
-    kafka: DevKafka, group: str, config: dict[str, object], code: str
-) -> None:
-    """What Kafka does not accept is told as that, not as a bare time-out, and shows no secret."""
-    with coordinator(kafka.bootstrap_servers, config) as refused:
-        failure = only(refused.commit(group, one("t", 1), REQUEST_S))
-        assert failure is not None
-        assert failure.info.name == code
-        assert failure.detail.startswith("Kafka did not accept the service's credentials: ")
-        assert "s3cret" not in failure.detail
-
-
 def test_open_transaction(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
     """Offsets of a transaction that is not over are no answer, only its partition's."""
     topic = new_topic(2)

@@ -18,6 +18,7 @@ from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import Verdict
 from offsetmgr.types import MAX_METADATA_CHARS, MAX_OFFSET, OffsetAndMetadata, TopicPartition
+from tests.kafka.conftest import WIDE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,7 +43,7 @@ class Side(Protocol):
         """Create a topic."""
 
     def wide_topic(self) -> str:
-        """A topic of a thousand partitions, which others may use as well."""
+        """A topic of many partitions, which others may use as well."""
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic."""
@@ -66,8 +67,8 @@ class MemorySide:
         return topic
 
     def wide_topic(self) -> str:
-        """A topic of a thousand partitions."""
-        return self.create_topic(1_000)
+        """A topic of many partitions."""
+        return self.create_topic(WIDE)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic."""
@@ -202,16 +203,13 @@ def test_partitions_in_any_order(side: Side, group: str) -> None:
     assert fetch(side, group, list(offsets)) == FetchResult(offsets, {})
 
 
-@pytest.mark.parametrize("partitions", [1_000, 10_000])
+@pytest.mark.parametrize("partitions", [WIDE, 10_000])
 def test_many_partitions(side: Side, group: str, partitions: int) -> None:
-    """A thousand partitions of one group go in one request; ten thousand do too.
-
-    A thousand are committed; of ten thousand, all but a thousand are refused by name.
-    """
+    """Hundreds of partitions of one group are committed at once; what does not exist is named."""
     topic = side.wide_topic()
     offsets = {TopicPartition(topic, n): OffsetAndMetadata(n) for n in range(partitions)}
     failures = commit(side, group, offsets).failures
-    refused = {p for p in offsets if p.partition >= 1_000}
+    refused = {p for p in offsets if p.partition >= WIDE}
     assert failures.keys() == refused
     assert {f.info.name for f in failures.values()} <= {"UNKNOWN_TOPIC_OR_PARTITION"}
     fetched = fetch(side, group, list(offsets))

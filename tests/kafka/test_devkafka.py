@@ -152,23 +152,13 @@ def test_killed_broker_keeps_its_data(
     with pytest.raises(DevKafkaError, match="broker 1 is not running"):
         _ = broker.pid
     broker.start()
+    with pytest.raises(DevKafkaError, match="runs already"):
+        broker.start()
 
     assert breakable_kafka.bootstrap_servers == address
     assert broker.pid != pid
     assert _consume(breakable_kafka, topic, f"{group}-2", 1) == [b"kept"]
     assert group in breakable_kafka.consumer_groups("--list").split()
-
-
-def test_stopped_broker_starts_again(breakable_kafka: DevKafka) -> None:
-    """A broker shut down in order is down, harmlessly so twice, and answers after its start."""
-    broker = breakable_kafka.broker(1)
-    broker.stop()
-    broker.stop()
-    assert not _answers(breakable_kafka, 1.0)
-    broker.start()
-    assert _answers(breakable_kafka, _WAIT_S)
-    with pytest.raises(DevKafkaError, match="runs already"):
-        broker.start()
 
 
 def test_paused_broker(breakable_kafka: DevKafka) -> None:
@@ -196,51 +186,6 @@ def test_three_brokers_stop_and_go_on(tmp_path: Path, new_topic: TopicFactory, g
     assert [_stopped_in_order(tmp_path, node_id) for node_id in (1, 2, 3)] == [True, True, False]
     with DevKafka(brokers=3, data_dir=tmp_path) as second:
         assert _consume(second, topic, group, 1) == [b"kept"]
-
-
-def test_three_brokers_survive_one(kafka3: DevKafka, new_topic: TopicFactory, group: str) -> None:
-    """With one broker of three killed, records are still acknowledged and offsets committed."""
-    topic = new_topic(on=kafka3)
-    broker = kafka3.broker(1)
-    broker.kill()
-    try:
-        _produce(kafka3, topic, b"a")
-        assert _consume(kafka3, topic, group, 1) == [b"a"]
-    finally:
-        broker.start()
-    admin = AdminClient({"bootstrap.servers": kafka3.bootstrap_servers})
-    offsets = admin.list_topics("__consumer_offsets", timeout=_WAIT_S).topics["__consumer_offsets"]
-    assert {len(partition.replicas) for partition in offsets.partitions.values()} == {3}
-
-
-def test_a_folder_of_the_users(tmp_path: Path, new_topic: TopicFactory, group: str) -> None:
-    """It is for one Kafka at a time, which ends in order, and the next one goes on from there.
-
-    A paused broker is woken for its orderly end, rather than waited for and killed.
-    """
-    with DevKafka(data_dir=tmp_path) as first:
-        with pytest.raises(InvalidValueError, match=r"data_dir .* is in use by another Kafka"):
-            DevKafka(data_dir=tmp_path).start()
-        topic = new_topic(on=first)
-        _produce(first, topic, b"kept")
-        first.broker(1).pause()
-    assert _stopped_in_order(tmp_path, 1)
-    with DevKafka(data_dir=tmp_path) as second:
-        assert _consume(second, topic, group, 1) == [b"kept"]
-    with pytest.raises(InvalidValueError, match="holds the data of 1 broker"):
-        DevKafka(data_dir=tmp_path, brokers=3).start()
-
-
-def test_a_temporary_kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has a coordinator for every group as soon as it has started, and goes with its data."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with DevKafka() as kafka:
-        assert list(tmp_path.iterdir())
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-        answers = admin.describe_consumer_groups([f"group-{number}" for number in range(50)])
-        errors = [answer.exception(_WAIT_S) for answer in answers.values()]
-    assert errors == [None] * 50
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture
@@ -367,7 +312,11 @@ def _ends(address: str, topic: str) -> list[int]:
 
 
 def test_command_makes_topics_and_fills_them(tmp_path: Path) -> None:
-    """It says in its first line what there is; topics that it finds are kept as they are."""
+    """It says in its first line what there is; topics that it finds are kept as they are.
+
+    The folder is for one Kafka at a time.  A paused broker is woken for its orderly end, rather
+    than waited for and killed.
+    """
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"
     ready = f"Kafka {KAFKA_VERSION} is ready: {address}"
@@ -382,7 +331,16 @@ def test_command_makes_topics_and_fills_them(tmp_path: Path) -> None:
             said.append(kafka.stdout.readline().strip())
             assert said[-1].startswith(ready), said[-1] + kafka.stdout.read()
             assert _ends(address, "orders") == [13, 13, 13, 13, 12, 12, 12, 12]
+            with pytest.raises(InvalidValueError, match=r"data_dir .* is in use by another Kafka"):
+                DevKafka(data_dir=tmp_path).start()
+            _, broker = psutil.Process(kafka.pid).children(recursive=True)
+            broker.suspend()
             kafka.send_signal(signal.SIGTERM)
+            rest = kafka.stdout.read()
+        assert kafka.returncode == 0, rest
+        assert _stopped_in_order(tmp_path, 1)
+    with pytest.raises(InvalidValueError, match="holds the data of 1 broker"):
+        DevKafka(data_dir=tmp_path, brokers=3).start()
     old, refunds = "orders (8 partitions, kept as it was)", "refunds (1 partition, 100 orders)"
     assert said == [
         f"{ready}, with orders (8 partitions, 100 orders)",
@@ -411,7 +369,7 @@ def test_command_refuses_topics_that_cannot_be(options: list[str], refusal: str)
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.chaos)]
 )
-def test_command_stops_in_order(number: signal.Signals) -> None:
+def test_command_stops_in_order(number: signal.Signals, tmp_path: Path) -> None:
     """The command says where Kafka is, and ends on Ctrl-C or SIGTERM with status 0 and no rest."""
     (port,) = free_ports(1)
     # As a shell's background job, which is told to ignore Ctrl-C.
@@ -420,6 +378,7 @@ def test_command_stops_in_order(number: signal.Signals) -> None:
         [*ignoring, sys.executable, "-c", _COMMAND, str(port)],
         stdout=subprocess.PIPE,
         text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
         # A group of its own, to be signalled whole, as a terminal does.
         start_new_session=True,
     ) as command:
@@ -427,10 +386,12 @@ def test_command_stops_in_order(number: signal.Signals) -> None:
         assert command.stdout.readline() == f"Kafka {KAFKA_VERSION} is ready: 127.0.0.1:{port}\n"
         brokers = psutil.Process(command.pid).children(recursive=True)
         assert brokers
+        assert list(tmp_path.iterdir())
         os.killpg(command.pid, number)
         assert "Kafka has stopped." in command.communicate(timeout=_WAIT_S)[0]
     assert command.returncode == 0
     assert not [broker for broker in brokers if broker.is_running()]
+    assert not list(tmp_path.iterdir())
 
 
 def test_command_ends_with_its_broker() -> None:
