@@ -143,7 +143,7 @@ def _within(offset: int, log: PartitionRange) -> tuple[int, str]:
     return offset, ""
 
 
-def to_history(group: GroupAt, time: str) -> Target:
+def to_group_at(group: GroupAt, time: str) -> Target:
     """Return the target that takes a group back to where it stood at ``time``."""
     notes = dict.fromkeys(group.nothing, f"nothing was committed at {time}; left as it is")
     lost = f"its commits of before {time} are compacted away; left as it is"
@@ -165,9 +165,32 @@ def parse_scope(texts: Iterable[str]) -> dict[str, list[int] | None]:
             continue
         before = scope.get(topic, [])
         if before is not None:
-            named = [_whole(each, "--topic", text) for each in numbers.split(",")]
+            named = [whole(each, "--topic", text) for each in numbers.split(",")]
             scope[topic] = [*before, *(check_partition(each, "--topic") for each in named)]
     return scope
+
+
+def in_scope(partition: TopicPartition, scope: Mapping[str, list[int] | None] | None) -> bool:
+    """Return True if ``scope`` names the partition; None names all."""
+    if scope is None:
+        return True
+    numbers = scope.get(partition.topic, [])
+    return numbers is None or partition.partition in numbers
+
+
+def parse_offsets(texts: Iterable[str]) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return offsets from ``orders:0=42``.  Raises InvalidValueError."""
+    offsets = {}
+    for text in texts:
+        where, _, offset = text.rpartition("=")
+        topic, _, partition = where.rpartition(":")
+        field = f"offset {text!r}"
+        key = TopicPartition(
+            check_topic(topic, f"topic of {text!r}"),
+            check_partition(whole(partition, f"partition of {text!r}")),
+        )
+        offsets[key] = OffsetAndMetadata(check_offset(whole(offset, field), field))
+    return offsets
 
 
 def parse_csv(text: str, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -188,10 +211,10 @@ def parse_csv(text: str, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
             continue
         where = TopicPartition(
             check_topic(topic, f"{field}, topic"),
-            check_partition(_whole(partition, f"{field}, partition")),
+            check_partition(whole(partition, f"{field}, partition")),
         )
         offsets[where] = OffsetAndMetadata(
-            check_offset(_whole(offset, f"{field}, offset"), f"{field}, offset")
+            check_offset(whole(offset, f"{field}, offset"), f"{field}, offset")
         )
     if not offsets:
         fix = "name the group in the first column, or leave that column out"
@@ -210,7 +233,8 @@ def to_csv(plans: Mapping[str, Iterable[Row]]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _whole(text: str, field: str, shown: str | None = None) -> int:
+def whole(text: str, field: str, shown: str | None = None) -> int:
+    """Return a number from text.  Raises InvalidValueError."""
     try:
         return int(text)
     except ValueError:

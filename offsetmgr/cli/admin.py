@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from offsetmgr.cli.options import (
+    EXIT_INCOMPLETE,
     EXIT_TROUBLE,
     Bootstrap,
     ConfigFile,
@@ -18,16 +20,44 @@ from offsetmgr.cli.options import (
     for_scripts,
     load_settings,
 )
+from offsetmgr.types import check_group
+
+if TYPE_CHECKING:
+    from offsetmgr.admin.changes import GroupChanges
+    from offsetmgr.admin.reset import Row
+    from offsetmgr.service.settings import Settings
+    from offsetmgr.types import TopicPartition
 
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
 Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds to wait for Kafka.")]
 
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", metavar="TOPIC[:P,P...]", help="A topic or some of its partitions."),
+]
+AllTopics = Annotated[
+    bool, typer.Option("--all-topics", help="All partitions with committed offsets.")
+]
+Execute = Annotated[bool, typer.Option("--execute", help="Do it.")]
+ServiceUrl = Annotated[
+    str | None,
+    typer.Option(
+        envvar="OFFSETMGR_SERVICE",
+        help="A running service: a group that its clients hold is left alone.",
+    ),
+]
+
 _MILLISECOND_S = 0.001
+_BRINGS_PARTITIONS = {"from-file", "from-group", "to-history"}
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command()(history)
+    app.command()(reset)
+    app.command("set")(set_offsets)
+    app.command()(delete_offsets)
+    app.command()(delete_group)
 
 
 def history(
@@ -63,7 +93,6 @@ def history(
         from offsetmgr.admin.history import Move, steps
         from offsetmgr.admin.times import parse_since, time_text
         from offsetmgr.cli.output import print_csv, print_json, print_table
-        from offsetmgr.types import check_group
 
         check_group(group)
         since_s = 0.0 if since is None else parse_since(since, "--since", time.time())
@@ -99,3 +128,240 @@ def history(
                 f"offsetmgr reset {group} --all-topics --to-history {before}"
             )
     raise typer.Exit(EXIT_TROUBLE if bad else 0)
+
+
+def reset(
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Consumer groups.")],
+    topic: Topics = None,
+    *,
+    all_topics: AllTopics = False,
+    to_earliest: Annotated[
+        bool, typer.Option("--to-earliest", help="To the start of each log.")
+    ] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end of each log.")] = False,
+    to_current: Annotated[
+        bool,
+        typer.Option(
+            "--to-current", help="To what is committed; where nothing is, to the end of the log."
+        ),
+    ] = False,
+    to_offset: Annotated[str | None, typer.Option(metavar="N", help="To this offset.")] = None,
+    shift_by: Annotated[
+        str | None, typer.Option(metavar="N", help="Forward by N; backward by -N.")
+    ] = None,
+    to_datetime: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="To the first record of 2026-01-31T13:05:00 (UTC) on."),
+    ] = None,
+    by_duration: Annotated[
+        str | None, typer.Option(metavar="TIME", help="To the first record of PT2H30M (2h30m) ago.")
+    ] = None,
+    from_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="To the offsets of lines [group,]topic,partition,offset."
+        ),
+    ] = None,
+    from_group: Annotated[
+        str | None, typer.Option(metavar="GROUP", help="To where that group is.")
+    ] = None,
+    to_history: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Back to where the group stood then; see history."),
+    ] = None,
+    execute: Execute = False,
+    export: Annotated[
+        bool, typer.Option("--export", help="Print the plan in the form of --from-file.")
+    ] = False,
+    service: ServiceUrl = None,
+    config: ConfigFile = None,
+    bootstrap_servers: Bootstrap = None,
+    set_: Set = None,
+    timeout: Timeout = 30.0,
+    as_json: Json = False,
+) -> None:
+    """Set the offsets of groups that nobody holds; without --execute it only shows the plan.
+
+    The modes and their edges are those of kafka-consumer-groups; new are --from-group and
+    --to-history. Give one of them, and --topic or --all-topics.
+
+    \b
+    Exit status:
+      0    the plan is complete; with --execute, it was carried out
+      1    the group is held by others, or Kafka refused
+      2    an option is wrong
+      3    some partitions were left as they are; the notes say why
+    """  # noqa: D301 -- \b is typer's mark for lines to keep
+    given: dict[str, str | bool | None] = {
+        "to-earliest": to_earliest,
+        "to-latest": to_latest,
+        "to-current": to_current,
+        "to-offset": to_offset,
+        "shift-by": shift_by,
+        "to-datetime": to_datetime,
+        "by-duration": by_duration,
+        "from-file": from_file,
+        "from-group": from_group,
+        "to-history": to_history,
+    }
+    with for_scripts():
+        from offsetmgr.admin.reset import parse_scope, to_csv
+        from offsetmgr.errors import InvalidValueError
+
+        modes = [mode for mode, value in given.items() if value not in {None, False}]
+        if len(modes) != 1:
+            fix = f"give one of {', '.join(f'--{mode}' for mode in given)}"
+            raise InvalidValueError("mode", " ".join(modes), "is not exactly one", fix)
+        (mode,) = modes
+        if bool(topic) + all_topics != 1 and (topic or mode not in _BRINGS_PARTITIONS):
+            fix = "give --topic or --all-topics, and not both"
+            raise InvalidValueError("--topic", topic, "does not say what to reset", fix)
+        scope = parse_scope(topic) if topic else None
+        settings = load_settings(config, bootstrap_servers, set_)
+        with _changes(settings, service, timeout) as change:
+            plans: dict[str, list[Row]] = {}
+            for group in groups:
+                change.check_free(check_group(group))
+                plans[group] = change.plan(
+                    group, change.target(mode, str(given[mode]), group), scope
+                )
+            failures = {g: change.commit(g, rows) for g, rows in plans.items()} if execute else {}
+        if export:
+            print(to_csv(plans), end="")
+        else:
+            _print_plans(plans, failures, executed=execute, as_json=as_json)
+    left = any(row.new is None for rows in plans.values() for row in rows)
+    raise typer.Exit(EXIT_INCOMPLETE if left or any(failures.values()) else 0)
+
+
+def set_offsets(
+    group: GroupName,
+    offsets: Annotated[
+        list[str], typer.Argument(metavar="TOPIC:PARTITION=OFFSET...", help="Such as orders:0=42.")
+    ],
+    *,
+    execute: Execute = False,
+    service: ServiceUrl = None,
+    config: ConfigFile = None,
+    bootstrap_servers: Bootstrap = None,
+    set_: Set = None,
+    timeout: Timeout = 30.0,
+    as_json: Json = False,
+) -> None:
+    """Set single offsets of a group that nobody holds; as reset, with its exit statuses."""
+    with for_scripts():
+        from offsetmgr.admin.reset import Mode, Target, parse_offsets
+
+        target = Target(Mode.TO_OFFSETS, offsets=parse_offsets(offsets))
+        settings = load_settings(config, bootstrap_servers, set_)
+        with _changes(settings, service, timeout) as change:
+            change.check_free(check_group(group))
+            rows = change.plan(group, target, None)
+            failures = change.commit(group, rows) if execute else {}
+        _print_plans({group: rows}, {group: failures}, executed=execute, as_json=as_json)
+    left = any(row.new is None for row in rows)
+    raise typer.Exit(EXIT_INCOMPLETE if left or failures else 0)
+
+
+def delete_offsets(
+    group: GroupName,
+    topic: Topics = None,
+    *,
+    all_topics: AllTopics = False,
+    execute: Execute = False,
+    service: ServiceUrl = None,
+    config: ConfigFile = None,
+    bootstrap_servers: Bootstrap = None,
+    set_: Set = None,
+    timeout: Timeout = 30.0,
+    as_json: Json = False,
+) -> None:
+    """Delete committed offsets of a group, also those of topics that are gone.
+
+    Without --execute it only shows what would be deleted; the exit statuses are those of reset.
+    """
+    with for_scripts():
+        from offsetmgr.admin.reset import Row, in_scope, parse_scope
+        from offsetmgr.errors import InvalidValueError
+
+        if bool(topic) == all_topics:
+            fix = "give --topic or --all-topics, and not both"
+            raise InvalidValueError("--topic", topic, "does not say what to delete", fix)
+        scope = parse_scope(topic) if topic else None
+        settings = load_settings(config, bootstrap_servers, set_)
+        with _changes(settings, service, timeout) as change:
+            change.check_free(check_group(group))
+            committed = change.committed(group)
+            rows = [
+                Row(where, each.offset, None, "to be deleted")
+                for where, each in sorted(committed.items())
+                if in_scope(where, scope)
+            ]
+            wanted = [row.partition for row in rows]
+            failures = change.delete_offsets(group, wanted) if execute and wanted else {}
+        if execute:
+            rows = [row._replace(note="deleted") for row in rows]
+        _print_plans({group: rows}, {group: failures}, executed=execute, as_json=as_json)
+    raise typer.Exit(EXIT_INCOMPLETE if failures else 0)
+
+
+def delete_group(
+    group: GroupName,
+    *,
+    execute: Execute = False,
+    service: ServiceUrl = None,
+    config: ConfigFile = None,
+    bootstrap_servers: Bootstrap = None,
+    set_: Set = None,
+    timeout: Timeout = 30.0,
+) -> None:
+    """Delete a group that nobody holds, with all that it has committed; needs --execute."""
+    with for_scripts():
+        settings = load_settings(config, bootstrap_servers, set_)
+        with _changes(settings, service, timeout) as change:
+            change.check_free(check_group(group))
+            count = len(change.committed(group))
+            if execute:
+                change.delete_group(group)
+        done = "Deleted" if execute else "--execute deletes"
+        print(f"{done} group {group} with {count} committed offsets.")
+
+
+def _changes(settings: Settings, service: str | None, timeout_s: float) -> GroupChanges:
+    from offsetmgr.admin.changes import GroupChanges
+    from offsetmgr.admin.service import ServiceReader
+
+    kafka = settings.kafka.for_librdkafka()
+    asked = None if service is None else ServiceReader(service, timeout_s)
+    return GroupChanges(kafka, asked, timeout_s=timeout_s)
+
+
+def _print_plans(
+    plans: Mapping[str, list[Row]],
+    failures: Mapping[str, Mapping[TopicPartition, str]],
+    *,
+    executed: bool,
+    as_json: bool,
+) -> None:
+    from offsetmgr.cli.output import print_json, print_table
+
+    heads = "group", "topic", "partition", "current", "new", "note"
+    rows = []
+    for group, planned in plans.items():
+        failed = failures.get(group, {})
+        for where, current, new, note in planned:
+            failure = failed.get(where)
+            shown = note if failure is None else f"not done: {failure}"
+            rows.append((group, *where, current, None if new is None else new.offset, shown))
+    if as_json:
+        records = [dict(zip(heads, row, strict=True)) for row in rows]
+        print_json({"executed": executed, "partitions": records})
+        return
+    if rows:
+        print_table(heads, rows)
+    undone = sum(map(len, failures.values()))
+    if executed:
+        print(f"Done for {len(rows) - undone} of {len(rows)} partitions.")
+        print("A Spark job with a checkpoint ignores this: start it with a new checkpoint.")
+    else:
+        print(f"This is a plan for {len(rows)} partitions; --execute carries it out.")

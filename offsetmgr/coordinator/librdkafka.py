@@ -57,10 +57,13 @@ _ERROR_CHARS: Final = 512
 _POLL_MS: Final = 200
 _NO_CONSUMER_CLOSE: Final = 0x8
 
-Operation: TypeAlias = Literal["ListConsumerGroupOffsets", "AlterConsumerGroupOffsets"]
+Operation: TypeAlias = Literal[
+    "ListConsumerGroupOffsets", "AlterConsumerGroupOffsets", "DeleteConsumerGroupOffsets"
+]
 """An admin request about the offsets of one group, as its functions are called."""
 
 _NUMBERS: Final[Mapping[Operation, int]] = {
+    "DeleteConsumerGroupOffsets": 8,
     "ListConsumerGroupOffsets": 14,
     "AlterConsumerGroupOffsets": 15,
 }
@@ -101,7 +104,7 @@ class GroupAnswer(NamedTuple):
     text: str
     """librdkafka's words for that error."""
     partitions: list[PartitionAnswer]
-    """Of a fetch all, of a commit those that were refused."""
+    """Of a fetch all, of a commit or a deletion those that were refused."""
 
 
 class _Partition(ctypes.Structure):
@@ -404,6 +407,17 @@ class GroupClient:
         wanted = self._library.offset_list(self._handle, offsets)
         self._ask("AlterConsumerGroupOffsets", group, wanted, timeout_s, answered)
 
+    def delete(
+        self,
+        group: str,
+        partitions: Iterable[tuple[str, int]],
+        timeout_s: float,
+        answered: Callable[[GroupAnswer], None],
+    ) -> None:
+        """Delete what is committed of ``partitions``; as for ``fetch``."""
+        wanted = self._library.partition_list(partitions)
+        self._ask("DeleteConsumerGroupOffsets", group, wanted, timeout_s, answered)
+
     def find_brokers(self, timeout_s: float) -> int:
         """Ask any broker which ones there are, and wait for its answer: 0, or an error's code.
 
@@ -520,7 +534,7 @@ class GroupClient:
         error = library.group_result_error(group)
         if error:
             return GroupAnswer(library.error_code(error), decoded(library.error_string(error)), [])
-        refused = operation == "AlterConsumerGroupOffsets"
+        refused = operation != "ListConsumerGroupOffsets"
         found = library.read_list(library.group_result_partitions(group), refused=refused)
         return GroupAnswer(0, "", list(found))
 

@@ -1,0 +1,242 @@
+"""Plans a change of a consumer group, and carries it out: offsets set or deleted.
+
+Only a group that nobody holds is changed.  Kafka refuses it where the group has live members; where
+a job commits to it through a service, that job would commit over the change.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future as Pending
+from concurrent.futures import TimeoutError as NotAnsweredError
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from confluent_kafka import KafkaException
+
+from offsetmgr.admin.commit_log import read_commits
+from offsetmgr.admin.history import group_at
+from offsetmgr.admin.reset import LogFacts, Mode, Row, Target, parse_csv, plan, to_group_at, whole
+from offsetmgr.admin.times import parse_duration, parse_time
+from offsetmgr.coordinator.answers import failure_of_code, failure_of_exception
+from offsetmgr.coordinator.clients import CLOSE_S, checked_config, client_config
+from offsetmgr.coordinator.explain import one_line
+from offsetmgr.coordinator.kafka import KafkaCoordinator
+from offsetmgr.coordinator.librdkafka import PRODUCER, GroupClient
+from offsetmgr.errors import (
+    InvalidValueError,
+    KafkaRequestError,
+    OffsetManagerError,
+    OffsetTimeoutError,
+    listed,
+)
+from offsetmgr.lag.cluster import ClusterReader
+from offsetmgr.types import TopicPartition, check_group
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from offsetmgr.admin.service import ServiceReader
+    from offsetmgr.coordinator.librdkafka import GroupAnswer
+    from offsetmgr.types import OffsetAndMetadata
+
+_FREE: Final = frozenset({"Empty", "Dead"})
+_NO_SUCH_PARTITION: Final = frozenset({3, -188, -190})
+"""UNKNOWN_TOPIC_OR_PARTITION, and librdkafka's two ways to find that out by itself."""
+
+_T = TypeVar("_T")
+
+
+class GroupHeldError(OffsetManagerError):
+    """Somebody commits to the group: its members, or clients of a service."""
+
+    code = "group_held"
+
+
+class GroupChanges:
+    """Changes of groups on one cluster; every method waits for Kafka and raises KafkaRequestError.
+
+    Nothing is changed but by ``commit``, ``delete_offsets`` and ``delete_group``.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, object],
+        service: ServiceReader | None = None,
+        *,
+        timeout_s: float = 30.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``config`` is librdkafka's; ``service`` is asked for the owners of groups.
+
+        Raises InvalidValueError where librdkafka does not take a setting.
+        """
+        self.reader = ClusterReader(config, timeout_s=timeout_s)
+        self._config = config
+        self._service = service
+        self._timeout_s = timeout_s
+        self._clock = clock
+
+    def check_free(self, group: str) -> None:
+        """Raise GroupHeldError, with the owner's name, where others hold the group."""
+        found = known(self.reader.describe([group])[group])
+        if found.state not in _FREE:
+            members = [
+                f"{one_line(m.client_id)} (host {m.host.lstrip('/')})" for m in found.members
+            ]
+            raise GroupHeldError(
+                f"group {group} is {found.state}: held by its members "
+                f"{listed(members) or 'that join now'}; stop them, then try again"
+            )
+        if self._service is not None:
+            owners = {str(each["client"]) for each in self._service.managers(group)}
+            if owners:
+                names = listed([repr(name) for name in sorted(owners)])
+                raise GroupHeldError(
+                    f"group {group} is held by client {names} of the service at "
+                    f"{self._service.url}, whose job would commit over the change; stop the job, "
+                    "or let the service set the offsets: reset --live"
+                )
+
+    def target(self, mode: str, value: str, group: str) -> Target:
+        """Return the target that an option of ``reset`` names, such as ``to-offset``, ``42``.
+
+        Raises InvalidValueError, and OSError where a file cannot be read.
+        """
+        option = f"--{mode}"
+        match mode:
+            case "to-offset" | "shift-by":
+                target = Target(Mode(mode), whole(value, option))
+            case "to-datetime":
+                target = Target(Mode.TO_TIME, round(parse_time(value, option) * 1_000))
+            case "by-duration":
+                at_s = self._clock() - parse_duration(value, option)
+                target = Target(Mode.TO_TIME, round(at_s * 1_000))
+            case "from-file":
+                offsets = parse_csv(Path(value).read_text(), group)
+                target = Target(Mode.TO_OFFSETS, offsets=offsets)
+            case "from-group":
+                offsets = self.committed(check_group(value, option))
+                target = Target(Mode.TO_OFFSETS, offsets=offsets)
+            case "to-history":
+                at_s = parse_time(value, option)
+                target = to_group_at(group_at(read_commits(self._config, {group}), at_s), value)
+            case _:
+                target = Target(Mode(mode))
+        return target
+
+    def committed(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what the group has committed."""
+        return known(self.reader.committed([group])[group])
+
+    def plan(
+        self, group: str, target: Target, scope: Mapping[str, list[int] | None] | None
+    ) -> list[Row]:
+        """Return where a reset would put the partitions of ``scope``; None: all that are committed.
+
+        A target of given offsets speaks of its own partitions where ``scope`` is None.  Raises
+        InvalidValueError.
+        """
+        committed = self.committed(group)
+        if scope is not None:
+            partitions = self._partitions_in(scope)
+        elif target.mode is Mode.TO_OFFSETS:
+            partitions = [*target.offsets, *target.notes]
+        else:
+            partitions = list(committed)
+        answers = self.reader.log_ranges(partitions)
+        logs = {each: known(a) for each, a in answers.items() if not does_not_exist(a)}
+        at_time: dict[TopicPartition, int] = {}
+        if target.mode is Mode.TO_TIME:
+            for each, answer in self.reader.offsets_at(dict.fromkeys(logs, target.number)).items():
+                offset = known(answer)
+                if offset is not None:
+                    at_time[each] = offset
+        offsets = {each: value.offset for each, value in committed.items()}
+        return plan(target, partitions, LogFacts(offsets, logs, at_time))
+
+    def commit(self, group: str, rows: Iterable[Row]) -> dict[TopicPartition, str]:
+        """Commit the new offsets of a plan; return why those of some partitions were not."""
+        offsets = {row.partition: row.new for row in rows if row.new is not None}
+        with KafkaCoordinator(self._config, clients=1) as kafka:
+            answer = kafka.commit(group, offsets, self._timeout_s)
+            failures = answer.get(timeout=self._timeout_s + CLOSE_S).failures
+        return {
+            each: f"{failure.detail or failure.info.hint} ({failure.info.name})"
+            for each, failure in failures.items()
+        }
+
+    def delete_offsets(
+        self, group: str, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, str]:
+        """Delete committed offsets; return why those of some partitions were not.
+
+        Raises OffsetTimeoutError: whether it was done is not known then.
+        """
+        answered: Pending[GroupAnswer] = Pending()
+        config = client_config(checked_config(self._config))
+        client = GroupClient(config, PRODUCER, None, "kafka-deletes")
+        try:
+            client.delete(group, partitions, self._timeout_s, answered.set_result)
+            answer = self._result(answered, f"deletion of offsets of group {group}")
+        finally:
+            client.close(CLOSE_S)
+        if answer.error:
+            info, detail = failure_of_code(answer.error, answer.text)
+            raise KafkaRequestError(f"deletion of offsets of group {group}", info, detail)
+        return {
+            TopicPartition(each.topic, each.partition): failure_of_code(each.error).info.name
+            for each in answer.partitions
+        }
+
+    def delete_group(self, group: str) -> None:
+        """Delete a group with all that it has committed.  Raises as ``delete_offsets``."""
+        sent = self.reader.admin.delete_consumer_groups([group])[group]
+        self._result(sent, f"deletion of group {group}")
+
+    def _result(self, pending: Pending[_T], what: str) -> _T:
+        try:
+            return pending.result(self._timeout_s + CLOSE_S)
+        except NotAnsweredError:
+            text = "no answer from Kafka in time; whether it was done is not known: look again"
+            raise OffsetTimeoutError(f"{what}: {text}") from None
+        except KafkaException as error:
+            info, detail = failure_of_exception(error)
+            raise KafkaRequestError(what, info, detail) from None
+
+    def _partitions_in(self, scope: Mapping[str, list[int] | None]) -> list[TopicPartition]:
+        """Return the partitions that ``scope`` names, all those of a topic where it has None."""
+        numbers_of = {topic: numbers for topic, numbers in scope.items() if numbers is not None}
+        whole_topics = scope.keys() - numbers_of.keys()
+        for topic, answer in self.reader.partitions_of(whole_topics).items():
+            if does_not_exist(answer):
+                fix = "check its name; delete-offsets removes what is committed of a deleted topic"
+                raise InvalidValueError("--topic", topic, "does not exist", fix)
+            numbers_of[topic] = known(answer)
+        return [TopicPartition(topic, each) for topic in numbers_of for each in numbers_of[topic]]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.reader.close()
+
+
+def known(answer: _T | OffsetManagerError) -> _T:
+    """Return an answer of the reader; raise it if it is an error."""
+    if isinstance(answer, OffsetManagerError):
+        raise answer
+    return answer
+
+
+def does_not_exist(answer: object) -> bool:
+    """Return True if the answer is that there is no such topic or partition."""
+    return isinstance(answer, KafkaRequestError) and answer.info.code in _NO_SUCH_PARTITION

@@ -1,0 +1,173 @@
+"""Resets on a real Kafka: Kafka's own tool and ours do the same to the same groups."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from offsetmgr.cli.app import app
+from offsetmgr.coordinator.kafka import KafkaCoordinator
+from offsetmgr.devkafka import consumer_groups
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.conftest import create_topic
+from tests.faults.support import WAIT_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from offsetmgr.devkafka import DevKafka
+
+STEP_S: Final = 600
+"""Between the times of two records of a partition."""
+RECORDS: Final = {"a": [12, 0], "b": [7, 30, 1]}
+"""Of each partition of each topic."""
+STARTS: Final = {("a", 0): 5, ("b", 1): 29}
+"""Where logs begin that have lost records."""
+
+KAFKAS = "kafka"
+OURS = "ours"
+
+
+class Logs(NamedTuple):
+    """Topics with records of known times."""
+
+    kafka: DevKafka
+    names: Mapping[str, str]
+    begin_s: float
+
+
+@pytest.fixture(scope="module")
+def logs(kafka: DevKafka) -> Logs:
+    """Two topics, with partitions that are empty, short, and cut off at their start."""
+    run = uuid.uuid4().hex[:8]
+    names = {name: f"resets-{name}-{run}" for name in RECORDS}
+    begin_s = round(time.time()) - 40 * STEP_S
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    for name, counts in RECORDS.items():
+        create_topic(kafka, names[name], len(counts))
+        for partition, count in enumerate(counts):
+            for number in range(count):
+                at_ms = (begin_s + number * STEP_S) * 1_000
+                producer.produce(names[name], b"x", partition=partition, timestamp=at_ms)
+    assert producer.flush(WAIT_S) == 0
+    cut = [KafkaPartition(names[n], number, start) for (n, number), start in STARTS.items()]
+    for pending in admin.delete_records(cut).values():
+        pending.result(WAIT_S)
+    return Logs(kafka, names, begin_s)
+
+
+@pytest.fixture(scope="module")
+def committer(kafka: DevKafka) -> Iterator[KafkaCoordinator]:
+    with KafkaCoordinator(kafka.bootstrap_servers, clients=1) as coordinator:
+        yield coordinator
+
+
+PARTITIONS: Final = [
+    (name, number) for name, counts in RECORDS.items() for number in range(len(counts))
+]
+# Beyond both ends of each log as well.
+GROUPS = st.lists(
+    st.dictionaries(st.sampled_from(PARTITIONS), st.integers(0, 40), min_size=1),
+    min_size=2,
+    max_size=5,
+)
+WHOLE = ("--topic", "a", "--topic", "b")
+SCOPES = st.sampled_from([("--all-topics",), WHOLE, ("--topic", "a:0,1", "--topic", "b:2")])
+
+
+MODES: Final = {
+    "to-earliest": st.none(),
+    "to-latest": st.none(),
+    "to-current": st.none(),
+    "to-offset": st.integers(-3, 45),
+    "shift-by": st.integers(-45, 45),
+    # Half a step beside the records, where a slow machine does no harm.
+    "to-datetime": st.integers(-2, 42),
+    "by-duration": st.integers(0, 42),
+    "from-file": st.dictionaries(st.sampled_from(PARTITIONS), st.integers(0, 45), min_size=1),
+}
+
+
+def value_of(mode: str, drawn: object, logs: Logs, groups: list[str], folder: Path) -> list[str]:
+    """Return what follows the option of a mode."""
+    if mode == "to-datetime":
+        at_s = logs.begin_s + int(str(drawn)) * STEP_S - STEP_S / 2
+        return [time.strftime("%Y-%m-%dT%H:%M:%S.000", time.gmtime(at_s))]
+    if mode == "by-duration":
+        return [f"PT{int(str(drawn)) * STEP_S + STEP_S // 2}S"]
+    if isinstance(drawn, dict):
+        file = folder / f"{groups[0]}.csv"
+        lines = [
+            f"{group},{logs.names[topic]},{partition},{offset}\n"
+            for group in groups
+            for (topic, partition), offset in drawn.items()
+        ]
+        file.write_text("".join(lines))
+        return [str(file)]
+    return [] if drawn is None else [str(drawn)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@settings(
+    max_examples=2,
+    phases=[Phase.explicit, Phase.generate],  # each example starts a JVM
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(data=st.data(), commits=GROUPS)
+def test_kafkas_tool_and_ours_do_the_same(
+    logs: Logs,
+    committer: KafkaCoordinator,
+    tmp_path: Path,
+    mode: str,
+    data: st.DataObject,
+    commits: list[dict[tuple[str, int], int]],
+) -> None:
+    """Twin groups, one for each tool: the same plan is printed, and the same is committed."""
+    run = uuid.uuid4().hex[:8]
+    drawn = data.draw(MODES[mode])
+    scope = () if mode == "from-file" else data.draw(SCOPES)
+    scope = ("--all-topics",) if mode == "shift-by" else scope
+    named = [
+        logs.names.get(word[:1], word) + word[1:] if word[:1] in logs.names else word
+        for word in scope
+    ]
+    printed, committed = {}, {}
+    for tool in (KAFKAS, OURS):
+        groups = [f"resets-{tool}-{run}-{index}" for index in range(len(commits))]
+        for group, offsets in zip(groups, commits, strict=True):
+            wanted = {
+                TopicPartition(logs.names[topic], number): OffsetAndMetadata(value)
+                for (topic, number), value in offsets.items()
+            }
+            assert not committer.commit(group, wanted, WAIT_S).get(timeout=WAIT_S).failures
+        value = value_of(mode, drawn, logs, groups, tmp_path)
+        words = [f"--{mode}", *value, *named, "--execute", "--export"]
+        if tool == KAFKAS:
+            options = [word for group in groups for word in ("--group", group)]
+            output = consumer_groups(
+                logs.kafka.bootstrap_servers, "--reset-offsets", *options, *words
+            )
+        else:
+            server = ["--bootstrap-servers", logs.kafka.bootstrap_servers]
+            done = CliRunner().invoke(app, ["reset", *groups, *words, *server])
+            assert done.exit_code == 0, done.output
+            output = done.stdout
+        printed[tool] = sorted(
+            line.replace(f"-{tool}-", "-") for line in output.splitlines() if line.count(",") == 3
+        )
+        committed[tool] = [
+            committer.fetch(group, None, WAIT_S).get(timeout=WAIT_S).offsets for group in groups
+        ]
+    assert printed[OURS] == printed[KAFKAS]
+    assert committed[OURS] == committed[KAFKAS]

@@ -1,0 +1,116 @@
+"""Where a reset would put a group; its edges, and what is read from files and options.
+
+That the plans of the modes which Kafka's own tool has are the same as its own is shown on a real
+broker, in ``tests/kafka/test_resets.py``.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from offsetmgr.admin.history import GroupAt
+from offsetmgr.admin.reset import (
+    LogFacts,
+    Mode,
+    Row,
+    Target,
+    in_scope,
+    parse_csv,
+    parse_offsets,
+    parse_scope,
+    plan,
+    to_csv,
+    to_group_at,
+)
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
+
+P0, P1, P2 = (TopicPartition("orders", number) for number in range(3))
+FACTS = LogFacts({P0: 15, P1: 50}, {P0: PartitionRange(10, 20), P1: PartitionRange(0, 20)})
+
+
+def new(offset: int, metadata: str = "") -> OffsetAndMetadata:
+    return OffsetAndMetadata(offset, metadata)
+
+
+def test_an_offset_outside_its_log_is_held_within_it_and_the_row_says_so() -> None:
+    """Both ways; an operator sees that it is not the offset that was asked for."""
+    low, high = plan(Target(Mode.TO_OFFSET, 5), [P1, P0], FACTS)
+    assert low == Row(P0, 15, new(10), "5 is before the log: its start")
+    assert high == Row(P1, 50, new(5))
+    (row,) = plan(Target(Mode.SHIFT_BY, 1), [P1], FACTS)
+    assert row == Row(P1, 50, new(20), "51 is beyond the end of the log: its end")
+
+
+def test_a_shift_without_a_committed_offset_is_refused_whole() -> None:
+    """As Kafka's tool does, with the partitions named."""
+    facts = FACTS._replace(committed={P0: 15})
+    with pytest.raises(InvalidValueError, match="none of orders-1; leave these partitions out"):
+        plan(Target(Mode.SHIFT_BY, 1), [P0, P1], facts)
+
+
+def test_the_end_of_the_log_stands_in_where_there_is_no_offset_and_the_row_says_so() -> None:
+    """No record of that time or later; nothing committed."""
+    (row,) = plan(Target(Mode.TO_TIME, 0), [P0], FACTS)
+    assert row == Row(P0, 15, new(20), "no record is so young: end of the log")
+    (row,) = plan(Target(Mode.TO_CURRENT), [P0], FACTS._replace(committed={}))
+    assert row == Row(P0, None, new(20), "nothing committed: end of the log")
+
+
+def test_a_partition_that_is_gone_is_left_as_it_is() -> None:
+    """The rest of the group is planned."""
+    gone, there = TopicPartition("gone", 0), P0
+    facts = FACTS._replace(committed={gone: 3, there: 15})
+    left, planned = plan(Target(Mode.TO_EARLIEST), [gone, there], facts)
+    assert left == Row(gone, 3, None, "does not exist; left as it is")
+    assert planned.new == new(10)
+
+
+def test_history_brings_offsets_back_with_their_metadata_and_says_what_it_cannot() -> None:
+    """Never a guess: what was compacted away or not committed then is left as it is."""
+    target = to_group_at(GroupAt({P0: new(12, "m")}, {P1}, {P2: 7.0}), "T")
+    facts = FACTS._replace(logs={**FACTS.logs, P2: PartitionRange(0, 9)})
+    assert plan(target, [P0, P1, P2], facts) == [
+        Row(P0, 15, new(12, "m")),
+        Row(P1, 50, None, "nothing was committed at T; left as it is"),
+        Row(P2, None, None, "its commits of before T are compacted away; left as it is"),
+    ]
+
+
+def test_a_plan_that_is_exported_can_be_read_again() -> None:
+    """Of one group without its name, of several with it."""
+    one, two = [Row(P0, 1, new(5)), Row(P1, 1, None, "left")], [Row(P2, None, new(6))]
+    assert to_csv({"etl": one}) == "orders,0,5\n"
+    assert parse_csv("orders,0,5\n", "etl") == {P0: new(5)}
+    text = to_csv({"etl": one, "audit": two})
+    assert text == "etl,orders,0,5\naudit,orders,2,6\n"
+    assert parse_csv(text, "audit") == {P2: new(6)}
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("orders,0\n", "line 1 'orders,0' has 2 columns"),
+        ("orders,0,1\norders,x,1\n", "line 2, partition 'x'"),
+        ("orders,0,-1\n", "line 1, offset -1 is negative"),
+        ("audit,orders,0,1\n", "'etl' is a group that no line names"),
+    ],
+)
+def test_a_wrong_file_is_refused_whole_with_the_line(text: str, named: str) -> None:
+    """Nothing of it is planned."""
+    with pytest.raises(InvalidValueError, match=named):
+        parse_csv(text, "etl")
+
+
+def test_scopes_and_single_offsets_are_read_from_options() -> None:
+    """A topic, some of its partitions, both."""
+    scope = parse_scope(["orders:0,2", "audit", "orders:1"])
+    assert scope == {"orders": [0, 2, 1], "audit": None}
+    assert in_scope(P0, scope)
+    assert in_scope(TopicPartition("audit", 9), scope)
+    assert not in_scope(TopicPartition("orders", 3), scope)
+    assert in_scope(P0, None)
+    assert parse_offsets(["orders:0=42"]) == {P0: new(42)}
+    for wrong in ("orders", "orders=3", "orders:x=3", "orders:0=x"):
+        with pytest.raises(InvalidValueError, match="orders"):
+            parse_offsets([wrong])
