@@ -8,30 +8,20 @@ at once; submits go into buffers; everything else is messages.
 from __future__ import annotations
 
 import logging
-from functools import partial
 from itertools import groupby
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-import pykka
-
-from actors import ActorSystem, InboxFullError
+from actors import ActorSystem
 from offsetmgr.config import CommitSettings
 from offsetmgr.errors import InvalidValueError, ManagerExistsError, ManagerStoppedError
-from offsetmgr.manager.factory_actor import (
-    INBOX_LIMIT,
-    FactoryActor,
-    Forward,
-    ForwardExpedite,
-    Start,
-)
-from offsetmgr.manager.group_committer import Expedite
+from offsetmgr.manager.factory_actor import INBOX_LIMIT, FactoryActor, Registry, Start
+from offsetmgr.manager.group_committer import Expedite, Group
 from offsetmgr.manager.handle import ManagerHandle
 from offsetmgr.manager.observer import NO_OBSERVER
-from offsetmgr.manager.offset_manager import Abandon, Stop, deliver
+from offsetmgr.manager.offset_manager import Abandon, Stop
 from offsetmgr.manager.partition_state import PartitionState, Waiter
-from offsetmgr.manager.registry import Group, Registry
-from offsetmgr.manager.submits import GroupSubmits, Submission
+from offsetmgr.manager.submits import Submission
 from offsetmgr.types import (
     MAX_OFFSET,
     ManagerKey,
@@ -112,7 +102,6 @@ class Factory:
             rng if rng is not None else Random(),  # noqa: S311 -- jitter, no secret
             observer,
             self._registry,
-            {},
             name="factory",
             inbox_limit=INBOX_LIMIT,
         )
@@ -152,34 +141,23 @@ class Factory:
                 raise ManagerStoppedError("the factory is stopped; nothing can be spawned any more")
             held = self._registry.groups.get(group)
             if held is None:
-                held = self._registry.groups[group] = Group(GroupSubmits(group), {})
-            submits, states = held
+                held = self._registry.groups[group] = Group(group, self._settings)
             for where in wanted:
-                existing = states.get(where)
+                existing = held.states.get(where)
                 if existing is not None:
                     made[where] = ManagerExistsError(str(existing.key), existing.owner)
                     continue
                 limit = self._settings.error_limit
-                state = PartitionState(submits, where, owner, limit, self._observer)
-                states[where] = fresh[where] = state
+                state = PartitionState(held.submits, where, owner, limit, self._observer)
+                held.states[where] = fresh[where] = state
                 made[where] = ManagerHandle(state, self._stop_one)
-            if fresh:
-                self._start(submits, fresh)
-            self._registry.prune(group)
+            if not self._ref.try_tell(Start(group, fresh)):
+                for where in fresh:
+                    del held.states[where]
+                raise ManagerStoppedError(
+                    "the actor system of the factory is stopped; nothing can be spawned any more"
+                )
         return made
-
-    def _start(self, submits: GroupSubmits, fresh: Mapping[TopicPartition, PartitionState]) -> None:
-        try:
-            self._ref.tell(Start(submits, fresh))
-        except (pykka.ActorDeadError, InboxFullError) as error:
-            for where in fresh:
-                del self._registry.groups[submits.name].states[where]
-            self._registry.prune(submits.name)
-            if isinstance(error, InboxFullError):
-                raise
-            raise ManagerStoppedError(
-                "the actor system of the factory is stopped; nothing can be spawned any more"
-            ) from None
 
     def get(self, key: ManagerKey) -> ManagerHandle | None:
         """Return the live manager of ``key``, if there is one.  Raises InvalidValueError."""
@@ -218,8 +196,7 @@ class Factory:
         check_flag(sync, "sync")
         check_timeout(timeout)
         given = check_mapping(offsets)
-        plain = _are_plain(given.values())
-        values = given if plain else _checked(given, rewind=rewind)
+        values = given if _are_plain(given.values()) else _checked(given, rewind=rewind)
         states = self._registry.states_of(group)
         refused: dict[TopicPartition, OffsetManagerError] = {}
         entries: list[tuple[SubmitBuffer, Any]] = []
@@ -232,9 +209,7 @@ class Factory:
             text = f"{ManagerKey(group, *partition)} has no manager; spawn it first"
             refused[partition] = ManagerStoppedError(text)
         if entries:
-            submits = entries[0][0].group
-            submit = partial(submits.submit_plain, rewind=rewind) if plain else submits.submit
-            refused.update(submit(entries))
+            refused.update(entries[0][0].group.submit(entries, rewind=rewind))
         if sync:
             partitions = map(check_topic_partition, values)
             keys = [ManagerKey(group, *each) for each in partitions if each not in refused]
@@ -256,8 +231,7 @@ class Factory:
         check_timeout(timeout)
         states = self._find(keys)
         waiter = self._waiter(states, timeout, stopping=False)
-        for submits, members in _by_group(states):
-            self._expedite(submits, Expedite(members, waiter))
+        self._expedite(states, waiter)
         return waiter.future
 
     def stop_managers(
@@ -312,15 +286,13 @@ class Factory:
 
     def _find(self, keys: object) -> list[PartitionState]:
         """Return the live managers of ``keys``, each once."""
-        listed: list[Any] = check_list(keys, "keys", "[handle.key]")
-        try:
-            found = self._registry.find_all(listed)
-        except (TypeError, ValueError):  # of what is no key
-            found = []
-        if len(found) < len(listed):
-            # Only now, as checking takes longer than finding; raises where one is no key.
-            found = self._registry.find_all(map(check_key, listed))
-        return list(dict.fromkeys(found))
+        found: dict[PartitionState, None] = {}
+        for key in check_list(keys, "keys", "[handle.key]"):
+            # Checked only where nothing is found, as checking takes longer than finding.
+            state = self._registry.find(key) or self._registry.find(check_key(key))
+            if state is not None:
+                found[state] = None
+        return list(found)
 
     def _stop_one(self, state: PartitionState, timeout: float) -> StopResult:
         """Stop a manager that may be gone already."""
@@ -333,13 +305,22 @@ class Factory:
         waiter = self._waiter(states, timeout, stopping=True)
         for state in states:
             state.submits.close()
-            # A message may die with an instance of the actor; the next one finds it here.
+            # Here each instance of its actor finds it, also one that starts later.
             state.add_stop(waiter)
-        for submits, members in _by_group(states):
-            self._expedite(submits, Expedite(members))
+        self._expedite(states)
         for state in states:
-            self._send(state, Stop(waiter))
+            told = state.ref is not None and state.ref.try_tell(Stop())
+            # The result is there before the actor's end, behind which no message is handled.
+            if state.result is not None:
+                waiter.answer([(state, state.result)])
+            elif not told:
+                self._start_again(state, waiter)
         return waiter.future
+
+    def _start_again(self, state: PartitionState, waiter: Waiter) -> None:
+        """Its actor is not started yet, or its parent is just being started again."""
+        if not self._ref.try_tell(Start(state.key.group, {state.submits.partition: state})):
+            waiter.answer([(state, state.result_without_actor())])
 
     def _waiter(
         self, states: Sequence[PartitionState], timeout: float, *, stopping: bool
@@ -348,40 +329,19 @@ class Factory:
 
         def expire() -> None:
             for state in waiter.expire():
-                if stopping:
-                    self._send(state, Abandon())
+                if stopping and state.ref is not None:
+                    state.ref.try_tell(Abandon())
 
         timer = self._system.timers.call_after(timeout, expire)
         waiter.future.add_done_callback(lambda _: timer.cancel())
         return waiter
 
-    def _send(self, state: PartitionState, message: Stop | Abandon) -> None:
-        if deliver(state, message):
-            return
-        try:
-            # It is not started yet, or is just being started again.
-            self._ref.tell(Forward(state, message))
-        except (pykka.ActorDeadError, InboxFullError):
-            if isinstance(message, Stop):
-                message.waiter.answer([(state, state.result_without_actor())])
-
-    def _expedite(self, submits: GroupSubmits, message: Expedite) -> None:
-        if submits.tell(message):
-            return
-        try:
-            self._ref.tell(ForwardExpedite(submits, message))
-        except (pykka.ActorDeadError, InboxFullError):
-            if message.flush is not None:
-                message.flush.answer(
-                    [(each, each.result_without_actor()) for each in message.states]
-                )
-
-
-def _by_group(
-    states: Iterable[PartitionState],
-) -> Iterable[tuple[GroupSubmits, list[PartitionState]]]:
-    for submits, members in groupby(states, lambda state: state.submits.group):
-        yield submits, list(members)
+    def _expedite(self, states: Iterable[PartitionState], flush: Waiter | None = None) -> None:
+        for submits, members in groupby(states, lambda state: state.submits.group):
+            message = Expedite(list(members), flush)
+            # The parent tells a committer that is not started yet.
+            if not submits.tell(message) and not self._ref.try_tell(message):
+                message.give_up()
 
 
 def _are_plain(values: Iterable[object]) -> bool:

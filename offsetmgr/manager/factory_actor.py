@@ -1,20 +1,13 @@
-"""The Factory's actor: parent of all managers and committers of one factory."""
+"""The Factory's actor, parent of all managers and committers, and the groups that outlive it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from actors import PooledActor
-from offsetmgr.manager.group_committer import (
-    Attach,
-    Expedite,
-    GroupCommitter,
-    GroupState,
-    Vacant,
-)
-from offsetmgr.manager.history import CommitHistory
-from offsetmgr.manager.log_ends import RecentLogEnds
-from offsetmgr.manager.offset_manager import OffsetManager, deliver
+from offsetmgr.manager.group_committer import Attach, Expedite, Group, GroupCommitter, Vacant
+from offsetmgr.manager.offset_manager import OffsetManager, Stop
 from offsetmgr.manager.submits import WakeUp
 
 if TYPE_CHECKING:
@@ -25,39 +18,67 @@ if TYPE_CHECKING:
     from offsetmgr.config import CommitSettings
     from offsetmgr.coordinator.base import Coordinator
     from offsetmgr.manager.observer import Observer
-    from offsetmgr.manager.offset_manager import Abandon, Stop
     from offsetmgr.manager.partition_state import PartitionState
-    from offsetmgr.manager.registry import Registry
-    from offsetmgr.manager.submits import GroupSubmits
     from offsetmgr.types import TopicPartition
 
 INBOX_LIMIT: Final = 1_000_000
 """A committer, or the factory, hears from each manager a few times at most between two turns."""
 
-LANDING_TIMEOUTS: Final = 2
-"""How many request time-outs after the coordinator answers again nearly all that it still held has
-landed."""
+
+class Registry:
+    """The live managers: one per group, topic and partition.
+
+    Names are taken and given back under one lock; looking one up needs none.
+    """
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.groups: dict[str, Group] = {}
+        """Changed with the lock held; a group is kept until its committer is done."""
+
+    def find(self, key: Any) -> PartitionState | None:
+        """Return the live manager of ``key``; None also where it is no key."""
+        try:
+            group, topic, partition = key
+            # A TopicPartition is such a tuple, and takes longer to make.
+            return self.groups[group].states[topic, partition]  # type: ignore[index]
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def states_of(self, group: str) -> Mapping[TopicPartition, PartitionState]:
+        """Return the live managers of ``group``, to be looked at and not kept."""
+        held = self.groups.get(group)
+        return {} if held is None else held.states
+
+    def states(self, group: str | None = None) -> list[PartitionState]:
+        """Return all live managers (of one group), as of now."""
+        with self.lock:
+            if group is not None:
+                return list(self.states_of(group).values())
+            return [state for held in self.groups.values() for state in held.states.values()]
+
+    def release(self, state: PartitionState) -> None:
+        """Give the name of ``state`` back, unless another has it already."""
+        with self.lock:
+            states = self.states_of(state.key.group)
+            if states.get(state.submits.partition) is state:
+                del self.groups[state.key.group].states[state.submits.partition]
+
+    def drop(self, vacant: Vacant) -> bool:
+        """Forget a group whose committer is done, unless managers are on their way to it."""
+        group = vacant.group
+        with self.lock:
+            done = group.told == vacant.attached and not group.states
+            if done:
+                del self.groups[group.submits.name]
+            return done
 
 
 class Start(NamedTuple):
-    """Start the managers of one group."""
+    """Start the managers of one group that are not running."""
 
-    submits: GroupSubmits
+    group: str
     states: Mapping[TopicPartition, PartitionState]
-
-
-class Forward(NamedTuple):
-    """A message for a manager whose actor was not there yet."""
-
-    state: PartitionState
-    message: Stop | Abandon
-
-
-class ForwardExpedite(NamedTuple):
-    """The same for a committer."""
-
-    submits: GroupSubmits
-    message: Expedite
 
 
 class FactoryActor(PooledActor):
@@ -70,69 +91,54 @@ class FactoryActor(PooledActor):
         rng: Random,
         observer: Observer,
         registry: Registry,
-        groups: dict[str, GroupState],
     ) -> None:
-        """``groups`` are its own, but outlive it."""
         super().__init__()
         self._coordinator = coordinator
         self._settings = settings
         self._rng = rng
         self._observer = observer
         self._registry = registry
-        self._groups = groups
-        self._recent = RecentLogEnds(settings)
-        self._committers: dict[str, ActorRef[GroupCommitter]] = {}
-        self._attached: dict[str, int] = {}  # how many Attach each committer was told
 
     def on_restart(self, reason: BaseException) -> None:
-        """Start all managers again: a restart has stopped the children."""
+        """Start everything again: a restart has stopped the children."""
         del reason
-        registered = self._registry.snapshot()
-        for group in self._groups.values():
-            group.states.clear()
-            group.attached = 0
+        with self._registry.lock:
+            groups = {name: dict(group.states) for name, group in self._registry.groups.items()}
+        for name in groups:
+            group = self._registry.groups[name]
+            group.served.clear()
+            group.committer, group.told, group.attached = None, 0, 0
         # Also committers without managers: their last request may still be under way.
-        submits = {name: group.submits for name, group in self._groups.items()}
-        submits |= {name: group.submits for name, group in registered.items()}
-        for name, each in submits.items():
-            self._start(each, registered[name].states if name in registered else {})
+        for name, states in groups.items():
+            self._start(name, states)
 
-    def on_receive(self, message: Start | Forward | ForwardExpedite | Vacant) -> None:
+    def on_receive(self, message: Start | Expedite | Vacant) -> None:
         """Start actors; drop a committer whose group is empty."""
         match message:
-            case Start(submits, states):
-                group = self._registry.groups.get(submits.name)
-                # A group that had no manager left may have begun anew since.
-                if group is not None and group.submits is submits:
-                    self._start(submits, states)
-            case Forward(state, inner):
-                deliver(state, inner)
-            case ForwardExpedite(submits, expedite):
-                if not submits.tell(expedite) and expedite.flush is not None:
-                    expedite.flush.answer(
-                        [(each, each.result_without_actor()) for each in expedite.states]
-                    )
-            case Vacant(name, attached):
-                # Not where managers were on their way to it as it said so.
-                if self._attached.get(name) == attached and not self._registry.states_of(name):
-                    self._committers.pop(name).stop(block=False)
-                    del self._groups[name], self._attached[name]
-                    self._coordinator.release(name)
+            case Start(name, states):
+                self._start(name, states)
+            case Expedite(states):
+                if not states[0].submits.group.tell(message):
+                    message.give_up()
+            case Vacant(group):
+                committer = group.committer
+                if committer is not None and self._registry.drop(message):
+                    group.committer = None
+                    committer.stop(block=False)
+                    self._coordinator.release(group.submits.name)
 
-    def _start(
-        self, submits: GroupSubmits, states: Mapping[TopicPartition, PartitionState]
-    ) -> None:
-        name = submits.name
-        committer = self._committers.get(name)
-        if committer is None:
-            committer = self._committers[name] = self._start_committer(submits)
-        # After a restart of this actor the message that asks for them may still be on its way: for
-        # some that live already, and for some that have ended, whose names others may have by now.
-        registered = self._registry.states_of(name)
+    def _start(self, name: str, states: Mapping[TopicPartition, PartitionState]) -> None:
+        group = self._registry.groups.get(name)
+        if group is None:
+            return  # all of them have ended
+        if group.committer is None:
+            group.committer = self._start_committer(group)
+        committer = group.committer
+        # Some may live already, and some have ended, whose names others may have by now.
         absent = {
             partition: state
             for partition, state in states.items()
-            if registered.get(partition) is state
+            if group.states.get(partition) is state
             and (state.ref is None or not state.ref.is_alive())
         }
         for partition, state in absent.items():
@@ -141,28 +147,25 @@ class FactoryActor(PooledActor):
                 state,
                 committer,
                 self._observer,
-                self._registry,
+                self._registry.release,
                 name=f"{name}/{partition.topic}/{partition.partition}",
             )
-        self._attached[name] = self._attached.get(name, 0) + 1
-        committer.tell(Attach(submits, absent))
+        for state in states.values():
+            if state.stops and state.ref is not None:
+                state.ref.try_tell(Stop())  # who asked for it may not have had the ref
+        group.told += 1
+        committer.tell(Attach(absent))
         interval_s = self._settings.commit_interval_s
-        submits.attach(WakeUp(committer, self.system.timers, self.system.clock, interval_s))
+        group.submits.attach(WakeUp(committer, self.system.timers, self.system.clock, interval_s))
 
-    def _start_committer(self, submits: GroupSubmits) -> ActorRef[GroupCommitter]:
-        name = submits.name
-        if name not in self._groups:
-            landing_s = LANDING_TIMEOUTS * self._settings.request_timeout_s
-            self._groups[name] = GroupState(CommitHistory(landing_s), submits)
+    def _start_committer(self, group: Group) -> ActorRef[GroupCommitter]:
         return self.spawn_child(
             GroupCommitter,
-            name,
-            self._groups[name],
+            group,
             self._coordinator,
             self._settings,
             self._rng,
             self._observer,
-            self._recent,
-            name=name,
+            name=group.submits.name,
             inbox_limit=INBOX_LIMIT,
         )

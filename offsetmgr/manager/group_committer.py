@@ -6,41 +6,39 @@ the plan and then to the notifier.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import logging
+from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from actors import Future, PooledActor
-from offsetmgr.errors import Scope
+from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
+from offsetmgr.errors import Scope, error_info
+from offsetmgr.manager.history import CommitHistory
 from offsetmgr.manager.notifier import Notifier
+from offsetmgr.manager.pending import CommitRequest, ReadRequest
 from offsetmgr.manager.plan import CommitPlan
-from offsetmgr.manager.requests import CommitRequest, InitialRequest, failed_answer
-from offsetmgr.manager.submits import Collect
+from offsetmgr.manager.submits import Collect, GroupSubmits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from random import Random
 
-    from actors import TimerHandle
+    from actors import ActorRef, TimerHandle
     from offsetmgr.config import CommitSettings
-    from offsetmgr.coordinator.base import CommitResult, Coordinator, FetchResult, TopicLog
-    from offsetmgr.manager.history import CommitHistory
-    from offsetmgr.manager.log_ends import LogsRequest, RecentLogEnds
+    from offsetmgr.coordinator.base import Coordinator, TopicLog
     from offsetmgr.manager.observer import Observer
     from offsetmgr.manager.partition_state import PartitionState, Waiter
-    from offsetmgr.manager.requests import Request
-    from offsetmgr.manager.submits import GroupSubmits
+    from offsetmgr.manager.pending import Request
     from offsetmgr.types import StopResult, TopicPartition
 
-OVERDUE_S: Final = 2.0
-"""An answer that is this long past its deadline does not come any more: the coordinator's client
-has broken its contract, and the group must not wait for it for ever."""
+
+log = logging.getLogger("offsetmgr.manager")
 
 
 class Attach(NamedTuple):
     """Serve new managers; their initial offsets are read in one request."""
 
-    submits: GroupSubmits
     states: Mapping[TopicPartition, PartitionState]
 
 
@@ -63,13 +61,18 @@ class Expedite(NamedTuple):
     flush: Waiter | None = None
     """Answered with what was committed."""
 
+    def give_up(self) -> None:
+        """Answer where there is no committer any more."""
+        if self.flush is not None:
+            self.flush.answer([(each, each.result_without_actor()) for each in self.states])
+
 
 class Vacant(NamedTuple):
     """Told to the factory: the group has no manager left and nothing in flight."""
 
-    group: str
+    group: Group
     attached: int
-    """How many ``Attach`` it has handled."""
+    """How many ``Attach`` the committer had handled."""
 
 
 class _Pump(NamedTuple):
@@ -80,16 +83,10 @@ class _Alarm(NamedTuple):
     """The same, told by the timer."""
 
 
-class _Overdue(NamedTuple):
-    """Look whether the request in flight is answered by now."""
-
-    flight: Flight
-
-
 class _LogsRead(NamedTuple):
-    """The ends of logs that were asked for."""
+    """The ends of the logs of what ``request`` verifies."""
 
-    request: LogsRequest
+    request: ReadRequest
     logs: Mapping[str, TopicLog]
 
 
@@ -109,22 +106,27 @@ class Flight:
     started_at: float
 
 
-@dataclass
-class GroupState:
-    """What survives a restart of a committer, and of its parent."""
+class Group:
+    """A group's managers, and what of its committer outlives a crash."""
 
-    history: CommitHistory
-    submits: GroupSubmits
-    states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
-    """The managers it serves."""
-    flight: Flight | None = None
-    attached: int = 0
-    """How many ``Attach`` were handled since the parent started."""
+    def __init__(self, name: str, settings: CommitSettings) -> None:
+        self.submits = GroupSubmits(name)
+        self.states: dict[TopicPartition, PartitionState] = {}
+        """The live managers, by name; guarded by the registry's lock."""
+        self.served: dict[TopicPartition, PartitionState] = {}
+        """The managers that the committer knows."""
+        self.history = CommitHistory(settings)
+        self.flight: Flight | None = None
+        self.attached = 0
+        """How many ``Attach`` the committer has handled since its parent started."""
+        self.committer: ActorRef[GroupCommitter] | None = None
+        """Its parent's, as is the next."""
+        self.told = 0
+        """How many ``Attach`` the committer was told since its parent started."""
 
 
 Message: TypeAlias = (
-    "Collect | Attach | Rejoin | Leave | Expedite"
-    " | _Pump | _Alarm | _Overdue | _Answered | _LogsRead"
+    "Collect | Attach | Rejoin | Leave | Expedite | _Pump | _Alarm | _Answered | _LogsRead"
 )
 
 
@@ -133,42 +135,31 @@ class GroupCommitter(PooledActor):
 
     def __init__(
         self,
-        name: str,
-        group: GroupState,
+        group: Group,
         coordinator: Coordinator,
         settings: CommitSettings,
         rng: Random,
         observer: Observer,
-        recent: RecentLogEnds,
     ) -> None:
         super().__init__()
-        self._name = name
+        self._name = group.submits.name
         self._group = group
         self._coordinator = coordinator
-        self._settings = settings
+        self._timeout_s = settings.request_timeout_s
         self._observer = observer
-        self._recent = recent
-        self._plan = CommitPlan(settings, rng, group.history)
-        self._notifier = Notifier(group.states, self._plan)
+        self._plan = CommitPlan(self._name, settings, rng, group.history)
+        self._notifier = Notifier(group.served, self._plan)
         self._timer: TimerHandle | None = None
         self._timer_at = inf
         self._pumping = False
 
-    def on_start(self) -> None:
-        """Wait for the answer that an earlier committer of the group has asked for.
-
-        After a restart of the parent not before the managers are known that it is about.
-        """
-        if self._group.attached:
-            self._await_flight()
-
     def on_restart(self, reason: BaseException) -> None:
         """Begin again from the managers' states."""
         del reason
-        states = self._group.states
+        states = self._group.served
         self._plan.recover(states, self.system.clock.now())
         if any(state.flushes or state.submits.closed for state in states.values()):
-            self._plan.expedite()
+            self._plan.expedite(states)
         self._pump()
 
     def on_receive(self, message: Message) -> None:
@@ -181,8 +172,8 @@ class GroupCommitter(PooledActor):
                 self._notifier.notify(self._plan.logs_read(request, logs), now)
                 self._pump()
             case Collect():
-                if self._group.submits.is_due(now):
-                    self._pump()
+                self._group.submits.woken()
+                self._pump()
             case Expedite(states, flush):
                 self._expedite(states, flush, now)
             case Attach() | Rejoin() | Leave():
@@ -193,21 +184,18 @@ class GroupCommitter(PooledActor):
             case _Alarm():
                 self._timer = None
                 self._pump()
-            case _Overdue(flight):
-                self._answered(flight, failed_answer(flight.request, None), now)
 
     # Managers come and go.
 
     def _serve(self, message: Attach | Rejoin | Leave, now: float) -> None:
         group = self._group
         match message:
-            case Attach(submits, states):
-                group.submits = submits
+            case Attach(states):
                 group.attached += 1
                 # One that has ended by now may have said so already.
                 live = {where: state for where, state in states.items() if state.result is None}
                 for partition in live:
-                    if partition in group.states:  # its predecessor has not said yet that it left
+                    if partition in group.served:  # its predecessor has not said yet that it left
                         self._plan.detach(partition, now)
                 self._join(live)
                 if group.attached == 1:
@@ -217,8 +205,8 @@ class GroupCommitter(PooledActor):
             case Leave(state):
                 partition = state.submits.partition
                 # A new manager may have taken the name already.
-                if group.states.get(partition) is state:
-                    del group.states[partition]
+                if group.served.get(partition) is state:
+                    del group.served[partition]
                     self._plan.detach(partition, now)
                 self._notifier.departed(state)
         # At the end of the inbox, so that one request carries all that come and go.
@@ -227,7 +215,7 @@ class GroupCommitter(PooledActor):
             self.actor_ref.tell(_Pump())
 
     def _join(self, states: Mapping[TopicPartition, PartitionState]) -> None:
-        self._group.states.update(states)
+        self._group.served.update(states)
         self._plan.attach(states)
 
     # Submits and flushes.
@@ -262,11 +250,10 @@ class GroupCommitter(PooledActor):
                     self._plan.mark_dirty(submits.partition, since)
         request, results = self._plan.next_request(now)
         self._notifier.notify(results, now)
-        self._read_logs(now)
         if request is not None:
             self._send(request, now)
         elif self._plan.over and self.parent is not None:
-            self.parent.try_tell(Vacant(self._name, self._group.attached))
+            self.parent.try_tell(Vacant(self._group, self._group.attached))
         else:
             self._wake_by(self._plan.wake_at(), now)
 
@@ -285,19 +272,22 @@ class GroupCommitter(PooledActor):
     # Requests.
 
     def _send(self, request: Request, now: float) -> None:
-        timeout_s = self._settings.request_timeout_s
+        future: Future[Any]
         try:
-            future: Future[Any]
             if isinstance(request, CommitRequest):
                 offsets = {where: version.value for where, version in request.versions.items()}
-                future = self._coordinator.commit(self._name, offsets, timeout_s)
+                future = self._coordinator.commit(self._name, offsets, self._timeout_s)
             else:
-                future = self._coordinator.fetch(self._name, tuple(request.members), timeout_s)
+                future = self._coordinator.fetch(
+                    self._name, tuple(request.members), self._timeout_s
+                )
         except Exception as error:  # noqa: BLE001 -- whatever it is, the group must go on
             future = Future()
             future.set_exception(error)
         self._group.flight = Flight(request, future, now)
         self._await_flight()
+        if isinstance(request, ReadRequest) and request.verified:
+            self._read_logs(request)
 
     def _await_flight(self) -> None:
         flight, ref = self._group.flight, self.actor_ref
@@ -306,13 +296,10 @@ class GroupCommitter(PooledActor):
 
         def answered(done: Future[Any]) -> None:
             error = done.exception()
-            result = done.get() if error is None else failed_answer(flight.request, error)
+            result = done.get() if error is None else _failed_answer(flight.request, error)
             ref.try_tell(_Answered(flight, result))
 
         flight.future.add_done_callback(answered)
-        late_at = flight.started_at + self._settings.request_timeout_s + OVERDUE_S
-        overdue = self.tell_after(max(0.0, late_at - self.system.clock.now()), _Overdue(flight))
-        flight.future.add_done_callback(lambda _: overdue.cancel())
 
     def _answered(self, flight: Flight, result: Any, now: float) -> None:
         if flight is not self._group.flight:
@@ -325,8 +312,6 @@ class GroupCommitter(PooledActor):
         if isinstance(request, CommitRequest):
             kind = "commit"
             results = self._plan.committed(request, result, now)
-        elif isinstance(request, InitialRequest):
-            results = self._plan.initial_read(request, result, now)
         else:
             results = self._plan.read(request, result, now)
         self._notifier.notify(results, now)
@@ -334,25 +319,24 @@ class GroupCommitter(PooledActor):
         self._observer.requested(kind, self._name, size, failed, now - flight.started_at)
         self._pump()
 
-    def _read_logs(self, now: float) -> None:
+    def _read_logs(self, request: ReadRequest) -> None:
         """Ask for the ends of logs; the group's requests do not wait for them."""
-        request = self._plan.logs_to_read()
-        if request is None:
-            return
-        ref, recent, clock = self.actor_ref, self._recent, self.system.clock
-        known = recent.get(request.topics, now)
-        if self._plan.met_by_recent(known):
-            ref.try_tell(_LogsRead(request, known))
-            return
+        ref = self.actor_ref
 
         def answered(done: Future[Mapping[str, TopicLog]]) -> None:
-            logs = {} if done.exception() is not None else done.get()
-            recent.put(logs, clock.now())
-            ref.try_tell(_LogsRead(request, logs))
+            if done.exception() is None:
+                ref.try_tell(_LogsRead(request, done.get()))
 
+        topics = tuple(sorted({each.topic for each in request.verified}))
         try:
-            future = self._coordinator.topic_logs(request.topics, self._settings.request_timeout_s)
-        except Exception as error:  # noqa: BLE001 -- as for any other request
-            future = Future()
-            future.set_exception(error)
-        future.add_done_callback(answered)
+            self._coordinator.topic_logs(topics, self._timeout_s).add_done_callback(answered)
+        except Exception:  # as for any other request
+            log.exception("the ends of logs could not be asked for")
+
+
+def _failed_answer(request: Request, error: BaseException) -> CommitResult | FetchResult:
+    """Return the answer of a coordinator that raised ``error``."""
+    failure = Failure(error_info(-1), f"the coordinator's client failed: {error!r}")
+    if isinstance(request, CommitRequest):
+        return CommitResult(dict.fromkeys(request.versions, failure))
+    return FetchResult({}, dict.fromkeys(request.members, failure))

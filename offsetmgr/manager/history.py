@@ -15,16 +15,19 @@ from offsetmgr.coordinator.base import Failure
 from offsetmgr.manager.submits import Version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from offsetmgr.config import CommitSettings
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 IN_DOUBT_LIMIT: Final = 16
 """Commits in doubt remembered of one partition; each is followed by a read, so few are met."""
 
-DEPARTED_LANDINGS: Final = 6
-"""How many times commits in doubt are verified where the manager is gone.  Not for longer: then it
-is more likely that an operator has reset the group."""
+LANDING_TIMEOUTS: Final = 2
+"""How many request time-outs after the coordinator answers again nearly all that it still held has
+landed."""
+
+DEPARTED_TIMEOUTS: Final = 12
+"""The same where the manager is gone, and only one verification follows.  Not later: then it is
+more likely that an operator has reset the group."""
 
 LATEST_LANDING_S: Final = 900.0
 """How long a commit in doubt may still land: as long as a host goes on sending for a connection
@@ -58,15 +61,14 @@ class Found(Enum):
 
 
 class _Commit(NamedTuple):
-    at: float
     version: Version
+    recommit_at: float
 
 
 class _InDoubt(NamedTuple):
     versions: tuple[Version, ...]
     since: float
     verify_at: float
-    departed: bool = False
 
 
 class CommitHistory:
@@ -74,17 +76,19 @@ class CommitHistory:
 
     A commit in doubt stays in a set that every read of the partition is compared with: the
     read-back before the next commit, and every verification.  One verification of its own comes
-    ``landing_s`` after the coordinator was read again, when it has dealt with nearly all that it
-    still held.
+    after ``LANDING_TIMEOUTS``.
     """
 
-    def __init__(self, landing_s: float) -> None:
-        self._landing_s = landing_s
-        self._commits: dict[TopicPartition, _Commit] = {}  # the oldest first
-        self._recommit_soon: dict[TopicPartition, float] = {}  # the oldest first
+    def __init__(self, settings: CommitSettings) -> None:
+        self._landing_s = LANDING_TIMEOUTS * settings.request_timeout_s
+        self._departed_s = DEPARTED_TIMEOUTS * settings.request_timeout_s
+        self._recommit_s = settings.recommit_interval_s or inf
+        self._recommit_soon_s = min(RECOMMIT_SOON_S, settings.recommit_interval_s) or inf
+        self._commits: dict[TopicPartition, _Commit] = {}
         self._in_doubt: dict[TopicPartition, _InDoubt] = {}
         self._external: dict[TopicPartition, OffsetAndMetadata | None] = {}
-        self._verify_at: float | None = inf  # of the first; None: to be found anew
+        self.check_at = inf
+        """When to look for partitions that have to be read; never later than the first is due."""
 
     # Commits.
 
@@ -99,74 +103,50 @@ class CommitHistory:
 
     def commit(self, partition: TopicPartition, version: Version, now: float) -> None:
         """Enter that ``version`` is committed."""
-        commits = self._commits
-        commits.pop(partition, None)  # out and in again: the oldest comes first
-        commits[partition] = _Commit(now, version)
-        if self._recommit_soon:
-            self._recommit_soon.pop(partition, None)
+        self._enter(partition, version, now + self._recommit_s)
 
     def commit_initial(
         self, partition: TopicPartition, found: OffsetAndMetadata, now: float
     ) -> None:
         """Enter that ``found`` was committed before the manager started."""
-        self.commit(partition, Version(0, found), now)
+        self._enter(partition, Version(0, found), now)
         self.recommit_soon(partition, now)
 
     def recommit_soon(self, partition: TopicPartition, now: float) -> None:
         """Have the offset committed again a minute from now, unless a newer one is by then."""
-        self._recommit_soon[partition] = now
-
-    def postpone(self, partition: TopicPartition, now: float) -> None:
-        """Enter that the partition cannot be read now; try again when it is due again."""
         found = self._commits.get(partition)
         if found is not None:
-            soon = partition in self._recommit_soon
-            self.commit(partition, found.version, now)
-            if soon:
-                self.recommit_soon(partition, now)
+            self._enter(partition, found.version, now + self._recommit_soon_s)
+
+    def _enter(self, partition: TopicPartition, version: Version, recommit_at: float) -> None:
+        self._commits[partition] = _Commit(version, recommit_at)
+        self.check_at = min(self.check_at, recommit_at)
 
     def drop(self, partition: TopicPartition) -> None:
         """Forget what is committed there."""
         self._commits.pop(partition, None)
-        self._recommit_soon.pop(partition, None)
 
     def stands(self, partition: TopicPartition, value: OffsetAndMetadata) -> bool:
         """Return True if ``value`` was committed last and no commit in doubt can undo it."""
         found = self._commits.get(partition)
         return found is not None and found.version.value == value and not self.doubts(partition)
 
-    # Keeping commits from expiring.
+    # Single partitions that have to be read: commits in doubt, and old ones.
 
-    def recommit_at(self, interval_s: float) -> float:
-        """Return when the first unchanged offset has to be committed again; ``inf`` for never."""
-        if not interval_s:
-            return inf
-        oldest = next(iter(self._commits.values()), None)
-        soon = next(iter(self._recommit_soon.values()), inf)
-        return min(
-            oldest.at + interval_s if oldest is not None else inf,
-            soon + min(RECOMMIT_SOON_S, interval_s),
-        )
+    def to_check(self, now: float) -> list[TopicPartition]:
+        """Return what has to be read now; it stays due until it was."""
+        if now < self.check_at:
+            return []
+        recommits = {each: found.recommit_at for each, found in self._commits.items()}
+        verifications = {each: held.verify_at for each, held in self._in_doubt.items()}
+        due_at = [*verifications.items(), *recommits.items()]
+        self.check_at = min((at for _, at in due_at), default=inf)
+        return [each for each, at in due_at if at <= now]
 
-    def to_recommit(self, interval_s: float, now: float) -> Iterator[TopicPartition]:
-        """Yield the partitions whose offset has to be committed again now."""
-        for partition in self._recommit_soon:
-            if not self.is_old(partition, interval_s, now):
-                break
-            yield partition
-        for partition in self._commits:
-            if partition not in self._recommit_soon:
-                if not self.is_old(partition, interval_s, now):
-                    return
-                yield partition
-
-    def is_old(self, partition: TopicPartition, interval_s: float, now: float) -> bool:
+    def is_old(self, partition: TopicPartition, now: float) -> bool:
         """Return True if the offset has to be committed again lest it expires."""
         found = self._commits.get(partition)
-        if found is None or not interval_s:
-            return False
-        soon = partition in self._recommit_soon
-        return found.at + (min(RECOMMIT_SOON_S, interval_s) if soon else interval_s) <= now
+        return found is not None and found.recommit_at <= now
 
     # Commits in doubt.
 
@@ -174,15 +154,7 @@ class CommitHistory:
         """Enter a commit with an unknown outcome: it has landed, or may land yet, or never."""
         versions = self.in_doubt(partition)
         versions = (*versions[1 - IN_DOUBT_LIMIT :], version)
-        departed = self.doubts(partition) and self._in_doubt[partition].departed
-        self._set_in_doubt(partition, _InDoubt(versions, now, inf, departed))
-
-    def _set_in_doubt(self, partition: TopicPartition, held: _InDoubt | None) -> None:
-        self._verify_at = None
-        if held is None:
-            self._in_doubt.pop(partition, None)
-        else:
-            self._in_doubt[partition] = held
+        self._in_doubt[partition] = _InDoubt(versions, now, inf)
 
     def in_doubt(self, partition: TopicPartition) -> tuple[Version, ...]:
         """Return the commits that may still land there, oldest first."""
@@ -205,40 +177,30 @@ class CommitHistory:
             return  # the same was committed before, so it proves nothing
         left = list(held.versions)
         left.remove(version)  # one copy: another request that carried it may land yet
-        self._set_in_doubt(partition, held._replace(versions=tuple(left)) if left else None)
+        if left:
+            self._in_doubt[partition] = held._replace(versions=tuple(left))
+        else:
+            del self._in_doubt[partition]
 
     def was_read(self, partition: TopicPartition, now: float) -> None:
         """Enter that the coordinator answers again: what it still holds lands soon, or never."""
+        self._verify_in(partition, now, self._landing_s)
+
+    def _verify_in(self, partition: TopicPartition, now: float, seconds: float) -> None:
         held = self._in_doubt.get(partition)
         if held is not None:
-            verify_at = now + self._landing_s
-            self._set_in_doubt(partition, held._replace(since=now, verify_at=verify_at))
-
-    def verify_in_doubt_at(self) -> float:
-        """Return when a partition in doubt has to be verified; ``inf`` for never."""
-        if self._verify_at is None:
-            self._verify_at = min((held.verify_at for held in self._in_doubt.values()), default=inf)
-        return self._verify_at
-
-    def to_verify(self, now: float) -> Iterator[TopicPartition]:
-        """Yield the partitions in doubt that have to be verified now."""
-        if self.verify_in_doubt_at() <= now:
-            yield from [each for each, held in self._in_doubt.items() if held.verify_at <= now]
+            self._in_doubt[partition] = held._replace(since=now, verify_at=now + seconds)
+            self.check_at = min(self.check_at, now + seconds)
 
     def verified(self, partition: TopicPartition, now: float, *, again: bool) -> None:
         """Enter that the partition was read; ``again`` is True if more verifications follow."""
         held = self._in_doubt.get(partition)
-        if held is None or now < min(held.verify_at, held.since + LATEST_LANDING_S):
+        if held is None:
             return
-        if held.departed:
-            lasts_s = DEPARTED_LANDINGS * self._landing_s
-        else:
-            lasts_s = LATEST_LANDING_S if again else 0.0
-        if now >= held.since + lasts_s:
-            self._set_in_doubt(partition, None)
-        else:
-            verify_at = now + self._landing_s if held.departed else inf
-            self._set_in_doubt(partition, held._replace(verify_at=verify_at))
+        if now >= held.since + LATEST_LANDING_S or (now >= held.verify_at and not again):
+            del self._in_doubt[partition]
+        elif now >= held.verify_at:
+            self._in_doubt[partition] = held._replace(verify_at=inf)
 
     def judge(
         self, partition: TopicPartition, found: OffsetAndMetadata | None
@@ -269,11 +231,6 @@ class CommitHistory:
         why = f"somebody else changed it: {now}; lower offsets are refused but for a rewind()"
         return Failure(error_info(OFFSET_CHANGED), why)
 
-    @property
-    def any_external(self) -> bool:
-        """True if somebody else's offset stands somewhere in the group."""
-        return bool(self._external)
-
     def is_external(self, partition: TopicPartition) -> bool:
         """Return True if what is committed there is somebody else's."""
         return partition in self._external
@@ -291,19 +248,9 @@ class CommitHistory:
         self._external.pop(partition, None)
 
     def depart(self, partition: TopicPartition, now: float) -> None:
-        """Enter that the manager is gone; commits in doubt are verified for a while."""
+        """Enter that the manager is gone; commits in doubt are verified once more."""
         self.forget_external(partition)
-        held = self._in_doubt.get(partition)
-        if held is None:
-            self.drop(partition)
+        if self.doubts(partition):
+            self._verify_in(partition, now, self._departed_s)
         else:
-            verify_at = now + self._landing_s
-            held = held._replace(since=now, verify_at=verify_at, departed=True)
-            self._set_in_doubt(partition, held)
-
-    def arrive(self, partition: TopicPartition) -> None:
-        """Enter that a manager begins: what was committed before is its initial offset."""
-        self.forget_external(partition)
-        held = self._in_doubt.get(partition)
-        if held is not None:
-            self._set_in_doubt(partition, held._replace(departed=False))
+            self.drop(partition)

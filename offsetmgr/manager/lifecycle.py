@@ -1,7 +1,6 @@
-"""The life of an offset manager as one table: ``step(state, event) -> (state, effects)``.
+"""The life of an offset manager: ``step(state, event) -> (state, effects)``.
 
-Nothing here knows of actors, threads or Kafka.  ``TABLE`` holds every transition; a pair that is
-not in it is ignored, and ``IGNORED`` says why that is right.  The phases::
+Nothing here knows of actors, threads or Kafka.  The phases::
 
     FETCHING ──fetched──► READY ──stop, dirty──► STOPPING ──committed / refused / abandoned──┐
        │                    └────stop, clean────────────────────────────────────────────────►│
@@ -12,14 +11,15 @@ not in it is ignored, and ``IGNORED`` says why that is right.  The phases::
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from offsetmgr.types import StopResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from offsetmgr.errors import OffsetManagerError
+    from offsetmgr.errors import OffsetCommitError, OffsetManagerError
+    from offsetmgr.manager.submits import Version
     from offsetmgr.types import OffsetAndMetadata
 
 
@@ -36,6 +36,9 @@ class Phase(Enum):
     """Stop was asked for; the newest offset is being committed."""
     STOPPED = "stopped"
     """The end."""
+
+
+_INITIAL_UNKNOWN = frozenset({Phase.FETCHING, Phase.CLOSING})
 
 
 class State(NamedTuple):
@@ -70,9 +73,9 @@ class FetchFailed(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """The coordinator acknowledged a version; told to a manager that stops, or had an error."""
+    """The coordinator holds a version; told to a manager that stops, or had an error."""
 
-    number: int
+    version: Version
     clean: bool
     """True if nothing newer waits."""
 
@@ -80,16 +83,18 @@ class Committed(NamedTuple):
 class CommitFailed(NamedTuple):
     """A version was refused, or its outcome is unknown."""
 
-    number: int
-    error: OffsetManagerError
+    version: Version
+    error: OffsetCommitError
     final: bool
     """True if it is not tried again until something new is submitted."""
 
 
 class Noticed(NamedTuple):
-    """Nothing failed, but the user should know."""
+    """Nothing failed, but the user and an operator should know."""
 
     error: OffsetManagerError
+    committed: OffsetAndMetadata | None
+    """What is committed now."""
 
 
 class StopAsked(NamedTuple):
@@ -135,28 +140,31 @@ Outcome: TypeAlias = tuple[State, tuple[Effect, ...]]
 
 
 def _fetched(state: State, event: Fetched) -> Outcome:
+    if state.phase not in _INITIAL_UNKNOWN:
+        return state, ()  # a second answer, after a restart
     stopping = state.phase is Phase.CLOSING
     phase = Phase.STOPPING if stopping else Phase.READY
-    known = State(phase, event.error)
     effects: tuple[Effect, ...] = (PublishInitial(event.committed),)
     result = None
     if event.error is not None:
         effects = (*effects, PublishError(event.error))
         result = StopResult(event.committed, event.dropped, event.error)
     if stopping and not event.dirty:
-        return known._replace(phase=Phase.STOPPED), (*effects, Finish(result))
-    return known, effects
+        phase, effects = Phase.STOPPED, (*effects, Finish(result))
+    return State(phase, event.error), effects
 
 
 def _fetch_failed(state: State, event: FetchFailed) -> Outcome:
-    told = state.last_error is not None and state.last_error.code == event.error.code
+    if state.phase not in _INITIAL_UNKNOWN:
+        return state, ()  # a second answer, after a restart
     # Tried again for as long as it takes: reported once, until something else happens.
-    return state._replace(last_error=event.error), () if told else (PublishError(event.error),)
+    reported = state.last_error is not None and state.last_error.code == event.error.code
+    return state._replace(last_error=event.error), () if reported else (PublishError(event.error),)
 
 
 def _committed(state: State, event: Committed) -> Outcome:
     # The error of a newer version stays: it says why that one is not committed.
-    known = State(state.phase) if event.number >= state.failed else state
+    known = State(state.phase) if event.version.number >= state.failed else state
     if state.phase is Phase.STOPPING and event.clean:
         return known._replace(phase=Phase.STOPPED), (Finish(),)
     return known, ()
@@ -164,8 +172,8 @@ def _committed(state: State, event: Committed) -> Outcome:
 
 def _commit_failed(state: State, event: CommitFailed) -> Outcome:
     known = state
-    if event.number >= state.failed:
-        known = State(state.phase, event.error, event.number)
+    if event.version.number >= state.failed:
+        known = State(state.phase, event.error, event.version.number)
     if event.final and state.phase is Phase.STOPPING:
         return known._replace(phase=Phase.STOPPED), (PublishError(event.error), Finish())
     return known, (PublishError(event.error),)
@@ -175,7 +183,9 @@ def _noticed(state: State, event: Noticed) -> Outcome:
     return state, (PublishError(event.error),)
 
 
-def _stop(state: State, event: StopAsked) -> Outcome:
+def _stop_asked(state: State, event: StopAsked) -> Outcome:
+    if state.phase in {Phase.CLOSING, Phase.STOPPING}:
+        return state, ()
     if not event.dirty:
         return state._replace(phase=Phase.STOPPED), (Finish(),)
     # The committer has been told by whoever asks for the stop.
@@ -183,50 +193,26 @@ def _stop(state: State, event: StopAsked) -> Outcome:
     return state._replace(phase=Phase.CLOSING if fetching else Phase.STOPPING), ()
 
 
-def _abandon(state: State, _event: Abandoned) -> Outcome:
+def _abandoned(state: State, _event: Abandoned) -> Outcome:
     return state._replace(phase=Phase.STOPPED), (Finish(),)
 
 
-Transition: TypeAlias = "Callable[[State, Any], Outcome]"
-"""Takes the event that its key in the table names."""
-
-TABLE: Final[Mapping[tuple[Phase, type[Event]], Transition]] = {
-    (Phase.FETCHING, Fetched): _fetched,
-    (Phase.FETCHING, FetchFailed): _fetch_failed,
-    (Phase.FETCHING, Committed): _committed,
-    (Phase.FETCHING, CommitFailed): _commit_failed,
-    (Phase.FETCHING, Noticed): _noticed,
-    (Phase.FETCHING, StopAsked): _stop,
-    (Phase.FETCHING, Abandoned): _abandon,
-    (Phase.READY, Committed): _committed,
-    (Phase.READY, CommitFailed): _commit_failed,
-    (Phase.READY, Noticed): _noticed,
-    (Phase.READY, StopAsked): _stop,
-    (Phase.READY, Abandoned): _abandon,
-    (Phase.CLOSING, Fetched): _fetched,
-    (Phase.CLOSING, FetchFailed): _fetch_failed,
-    (Phase.CLOSING, Committed): _committed,
-    (Phase.CLOSING, CommitFailed): _commit_failed,
-    (Phase.CLOSING, Noticed): _noticed,
-    (Phase.CLOSING, Abandoned): _abandon,
-    (Phase.STOPPING, Committed): _committed,
-    (Phase.STOPPING, CommitFailed): _commit_failed,
-    (Phase.STOPPING, Noticed): _noticed,
-    (Phase.STOPPING, Abandoned): _abandon,
+_TRANSITIONS: Final[Mapping[type[Event], Callable[[State, Any], Outcome]]] = {
+    Fetched: _fetched,
+    FetchFailed: _fetch_failed,
+    Committed: _committed,
+    CommitFailed: _commit_failed,
+    Noticed: _noticed,
+    StopAsked: _stop_asked,
+    Abandoned: _abandoned,
 }
-"""Every transition.  FETCHING and CLOSING see commits only after the actor failed over its initial
-offset; FETCHING and READY are abandoned only after it failed over the request to stop."""
 
-IGNORED: Final[Mapping[tuple[Phase, type[Event]], str]] = {
-    (Phase.READY, Fetched): "a second answer after a restart",
-    (Phase.READY, FetchFailed): "a second answer after a restart",
-    (Phase.CLOSING, StopAsked): "already asked",
-    (Phase.STOPPING, Fetched): "a second answer after a restart",
-    (Phase.STOPPING, FetchFailed): "a second answer after a restart",
-    (Phase.STOPPING, StopAsked): "already asked",
-    **{(Phase.STOPPED, event): "it is over" for event in get_args(Event)},
-}
-"""Every pair without a transition, and why it is ignored."""
+
+def step(state: State, event: Event) -> Outcome:
+    """Return the next state and the effects, in order; pure."""
+    if state.phase is Phase.STOPPED:
+        return state, ()
+    return _TRANSITIONS[type(event)](state, event)
 
 
 def restarted(state: State, *, initial_known: bool) -> State:
@@ -234,9 +220,3 @@ def restarted(state: State, *, initial_known: bool) -> State:
     if state.phase is Phase.STOPPED:
         return state
     return state._replace(phase=Phase.READY if initial_known else Phase.FETCHING)
-
-
-def step(state: State, event: Event) -> Outcome:
-    """Return the next state and the effects, in order; pure."""
-    transition = TABLE.get((state.phase, type(event)))
-    return (state, ()) if transition is None else transition(state, event)

@@ -6,20 +6,9 @@ from collections import defaultdict
 from math import inf
 from typing import TYPE_CHECKING, TypeAlias
 
-from offsetmgr.errors import (
-    OffsetCommitError,
-    OffsetFetchError,
-    OffsetNoticeError,
-    OffsetRegressionError,
-)
+from offsetmgr.errors import OffsetRegressionError
 from offsetmgr.manager import lifecycle
-from offsetmgr.manager.requests import (
-    InitialFailed,
-    InitialKnown,
-    Noticed,
-    VersionCommitted,
-    VersionFailed,
-)
+from offsetmgr.manager.plan import InitialKnown
 from offsetmgr.manager.submits import SubmitStatus, Version
 from offsetmgr.types import StopResult
 
@@ -27,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from offsetmgr.manager.partition_state import PartitionState, Waiter
-    from offsetmgr.manager.plan import CommitPlan
-    from offsetmgr.manager.requests import Results
+    from offsetmgr.manager.plan import CommitPlan, Result, Results
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 Answers: TypeAlias = "defaultdict[Waiter, list[tuple[PartitionState, StopResult]]]"
@@ -53,62 +41,58 @@ class Notifier:
             return
         answers: Answers = defaultdict(list)
         events: list[tuple[PartitionState, lifecycle.Event]] = []
-        found = ((self._states.get(partition), result) for partition, result in results)
-        for state, result in ((state, result) for state, result in found if state is not None):
-            match result:
-                case VersionCommitted():
-                    self._committed(state, result, answers, events, now)
-                case VersionFailed():
-                    events.append((state, self._failed(state, result, answers, now)))
-                case InitialKnown(committed):
-                    events.append((state, self._initial_known(state, committed, answers, now)))
-                case InitialFailed(failure):
-                    error = OffsetFetchError(*state.key, None, failure.info, failure.detail)
-                    events.append((state, lifecycle.FetchFailed(error)))
-                case Noticed(failure, before, committed):
-                    state.acknowledged = committed
-                    notice = OffsetNoticeError(
-                        *state.key, before.offset, failure.info, failure.detail
-                    )
-                    events.append((state, lifecycle.Noticed(notice)))
+        for partition, result in results:
+            state = self._states.get(partition)
+            event = None if state is None else self._event(state, result, answers, now)
+            if state is not None and event is not None:
+                events.append((state, event))
         _send(answers)
         for state, event in events:
             if state.ref is not None:
                 state.ref.try_tell(event)
 
+    def _event(
+        self, state: PartitionState, result: Result, answers: Answers, now: float
+    ) -> lifecycle.Event | None:
+        """Return what the manager has to hear, if anything."""
+        match result:
+            case InitialKnown(committed):
+                return self._initial_known(state, committed, answers, now)
+            case lifecycle.Committed():
+                return result if self._committed(state, result, answers) else None
+            case lifecycle.CommitFailed():
+                self._failed(state, result, answers)
+            case lifecycle.Noticed(_, committed):
+                state.acknowledged = committed
+        return result
+
     def _committed(
-        self,
-        state: PartitionState,
-        result: VersionCommitted,
-        answers: Answers,
-        events: list[tuple[PartitionState, lifecycle.Event]],
-        now: float,
-    ) -> None:
+        self, state: PartitionState, result: lifecycle.Committed, answers: Answers
+    ) -> bool:
+        """Answer flushes; return True if the manager has to hear of it."""
         (number, value), clean = result
         if state.flushes:
             _resolve(state, number, StopResult(value), answers)
         stopping = state.submits.closed
         if not clean and (state.flushes or stopping):
-            self._expedite_newer(state, now)
-        if state.troubled or stopping:
-            state.troubled = state.troubled and not clean
-            events.append((state, lifecycle.Committed(number, clean)))
+            self._expedite_newer(state)
+        troubled = state.troubled
+        state.troubled = troubled and not clean
+        return troubled or stopping
 
     def _failed(
-        self, state: PartitionState, result: VersionFailed, answers: Answers, now: float
-    ) -> lifecycle.CommitFailed:
-        (number, value), failure, final = result
+        self, state: PartitionState, result: lifecycle.CommitFailed, answers: Answers
+    ) -> None:
+        (number, value), error, final = result
         state.troubled = True
-        error = OffsetCommitError(*state.key, value.offset, failure.info, failure.detail)
         if final:
             _resolve(state, number, StopResult(state.acknowledged, value, error), answers)
-        elif not failure.info.retriable and (state.flushes or state.submits.closed):
-            self._expedite_newer(state, now)
-        return lifecycle.CommitFailed(number, error, final)
+        elif not error.retriable and (state.flushes or state.submits.closed):
+            self._expedite_newer(state)
 
-    def _expedite_newer(self, state: PartitionState, now: float) -> None:
+    def _expedite_newer(self, state: PartitionState) -> None:
         """Callers wait for a newer version, and their urgency was spent on this one."""
-        self._plan.mark_dirty(state.submits.partition, now, urgent=True)
+        self._plan.mark_dirty(state.submits.partition, -inf)
 
     def _initial_known(
         self,
@@ -123,7 +107,7 @@ class Notifier:
         status, dropped = state.submits.establish(committed)
         if status is SubmitStatus.DIRTY:
             urgent = bool(state.flushes) or state.submits.closed
-            self._plan.mark_dirty(state.submits.partition, now, urgent=urgent)
+            self._plan.mark_dirty(state.submits.partition, -inf if urgent else now)
             return lifecycle.Fetched(committed, dirty=True)
         settled = state.submits.settled
         if first and settled and dropped is None and committed is not None:

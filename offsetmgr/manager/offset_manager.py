@@ -13,17 +13,16 @@ from offsetmgr.manager import lifecycle
 from offsetmgr.manager.group_committer import Expedite, Leave, Rejoin
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from actors import ActorRef
     from offsetmgr.manager.observer import Observer
-    from offsetmgr.manager.partition_state import PartitionState, Waiter
-    from offsetmgr.manager.registry import Registry
+    from offsetmgr.manager.partition_state import PartitionState
     from offsetmgr.types import StopResult
 
 
 class Stop(NamedTuple):
-    """End, once the newest offset is committed; answer ``waiter`` then."""
-
-    waiter: Waiter
+    """End, once the newest offset is committed; who waits for it is in ``PartitionState.stops``."""
 
 
 class Abandon(NamedTuple):
@@ -36,17 +35,6 @@ Message: TypeAlias = (
 )
 
 
-def deliver(state: PartitionState, message: Stop | Abandon) -> bool:
-    """Tell a manager; return True where it has the message, or has ended."""
-    told = state.ref is not None and state.ref.try_tell(message)
-    # The result is there before the actor's end, behind which no message is handled any more.
-    if state.result is None:
-        return told
-    if isinstance(message, Stop):
-        message.waiter.answer([(state, state.result)])
-    return True
-
-
 class OffsetManager(PooledActor):
     """Owns the committed offset of one partition in one group."""
 
@@ -55,13 +43,13 @@ class OffsetManager(PooledActor):
         state: PartitionState,
         committer: ActorRef[Any],
         observer: Observer,
-        registry: Registry,
+        release: Callable[[PartitionState], None],
     ) -> None:
         super().__init__()
         self._state = state
         self._committer = committer
         self._observer = observer
-        self._registry = registry
+        self._release = release
 
     def on_start(self) -> None:
         """Go on from the state: an earlier instance may have failed over anything."""
@@ -83,12 +71,7 @@ class OffsetManager(PooledActor):
 
     def on_receive(self, message: Message) -> None:
         """Turn the message into an event and take the step."""
-        own = self._state
         if isinstance(message, Stop):
-            if own.result is not None:
-                message.waiter.answer([(own, own.result)])
-                return
-            own.add_stop(message.waiter)
             self._step(self._stop_asked())
         elif isinstance(message, Abandon):
             self._abandon_late()
@@ -108,12 +91,12 @@ class OffsetManager(PooledActor):
         """
         newest = self._state.submits.uncommitted
         match event:
-            case lifecycle.Committed(number, clean=True) if newest:
-                return lifecycle.Committed(number, clean=False)
-            case lifecycle.CommitFailed(number, error, final=True) if (
-                newest and newest.number > number
+            case lifecycle.Committed(version, clean=True) if newest:
+                return lifecycle.Committed(version, clean=False)
+            case lifecycle.CommitFailed(version, final=True) if (
+                newest and newest.number > version.number
             ):
-                return lifecycle.CommitFailed(number, error, final=False)
+                return event._replace(final=False)
             case lifecycle.Fetched() if newest:
                 return event._replace(dirty=True)
         return event
@@ -152,7 +135,7 @@ class OffsetManager(PooledActor):
             # Told while the name is its own: later this could be of the next manager's time.
             self._observer.stopped(own.key, result)
         # The name is free before the stops are answered, so that a new manager can start at once.
-        self._registry.release(own)
+        self._release(own)
         self._committer.try_tell(Leave(own))
         stops, own.stops = own.stops, ()
         for waiter in stops:

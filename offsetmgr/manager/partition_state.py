@@ -114,10 +114,9 @@ class PartitionState:
         self._observer = observer
 
     def add_stop(self, waiter: Waiter) -> None:
-        """Have ``waiter`` answered at the manager's end; twice is harmless."""
+        """Have ``waiter`` answered at the manager's end."""
         with self.submits.group.lock:
-            if waiter not in self.stops:
-                self.stops = (*self.stops, waiter)
+            self.stops = (*self.stops, waiter)
 
     def add_flush(self, number: int, waiter: Waiter, now: float) -> None:
         """Have ``waiter`` answered when version ``number`` is committed."""

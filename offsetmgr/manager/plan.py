@@ -8,38 +8,29 @@ No actor, no clock, no Kafka: methods take ``now`` and return what to do.  The r
 - A refused partition backs off alone, in reads as in commits; an error of the whole group backs the
   group off.  What was due before an error is due after the back-off, not an interval later.
 - A permanent refusal suspends the partition until something new is submitted: it stays dirty.
-- Now and then all commits are verified, right before a commit that is due; an urgent commit goes
-  first, unless urgent ones have kept the verification waiting for an interval.  A commit in doubt
-  that landed behind a newer one is corrected, and an external change is reported and followed.
+- Now and then all commits are verified, right before a commit that is due.  A commit in doubt that
+  landed behind a newer one is corrected, and an external change is reported and followed.
 - Unchanged offsets are read and committed again before the broker's retention expires them.
 """
 
 from __future__ import annotations
 
-from itertools import chain, islice
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from offsetmgr.codes import TOPIC_RECREATED
-from offsetmgr.errors import Scope, Verdict
-from offsetmgr.manager.backoff import Backoff
-from offsetmgr.manager.dirty_set import DirtySet
-from offsetmgr.manager.history import Found, same
-from offsetmgr.manager.log_ends import LogEnds
-from offsetmgr.manager.reads import Reads
-from offsetmgr.manager.requests import (
-    BATCH_LIMIT,
-    CommitRequest,
-    InitialFailed,
-    InitialKnown,
-    InitialRequest,
-    Noticed,
-    ReadRequest,
-    VersionCommitted,
-    VersionFailed,
+from offsetmgr.errors import (
+    OffsetCommitError,
+    OffsetFetchError,
+    OffsetNoticeError,
+    Scope,
+    Verdict,
 )
+from offsetmgr.manager.history import Found, same
+from offsetmgr.manager.lifecycle import CommitFailed, Committed, FetchFailed, Noticed
+from offsetmgr.manager.log_ends import LogEnds
+from offsetmgr.manager.pending import Backoff, CommitRequest, DirtySet, ReadRequest, Reads
 from offsetmgr.manager.submits import GroupSubmits, SubmitBuffer, Version
-from offsetmgr.types import TopicPartition
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -47,13 +38,20 @@ if TYPE_CHECKING:
 
     from offsetmgr.config import CommitSettings
     from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult, TopicLog
-    from offsetmgr.manager.dirty_set import Dirty
     from offsetmgr.manager.history import CommitHistory
-    from offsetmgr.manager.log_ends import LogsRequest
-    from offsetmgr.manager.requests import Member, Request, Result, Results
-    from offsetmgr.types import OffsetAndMetadata
+    from offsetmgr.manager.pending import Dirty, Member, Request
 
 _NOWHERE: Final = TopicPartition("gone", 0)
+
+
+class InitialKnown(NamedTuple):
+    """A manager's initial offset."""
+
+    committed: OffsetAndMetadata | None
+
+
+Result: TypeAlias = InitialKnown | FetchFailed | Committed | CommitFailed | Noticed
+Results: TypeAlias = list[tuple[TopicPartition, Result]]
 
 
 class Departed:
@@ -69,7 +67,10 @@ class Departed:
 class CommitPlan:
     """The open work of one group; see the module's text for its rules."""
 
-    def __init__(self, settings: CommitSettings, rng: Random, history: CommitHistory) -> None:
+    def __init__(
+        self, group: str, settings: CommitSettings, rng: Random, history: CommitHistory
+    ) -> None:
+        self._group = group
         self._settings = settings
         self._rng = rng
         self._history = history
@@ -80,7 +81,6 @@ class CommitPlan:
         self._dirty = DirtySet(settings.commit_interval_s)
         self._log_ends = LogEnds()
         self._verify_at = inf
-        self._to_verify: list[TopicPartition] = []  # the rest of a verification
         self._read_last = False
         for partition in history.partitions_in_doubt:
             # After a crash: what was to be read, and so verified, is not known any more.
@@ -101,7 +101,7 @@ class CommitPlan:
             if self._members.get(partition) is not member:
                 self._forget(partition)
             if not member.submits.established:
-                self._history.arrive(partition)
+                self._history.forget_external(partition)
         self._expect_initial(members)
 
     def detach(self, partition: TopicPartition, now: float) -> None:
@@ -136,7 +136,7 @@ class CommitPlan:
 
     def _end_departed(self) -> None:
         for partition in tuple(self._departed):
-            open_work = partition in self._dirty or self._reads.must_precede(partition)
+            open_work = partition in self._dirty.entries or self._reads.must_precede(partition)
             if not open_work and not self._history.doubts(partition):
                 self._departed.discard(partition)
                 del self._members[partition]
@@ -145,74 +145,64 @@ class CommitPlan:
 
     # Submits.
 
-    def mark_dirty(self, partition: TopicPartition, since: float, *, urgent: bool = False) -> None:
-        """There is something to commit, submitted at ``since``; at once where ``urgent``."""
+    def mark_dirty(self, partition: TopicPartition, since: float) -> None:
+        """There is something to commit, submitted at ``since``; ``-inf`` if a caller waits."""
         if partition in self._members and partition not in self._departed:
-            self._dirty.mark(partition, -inf if urgent else since)
+            self._dirty.mark(partition, since)
 
-    def expedite(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """A caller waits, for ``partitions`` or, with None, for all.
+    def expedite(self, partitions: Iterable[TopicPartition]) -> None:
+        """A caller waits for ``partitions``: all is due now, and past errors are forgiven once.
 
-        What is dirty is due now, and past errors are forgiven once; those of reads only where one
-        of these has to be read first.
+        Those of reads only where one of these has to be read first.
         """
         self._dirty.expedite()
-        if partitions is None or (
-            self._reads.open and any(map(self._reads.must_precede, partitions))
-        ):
+        if any(map(self._reads.must_precede, partitions)):
             self._reads.forgive()
 
     # The next request.
 
     def next_request(self, now: float) -> tuple[Request | None, Results]:
         """Return the request to send now, and results that needed none; none is in flight."""
-        results: Results = []
         self._end_departed()
-        due = self._dirty.urgent or now >= self._dirty.due_at
-        commit_first = due and self._read_last
-        read = self._reads.request(self._members, now)
-        if read is None and not commit_first:
-            read = self._verify(now) or (self._late_check(now) if due else None)
-        if read is not None and not commit_first:
-            self._read_last = True
-            return read, results
-        commit = self._commit(now, results) if due else None
-        if commit is not None:
-            self._read_last = False
-            return commit, results
-        return read or self._check(now), results
+        results: Results = []
+        if self._read_last:
+            request = self._commit(now, results) or self._read(now)
+        else:
+            request = self._read(now) or self._commit(now, results)
+        if request is not None:
+            self._read_last = isinstance(request, ReadRequest)
+        return request, results
 
     def wake_at(self) -> float:
         """Return when to ask again though nothing happened; ``inf`` for never."""
-        dirty_at = self._dirty.due_at
-        verify_at = self._not_failing(self._verification_at(dirty_at))
-        return min(self._reads.next_at(), dirty_at, self._check_at(), verify_at)
+        background_at = max(
+            min(self._history.check_at, self._verification_at()), self._reads.verify_not_before
+        )
+        return min(self._reads.next_at(), self._dirty.due_at, background_at)
 
-    def logs_to_read(self) -> LogsRequest | None:
-        """Return which logs' ends to read now, beside the one request that is in flight."""
-        return self._log_ends.to_read()
-
-    def met_by_recent(self, logs: Mapping[str, TopicLog]) -> bool:
-        """Return True if these, though older, will do for what the ends are to be read for."""
-        return self._log_ends.met_by(logs)
+    def _read(self, now: float) -> ReadRequest | None:
+        """First what must precede a commit, then verifications."""
+        ready = self._reads.ready(now)
+        if ready:
+            return ReadRequest({each: self._members[each] for each in ready}, {})
+        if now < self._reads.verify_not_before:
+            return None
+        return self._verify(now) or self._check(now)
 
     def _commit(self, now: float, results: Results) -> CommitRequest | None:
-        """Everything dirty that may be tried; computes anew when the rest is due."""
-        dirty = self._dirty
-        dirty.urgent = False
-        dirty.due_at = inf
+        """Everything dirty that may be tried."""
+        if now < self._dirty.due_at:
+            return None
         versions: dict[TopicPartition, Version] = {}
-        reading = self._reads.open
-        blocked = now < dirty.group.not_before
-        for partition, entry in dirty.entries():
-            if reading and self._reads.must_precede(partition):
+        for partition, entry in self._dirty.take():
+            if self._reads.must_precede(partition):
                 continue  # due again when it has been read
-            if blocked or now < entry.not_before or len(versions) == BATCH_LIMIT:
-                dirty.expect(entry)
+            if now < entry.not_before:
+                self._dirty.expect([partition])
                 continue
             version = self._to_commit(partition, entry, results, now)
             if version is None:
-                dirty.remove(partition)
+                self._dirty.remove(partition)
             else:
                 entry.since = -inf
                 versions[partition] = version
@@ -234,7 +224,7 @@ class CommitPlan:
                 if submits.rewinds:
                     self._history.forget_external(partition)
                 clean = self._publish(partition, version, now)
-                results.append((partition, VersionCommitted(version, clean)))
+                results.append((partition, Committed(version, clean)))
                 continue
             refusal = None
             if not submits.rewinds:
@@ -242,104 +232,108 @@ class CommitPlan:
             if refusal is None:
                 return version
             final = submits.suspend(version.number)
-            results.append((partition, VersionFailed(version, refusal, final)))
+            results.append((partition, self._failed(partition, version, refusal, final=final)))
             if final:
                 return None
 
     # Verification.
 
-    def _not_failing(self, at: float) -> float:
-        return max(at, self._reads.verify_not_before)
-
-    def _verification_at(self, commit_at: float) -> float:
-        """Return when to verify, where the next commit is due at ``commit_at``.
+    def _verification_at(self) -> float:
+        """Return when to verify.
 
         A foreign offset stands until the next commit covers it, so a verification that is due
         waits for that commit, at most an interval, and goes right before it.
         """
-        if self._to_verify:
-            return -inf
-        return max(self._verify_at, min(commit_at, self._verify_at + self._interval_s))
-
-    @property
-    def _interval_s(self) -> float:
-        return self._settings.commit_interval_s
+        latest_at = self._verify_at + self._settings.commit_interval_s
+        return max(self._verify_at, min(self._dirty.due_at, latest_at))
 
     def _verify(self, now: float) -> ReadRequest | None:
         """Read whether all that was committed stands, where it is time."""
         if len(self._members) == len(self._departed):
-            self._verify_at, self._to_verify = inf, []
+            self._verify_at = inf
             return None
         every_s = self._settings.verify_interval_s
         if self._verify_at == inf and every_s:
             # Groups that begin together do not verify together.
             self._verify_at = now + every_s * (0.5 + self._rng.random() / 2)
-        commit_at = inf if self._dirty.urgent else self._dirty.due_at
-        at = self._not_failing(self._verification_at(commit_at))
-        if now < max(at, self._after_urgent_at()):
+        if now < self._verification_at():
             return None
-        if not self._to_verify:
-            self._to_verify = self._history.partitions()
-            self._verify_at = now + every_s
-        taken = self._to_verify[-BATCH_LIMIT:]
-        del self._to_verify[-BATCH_LIMIT:]
+        self._verify_at = now + every_s
         members = {
             partition: self._members[partition]
-            for partition in taken
+            for partition in self._history.partitions()
             if partition in self._members and not self._reads.must_precede(partition)
         }
+        if not members:
+            return None
         committed = {partition: self._history.committed(partition) for partition in members}
-        self._log_ends.check({p: version for p, version in committed.items() if version})
-        return ReadRequest(members) if members else None
-
-    def _after_urgent_at(self) -> float:
-        """Return when a verification may go before a commit that a caller waits for.
-
-        One that is not answered holds the commit up for its whole time-out.
-        """
-        if not self._dirty.urgent:
-            return -inf
-        return self._reads.failed_at + self._settings.retry_backoff_max_s
-
-    def _check_at(self) -> float:
-        """Return when single partitions have to be read: commits in doubt, and old ones."""
-        recommit_at = self._history.recommit_at(self._settings.recommit_interval_s)
-        return self._not_failing(min(self._history.verify_in_doubt_at(), recommit_at))
+        return ReadRequest(members, {where: last for where, last in committed.items() if last})
 
     def _check(self, now: float) -> ReadRequest | None:
-        if now < self._check_at():
-            return None
-        old = self._history.to_recommit(self._settings.recommit_interval_s, now)
-        wanted = dict.fromkeys(islice(chain(self._history.to_verify(now), old), BATCH_LIMIT))
-        members = {each: self._members[each] for each in wanted if each in self._members}
-        for partition in wanted.keys() - members.keys():
+        """Read single partitions: commits in doubt, and old ones."""
+        wanted = dict.fromkeys(self._history.to_check(now))
+        for partition in wanted.keys() - self._members.keys():
             # A successor, if one comes, has to know for a while what may land there.
             self._history.verified(partition, now, again=False)
-        return ReadRequest(members) if members else None
+        members = {each: self._members[each] for each in wanted if each in self._members}
+        return ReadRequest(members, {}) if members else None
 
-    def _late_check(self, now: float) -> ReadRequest | None:
-        """A check that commits have kept waiting for an interval: there may always be one due."""
-        late_at = self._check_at() + self._interval_s
-        return self._check(now) if now >= max(late_at, self._after_urgent_at()) else None
+    # Answers: reads.
 
-    # Answers: initial offsets.
-
-    def initial_read(self, request: InitialRequest, result: FetchResult, now: float) -> Results:
-        """Enter initial offsets; the failed ones are read again after a back-off."""
+    def read(self, request: ReadRequest, result: FetchResult, now: float) -> Results:
+        """Enter initial offsets, outcomes of commits, and whether verified ones still stand."""
         results: Results = []
         for partition, member in request.members.items():
-            if self._reads.awaiting.get(partition) is not member:
+            if self._members.get(partition) is not member:
                 continue
             failure = result.failures.get(partition)
-            if failure is not None:
-                results.append((partition, InitialFailed(failure)))
-                continue
-            del self._reads.awaiting[partition]
-            found = self._start(partition, result.offsets.get(partition), now, results)
-            results.append((partition, InitialKnown(found)))
-            self._dirty.expect(self._dirty.get(partition))
+            if failure is None:
+                self._was_read(partition, result.offsets.get(partition), now, results)
+            else:
+                self._not_read(partition, failure, now, results)
         self._reads.answered(request.members, result, now)
+        self._dirty.expect(request.members)
         return results
+
+    def _not_read(
+        self, partition: TopicPartition, failure: Failure, now: float, results: Results
+    ) -> None:
+        history, version = self._history, self._reads.unknown.get(partition)
+        retriable = failure.info.retriable
+        if version is not None and not retriable:
+            # It cannot be read, so waiting for it would wait for ever.
+            del self._reads.unknown[partition]
+            results.append((partition, self._refused(partition, version, failure, now)))
+        if partition in self._reads.awaiting:
+            key = (self._group, *partition)
+            error = OffsetFetchError(*key, None, failure.info, failure.detail)
+            results.append((partition, FetchFailed(error)))
+        if partition in self._departed and not retriable:
+            # Nobody is left for whom to try for ever.
+            history.verified(partition, now, again=False)
+        elif failure.info.scope is Scope.PARTITION:
+            history.recommit_soon(partition, now)
+            if version is None or not retriable:
+                history.was_read(partition, now)
+
+    def _was_read(
+        self,
+        partition: TopicPartition,
+        found: OffsetAndMetadata | None,
+        now: float,
+        results: Results,
+    ) -> None:
+        initial = self._reads.awaiting.pop(partition, None)
+        version = self._reads.unknown.pop(partition, None)
+        result: Result | None = None
+        if version is not None:
+            result = self._outcome_read(partition, version, found, now)
+        elif initial is None:
+            result = self._verified(partition, found, now)
+        if result is not None:
+            results.append((partition, result))
+        if initial is not None:
+            results.append((partition, InitialKnown(self._start(partition, found, now, results))))
 
     def _start(
         self,
@@ -368,52 +362,14 @@ class CommitPlan:
             history.commit(partition, version, now)
         return found
 
-    # Answers: unknown outcomes and verifications.
-
-    def read(self, request: ReadRequest, result: FetchResult, now: float) -> Results:
-        """Enter the outcome of commits, and whether verified ones still stand."""
-        results: Results = []
-        for partition, member in request.members.items():
-            if self._members.get(partition) is not member:
-                continue
-            failure = result.failures.get(partition)
-            if failure is not None:
-                entered: Result | None = self._not_read(partition, failure, now)
-            else:
-                entered = self._was_read(partition, result.offsets.get(partition), now)
-            if entered is not None:
-                results.append((partition, entered))
-        self._reads.answered(request.members, result, now)
-        return results
-
-    def _not_read(
-        self, partition: TopicPartition, failure: Failure, now: float
-    ) -> VersionFailed | None:
-        version = self._reads.unknown.get(partition)
-        if version is None:
-            if partition in self._departed and not failure.info.retriable:
-                # Nobody is left for whom to try for ever.
-                self._history.verified(partition, now, again=False)
-            elif failure.info.scope is Scope.PARTITION:
-                self._history.postpone(partition, now)
-                self._history.was_read(partition, now)
-            return None
-        if failure.info.retriable:
-            if failure.info.scope is Scope.PARTITION:
-                self._history.postpone(partition, now)
-            return None
-        # It cannot be read, so waiting for it would wait for ever.
-        del self._reads.unknown[partition]
-        self._history.was_read(partition, now)
-        return self._refused(partition, version, failure, now)
-
-    def _was_read(
-        self, partition: TopicPartition, found: OffsetAndMetadata | None, now: float
+    def _outcome_read(
+        self,
+        partition: TopicPartition,
+        version: Version,
+        found: OffsetAndMetadata | None,
+        now: float,
     ) -> Result | None:
-        version = self._reads.unknown.pop(partition, None)
-        if version is None:
-            return self._verified(partition, found, now)
-        entry = self._dirty.get(partition)
+        entry, last = self._dirty.entries.get(partition), self._history.committed(partition)
         result: Result | None = None
         if same(version.value, found):
             self._history.landed(partition, version)
@@ -422,11 +378,8 @@ class CommitPlan:
             # It was to be committed again because it stood; now something else may.
             self._dirty.remove(partition)
             result = self._verified(partition, found, now)
-        else:
-            last = self._history.committed(partition)
-            if last is not None and self._history.judge(partition, found)[0] is Found.EXTERNAL:
-                result = self._follow(partition, last, found, now)
-            self._dirty.expect(self._dirty.get(partition))
+        elif last is not None and self._history.judge(partition, found)[0] is Found.EXTERNAL:
+            result = self._follow(partition, last, found, now)
         self._history.was_read(partition, now)
         return result
 
@@ -434,7 +387,7 @@ class CommitPlan:
         self, partition: TopicPartition, found: OffsetAndMetadata | None, now: float
     ) -> Result | None:
         history = self._history
-        old = history.is_old(partition, self._settings.recommit_interval_s, now)
+        old = history.is_old(partition, now)
         last = history.committed(partition)
         kind, version = history.judge(partition, found)
         departed = partition in self._departed
@@ -468,7 +421,7 @@ class CommitPlan:
         """Somebody else committed ``found`` over ``last``."""
         submits = self._members[partition].submits
         failure = self._history.changed(partition, found)
-        entry = self._dirty.get(partition)
+        entry = self._dirty.entries.get(partition)
         if entry is not None and entry.recommit:
             self._dirty.remove(partition)
         self._history.drop(partition)
@@ -476,7 +429,7 @@ class CommitPlan:
         if found is not None:
             # Newer than what was committed here, not than what waits: that stays dirty.
             self._history.commit(partition, Version(submits.settled, found), now)
-        return Noticed(failure, last.value, found)
+        return self._notice(partition, last, failure, found)
 
     def _correct(self, partition: TopicPartition, last: Version) -> None:
         """A commit in doubt has landed behind ``last``: commit that again."""
@@ -494,15 +447,34 @@ class CommitPlan:
 
     # Answers: ends of logs.
 
-    def logs_read(self, request: LogsRequest, logs: Mapping[str, TopicLog]) -> Results:
+    def logs_read(self, request: ReadRequest, logs: Mapping[str, TopicLog]) -> Results:
         """Report committed offsets outside their log, and topics that were made anew."""
         results: Results = []
-        for partition, version, failure in self._log_ends.read(request, logs):
+        for partition, version in request.verified.items():
+            log = logs.get(partition.topic)
+            if log is None or self._members.get(partition) is not request.members[partition]:
+                continue
             last = self._history.committed(partition)
-            if failure.info.code == TOPIC_RECREATED or last == version:
-                committed = None if last is None else last.value
-                results.append((partition, Noticed(failure, version.value, committed)))
+            failures = [self._log_ends.recreated(partition, log)]
+            if last == version:
+                failures.append(self._log_ends.outside(partition, version.value.offset, log))
+            committed = None if last is None else last.value
+            results += [
+                (partition, self._notice(partition, version, failure, committed))
+                for failure in failures
+                if failure is not None
+            ]
         return results
+
+    def _notice(
+        self,
+        partition: TopicPartition,
+        before: Version,
+        failure: Failure,
+        committed: OffsetAndMetadata | None,
+    ) -> Noticed:
+        key, offset = (self._group, *partition), before.value.offset
+        return Noticed(OffsetNoticeError(*key, offset, failure.info, failure.detail), committed)
 
     # Answers: commits.
 
@@ -522,12 +494,13 @@ class CommitPlan:
                 results.append((partition, self._settled(partition, version, now)))
             elif failure.info.verdict is Verdict.UNKNOWN:
                 self._reads.unknown[partition] = version
-                results.append((partition, VersionFailed(version, failure, final=False)))
+                failed = self._failed(partition, version, failure, final=False)
+                results.append((partition, failed))
             else:
                 results.append((partition, self._refused(partition, version, failure, now)))
         group_wide = any(f.info.scope is Scope.GROUP for f in result.failures.values())
         self._backoff.pace(self._dirty.group, now, failed=group_wide)
-        self._dirty.expect_all(request.versions)
+        self._dirty.expect(request.versions)
         return results
 
     def _enter(
@@ -553,7 +526,7 @@ class CommitPlan:
             elif not served:
                 self._history.depart(partition, now)
 
-    def _landed(self, partition: TopicPartition, version: Version, now: float) -> VersionCommitted:
+    def _landed(self, partition: TopicPartition, version: Version, now: float) -> Committed:
         self._commit_ours(partition, version, now)
         return self._settled(partition, version, now)
 
@@ -566,14 +539,14 @@ class CommitPlan:
             # Burrow misses a partition whose only commit came before it knew the topic.
             self._history.recommit_soon(partition, now)
 
-    def _settled(self, partition: TopicPartition, version: Version, now: float) -> VersionCommitted:
+    def _settled(self, partition: TopicPartition, version: Version, now: float) -> Committed:
         clean = self._publish(partition, version, now)
-        entry = self._dirty.get(partition)
+        entry = self._dirty.entries.get(partition)
         newer = not clean and entry is not None and not entry.recommit
         self._dirty.remove(partition)
         if newer:
-            self._dirty.requeue(partition, now)
-        return VersionCommitted(version, clean)
+            self._dirty.mark(partition, now)  # it waits for an interval of its own
+        return Committed(version, clean)
 
     def _publish(self, partition: TopicPartition, version: Version, now: float) -> bool:
         """Publish that ``version`` is committed; return True if nothing newer waits."""
@@ -587,22 +560,28 @@ class CommitPlan:
 
     def _refused(
         self, partition: TopicPartition, version: Version, failure: Failure, now: float
-    ) -> VersionFailed:
-        entry = self._dirty.get(partition)
+    ) -> CommitFailed:
+        entry = self._dirty.entries.get(partition)
         if failure.info.retriable:
             entry = entry or self._dirty.mark(partition, -inf)
             if failure.info.scope is Scope.PARTITION:
                 self._backoff.pace(entry, now, failed=True)
-            return VersionFailed(version, failure, final=False)
+            return self._failed(partition, version, failure, final=False)
         final = self._members[partition].submits.suspend(version.number)
         recommit = entry is not None and entry.recommit
         last = self._history.committed(partition)
         if recommit and last is not None:
             # Not looped: its turn comes with the next verification.
             self._history.commit(partition, last, now)
-        if recommit or final:
-            self._dirty.remove(partition)
-        elif entry is not None:
+        self._dirty.remove(partition)
+        if entry is not None and not (recommit or final):
             # What is newer may fare no better: not at once, over and over.
-            self._dirty.requeue(partition, now)
-        return VersionFailed(version, failure, final)
+            self._dirty.mark(partition, now)
+        return self._failed(partition, version, failure, final=final)
+
+    def _failed(
+        self, partition: TopicPartition, version: Version, failure: Failure, *, final: bool
+    ) -> CommitFailed:
+        key, offset = (self._group, *partition), version.value.offset
+        error = OffsetCommitError(*key, offset, failure.info, failure.detail)
+        return CommitFailed(version, error, final)

@@ -350,20 +350,10 @@ class GroupSubmits:
         if self._since is None:
             self._wake()
 
-    def is_due(self, now: float) -> bool:
-        """Enter that the wake-up came; return True if the interval of what waits is over.
-
-        What came after an earlier collection gets a wake-up of its own.
-        """
+    def woken(self) -> None:
+        """Enter that the wake-up came."""
         with self.lock:
             self._pending = False
-            wake_up, since = self._wake_up, self._since
-            if wake_up is None or since is None:
-                return False
-            left_s = since + wake_up.interval_s - now
-            if left_s > 0:
-                self._wake_in(wake_up, left_s)
-            return left_s <= 0
 
     def collect(self, now: float) -> tuple[list[SubmitBuffer], float]:
         """Return the dirty buffers of the queue, and when the first of them was submitted."""
@@ -373,29 +363,18 @@ class GroupSubmits:
             return [each for each in queue if each.collect()], now if since is None else since
 
     def submit(
-        self, entries: Iterable[tuple[SubmitBuffer, Submission]]
+        self, entries: Iterable[tuple[SubmitBuffer, int | Submission]], *, rewind: bool
     ) -> dict[TopicPartition, OffsetManagerError]:
         """Submit many partitions in one step; return the refused ones."""
         refused: dict[TopicPartition, OffsetManagerError] = {}
         number = _next_number()
         with self.lock:
-            for buffer, (offset, metadata, leader_epoch, rewind) in entries:
+            for buffer, value in entries:
                 try:
-                    buffer.put(offset, metadata, leader_epoch, rewind, number)
-                except OffsetManagerError as error:
-                    refused[buffer.partition] = error
-        return refused
-
-    def submit_plain(
-        self, entries: Iterable[tuple[SubmitBuffer, int]], *, rewind: bool
-    ) -> dict[TopicPartition, OffsetManagerError]:
-        """``submit`` for offsets without metadata."""
-        refused: dict[TopicPartition, OffsetManagerError] = {}
-        number = _next_number()
-        with self.lock:
-            for buffer, offset in entries:
-                try:
-                    buffer.put(offset, "", None, rewind, number)
+                    if isinstance(value, int):
+                        buffer.put(value, "", None, rewind, number)
+                    else:
+                        buffer.put(*value, number)
                 except OffsetManagerError as error:
                     refused[buffer.partition] = error
         return refused
@@ -406,10 +385,7 @@ class GroupSubmits:
         if wake_up is not None and self._since is None:
             now = wake_up.clock.now()
             if not self._pending:
-                self._wake_in(wake_up, wake_up.interval_s)
+                # In this order a Ctrl-C may cost a second wake-up, but never the only one.
+                wake_up.timers.tell_after(wake_up.interval_s, wake_up.committer, Collect())
+                self._pending = True
             self._since = now
-
-    def _wake_in(self, wake_up: WakeUp, delay_s: float) -> None:
-        # In this order a Ctrl-C may cost a second wake-up, but never the only one.
-        wake_up.timers.tell_after(delay_s, wake_up.committer, Collect())
-        self._pending = True

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
 from actors.actor import Inbox
-from offsetmgr.manager import partition_state, registry, submits
+from offsetmgr.manager import factory_actor, partition_state, submits
 from tests.sim.world import World, _level
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class PreemptedWorld(World):
     def _locks(self) -> ExitStack:
         """The core's own locks are such as a thread may be preempted at."""
         stack = ExitStack()
-        for module in (partition_state, registry, submits):
+        for module in (factory_actor, partition_state, submits):
             stack.enter_context(mock.patch.object(module, "Lock", partial(_Lock, self)))
         return stack
 

@@ -53,9 +53,9 @@ def look_at_managers(judge: Referee, states: Iterable[PartitionState], error_lim
 
 
 def committers_of(factory: Factory) -> Mapping[str, ActorRef[Any]]:
-    """The committers by group; none while their parent rests after a crash."""
-    actor: Any = factory._ref.loop.actor
-    return {} if actor is None else actor._committers
+    """The committers by group."""
+    groups = factory._registry.groups
+    return {name: group.committer for name, group in groups.items() if group.committer is not None}
 
 
 def look_at_committers(

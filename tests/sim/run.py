@@ -16,11 +16,9 @@ import sys
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
-from unittest import mock
 
 import structlog
 
-from offsetmgr.manager import lifecycle
 from tests.sim.preempted import PreemptedWorld
 from tests.sim.service_world import ServiceWorld
 from tests.sim.world import World
@@ -94,24 +92,6 @@ def world_of(seed: int) -> World | ServiceWorld:
     return ServiceWorld(seed) if seed in SERVICE_SEEDS else World(seed)
 
 
-@contextlib.contextmanager
-def _transitions_counted(met: Counter[str]) -> Iterator[None]:
-    """Count each pair of phase and event that a manager steps through."""
-    step = lifecycle.step
-
-    def counted(state: lifecycle.State, event: lifecycle.Event) -> lifecycle.Outcome:
-        met[transition(state.phase, type(event))] += 1
-        return step(state, event)
-
-    with mock.patch.object(lifecycle, "step", counted):
-        yield
-
-
-def transition(phase: lifecycle.Phase, event: type[lifecycle.Event]) -> str:
-    """How a pair of the manager's table is counted."""
-    return f"manager: {phase.value}, {event.__name__}"
-
-
 def run_seed(seed: int) -> Report:
     """Live through one seed.
 
@@ -119,8 +99,7 @@ def run_seed(seed: int) -> Report:
     """
     world = world_of(seed)
     try:
-        with _transitions_counted(world.judge.met):
-            world.run()
+        world.run()
     except Exception as error:
         steps = "\n".join(
             f"  {step.step:5} {step.path:24} {step.message_type}"

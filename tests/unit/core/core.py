@@ -127,8 +127,8 @@ class Core:
 
     def committer(self, group: str = "g") -> ActorRef[Any]:
         """The committer of a group."""
-        actor: Any = self.factory._ref.loop.actor
-        ref: ActorRef[Any] = actor._committers[group]
+        ref = self.factory._registry.groups[group].committer
+        assert ref is not None
         return ref
 
     def manager(self, handle: ManagerHandle) -> ActorRef[Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from actors.testing import SimSystem
@@ -129,8 +127,7 @@ class TestSpawn:
             handle.stop()
         core.advance(60.0)
         assert core.system.actor_count() == before
-        actor: Any = core.factory._ref.loop.actor
-        assert (actor._groups, actor._committers) == ({}, {})
+        assert core.factory._registry.groups == {}
         assert core.coordinator.released == ("g",)
 
 

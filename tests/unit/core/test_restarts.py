@@ -337,7 +337,7 @@ def test_a_start_that_comes_late_takes_nobodys_name(core: Core, others: tuple[in
     core.advance(5.0)
     assert stopped.done()
     successor = core.spawn()
-    core.factory._ref.tell(Start(gone._state.submits.group, {tp(): gone._state}))
+    core.factory._ref.tell(Start("g", {tp(): gone._state}))
     core.advance(1.0)
     successor.submit(5)
     core.advance(5.0)

@@ -1,0 +1,197 @@
+"""The simulation finds bugs: known ones are planted, and each is found within a few seeds.
+
+Most are planted at the port: a coordinator that does what a wrong manager would have it do.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from actors import Future, Latest
+from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
+from offsetmgr.coordinator.memory import MemoryCoordinator
+from offsetmgr.errors import Verdict, error_info
+from offsetmgr.manager import lifecycle
+from offsetmgr.manager.history import CommitHistory
+from offsetmgr.manager.partition_state import Waiter
+from offsetmgr.manager.submits import GroupSubmits
+from tests.sim.run import (
+    SERVICE_SEEDS,
+    SeedError,
+    main,
+    run_seed,
+    silence,
+)
+from tests.sim.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from offsetmgr.manager.partition_state import PartitionState
+
+MOST_SEEDS = 500
+SEEDS = [seed for seed in range(MOST_SEEDS) if seed not in SERVICE_SEEDS]
+LOADING = error_info(14)
+
+_T = TypeVar("_T")
+_U = TypeVar("_U")
+
+
+def found() -> str:
+    """What the simulation says of the planted bug."""
+    with silence():
+        for seed in SEEDS:
+            try:
+                run_seed(seed)
+            except SeedError as error:
+                return str(error)
+    pytest.fail("no seed has found the bug")
+
+
+def changed(answer: Future[_T], change: Callable[[_T], _U]) -> Future[_U]:
+    """Return a future of what ``change`` makes of the answer."""
+    after: Future[_U] = Future()
+    answer.add_done_callback(lambda done: after.set(change(done.get())))
+    return after
+
+
+class Twice(MemoryCoordinator):
+    """Gets each commit a second time before the first is answered."""
+
+    def commit(self, *args: Any) -> Future[CommitResult]:
+        super().commit(*args)
+        return super().commit(*args)
+
+
+class Refusing(MemoryCoordinator):
+    """Calls an unknown outcome a refusal, so that it is simply sent again."""
+
+    def commit(self, *args: Any) -> Future[CommitResult]:
+        def refused(result: CommitResult) -> CommitResult:
+            failures = result.failures.items()
+            return CommitResult(
+                {
+                    where: Failure(LOADING) if each.info.verdict is Verdict.UNKNOWN else each
+                    for where, each in failures
+                }
+            )
+
+        return changed(super().commit(*args), refused)
+
+
+class Hopeful(MemoryCoordinator):
+    """Calls everything committed that was sent."""
+
+    def commit(self, *args: Any) -> Future[CommitResult]:
+        return changed(super().commit(*args), lambda _: CommitResult({}))
+
+
+class Blind(MemoryCoordinator):
+    """Finds nothing committed anywhere, so that lower offsets are committed."""
+
+    def fetch(self, *args: Any) -> Future[FetchResult]:
+        def nothing(result: FetchResult) -> FetchResult:
+            return result._replace(offsets=dict.fromkeys(result.offsets))
+
+        return changed(super().fetch(*args), nothing)
+
+
+class Silent(MemoryCoordinator):
+    """Leaves one commit without an answer, as if its committer had not waited for it."""
+
+    def commit(self, *args: Any) -> Future[CommitResult]:
+        answer = super().commit(*args)
+        return Future() if len(self.requests) == 3 else answer
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "told"),
+    [
+        (Twice, "two requests in flight"),
+        (Refusing, "was written before it was read"),
+        (Hopeful, "was acknowledged, and never was committed"),
+        (Blind, "the committed offset went back|nobody else has committed there"),
+        (Silent, "a minute after all faults ended"),
+    ],
+)
+def test_wrong_use_of_the_coordinator(
+    monkeypatch: pytest.MonkeyPatch, coordinator: type[MemoryCoordinator], told: str
+) -> None:
+    """What never may be sent, and answers that are not believed."""
+    monkeypatch.setattr(World, "coordinator_type", coordinator)
+    assert re.search(told, found())
+
+
+def test_lost_commits_that_nobody_looks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A given-up commit that lands behind a newer one, and stays, is found."""
+    monkeypatch.setattr(CommitHistory, "doubt", lambda *_: None)
+    lost = "was acknowledged; at last|was to be committed, and|nobody else has committed"
+    assert re.search(lost, found())
+
+
+def test_a_stop_that_drops_the_last_submit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop that ends at once, whatever is still to be committed, is found."""
+    step = lifecycle.step
+
+    def drop(state: lifecycle.State, event: lifecycle.Event) -> lifecycle.Outcome:
+        asked = isinstance(event, lifecycle.StopAsked)
+        return step(state, lifecycle.StopAsked(dirty=False) if asked else event)
+
+    monkeypatch.setattr(lifecycle, "step", drop)
+    assert "nothing went wrong, yet this was left" in found()
+
+
+def test_a_stop_that_waits_for_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop that outlives its deadline is found."""
+    monkeypatch.setattr(Waiter, "expire", lambda _self: [])
+    assert "was not answered by its deadline" in found()
+
+
+def test_a_mailbox_that_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mailbox of committed offsets that makes its actor wait for the reader is found."""
+    put = Latest.put
+
+    def patient(self: Latest[object], value: object) -> object:
+        with self._lock:
+            if self._holds():
+                threading.Condition(self._lock).wait()
+        return put(self, value)
+
+    monkeypatch.setattr(Latest, "put", patient)
+    assert "an actor waits" in found()
+
+
+def test_callers_that_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flushes that were answered at their deadline, and are kept all the same, are found."""
+    init = Waiter.__init__
+
+    def endless(
+        self: Waiter, states: Iterable[PartitionState], deadline: float, timeout: float
+    ) -> None:
+        init(self, states, deadline, timeout)
+        self.deadline = float("inf")
+
+    monkeypatch.setattr(Waiter, "__init__", endless)
+    assert "flushes wait in it" in found()
+
+
+def test_a_wake_up_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Submits of which the committer never learns are found."""
+    monkeypatch.setattr(GroupSubmits, "queue", lambda *_: None)
+    assert "a minute after all faults ended" in found()
+
+
+def test_a_failing_seed_says_how_to_replay_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command ends with 1, names the seed and the command that replays it alone."""
+    monkeypatch.setattr(Waiter, "expire", lambda _self: [])
+    assert main(range(MOST_SEEDS)) == 1
+    told = capsys.readouterr().out
+    seed = int(told.split()[1].rstrip(":"))
+    assert f"make sim SEEDS={seed}:{seed + 1}" in told
+    assert "the last steps:" in told
