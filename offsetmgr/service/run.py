@@ -29,7 +29,7 @@ from offsetmgr.service import version
 from offsetmgr.service.core import OffsetService
 from offsetmgr.service.events import EventHub, Reporter
 from offsetmgr.service.health import Health, notify, watchdog
-from offsetmgr.service.http import Api, application
+from offsetmgr.service.http import Api
 from offsetmgr.service.listen import listening
 from offsetmgr.service.logs import set_level
 from offsetmgr.service.metrics import Metrics, Source
@@ -126,8 +126,16 @@ class Assembly:
         )
         timeout_s = settings.commit.request_timeout_s
         reads = Reads(self.factory, coordinator.reader, system.timers, timeout_s)
-        self.api = Api(self.service, reads, self.hub, self.metrics, self.health, version())
-        self.app = application(self.api, hosts=settings.listen.hosts(), instance=uuid.uuid4().hex)
+        self.app = Api(
+            self.service,
+            reads,
+            self.hub,
+            self.metrics,
+            self.health,
+            version=version(),
+            hosts=settings.listen.hosts(),
+            instance=uuid.uuid4().hex,
+        )
 
     @contextlib.asynccontextmanager
     async def background(self) -> AsyncIterator[None]:
