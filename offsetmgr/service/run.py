@@ -102,6 +102,7 @@ class Assembly:
             lambda: self.factory,
             lambda: self.service,
             streams=limits.event_streams,
+            managers=limits.managers,
             first_number=int(wall() * 1_000_000),
         )
         reporter = Reporter(self.metrics, self.hub, system.clock)
