@@ -159,7 +159,8 @@ def create_topics(bootstrap_servers: str, topics: Sequence[SampleTopic]) -> list
     while left:
         wanted = [NewTopic(topic.name, num_partitions=topic.partitions) for topic in left]
         # A new client: librdkafka looks for a controller when it connects, and not soon again.
-        asked = quiet_admin(bootstrap_servers).create_topics(wanted, request_timeout=_REQUEST_S)
+        admin = quiet_admin(bootstrap_servers)
+        asked = admin.create_topics(wanted, request_timeout=_REQUEST_S)
         errors = {name: answer.exception(2 * _REQUEST_S) for name, answer in asked.items()}
         left = [topic for topic in left if _code(errors[topic.name]) not in _CREATED]
         for topic in left:
