@@ -289,7 +289,7 @@ def over_kafka(settings: Settings) -> Callable[[ActorSystem], Coordinator]:
 
     def connect(system: ActorSystem) -> Coordinator:
         # Not imported by those who bring a coordinator of their own.
-        from offsetmgr.coordinator.fence.coordinator import FencedCoordinator  # noqa: PLC0415
+        from offsetmgr.coordinator.fence import FencedCoordinator  # noqa: PLC0415
         from offsetmgr.coordinator.kafka import KafkaCoordinator  # noqa: PLC0415
 
         del system

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 )
 
 from offsetmgr.coordinator.base import CommitResult, FenceCounts
-from offsetmgr.coordinator.fence.coordinator import FencedCoordinator
+from offsetmgr.coordinator.fence import FencedCoordinator
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.devkafka.process import DevKafkaError
 from offsetmgr.errors import Verdict
