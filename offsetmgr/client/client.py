@@ -75,7 +75,7 @@ class OffsetClient(Offsets):
         self._core = Core(url, address, self._base_name or lifetime.own_name())
         self._close_lock = threading.Lock()
         self._closed: FlushResult | None = None
-        lifetime.watch(self)
+        lifetime.open_clients.add(self)
 
     @property
     def url(self) -> str:
@@ -257,7 +257,7 @@ class OffsetClient(Offsets):
             core.closing = True
         result = waits.stop(core, None, None, deadline)
         core.end(deadline)
-        lifetime.forget(self)
+        lifetime.open_clients.discard(self)
         if result.uncommitted:
             left = [f"{key} at {each.offset.offset}" for key, each in result.uncommitted.items()]
             more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""

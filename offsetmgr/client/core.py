@@ -7,7 +7,6 @@ its sender still runs.
 from __future__ import annotations
 
 import logging
-import math
 import random
 import threading
 import time
@@ -57,8 +56,6 @@ class Core:
         self.times = SendTimes(rng)
         self.quota_times = SendTimes(rng)
         """For new managers, while they are over quota."""
-        self.stop_times = SendTimes(rng)
-        """For stops that were not answered."""
         self.session = Session(url, address, name, self._heard)
         self.met = False
         """True if the service, as it lives now, has said how long its lease is."""
@@ -90,9 +87,8 @@ class Core:
             self.check_open()
             if key in self._mails:
                 raise ManagerExistsError(str(key), f"this client, {self.name!r}")
+            self._add([key])
             mail = self._mails[key] = Mailboxes(key)
-            self.partitions.add(key)
-            self._poke()
             return mail
 
     def claim(self, keys: Iterable[ManagerKey]) -> None:
@@ -102,9 +98,12 @@ class Core:
             for key in keys:
                 if key in self.partitions:
                     raise ManagerExistsError(str(key), f"this client, {self.name!r}")
-            for key in keys:
-                self.partitions.add(key)
-            self._poke()
+            self._add(keys)
+
+    def _add(self, keys: Iterable[ManagerKey]) -> None:
+        for key in keys:
+            self.partitions.add(key)
+        self._poke()
 
     def submit(
         self, values: Mapping[ManagerKey, OffsetAndMetadata], *, rewind: bool = False
@@ -138,8 +137,7 @@ class Core:
         is_held = key in self.partitions
         self.failure_log.failed(key, error, time.monotonic(), is_held=is_held)
         self.heed(key, error)
-        mail = self._mails.get(key)
-        if mail is not None:
+        if mail := self._mails.get(key):
             mail.errors.put(error)
         for watcher in self.watchers:
             watcher(key, error)
@@ -147,13 +145,13 @@ class Core:
     def heed(self, key: ManagerKey, error: OffsetManagerError) -> None:
         """After a notice, or a refusal for good, Kafka may not get what was submitted last."""
         if isinstance(error, CoordinatorError) and not error.retriable:
-            with self.lock:
-                self.partitions.force_resend(key)
+            held = self.partitions.get(key)
+            if held is not None:
+                held.must_resend = True
 
     def lose(self, key: ManagerKey, count: int) -> None:
         """Count errors of `key` that the service has dropped."""
-        mail = self._mails.get(key)
-        if mail is not None:
+        if mail := self._mails.get(key):
             mail.errors.lose(count)
 
     def committed(
@@ -167,12 +165,6 @@ class Core:
                 mail.committed.put(value)  # here, lest a newer one overtakes it
             is_newest = held is None or held.newest == value
         self.failure_log.committed(key, value.offset, is_newest=is_newest)
-
-    def released(self, key: ManagerKey) -> None:
-        """The service has stopped the manager of `key` by itself."""
-        with self.lock:
-            self.partitions.released(key)
-            self.wake.notify()
 
     # Threads
 
@@ -204,7 +196,7 @@ class Core:
         with self.lock:
             self.times.expedite()
             self.quota_times.expedite()
-            self.partitions.retry_owned_elsewhere(math.inf)
+            self.partitions.retry_owned_elsewhere()
             self.wake.notify()
 
     def listen(self) -> None:
@@ -312,45 +304,42 @@ class Core:
             watcher(None, error)
 
     def failed(self, error: OffsetManagerError) -> None:
-        """The service cannot be spoken to; logged once until it can again."""
+        """The service cannot be spoken to, or takes nothing."""
         with self.lock:
             if self.ended.is_set():  # it was the close that broke it off
                 return
             self.link_error = error
-            begins = self.failure_log.begins(error, time.monotonic())
-        if begins:
-            refuses = not isinstance(error, ServiceUnavailableError)
-            who = f"the service at {self.session.url} refuses requests: " if refuses else ""
-            log.warning("%s%s; offsets are kept until it takes them", who, error)
+        self.failure_log.unreachable(self.session.url, error, time.monotonic())
 
     def succeeded(self) -> None:
         """The service did what the sender asked for: whatever kept it from that is over."""
         with self.lock:
             self.times.succeeded()
-            self._recovered()
+        self._recovered()
 
     def _heard(self, instance: str, took: bool) -> None:  # noqa: FBT001
         with self.lock:
-            now = time.monotonic()
-            if took and self.times.lapsed(now):
-                self.partitions.renew()  # it has given our managers back meanwhile
-                self.met = False
             if took:
+                now = time.monotonic()
+                if self.times.lapsed(now):
+                    self.partitions.renew()  # it has given our managers back meanwhile
+                    self.met = False
                 self.times.heard(now)
             if self.partitions.meet(instance):
                 self.met = False
             if not self.met:
                 self.notify()
-            # That it answers somebody does not say that it takes what the sender has.
-            if took and isinstance(self.link_error, ServiceUnavailableError):
-                self._recovered()
+        # That it answers somebody does not say that it takes what the sender has.
+        if took and isinstance(self.link_error, ServiceUnavailableError):
+            self._recovered()
 
     def _recovered(self) -> None:
-        if self.link_error is not None:
+        with self.lock:
+            if self.link_error is None:
+                return
             self.link_error = None
             self.notify()
-            if self.failure_log.ends():
-                log.warning("the service at %s answers again", self.session.url)
+        self.failure_log.reachable(self.session.url)
 
 
 def _start(run: Callable[[], None], name: str) -> threading.Thread | None:

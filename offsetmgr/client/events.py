@@ -133,8 +133,6 @@ class EventReader:
             elif event.event == "failed":
                 key = wire.key_of(data)
                 self._core.deliver(key, wire.error_of(data["error"], key))
-            elif event.event == "stopped":
-                self._core.released(wire.key_of(data))
             elif event.event == "dropped":
                 self._lose(data)
 

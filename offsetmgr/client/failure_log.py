@@ -1,4 +1,4 @@
-"""What goes wrong, in the log of the driver: soon, in words, and never a flood."""
+"""Failures in the log of the driver: at once, and never a flood."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import threading
 from typing import TYPE_CHECKING
 
-from offsetmgr.errors import CoordinatorError, OffsetNoticeError
+from offsetmgr.errors import CoordinatorError, OffsetNoticeError, ServiceUnavailableError
 from offsetmgr.seldom import Seldom
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class FailureLog:
         self._lock = threading.Lock()
         self._seldom = Seldom()
         self._trouble: str | None = None
-        """Code of the last error of the service itself that was logged, until it ends."""
+        """Code of the service's own error that was logged last, until it is over."""
         self._failing: dict[tuple[str, str], dict[ManagerKey, int]] = {}
         """Group and code → the partitions that fail, each with the offset that was refused."""
 
@@ -50,17 +50,20 @@ class FailureLog:
             more = f" (and {untold} more of {key.group} before)" if untold else ""
             log.warning("%s%s", error, more)
 
-    def begins(self, error: OffsetManagerError, now_s: float) -> bool:
-        """True if `error` of the service itself is to be logged: each cause once, until it ends."""
+    def unreachable(self, url: str, error: OffsetManagerError, now_s: float) -> None:
+        """Log that the service at `url` takes nothing: each cause once, until it is over."""
         if error.code == self._trouble or self._seldom.untold(error.code, now_s) is None:
-            return False
+            return
         self._trouble = error.code
-        return True
+        refuses = not isinstance(error, ServiceUnavailableError)
+        who = f"the service at {url} refuses requests: " if refuses else ""
+        log.warning("%s%s; offsets are kept until it takes them", who, error)
 
-    def ends(self) -> bool:
-        """True if an error of the service itself was logged, and so its end is to be."""
-        told, self._trouble = self._trouble, None
-        return told is not None
+    def reachable(self, url: str) -> None:
+        """Log the end of what `unreachable` has logged."""
+        if self._trouble is not None:
+            self._trouble = None
+            log.warning("the service at %s answers again", url)
 
     def unforeseen(self, error: Exception, now_s: float) -> None:
         """Log a bug of the client itself, with its traceback."""

@@ -16,44 +16,34 @@ AT_EXIT_S: Final = 2.0
 
 
 class Mortal(Protocol):
-    """What has to be told."""
+    """A client."""
 
-    def close_at_exit(self, timeout_s: float) -> None:
-        """The interpreter exits."""
+    def close_at_exit(self, timeout_s: float) -> None: ...
 
     def renew_after_fork(self) -> None:
         """This is the child of a fork, where only the forking thread lives on."""
 
 
-_open: weakref.WeakSet[Mortal] = weakref.WeakSet()
-
-
-def watch(client: Mortal) -> None:
-    """Tell `client`, as long as somebody holds it."""
-    _open.add(client)
-
-
-def forget(client: Mortal) -> None:
-    """`client` is closed."""
-    _open.discard(client)
+open_clients: weakref.WeakSet[Mortal] = weakref.WeakSet()
+"""Those that are not closed, as long as somebody holds them."""
 
 
 def own_name(base: str = "") -> str:
-    """`base` with an end that no other process has, nor another client of this one."""
+    """Return `base` with an end that no other process has, nor another client of this one."""
     end = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
     return f"{base[: MAX_GROUP_CHARS - len(end) - 1]}.{end}" if base else end
 
 
-def _close_all() -> None:
-    clients = list(_open)
+def close_all() -> None:
+    clients = list(open_clients)
     for client in clients:
         client.close_at_exit(AT_EXIT_S / len(clients))
 
 
 def _renew_all() -> None:
-    for client in list(_open):
+    for client in list(open_clients):
         client.renew_after_fork()
 
 
-atexit.register(_close_all)
+atexit.register(close_all)
 os.register_at_fork(after_in_child=_renew_all)

@@ -24,9 +24,6 @@ BATCH_LIMIT: Final = 1_000
 PENDING_STOPS_LIMIT: Final = 10_000
 """Those beyond stay the client's until its lease lapses."""
 
-OWNED_ELSEWHERE_S: Final = 5.0
-"""Pause before a partition is tried again that another client holds: its lease may lapse."""
-
 
 class Item(NamedTuple):
     """One partition of a batch."""
@@ -41,17 +38,6 @@ class Item(NamedTuple):
     """True if an earlier request may have brought the service the manager."""
 
 
-class Registration:
-    """The managers that one process of the service has of this client.
-
-    It ends with that process, or when the lease has lapsed: then all is sent again.
-    """
-
-    def __init__(self, instance: str | None = None) -> None:
-        self.instance = instance
-        """The process; None where none was heard yet."""
-
-
 class Batch(NamedTuple):
     """One request's partitions, all of one group."""
 
@@ -59,8 +45,10 @@ class Batch(NamedTuple):
     items: tuple[Item, ...]
     submits: bool
     """True if it carries offsets; otherwise it asks for managers."""
-    registration: Registration
+    registration: int
     """What it was made for; the answer counts for no other."""
+    instance: str | None
+    """The process of the service that may take it; None for any."""
 
 
 @dataclass(slots=True, eq=False)
@@ -210,11 +198,15 @@ class Partitions:
         """What it said then; None where it has made a manager since."""
         self._quota = BATCH_LIMIT
         """So many of them are asked for at once: the service makes all of a request or none."""
-        self._owned_elsewhere: dict[ManagerKey, float] = {}
+        self.owned_elsewhere: dict[ManagerKey, None] = {}
+        """Other clients have their managers."""
         self._version = 0
         self.limit = BATCH_LIMIT
         """Entries of one request: fewer, once one was too large."""
-        self.registration = Registration()
+        self.instance: str | None = None
+        """The process of the service; None where none was heard yet."""
+        self.registration = 0
+        """Rises when that process changes, or the lease has lapsed: then all is sent again."""
         self.pending_stops = PendingQueue()
         """Managers that nobody holds any more, and of which the service has not answered that it
         stopped them: they would stay this client's as long as it lives."""
@@ -257,7 +249,7 @@ class Partitions:
         """Forget `keys`; unless the service has `answered` their stop, it is asked to stop them."""
         for key in keys:
             held = self._held.pop(key, None)
-            self._owned_elsewhere.pop(key, None)
+            self.owned_elsewhere.pop(key, None)
             self._unqueue(key)
             if held is not None and not answered and (held.registered or held.asked):
                 self.add_pending_stops([key])
@@ -294,14 +286,13 @@ class Partitions:
             self._queue(key, held)
         return None
 
-    def take(self, now: float, *, over_quota: bool = True) -> Batch | None:
+    def take(self, *, over_quota: bool = True) -> Batch | None:
         """Return the next request, if there is one; its partitions are under way from now on.
 
         With `over_quota`, the service is asked once more to make new managers: for these alone,
         whatever offsets wait for them, so that a refusal is about nothing else, and for half as
         many after each refusal, so that the whole quota gets used.
         """
-        self.retry_owned_elsewhere(now)
         if over_quota and self.over_quota:
             return self._batch(*self.over_quota.take(min(self.limit, self._quota)), submits=False)
         if self._to_register:
@@ -320,11 +311,7 @@ class Partitions:
                 items.append(Item(key, held.version, held.newest, rewind, asked))
             else:
                 items.append(Item(key, held.since, None, asked_before=asked))
-        return Batch(group, tuple(items), submits, self.registration)
-
-    def shrink(self, batch: Batch) -> None:
-        """`batch` was too large for the service: those to come are smaller."""
-        self.limit = min(self.limit, max(1, len(batch.items) // 2))
+        return Batch(group, tuple(items), submits, self.registration, self.instance)
 
     def next_version(self) -> int:
         self._version += 1
@@ -348,18 +335,10 @@ class Partitions:
         for queue in (self._to_submit, self._to_register, self.over_quota):
             queue.discard(key)
 
-    def retry_at(self) -> float | None:
-        """When the next partition is to be tried again that another client had."""
-        return next(iter(self._owned_elsewhere.values()), None)
-
-    def retry_owned_elsewhere(self, now: float) -> None:
-        """Queue what another client had when it was asked for, and has waited until `now`."""
-        # All wait equally long, so the first in is the first out.
-        while self._owned_elsewhere:
-            key, until = next(iter(self._owned_elsewhere.items()))
-            if until > now:
-                return
-            del self._owned_elsewhere[key]
+    def retry_owned_elsewhere(self) -> None:
+        """Ask again for what other clients had: their leases may have lapsed."""
+        waiting, self.owned_elsewhere = self.owned_elsewhere, {}
+        for key in waiting:
             held = self._held[key]
             held.owned_elsewhere = False
             self._queue(key, held)
@@ -367,11 +346,12 @@ class Partitions:
     # What the service said
 
     def accept(
-        self, batch: Batch, refused: Mapping[TopicPartition, OffsetManagerError], now: float
+        self, batch: Batch, refused: Mapping[TopicPartition, OffsetManagerError]
     ) -> list[tuple[ManagerKey, OffsetManagerError]]:
         """Note the answer to `batch`; return the refusals that were not reported yet."""
-        if batch.registration is not self.registration:
+        if batch.registration != self.registration:
             return []  # all of it waits already, for the service as it lives now
+        self.limit = min(BATCH_LIMIT, self.limit + 1)
         news = []
         made_a_manager = False
         for item in batch.items:
@@ -382,7 +362,7 @@ class Partitions:
             was_registered = held.registered
             if error is None:
                 self._accepted(item, held)
-            elif self._refused(item, held, error, now):
+            elif self._refused(item, held, error):
                 news.append((item.key, error))
             made_a_manager = made_a_manager or (held.registered and not was_registered)
         if made_a_manager and self.quota_error is not None:
@@ -400,7 +380,7 @@ class Partitions:
         have, then wait apart: what it has goes on as if there were none.
         """
         found = (self._of(item) for item in batch.items)
-        if batch.registration is not self.registration or all(
+        if batch.registration != self.registration or all(
             held is None or held.registered for held in found
         ):
             return False
@@ -429,7 +409,7 @@ class Partitions:
     def _accepted(self, item: Item, held: ClientPartition) -> None:
         was_elsewhere, held.owned_elsewhere = held.owned_elsewhere, False
         held.registered = True
-        self._owned_elsewhere.pop(item.key, None)
+        self.owned_elsewhere.pop(item.key, None)
         # Asked for as a manager alone, though an offset waited for it: that is in no queue.
         is_owed = item.value is None and held.version > held.settled_version
         if item.value is not None:
@@ -438,9 +418,7 @@ class Partitions:
         if is_owed or was_elsewhere:  # nor is what was submitted while it was owned elsewhere
             self._queue(item.key, held)
 
-    def _refused(
-        self, item: Item, held: ClientPartition, error: OffsetManagerError, now: float
-    ) -> bool:
+    def _refused(self, item: Item, held: ClientPartition, error: OffsetManagerError) -> bool:
         if item.version < held.sent:
             return False  # a newer one was taken before
         is_known = held.error is not None and held.error.code == error.code
@@ -451,62 +429,45 @@ class Partitions:
         else:
             held.registered = held.asked = False
             self._unqueue(item.key)
-            if not held.owned_elsewhere:
-                held.owned_elsewhere = True
-                self._owned_elsewhere[item.key] = now + OWNED_ELSEWHERE_S
+            held.owned_elsewhere = True
+            self.owned_elsewhere[item.key] = None
         return not is_known
 
     def reject(
-        self, batch: Batch, error: OffsetManagerError, index: int | None
+        self, batch: Batch, error: OffsetManagerError
     ) -> list[tuple[ManagerKey, OffsetManagerError]]:
-        """The service calls the request bad, by its entry `index` or (None) as a whole.
+        """The service calls the request bad, or too large, and has done nothing of it.
 
-        Sending the same again is pointless; the entries beside the bad one are sent without it.
-        Return the refusals that were not reported yet.
+        Smaller ones tell which entry is bad.  Sending that again is pointless: it is returned,
+        unless it was reported before.
         """
-        bad = batch.items if index is None else batch.items[index : index + 1] or batch.items
         news = []
-        for item in bad:
-            held = self._of(item)
-            if held is None:
-                continue
+        if len(batch.items) > 1:
+            self.limit = len(batch.items) // 2
+        elif held := self._of(batch.items[0]):
             if held.error is None or held.error.code != error.code:
-                news.append((item.key, error))
+                news.append((batch.items[0].key, error))
             held.error = error
             held.registered = True  # there is nothing to ask for until something is submitted
-            held.refused = max(held.refused, item.version)
+            held.refused = max(held.refused, batch.items[0].version)
         self.give_back(batch)
         return news
 
     def meet(self, instance: str) -> bool:
         """An answer came from `instance`; return True if that is another one than before."""
-        if instance == self.registration.instance:
-            return False
-        if self.registration.instance is not None:
+        before, self.instance = self.instance, instance
+        if before not in {None, instance}:
             self.renew()
             self.pending_stops = PendingQueue()  # it has nothing that it was not asked for again
-        self.registration.instance = instance
-        return True
+        return instance != before
 
     def renew(self) -> None:
         """The service no longer knows this client: everything is sent again."""
-        self.registration = Registration(self.registration.instance)
-        self._owned_elsewhere.clear()
+        self.registration += 1
+        self.owned_elsewhere.clear()
         self.quota_error, self._quota, self.over_quota = None, BATCH_LIMIT, PendingQueue()
         for key, held in self._held.items():
             held.asked = False
-            self._forgotten(key, held)
-
-    def force_resend(self, key: ManagerKey) -> None:
-        """Somebody else changed what Kafka has of `key`, or a commit of it was refused for good."""
-        held = self._held.get(key)
-        if held is not None:
-            held.must_resend = True
-
-    def released(self, key: ManagerKey) -> None:
-        """The service has stopped the manager of `key` by itself: it is asked for again."""
-        held = self._held.get(key)
-        if held is not None and held.registered and not held.stopping:
             self._forgotten(key, held)
 
     def lost(self, keys: Iterable[ManagerKey]) -> None:

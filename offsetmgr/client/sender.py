@@ -39,13 +39,16 @@ REQUEST_TIMEOUT_S: Final = 10.0
 PENDING_STOP_S: Final = 0.5
 """How long what else there is to send waits for the answer to a stop that nobody waits for."""
 PENDING_STOP_PAUSE_S: Final = 1.0
-"""Least time between two tries of it."""
+"""Pause after one that was not answered."""
+
+OWNED_ELSEWHERE_S: Final = 5.0
+"""Pause between two tries of partitions that other clients hold: their leases may lapse."""
 
 STOP_LIMIT: Final = 1_000
 """Managers that one request stops."""
 
-_BAD_REQUESTS: Final = frozenset({400, 403, wire.TOO_LARGE})
-"""The request itself is wrong: sending the same again is pointless."""
+_BAD_REQUESTS: Final = frozenset({400, 413})
+"""The request itself is wrong, or too large: sending the same again is pointless."""
 
 _NOT_FOUND: Final = 404
 _OTHER_INSTANCE: Final = 412
@@ -119,8 +122,10 @@ class Sender:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._stopped_last = False
-        """A stop that nobody waits for was sent, and all else has not had its turn since."""
+        self._stop_at = 0.0
+        """Stops that nobody waits for are sent then."""
+        self._retry_at = 0.0
+        """What other clients have is tried again then."""
 
     def run(self) -> None:
         """Send until the client is closed or fenced."""
@@ -165,33 +170,22 @@ class Sender:
             return times.resume_at
         if not core.met or now >= times.beat_at:
             return "beat"
-        was_stopped, self._stopped_last = self._stopped_last, False
-        if was_stopped and (batch := self._take(now)):
-            return batch
-        if partitions.pending_stops and now >= core.stop_times.resume_at:
-            self._stopped_last = True
+        if partitions.pending_stops and now >= self._stop_at:
             return PendingStop(
                 *partitions.pending_stops.take(STOP_LIMIT), partitions.next_version()
             )
+        if now >= self._retry_at:
+            partitions.retry_owned_elsewhere()
+            self._retry_at = now + OWNED_ELSEWHERE_S
         if partitions.unsent < partitions.limit and now < times.send_at:
             return times.send_at
-        return self._take(now) or self._next_at()
-
-    def _take(self, now: float) -> Batch | None:
-        core = self._core
-        return core.partitions.take(now, over_quota=now >= core.quota_times.resume_at)
-
-    def _next_at(self) -> float:
-        """When there may be something to do though nobody submits anything."""
-        core, partitions = self._core, self._core.partitions
-        times = [core.times.beat_at]
-        if (retry_at := partitions.retry_at()) is not None:
-            times.append(retry_at)
-        if partitions.over_quota:
-            times.append(core.quota_times.resume_at)
-        if partitions.pending_stops:
-            times.append(core.stop_times.resume_at)
-        return min(times)
+        batch = partitions.take(over_quota=now >= core.quota_times.resume_at)
+        return batch or min(
+            times.beat_at,
+            self._retry_at if partitions.owned_elsewhere else math.inf,
+            self._stop_at if partitions.pending_stops else math.inf,
+            core.quota_times.resume_at if partitions.over_quota else math.inf,
+        )
 
     def _beat(self) -> None:
         """Renew the lease, and learn how long it is and which event was the newest before ours."""
@@ -224,14 +218,11 @@ class Sender:
                 return
             with core.lock:
                 core.partitions.add_pending_stops(stop.keys)
-                if deadline.over:  # it commits first, or is away: what else is sent will tell
-                    core.stop_times.failed(time.monotonic(), PENDING_STOP_PAUSE_S)
-            if not deadline.over:
+            self._stop_at = time.monotonic() + PENDING_STOP_PAUSE_S
+            if not deadline.over:  # else it commits first, or is away: what else is sent will tell
                 self._failed(error)
         else:
             core.succeeded()
-            with core.lock:
-                core.stop_times.succeeded()
 
     def _send(self, batch: Batch) -> None:
         """Hand `batch` over, to no other process of the service than it was made for.
@@ -241,16 +232,16 @@ class Sender:
         core = self._core
         path = wire.OFFSETS if batch.submits else wire.MANAGERS
         core.times.sent(time.monotonic())
-        instance = batch.registration.instance
+        body, deadline = wire.batch_body(batch), Deadline(REQUEST_TIMEOUT_S)
         try:
-            data = core.post(path, wire.batch_body(batch), Deadline(REQUEST_TIMEOUT_S), instance)
+            data = core.post(path, body, deadline, batch.instance)
             with wire.reading("submitted offsets"):
                 refused = wire.refused_of(data, batch)
         except OffsetManagerError as error:
             self._refused(batch, error)
             return
         with core.lock:
-            news = core.partitions.accept(batch, refused, time.monotonic())
+            news = core.partitions.accept(batch, refused)
             if core.partitions.quota_error is None:
                 core.quota_times.succeeded()
         core.succeeded()
@@ -259,26 +250,21 @@ class Sender:
 
     def _refused(self, batch: Batch, error: OffsetManagerError) -> None:
         core, now = self._core, time.monotonic()
-        news: list[tuple[ManagerKey, OffsetManagerError]] = []
-        is_bad = isinstance(error, ServiceError) and error.status in _BAD_REQUESTS
+        if isinstance(error, ServiceError) and error.status in _BAD_REQUESTS:
+            with core.lock:
+                news = core.partitions.reject(batch, error)
+            for key, refusal in news:
+                core.deliver(key, refusal)
+            return
         with core.lock:
             over_quota = isinstance(error, OverQuotaError) and core.partitions.exceed(batch, error)
-            if over_quota:
-                core.quota_times.failed(now, getattr(error, "retry_after_s", 0.0))
-            if is_bad and _is_too_large(error) and len(batch.items) > 1:
-                core.partitions.shrink(batch)  # each of them may be fine: smaller ones will tell
-                core.partitions.give_back(batch)
-            elif is_bad:
-                index = error.index if isinstance(error, wire.RefusedRequestError) else None
-                news = core.partitions.reject(batch, error, index)
-            else:
-                sent = not isinstance(error, Unreachable) or error.sent
-                core.partitions.give_back(batch, sent=sent)
-        for key, refusal in news:
-            core.deliver(key, refusal)
-        if over_quota:  # all others go on
+            sent = not isinstance(error, Unreachable) or error.sent
+            core.partitions.give_back(batch, sent=sent)
+            if over_quota:  # all others go on
+                core.quota_times.failed(now, _asked_pause_s(error))
+        if over_quota:
             core.failure_log.failed(batch.items[0].key, error, now)
-        elif not is_bad:
+        else:
             self._failed(error)
 
     def _failed(self, error: OffsetManagerError) -> None:
@@ -291,15 +277,15 @@ class Sender:
                 self._core.partitions.renew()
         if status != _OTHER_INSTANCE:
             self._core.failed(error)
-        self._pause(error.retry_after_s if isinstance(error, BusyError) else 0.0)
+        self._pause(_asked_pause_s(error))
 
     def _pause(self, at_least_s: float = 0.0) -> None:
         with self._core.lock:
             self._core.times.failed(time.monotonic(), at_least_s)
 
 
-def _is_too_large(error: OffsetManagerError) -> bool:
-    return isinstance(error, ServiceError) and error.status == wire.TOO_LARGE
+def _asked_pause_s(error: OffsetManagerError) -> float:
+    return error.retry_after_s if isinstance(error, BusyError) else 0.0
 
 
 def _lease_s(value: object) -> float:

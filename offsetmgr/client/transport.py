@@ -132,10 +132,12 @@ def parse_url(url: object) -> Address:
 
 
 class Unreachable(ServiceUnavailableError):  # noqa: N818 -- raised to users as its base
-    """No whole answer came; the message begins after "the service at http://127.0.0.1:8741"."""
+    """No whole answer came; the message begins after "the service at http://127.0.0.1:8741".
+
+    `sent`: the request may have had its effect; `no_http`: this may be no HTTP server.
+    """
 
     def __init__(self, message: str, *, sent: bool = False, no_http: bool = False) -> None:
-        """`sent`: the request may have had its effect; `no_http`: this may be no HTTP server."""
         super().__init__(message)
         self.sent = sent
         self.no_http = no_http
@@ -270,20 +272,20 @@ class Pool:
         The service may have closed a kept one: then a new one is tried at once, which is harmless
         because every request may be repeated.
         """
-        try:
+        sent = False
+        with suppress(IndexError):
             kept = self._idle.pop()
-        except IndexError:
-            return self._exchange(Connection(self.address, deadline), request, deadline)
-        try:
-            return self._exchange(kept, request, deadline)
-        except Unreachable as first:
-            if deadline.over or self._ended:
-                raise
             try:
-                return self._exchange(Connection(self.address, deadline), request, deadline)
-            except Unreachable as second:
-                second.sent |= first.sent
-                raise
+                return self._exchange(kept, request, deadline)
+            except Unreachable as error:
+                if deadline.over or self._ended:
+                    raise
+                sent = error.sent
+        try:
+            return self._exchange(Connection(self.address, deadline), request, deadline)
+        except Unreachable as error:
+            error.sent |= sent
+            raise
 
     def _exchange(self, connection: Connection, request: Request, deadline: Deadline) -> Answer:
         # In this order, and in `end` the other way round: one of the two sees the other.

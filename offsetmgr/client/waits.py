@@ -222,7 +222,7 @@ class Wait:
             with wire.reading(path):
                 settled = wire.settled_of(data)
             with core.lock:
-                if partitions.registration is not registration:
+                if partitions.registration != registration:
                     return  # it restarted, and knew nothing of what was asked
             self._apply(settled, sent)
             for key in (*settled.committed, *settled.uncommitted):

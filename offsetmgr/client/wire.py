@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
@@ -41,10 +40,6 @@ INITIAL_OFFSETS: Final = "/v1/initial-offsets"
 TOPICS: Final = "/v1/topics"
 TOPIC_NAMES: Final = "/v1/topic-names"
 
-TOO_LARGE: Final = 413
-"""The status of a request whose body is longer than the service takes."""
-
-_INDEX: Final = re.compile(r"^\w+\[(\d{1,9})\]")
 _BAD_GATEWAY: Final = 502
 _MISSING: Final = frozenset({"UNKNOWN_TOPIC_OR_PARTITION", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
 _T = TypeVar("_T")
@@ -61,22 +56,6 @@ class Settled(NamedTuple):
 
 class PassingError(ServiceError):
     """Kafka's answer of a moment, such as that a new partition has no leader yet."""
-
-
-class RefusedRequestError(ServiceError):
-    """The service calls a request bad; `field` is where, "" where it does not say."""
-
-    def __init__(
-        self, status: int, message: str, code: str = "invalid_value", field: str = ""
-    ) -> None:
-        super().__init__(status, message, code)
-        self.field = field
-
-    @property
-    def index(self) -> int | None:
-        """The entry of the request that is bad; None: the whole of it."""
-        found = _INDEX.match(self.field)
-        return None if found is None else int(found[1])
 
 
 # Requests
@@ -226,7 +205,7 @@ def error_of(
     for kind in (ManagerStoppedError, ClientFencedError, OffsetTimeoutError, OverloadedError):
         if code == kind.code:
             return kind(message)
-    return RefusedRequestError(status, message, code, str(data.get("field") or ""))
+    return ServiceError(status, message, code)
 
 
 def _kafka_error(

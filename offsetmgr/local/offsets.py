@@ -102,7 +102,7 @@ class LocalOffsets(Reads, Offsets):
         self._spawned: WeakSet[object] = WeakSet()  # mailboxes of managers that `spawn` returned
         self._close_lock = threading.Lock()
         self._closed: FlushResult | None = None
-        lifetime.watch(self)
+        lifetime.open_clients.add(self)
 
     @property
     def url(self) -> str:
@@ -231,7 +231,7 @@ class LocalOffsets(Reads, Offsets):
                 with self._lock:
                     self._ended.set()
                 self._closed = _end(self._factory, self._coordinator, deadline, repr(self))
-                lifetime.forget(self)
+                lifetime.open_clients.discard(self)
             return self._closed
         finally:
             self._close_lock.release()

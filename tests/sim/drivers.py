@@ -60,7 +60,7 @@ class Driver:
 
     def _forget(self) -> None:
         """Nobody closes the client of a dead process."""
-        lifetime.forget(self.client)
+        lifetime.open_clients.discard(self.client)
         self.client._closed = FlushResult({}, {})
 
     @property

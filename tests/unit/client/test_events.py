@@ -163,21 +163,6 @@ def test_a_broken_stream_goes_on_where_it_was(
     assert stream.get(timeout=10) == OffsetAndMetadata(2)
 
 
-def test_a_manager_stopped_by_the_service_is_asked_for_again(
-    service: ScriptedService, client: OffsetClient
-) -> None:
-    """When the service gives a manager back by itself, the client wants it still."""
-    manager = client.spawn("g", "orders", 3)
-    manager.errors()
-    service.wait_for_readers()
-    manager.submit(5)
-    client.flush()
-    with service.lock:
-        service.managers.clear()
-    service.emit("stopped", KEY._asdict())
-    service.wait_for(lambda: KEY in service.managers)
-
-
 @pytest.mark.parametrize("event", ["committed", "failed", "stopped", "dropped", "news"])
 def test_events_that_cannot_be_read_are_passed_over(
     service: ScriptedService, client: OffsetClient, event: str

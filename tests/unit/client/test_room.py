@@ -167,7 +167,7 @@ def test_a_service_that_is_busy_with_all_is_left_alone_for_a_while(
 
 def full(partitions: Partitions) -> None:
     """Its next request asks for too much."""
-    batch = partitions.take(0.0)
+    batch = partitions.take()
     assert batch is not None
     assert partitions.exceed(batch, FULL)
     partitions.give_back(batch)
@@ -177,23 +177,21 @@ def test_new_managers_are_asked_for_alone() -> None:
     """A request that may be refused carries no offset of another manager, nor its own."""
     partitions = Partitions()
     partitions.add(A)
-    first = partitions.take(0.0)
+    first = partitions.take()
     assert first is not None
-    partitions.accept(first, {}, 0.0)
+    partitions.accept(first, {})
     partitions.submit(A, value(1))
     partitions.submit(NEW, value(2))
     full(partitions)
     assert (partitions.unsent, len(partitions.over_quota)) == (1, 1)
-    asked = [
-        partitions.take(0.0, over_quota=over_quota) for over_quota in (False, False, True, True)
-    ]
+    asked = [partitions.take(over_quota=over_quota) for over_quota in (False, False, True, True)]
     found = [batch and [(i.key, i.value) for i in batch.items] for batch in asked]
     assert found == [[(A, value(1))], None, [(NEW, None)], None]
     made = asked[2]
     assert made is not None
-    partitions.accept(made, {}, 0.0)
+    partitions.accept(made, {})
     assert not (partitions.quota_error is not None)
-    offsets = partitions.take(0.0, over_quota=False)
+    offsets = partitions.take(over_quota=False)
     assert offsets is not None
     assert [(item.key, item.value) for item in offsets.items] == [(NEW, value(2))]
 
@@ -207,18 +205,18 @@ def test_what_room_there_is_is_found_by_halves(wanted: int, limit: int) -> None:
     made: set[ManagerKey] = set()
     refusals = 0
     while len(made) < limit:
-        batch = partitions.take(0.0)
+        batch = partitions.take()
         assert batch is not None
         keys = {item.key for item in batch.items}
         if len(made | keys) <= limit:
             made |= keys
-            partitions.accept(batch, {}, 0.0)
+            partitions.accept(batch, {})
         else:
             refusals += 1
             assert refusals <= 4 * wanted.bit_length()
             assert partitions.exceed(batch, FULL)
             partitions.give_back(batch)
-    assert partitions.take(0.0)
+    assert partitions.take()
 
 
 def test_what_is_new_while_there_is_no_room_waits_with_the_others() -> None:
@@ -238,9 +236,9 @@ def test_the_manager_of_another_client_does_not_prove_that_there_is_room() -> No
     partitions = Partitions()
     partitions.add(A)
     full(partitions)
-    asked = partitions.take(0.0)
+    asked = partitions.take()
     assert asked is not None
-    partitions.accept(asked, {A.topic_partition: ManagerExistsError("m", "rival")}, 0.0)
+    partitions.accept(asked, {A.topic_partition: ManagerExistsError("m", "rival")})
     assert partitions.quota_error is not None
 
 
@@ -257,22 +255,22 @@ def test_what_is_given_up_is_asked_for_no_more(end: str) -> None:
     partitions.add(NEW)
     full(partitions)
     END[end](partitions)
-    assert partitions.take(0.0) is None
+    assert partitions.take() is None
 
 
 def test_a_refusal_of_what_the_service_has_is_no_lack_of_room() -> None:
     """Nor is one that an earlier process of the service gave."""
     partitions = Partitions()
     partitions.add(A)
-    first = partitions.take(0.0)
+    first = partitions.take()
     assert first is not None
     partitions.renew()
     assert not partitions.exceed(first, FULL)
-    again = partitions.take(0.0)
+    again = partitions.take()
     assert again is not None
-    partitions.accept(again, {}, 0.0)
+    partitions.accept(again, {})
     partitions.submit(A, value(1))
-    offsets = partitions.take(0.0)
+    offsets = partitions.take()
     assert offsets is not None
     assert not partitions.exceed(offsets, FULL)
     assert not (partitions.quota_error is not None)
