@@ -92,7 +92,7 @@ class GroupChanges:
                 f"{listed(members) or 'that join now'}; stop them, then try again"
             )
         if self._service is not None:
-            owners = {str(each["client"]) for each in self._service.managers(group)}
+            owners = {each.client for each in self._service.managers(group)}
             if owners:
                 names = listed([repr(name) for name in sorted(owners)])
                 raise GroupHeldError(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from http.client import HTTPConnection, HTTPException
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlencode
 
 from offsetmgr.client.transport import parse_url
 from offsetmgr.errors import ServiceError, ServiceUnavailableError
+from offsetmgr.types import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +17,29 @@ if TYPE_CHECKING:
 _HEADERS: Final = {"Offsetmgr-Client": "offsetmgr-admin", "Accept": "application/json"}
 _OK: Final = 200
 _UNREADY: Final = 503
+
+
+class LiveManager(NamedTuple):
+    """A manager of a service, as its operator sees it."""
+
+    group: str
+    partition: TopicPartition
+    client: str
+    error: str
+    """Why its newest offset is not committed; empty where all is well."""
+
+
+class ServiceFacts(NamedTuple):
+    """What a service says of itself."""
+
+    url: str
+    ready: bool
+    draining: bool
+    kafka: str
+    """``ok``, or what is wrong with it."""
+    fenced_groups: int
+    """Groups that another service has taken over."""
+    managers: list[LiveManager]
 
 
 class ServiceReader:
@@ -27,23 +51,31 @@ class ServiceReader:
         self._address = parse_url(url)
         self._timeout_s = timeout_s
 
-    def managers(self, group: str) -> list[dict[str, Any]]:
-        """Return the live managers of a group, as ``GET /v1/managers`` describes them.
+    def managers(self, group: str | None = None) -> list[LiveManager]:
+        """Return the live managers of a group, or all.
 
         Raises ServiceUnavailableError, ServiceError.
         """
-        found: list[dict[str, Any]] = []
-        target = f"/v1/managers?group={quote(group, safe='')}"
+        found: list[LiveManager] = []
+        query = {} if group is None else {"group": group}
         after: str | None = ""
         while after is not None:
-            page = self.ask("GET", target + (f"&after={quote(after, safe='')}" if after else ""))
-            found += page["managers"]
-            after = page["next"]
+            page = self.ask("GET", f"/v1/managers?{urlencode(query)}")
+            found += map(_manager, page["managers"])
+            after = query["after"] = page["next"]
         return found
 
-    def ready(self) -> dict[str, Any]:
-        """Return what ``GET /readyz`` says, also where the service is not ready."""
-        return self.ask("GET", "/readyz", also=_UNREADY)
+    def facts(self) -> ServiceFacts:
+        """Return what the service says of itself.  Raises as ``managers``."""
+        ready = self.ask("GET", "/readyz", also=_UNREADY)
+        return ServiceFacts(
+            self.url,
+            ready["ready"],
+            ready["draining"],
+            ready["kafka"],
+            ready["fenced_groups"],
+            self.managers(),
+        )
 
     def ask(
         self, method: str, target: str, body: Mapping[str, object] | None = None, also: int = _OK
@@ -71,3 +103,10 @@ class ServiceReader:
             message = failure.get("message", f"the service at {self.url} answered {status}")
             raise ServiceError(status, message, failure.get("code", "service_error"))
         return data
+
+
+def _manager(view: Mapping[str, Any]) -> LiveManager:
+    error = view["last_error"]
+    failed = "" if error is None or not view["dirty"] else str(error["message"])
+    where = TopicPartition(view["topic"], view["partition"])
+    return LiveManager(view["group"], where, view["client"], failed)

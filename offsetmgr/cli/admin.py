@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +25,9 @@ from offsetmgr.types import check_group
 
 if TYPE_CHECKING:
     from offsetmgr.admin.changes import GroupChanges
+    from offsetmgr.admin.doctor import Finding
     from offsetmgr.admin.reset import Row
+    from offsetmgr.admin.spark_status import QueryStatus
     from offsetmgr.service.settings import Settings
     from offsetmgr.types import TopicPartition
 
@@ -51,8 +54,10 @@ _MILLISECOND_S = 0.001
 _BRINGS_PARTITIONS = {"from-file", "from-group", "to-history"}
 
 
-def add_to(app: typer.Typer) -> None:
+def add_to(app: typer.Typer, spark_app: typer.Typer) -> None:
     """Add the commands to the command line."""
+    spark_app.command("status")(spark_status)
+    app.command()(doctor)
     app.command()(history)
     app.command()(reset)
     app.command("set")(set_offsets)
@@ -325,6 +330,166 @@ def delete_group(
                 change.delete_group(group)
         done = "Deleted" if execute else "--execute deletes"
         print(f"{done} group {group} with {count} committed offsets.")
+
+
+def doctor(
+    groups: Annotated[
+        list[str] | None, typer.Argument(metavar="[GROUP...]", help="These alone; without, all.")
+    ] = None,
+    *,
+    service: ServiceUrl = None,
+    stuck_after: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="A group with lag and no commit for so long is stuck."),
+    ] = "10m",
+    config: ConfigFile = None,
+    bootstrap_servers: Bootstrap = None,
+    set_: Set = None,
+    timeout: Timeout = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Look for what is wrong with groups, Kafka and the service; say why it matters and what to do.
+
+    It changes nothing.
+
+    \b
+    Exit status:
+      0    nothing is wrong
+      1    something is
+      2    an option is wrong
+      3    nothing is wrong as far as could be checked
+    """  # noqa: D301 -- \b is typer's mark for lines to keep
+    with for_scripts():
+        from offsetmgr.admin.doctor import Level, examine
+        from offsetmgr.admin.facts import gather
+        from offsetmgr.admin.service import ServiceReader
+        from offsetmgr.admin.times import parse_duration
+        from offsetmgr.cli.output import print_json
+        from offsetmgr.service import version
+
+        settings = load_settings(config, bootstrap_servers, set_)
+        facts = gather(
+            settings.kafka.for_librdkafka(),
+            [check_group(group) for group in groups] if groups else None,
+            None if service is None else ServiceReader(service, timeout),
+            version=version(),
+            stuck_after_s=parse_duration(stuck_after, "--stuck-after"),
+            timeout_s=timeout,
+        )
+        findings = examine(facts)
+        if as_json:
+            records = [each._asdict() | {"level": each.level.value} for each in findings]
+            print_json({"versions": facts.versions, "findings": records})
+        else:
+            _print_findings(findings)
+    levels = {each.level for each in findings}
+    unknown = EXIT_INCOMPLETE if Level.UNKNOWN in levels else 0
+    raise typer.Exit(EXIT_TROUBLE if Level.TROUBLE in levels else unknown)
+
+
+def spark_status(
+    checkpoint: Annotated[str, typer.Option(help="The query's checkpointLocation.")],
+    group: Annotated[str | None, typer.Option(help="Compare it with this group, too.")] = None,
+    *,
+    config: ConfigFile = None,
+    bootstrap_servers: Bootstrap = None,
+    set_: Set = None,
+    timeout: Timeout = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Show how far a query has come, and whether a restart would lose or repeat anything.
+
+    Of a checkpoint on this machine. A restart reads on behind the last finished batch.
+
+    \b
+    Exit status:
+      0    a restart goes on without a gap, and the group (if named) is where the checkpoint is
+      1    something would be lost or read again, or the group is elsewhere
+      2    an option is wrong, or there is no such checkpoint
+    """  # noqa: D301 -- \b is typer's mark for lines to keep
+    with for_scripts():
+        from offsetmgr.admin.changes import does_not_exist, known
+        from offsetmgr.admin.spark_status import positions, status
+        from offsetmgr.cli.output import print_json, print_table
+        from offsetmgr.lag.cluster import ClusterReader
+        from offsetmgr.spark.checkpoint import Checkpoint
+
+        files = Checkpoint(checkpoint)
+        partitions = positions(files)
+        settings = load_settings(config, bootstrap_servers, set_)
+        with ClusterReader(settings.kafka.for_librdkafka(), timeout_s=timeout) as reader:
+            answers = reader.log_ranges(partitions)
+            logs = {where: known(a) for where, a in answers.items() if not does_not_exist(a)}
+            committed = known(reader.committed([group])[group]) if group else {}
+        found = status(files, committed, logs)
+        heads = "topic", "partition", "checkpoint", "begun to", "group", "log end", "lag", "note"
+        rows = [
+            (
+                *each.partition,
+                each.finished,
+                each.begun,
+                each.committed,
+                None if each.log is None else each.log.high_watermark,
+                each.lag,
+                each.note,
+            )
+            for each in found.partitions
+        ]
+        if as_json:
+            records = [dict(zip(heads, row, strict=True)) for row in rows]
+            names = {"finished_batch": found.finished, "begun_batch": found.begun}
+            totals = {"begun_s": found.begun_s, "lost": found.lost, "repeated": found.repeated}
+            print_json({**names, **totals, "partitions": records})
+        else:
+            print_table(heads, rows)
+            _print_restart(found)
+    raise typer.Exit(EXIT_TROUBLE if any(each.note for each in found.partitions) else 0)
+
+
+def _print_restart(found: QueryStatus) -> None:
+    from offsetmgr.admin.times import age_text
+
+    if found.begun is None:
+        print("The query has begun no batch yet: it will start at its startingOffsets.")
+        return
+    begun_s = time.time() if found.begun_s is None else found.begun_s
+    age = f"begun {age_text(time.time() - begun_s)} ago"
+    if found.finished == found.begun:
+        print(f"Batch {found.begun}, {age}, is finished.")
+    else:
+        print(f"Batch {found.begun}, {age}, is not finished; the one before it is.")
+    print(f"A restart reads {found.repeated} offsets again, and finds {found.lost} lost.")
+
+
+def _print_findings(findings: list[Finding]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from offsetmgr.admin.doctor import Level
+    from offsetmgr.cli.output import console
+    from offsetmgr.service.logs import visible
+
+    out = console()
+    for level, check, what, why, mend, group in findings:
+        if level is Level.OK:
+            if not group:
+                out.print(Text(f"ok: {check}: {visible(what)}", style="green"))
+            continue
+        where = f"{check}, group {visible(group)}" if group else check
+        out.print(
+            Text(f"{level.value}: {where}", style="red" if level is Level.TROUBLE else "yellow")
+        )
+        lines = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
+        lines.add_column(no_wrap=True)
+        lines.add_column(overflow="fold")
+        for head, text in (("  what", what), ("  why", why), ("  mend", mend)):
+            lines.add_row(head, visible(text))
+        out.print(lines)
+    counts = Counter(each.level for each in findings)
+    print(
+        f"{counts[Level.OK]} checks found nothing wrong, {counts[Level.TROUBLE]} found trouble, "
+        f"{counts[Level.UNKNOWN]} could not be made."
+    )
 
 
 def _changes(settings: Settings, service: str | None, timeout_s: float) -> GroupChanges:

@@ -286,4 +286,4 @@ def demo(
     raise typer.Exit(status)
 
 
-admin.add_to(app)
+admin.add_to(app, spark_app)

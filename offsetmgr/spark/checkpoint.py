@@ -15,6 +15,7 @@ its progress event, or for a job that never had the listener, the two differ.
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _VERSION: Final = "v1"
 _NO_POSITION: Final = "-"
+_BATCH_TIME: Final = re.compile(r'"batchTimestampMs":\s*(\d+)')
 _TIMEOUT_S: Final = 30.0
 _FIX: Final = "give the checkpointLocation of a streaming query of Spark 3 or 4"
 
@@ -55,6 +57,14 @@ class FinishedBatch(NamedTuple):
     offsets: Mapping[TopicPartition, int]
     """The next offset to read of each partition of each Kafka source; where two sources read the
     same one, the lower."""
+
+
+class BegunBatch(NamedTuple):
+    """The newest batch of a query, finished or not."""
+
+    batch_id: int
+    at_s: float | None
+    """When Spark planned it, in seconds since 1970; None where the file does not say."""
 
 
 class Checkpoint:
@@ -108,6 +118,16 @@ class Checkpoint:
             for partition, offset in position.items():
                 lowest[partition] = min(offset, lowest.get(partition, offset))
         return FinishedBatch(batch_id, lowest)
+
+    def last_begun(self) -> BegunBatch | None:
+        """Return the newest batch; None where there is none.  Raises InvalidValueError."""
+        begun = [int(name) for name in self.names("offsets") if _is_number(name)]
+        if not begun:
+            return None
+        batch_id = max(begun)
+        lines = self._lines(f"offsets/{batch_id}")
+        found = _BATCH_TIME.search(lines[0]) if lines else None
+        return BegunBatch(batch_id, None if found is None else int(found[1]) / 1_000)
 
     def ranges(self, batch_id: int) -> dict[TopicPartition, OffsetRange]:
         """Return what a batch reads of each partition; of one that two sources read, all of both.

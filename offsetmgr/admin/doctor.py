@@ -1,0 +1,403 @@
+"""Judges gathered facts of a cluster, its groups and a service; pure.
+
+Each check returns what it found: trouble with the command that mends it, that it could not look, or
+that all is well.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from offsetmgr.admin.commit_log import TOPIC
+from offsetmgr.admin.history import Move, Step
+from offsetmgr.admin.times import age_text, time_text
+from offsetmgr.errors import KafkaRequestError, OffsetManagerError, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from offsetmgr.admin.service import ServiceFacts
+    from offsetmgr.lag.cluster import GroupDescription
+    from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
+
+_EXPIRY_SHARE: Final = 0.75
+"""Commits older than this part of the retention are about to expire."""
+_SKEW_S: Final = 2.0
+"""A difference of clocks that is no chance."""
+_MILLISECOND_S: Final = 0.001
+_FENCE: Final = "offsetmgr"
+"""``group.instance.id`` of every service with a fence."""
+_NO_SUCH_PARTITION: Final = frozenset({3, -188, -190})
+"""UNKNOWN_TOPIC_OR_PARTITION, and librdkafka's two ways to find that out by itself."""
+
+_T = TypeVar("_T")
+
+
+class Level(str, Enum):
+    """How bad a finding is."""
+
+    TROUBLE = "trouble"
+    UNKNOWN = "unknown"
+    """It could not be checked."""
+    OK = "ok"
+
+
+class Finding(NamedTuple):
+    """What a check found."""
+
+    level: Level
+    check: str
+    what: str
+    why: str = ""
+    """Why it matters; empty where all is well."""
+    mend: str = ""
+    """The command that mends it, or what to do where there is none."""
+    group: str = ""
+
+
+class GroupFacts(NamedTuple):
+    """What is known of a group; an error stands where it could not be learned."""
+
+    description: GroupDescription | OffsetManagerError
+    committed: Mapping[TopicPartition, OffsetAndMetadata] | OffsetManagerError
+    rights: frozenset[str] | OffsetManagerError
+    """What this user may do with it, such as READ."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the checks judge."""
+
+    now_s: float
+    versions: Mapping[str, str]
+    cluster: str | OffsetManagerError
+    """The cluster and its brokers in words."""
+    stuck_after_s: float = 600.0
+    retention_s: float | OffsetManagerError = 7 * 86_400.0
+    groups: Mapping[str, GroupFacts] = field(default_factory=dict)
+    logs: Mapping[TopicPartition, PartitionRange | OffsetManagerError] = field(default_factory=dict)
+    topic_rights: Mapping[str, frozenset[str] | OffsetManagerError] = field(default_factory=dict)
+    history: Mapping[str, Sequence[Step]] | OffsetManagerError = field(default_factory=dict)
+    service: ServiceFacts | OffsetManagerError | None = None
+    """None where no service was named."""
+
+
+def examine(facts: Facts) -> list[Finding]:
+    """Return the findings of all checks, trouble first."""
+    found = [*_connection(facts), *_service(facts), *_clock(facts)]
+    if not isinstance(facts.cluster, OffsetManagerError):
+        for group, each in facts.groups.items():
+            for check in _CHECKS:
+                name = check.__name__.strip("_").replace("_", " ")
+                bad = [finding._replace(group=group) for finding in check(facts, group, each)]
+                found += bad or [Finding(Level.OK, name, f"group {group}", group=group)]
+    order = list(Level)
+    return sorted(found, key=lambda finding: order.index(finding.level))
+
+
+def _connection(facts: Facts) -> Iterable[Finding]:
+    if isinstance(facts.cluster, OffsetManagerError):
+        yield Finding(
+            Level.TROUBLE,
+            "connection",
+            str(facts.cluster),
+            "without Kafka nothing is committed, and nothing else can be checked",
+            "offsetmgr config check shows the settings that are used",
+        )
+        return
+    versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
+    yield Finding(Level.OK, "connection", facts.cluster)
+    yield Finding(Level.OK, "versions", versions)
+
+
+def _service(facts: Facts) -> Iterable[Finding]:
+    service = facts.service
+    if service is None:
+        return
+    if isinstance(service, OffsetManagerError):
+        yield Finding(
+            Level.TROUBLE,
+            "service",
+            str(service),
+            "its clients keep their newest offsets, and commit nothing until it is back",
+            "offsetmgr serve",
+        )
+        return
+    if service.fenced_groups:
+        yield Finding(
+            Level.TROUBLE,
+            "fence",
+            f"another service has taken {service.fenced_groups} groups over from {service.url}",
+            "this service commits nothing of those groups any more",
+            "stop one of the two services, then restart this one",
+        )
+    if not service.ready:
+        problem = "is stopping" if service.draining else f"is not ready: {service.kafka}"
+        yield Finding(
+            Level.TROUBLE,
+            "service",
+            f"the service at {service.url} {problem}",
+            "nothing is committed meanwhile; clients keep their newest offsets",
+            "see its log; without a reason there, offsetmgr config check",
+        )
+    elif not service.fenced_groups:
+        clients = sorted({each.client for each in service.managers})
+        named = f"clients {listed(clients)}" if clients else "no clients"
+        yield Finding(Level.OK, "service", f"{service.url} is ready, with {named}")
+
+
+def _clock(facts: Facts) -> Iterable[Finding]:
+    if isinstance(facts.history, OffsetManagerError):
+        return
+    newest_s = max((step.at_s for steps in facts.history.values() for step in steps), default=0.0)
+    ahead_s = newest_s - facts.now_s
+    if ahead_s > _SKEW_S:
+        yield Finding(
+            Level.TROUBLE,
+            "clock",
+            f"the newest commit is {age_text(ahead_s)} in the future: a clock is wrong",
+            "resets by time and the age of commits are off by as much",
+            "set the clocks of this machine and of the brokers by NTP",
+        )
+
+
+# Of one group.
+
+
+def _rights(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
+    why = "its offsets cannot be committed"
+    grant = "kafka-acls --add --allow-principal User:NAME --operation Read"
+    if isinstance(each.rights, OffsetManagerError):
+        yield _unknown("rights", each.rights, why)
+    elif "READ" not in each.rights:
+        what = f"this user lacks READ on group {group}"
+        yield Finding(Level.TROUBLE, "rights", what, why, f"{grant} --group {group}")
+    for topic in sorted({where.topic for where in _known(each.committed, {})}):
+        rights = facts.topic_rights.get(topic, frozenset())
+        if isinstance(rights, OffsetManagerError):
+            if not _is_gone(rights):
+                yield _unknown("rights", rights, why)
+        elif "READ" not in rights:
+            what = f"this user lacks READ on topic {topic}"
+            yield Finding(Level.TROUBLE, "rights", what, why, f"{grant} --topic {topic}")
+
+
+def _members(_facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
+    if isinstance(each.description, OffsetManagerError):
+        yield _unknown("members", each.description, "members would refuse other commits")
+        return
+    # A service with a fence is the only member of its groups.
+    members = [one for one in each.description.members if one.group_instance_id != _FENCE]
+    if not members:
+        return
+    named = listed([f"{one.client_id} (host {one.host.lstrip('/')})" for one in members])
+    yield Finding(
+        Level.TROUBLE,
+        "members",
+        f"group {group} has live members: {named}",
+        "Kafka takes commits from them alone: those of a service or a job, and resets, are refused",
+        "stop these consumers, or give them or the job another group",
+    )
+
+
+def _failing(facts: Facts, group: str, _each: GroupFacts) -> Iterable[Finding]:
+    service = facts.service
+    if service is None or isinstance(service, OffsetManagerError):
+        return
+    failing = [one for one in service.managers if one.group == group and one.error]
+    for reason in sorted({one.error for one in failing}):
+        same = [one for one in failing if one.error == reason]
+        yield Finding(
+            Level.TROUBLE,
+            "commits",
+            f"client {listed(sorted({one.client for one in same}))} reports of "
+            f"{_places(one.partition for one in same)}: {reason}",
+            "the group does not show, or not yet, how far the job has come",
+            "mend what the error names; the service tries again by itself",
+        )
+
+
+def _stuck(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
+    steps = _steps(facts, group)
+    if not steps:
+        return
+    quiet_s = facts.now_s - steps[-1].at_s
+    waiting = {}
+    for where, committed in _known(each.committed, {}).items():
+        log = facts.logs.get(where)
+        if log is not None and not isinstance(log, OffsetManagerError):
+            waiting[where] = log.high_watermark - committed.offset
+    behind = {where: lag for where, lag in waiting.items() if lag > 0}
+    if behind and quiet_s > facts.stuck_after_s:
+        yield Finding(
+            Level.TROUBLE,
+            "stuck",
+            f"nothing was committed to group {group} for {age_text(quiet_s)}, and "
+            f"{sum(behind.values())} records wait in {_places(behind)}",
+            "the job has stopped, hangs, or cannot commit",
+            "look at the job, and at offsetmgr spark status --checkpoint PATH; start it again",
+        )
+
+
+def _retention(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
+    why = "a job without a checkpoint and without offsets starts anew: it repeats or skips records"
+    if isinstance(facts.history, OffsetManagerError):
+        yield _unknown("retention", facts.history, why)
+        return
+    if isinstance(facts.retention_s, OffsetManagerError):
+        yield _unknown("retention", facts.retention_s, why)
+        return
+    if not isinstance(each.description, OffsetManagerError) and each.description.members:
+        return  # the offsets of a group with members do not expire
+    committed = _known(each.committed, {})
+    last = {step.partition: step.at_s for step in _steps(facts, group)}
+    ages = {where: facts.now_s - last[where] for where in committed if where in last}
+    old = {where: s for where, s in ages.items() if s > _EXPIRY_SHARE * facts.retention_s}
+    if old:
+        left_s = facts.retention_s - max(old.values())
+        yield Finding(
+            Level.TROUBLE,
+            "retention",
+            f"the offsets of {_places(old)} were last committed {age_text(max(old.values()))} ago; "
+            f"Kafka may forget them in {age_text(left_s)}",
+            why,
+            f"offsetmgr reset {group} --all-topics --to-current --execute (commits them again)",
+        )
+
+
+def _regressions(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
+    """Find partitions that went backwards and are still behind where they were."""
+    why = "what was processed already is read again from there"
+    if isinstance(facts.history, OffsetManagerError):
+        yield _unknown("regressions", facts.history, why)
+        return
+    highest: dict[TopicPartition, Step] = {}
+    for step in _steps(facts, group):
+        if step.move is Move.BACKWARD and step.before is not None:
+            known = highest.get(step.partition)
+            if known is None or (known.before or 0) < step.before:
+                highest[step.partition] = step
+    fallen = [
+        step
+        for where, step in highest.items()
+        if where in _known(each.committed, {})
+        and _known(each.committed, {})[where].offset < (step.before or 0)
+    ]
+    if not fallen:
+        return
+    first = min(fallen, key=lambda step: step.at_s)
+    at, before = time_text(first.at_s), time_text(first.at_s - _MILLISECOND_S)
+    yield Finding(
+        Level.TROUBLE,
+        "regressions",
+        f"{_places(step.partition for step in fallen)} went backwards, first at {at} "
+        f"({first.partition} from {first.before} to {first.after})",
+        why,
+        f"if that was a mistake: offsetmgr reset {group} --to-history {before} --execute",
+    )
+
+
+def _outside_log(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
+    beyond, expired = [], []
+    for where, committed in _known(each.committed, {}).items():
+        log = facts.logs.get(where)
+        if log is None or isinstance(log, OffsetManagerError):
+            continue
+        if committed.offset > log.high_watermark:
+            beyond.append(where)
+        elif committed.offset < log.log_start_offset:
+            expired.append(where)
+    if beyond:
+        yield Finding(
+            Level.TROUBLE,
+            "outside log",
+            f"{_places(beyond)}: committed beyond the end of the log; the topic was made anew, or "
+            "the offset is wrong",
+            "lag is shown as 0, and records up to that offset are skipped",
+            f"offsetmgr reset {group} {_options(beyond)} --to-earliest --execute",
+        )
+    if expired:
+        yield Finding(
+            Level.TROUBLE,
+            "outside log",
+            f"{_places(expired)}: committed before the start of the log; records expired unread",
+            "a job that starts there fails (failOnDataLoss) or skips to the start of the log",
+            f"offsetmgr reset {group} {_options(expired)} --to-earliest --execute",
+        )
+
+
+def _topics_gone(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
+    gone = [where for where in _known(each.committed, {}) if _is_gone(facts.logs.get(where))]
+    if gone:
+        yield Finding(
+            Level.TROUBLE,
+            "topics gone",
+            f"{_places(gone)}: committed, but the topic or partition does not exist any more",
+            "lag tools alert on it for ever; for a new topic of that name it is a wrong start",
+            f"offsetmgr delete-offsets {group} {_options(gone)} --execute",
+        )
+
+
+def _readable(_facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
+    if isinstance(each.committed, OffsetManagerError):
+        yield _unknown("offsets", each.committed, f"nothing can be said of group {group}")
+    elif not each.committed:
+        yield Finding(
+            Level.TROUBLE,
+            "offsets",
+            f"group {group} has no committed offsets: they expired, or nobody ever committed any",
+            "a job without a checkpoint starts anew: it repeats or skips records",
+            f"offsetmgr history {group} shows what it had; reset --to-history brings it back",
+        )
+
+
+_CHECKS: Final[tuple[Callable[[Facts, str, GroupFacts], Iterable[Finding]], ...]] = (
+    _readable,
+    _rights,
+    _members,
+    _failing,
+    _stuck,
+    _retention,
+    _regressions,
+    _outside_log,
+    _topics_gone,
+)
+
+
+def _steps(facts: Facts, group: str) -> Sequence[Step]:
+    return () if isinstance(facts.history, OffsetManagerError) else facts.history.get(group, ())
+
+
+def _known(value: _T | OffsetManagerError, default: _T) -> _T:
+    return default if isinstance(value, OffsetManagerError) else value
+
+
+def _is_gone(value: object) -> bool:
+    return isinstance(value, KafkaRequestError) and value.info.code in _NO_SUCH_PARTITION
+
+
+def _unknown(check: str, error: OffsetManagerError, why: str) -> Finding:
+    mend = f"grant READ on {TOPIC}" if TOPIC in str(error) else "grant what the error names"
+    return Finding(Level.UNKNOWN, check, f"could not be checked: {error}", why, mend)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
+    numbers = defaultdict(list)
+    for topic, number in sorted(set(partitions)):
+        numbers[topic].append(number)
+    return numbers
+
+
+def _places(partitions: Iterable[TopicPartition]) -> str:
+    """Return partitions in words, such as ``orders 0, 3``."""
+    return "; ".join(f"{topic} {listed(each)}" for topic, each in _by_topic(partitions).items())
+
+
+def _options(partitions: Iterable[TopicPartition]) -> str:
+    return " ".join(
+        f"--topic {topic}:{','.join(map(str, each))}"
+        for topic, each in _by_topic(partitions).items()
+    )

@@ -1,0 +1,111 @@
+"""How far a checkpoint of a streaming query has come, and what a restart from it would do; pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from offsetmgr.spark.checkpoint import Checkpoint
+    from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
+
+
+class PartitionStatus(NamedTuple):
+    """A partition of the query."""
+
+    partition: TopicPartition
+    finished: int
+    """Where a restart begins to read: the end of the last finished batch."""
+    begun: int
+    """The end of the newest batch; ``finished`` where that one is finished."""
+    committed: int | None
+    """The group's; None where it has none, or no group was named."""
+    log: PartitionRange | None
+    """None where the partition does not exist any more."""
+
+    @property
+    def repeated(self) -> int:
+        """Records that a restart hands to the sink again, if the sink had them already."""
+        return self.begun - self.finished
+
+    @property
+    def lost(self) -> int:
+        """Records behind the checkpoint that the log has no more."""
+        return 0 if self.log is None else max(self.log.log_start_offset - self.finished, 0)
+
+    @property
+    def lag(self) -> int | None:
+        """Records of the log that are not read yet."""
+        return None if self.log is None else max(self.log.high_watermark - self.finished, 0)
+
+    @property
+    def note(self) -> str:
+        """Return what an operator should know of the partition; empty where all is well."""
+        notes = []
+        if self.log is None:
+            notes.append("does not exist: the query fails")
+        elif self.finished > self.log.high_watermark:
+            notes.append("beyond the end of the log: the topic was made anew")
+        if self.lost:
+            notes.append(f"{self.lost} offsets expired unread: lost")
+        if self.repeated:
+            notes.append(f"{self.repeated} offsets are read again")
+        if self.committed is not None and self.committed != self.finished:
+            ahead = self.committed - self.finished
+            notes.append(f"group is {abs(ahead)} {'ahead' if ahead > 0 else 'behind'}")
+        return "; ".join(notes)
+
+
+class QueryStatus(NamedTuple):
+    """A query, as its checkpoint tells it."""
+
+    finished: int | None
+    """The last finished batch; None where there is none yet."""
+    begun: int | None
+    """The newest batch."""
+    begun_s: float | None
+    """When Spark planned the newest batch, in seconds since 1970."""
+    partitions: list[PartitionStatus]
+
+    @property
+    def lost(self) -> int:
+        """Records that no restart can read any more."""
+        return sum(each.lost for each in self.partitions)
+
+    @property
+    def repeated(self) -> int:
+        """Records that a restart reads again."""
+        return sum(each.repeated for each in self.partitions)
+
+
+def positions(checkpoint: Checkpoint) -> dict[TopicPartition, tuple[int, int]]:
+    """Return the ends of the last finished and of the newest batch.  Raises InvalidValueError."""
+    finished, begun = checkpoint.last_finished(), checkpoint.last_begun()
+    if begun is None:
+        return {}
+    ends = {} if finished is None else dict(finished.offsets)
+    if finished is not None and finished.batch_id == begun.batch_id:
+        return {where: (end, end) for where, end in ends.items()}
+    ranges = checkpoint.ranges(begun.batch_id)
+    return {where: (ends.get(where, each.start), each.end) for where, each in ranges.items()}
+
+
+def status(
+    checkpoint: Checkpoint,
+    committed: Mapping[TopicPartition, OffsetAndMetadata],
+    logs: Mapping[TopicPartition, PartitionRange],
+) -> QueryStatus:
+    """Compare a checkpoint with its group and the logs it reads.  Raises InvalidValueError."""
+    finished, begun = checkpoint.last_finished(), checkpoint.last_begun()
+    rows = []
+    for where, (end, newest) in sorted(positions(checkpoint).items()):
+        group = committed.get(where)
+        offset = None if group is None else group.offset
+        rows.append(PartitionStatus(where, end, newest, offset, logs.get(where)))
+    return QueryStatus(
+        None if finished is None else finished.batch_id,
+        None if begun is None else begun.batch_id,
+        None if begun is None else begun.at_s,
+        rows,
+    )

@@ -1,0 +1,64 @@
+"""What a restart from a checkpoint would read again, and what it could not read any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from offsetmgr.admin.spark_status import status
+from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
+from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+LOGS = {P0: PartitionRange(0, 100), P1: PartitionRange(0, 100)}
+
+
+def test_a_finished_batch_is_neither_read_again_nor_lost(tmp_path: Path) -> None:
+    """The group is where the checkpoint is, too."""
+    files = WrittenCheckpoint(tmp_path)
+    files.batch(6, orders(10, 20))
+    files.batch(7, orders(30, 40))
+    committed = {P0: OffsetAndMetadata(30), P1: OffsetAndMetadata(40)}
+    found = status(files.files, committed, LOGS)
+    assert (found.finished, found.begun, found.begun_s) == (7, 7, 1_700_000_000.0)
+    assert (found.lost, found.repeated) == (0, 0)
+    assert [(each.finished, each.lag, each.note) for each in found.partitions] == [
+        (30, 70, ""),
+        (40, 60, ""),
+    ]
+
+
+def test_a_batch_that_broke_off_is_read_again(tmp_path: Path) -> None:
+    """From the end of the one before it; a first batch from where its source began."""
+    files = WrittenCheckpoint(tmp_path)
+    files.batch(7, orders(30, 40))
+    files.batch(8, orders(35, 40), finished=False)
+    found = status(files.files, {}, LOGS)
+    assert (found.finished, found.begun, found.repeated) == (7, 8, 5)
+    assert [each.note for each in found.partitions] == ["5 offsets are read again", ""]
+    first = WrittenCheckpoint(tmp_path / "first")
+    first.began(0, orders(3, 4))
+    first.batch(0, orders(5, 4), finished=False)
+    found = status(first.files, {}, LOGS)
+    assert (found.finished, found.repeated) == (None, 2)
+
+
+def test_what_the_log_has_lost_and_where_the_group_is_are_told(tmp_path: Path) -> None:
+    """Expired records, a topic that is gone, one that was made anew, a group elsewhere."""
+    files = WrittenCheckpoint(tmp_path)
+    files.batch(7, {"orders": {"0": 30, "1": 40}, "gone": {"0": 9}})
+    logs = {P0: PartitionRange(50, 100), P1: PartitionRange(0, 8)}
+    found = status(files.files, {P0: OffsetAndMetadata(45)}, logs)
+    assert {str(each.partition): each.note for each in found.partitions} == {
+        "gone-0": "does not exist: the query fails",
+        "orders-0": "20 offsets expired unread: lost; group is 15 ahead",
+        "orders-1": "beyond the end of the log: the topic was made anew",
+    }
+    assert found.lost == 20
+
+
+def test_a_query_that_never_began_has_nothing_to_tell(tmp_path: Path) -> None:
+    """It will start at its startingOffsets."""
+    assert status(WrittenCheckpoint(tmp_path).files, {}, {}) == (None, None, None, [])
