@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.actor import ActorRef, ActorSystem, InboxFullError, PooledActor, SystemStoppedError
+from actors.actor import ActorRef, ActorSystem, InboxFullError, PooledActor
 from actors.dispatcher import Dispatcher, PoolDispatcher, Runnable
 from actors.future import Future
 from actors.mailbox import DropOldest, Latest, Mailbox, MailboxClosed, OneShot
@@ -24,7 +24,6 @@ __all__ = [
     "PoolDispatcher",
     "PooledActor",
     "Runnable",
-    "SystemStoppedError",
     "ThreadTimers",
     "TimerHandle",
     "Timers",

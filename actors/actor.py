@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = ["ActorRef", "ActorSystem", "InboxFullError", "PooledActor", "SystemStoppedError"]
-
 A = TypeVar("A", bound="PooledActor")
 T = TypeVar("T")
 
@@ -58,10 +56,6 @@ class InboxFullError(RuntimeError):
             f"the inbox of actor {actor} is full: inbox_limit={limit} messages wait. "
             "The actor is slower than its senders: send less, or spawn it with a higher inbox_limit"
         )
-
-
-class SystemStoppedError(RuntimeError):
-    """The actor system is stopping or stopped, and was asked to start an actor."""
 
 
 class Control(enum.Enum):
@@ -567,8 +561,8 @@ class ActorSystem:
         `args` and `kwargs` go to the constructor, again at each restart; the three names of this
         method's own cannot be among them.  An actor ends before its parent does.
 
-        Raises SystemStoppedError where the system is stopping, pykka.ActorDeadError
-        where the parent is or restarts; and what the constructor raised.
+        Raises pykka.ActorDeadError where the system or the parent is stopping, or the parent
+        restarts; and what the constructor raised.
         """
         actor = actor_class(*args, **kwargs)
         loop = ActorLoop(
@@ -627,7 +621,7 @@ class ActorSystem:
         with self.lock:
             if parent is None:
                 if self._stopping:
-                    raise SystemStoppedError(
+                    raise pykka.ActorDeadError(
                         f"actor system {self.name!r} is stopping: "
                         f"it does not start {loop.path} any more"
                     )

@@ -9,8 +9,6 @@ from typing import Protocol
 
 from actors.logs import get_logger
 
-__all__ = ["Dispatcher", "PoolDispatcher", "Runnable"]
-
 log = get_logger("actors.dispatcher")
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from types import TracebackType
 
-__all__ = ["Future"]
-
 T = TypeVar("T")
 
 log = get_logger("actors.future")

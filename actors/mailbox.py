@@ -16,8 +16,6 @@ from actors.logs import get_logger
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["DropOldest", "Latest", "Mailbox", "MailboxClosed", "OneShot"]
-
 T = TypeVar("T")
 
 log = get_logger("actors.mailbox")

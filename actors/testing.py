@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from actors.dispatcher import Runnable
     from actors.future import Future
 
-__all__ = ["ManualClock", "SimSystem", "SimulationError", "Step"]
-
 T = TypeVar("T")
 
 _TRACE_LIMIT = 1_000_000

@@ -14,8 +14,6 @@ from actors.logs import get_logger
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Clock", "MonotonicClock", "ThreadTimers", "TimerHandle", "Timers"]
-
 # A thread may sleep at most threading.TIMEOUT_MAX; an hour is far below, and waking costs nothing.
 _LONGEST_WAIT_S = 3600.0
 # Below this many cancelled entries the heap is not worth rebuilding.

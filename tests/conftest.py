@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from hypothesis import settings
 
 from offsetmgr.devkafka import DevKafka
+from offsetmgr.devkafka.command import SampleTopic, create_topics
+from tests.secured import SecuredKafka
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,9 +30,6 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 _TOPIC_READY_S = 60.0
 
-USER = "etl"
-"""Knows the password of the shared ``kafka``'s other listener, and may do nothing there."""
-
 
 class TopicFactory(Protocol):
     """Creates topics under names that no other test uses."""
@@ -40,9 +39,9 @@ class TopicFactory(Protocol):
 
 
 @pytest.fixture(scope="session")
-def kafka() -> Iterator[DevKafka]:
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevKafka]:
     """One broker, shared by the whole run: whoever breaks a broker starts one of their own."""
-    with DevKafka(users={USER: "tell-nobody"}) as started:
+    with SecuredKafka(tmp_path_factory.mktemp("secured")) as started:
         yield started
 
 
@@ -83,8 +82,8 @@ def new_topic(request: pytest.FixtureRequest, unique_name: str) -> TopicFactory:
 
 def create_topic(cluster: DevKafka, name: str, partitions: int) -> None:
     """Create a topic and wait until the leader of every partition has learned that it is one."""
+    create_topics(cluster.bootstrap_servers, [SampleTopic(name, partitions)])
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    admin.create_topics([NewTopic(name, num_partitions=partitions)])[name].result(_TOPIC_READY_S)
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     ends = {TopicPartition(name, number): latest for number in range(partitions)}
     deadline = time.monotonic() + _TOPIC_READY_S

@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import OffsetSpec
 
 from offsetmgr.coordinator.base import Failure, PartitionLog, TopicLog
-from offsetmgr.coordinator.explain import Member, one_line
+from offsetmgr.coordinator.explain import LiveMember, one_line
 from offsetmgr.coordinator.librdkafka import NOT_NAMED
 from offsetmgr.errors import ERRORS, error_info
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 NOT_COORDINATOR: Final = 16
 UNKNOWN_MEMBER_ID: Final = 25
 TIMED_OUT: Final = -185
+TRANSPORT: Final = -195
 _GROUP_ID_NOT_FOUND: Final = 69
 _LEFT_OUT: Final = Failure(error_info(NOT_NAMED), "Kafka's answer does not name this partition")
 
@@ -79,7 +80,9 @@ def offsets_of(
     return offsets, {**failures, **dict.fromkeys(missing, _LEFT_OUT)}
 
 
-def live_members(client: AdminClient, group: str, wait_s: float, limit_s: float) -> list[Member]:
+def live_members(
+    client: AdminClient, group: str, wait_s: float, limit_s: float
+) -> list[LiveMember]:
     """Ask for the members of ``group`` and wait ``wait_s``; librdkafka is given ``limit_s``.
 
     A group that does not exist has none.  Raises KafkaException, or TimeoutError.
@@ -91,7 +94,9 @@ def live_members(client: AdminClient, group: str, wait_s: float, limit_s: float)
         if failure_of_exception(error).info.code == _GROUP_ID_NOT_FOUND:
             return []
         raise
-    return [Member(m.client_id, m.host, m.member_id, m.group_instance_id or "") for m in members]
+    return [
+        LiveMember(m.client_id, m.host, m.member_id, m.group_instance_id or "") for m in members
+    ]
 
 
 class _Asked(NamedTuple):

@@ -1,7 +1,7 @@
 """The requests of one Kafka client: some under way, a bounded queue before them, deadlines.
 
-Kafka serves one request of a connection at a time, so more than a few dozen under way would only
-wait inside librdkafka, where what was not sent can no longer be told from what was.
+What was handed to librdkafka can no longer be told to be unsent, so no more is handed over than
+what keeps the groups of one slow broker from those of the others.
 
 Deadlines are kept here and never by librdkafka: a request about a group that times out *in* it
 while the coordinator is away aborts the process as soon as the coordinator is back
@@ -27,18 +27,10 @@ if TYPE_CHECKING:
     from actors import Clock, TimerHandle, Timers
     from offsetmgr.coordinator.clients import ReplaceableClient
 
-WINDOW: Final = 32
-"""Requests handed to librdkafka at a time.  One broker is busy with two; but the thread that hands
-over the next waits for the interpreter while a thousand groups are being planned, and with eight
-librdkafka ran dry meanwhile."""
-
-OVERDUE_S: Final = 0.25
-"""A request that is under way for longer makes room for the next one: groups of a broker that hangs
-would keep those of the others waiting for as long as their deadlines are away."""
-
-OVERDUE_LIMIT: Final = 256
-"""Overdue requests that make room.  With many more a broker that is merely slow would be busy with
-requests whose deadline passes before it has come to them."""
+WINDOW: Final = 256
+"""Requests under way at a time.  One broker is busy with two; but groups of a broker that hangs
+would keep those of the others waiting.  With many more a broker that is merely slow would be busy
+with requests whose deadline passes before it has come to them."""
 
 LIMIT: Final = 1_024
 """Requests that librdkafka may hold, answered at their deadline or not."""
@@ -107,11 +99,8 @@ class ConnectionQueue(Generic[_C]):
         self._paused: dict[str, _Requests] = {}
         """By group: those that wait for its coordinator to be looked up anew."""
         self._sent: _Requests = {}
-        self._overdue: _Requests = {}
-        """Sent, and slow."""
         self._late: _Requests = {}
         """Answered at their deadline; librdkafka still has them."""
-        self._overdue_timer: TimerHandle | None = None
         self._closed = False
 
     def submit(self, request: QueuedRequest[_R]) -> Future[_R]:
@@ -155,9 +144,7 @@ class ConnectionQueue(Generic[_C]):
     def wait_idle(self, timeout_s: float) -> None:
         """Wait until all is answered, at most ``timeout_s``."""
         with self._idle:
-            self._idle.wait_for(
-                lambda: not (self._sent or self._overdue or any(self._unsent())), timeout_s
-            )
+            self._idle.wait_for(lambda: not (self._sent or any(self._unsent())), timeout_s)
 
     def abandon(self) -> None:
         """Take no more, and answer all that is left as refused if it was not sent."""
@@ -167,7 +154,7 @@ class ConnectionQueue(Generic[_C]):
             unsent = [request for queue in self._unsent() for request in queue]
             for queue in self._unsent():
                 queue.clear()
-            sent = [*self._sent, *self._overdue, *self._late]
+            sent = [*self._sent, *self._late]
         for request in unsent:
             request.future.set(request.failed(Failure(CLOSED)))
         for request in sent:
@@ -187,8 +174,7 @@ class ConnectionQueue(Generic[_C]):
             if not self._waiting:
                 return None
             now_s = self._clock.now()
-            self._make_room(now_s)
-            open_count = len(self._sent) + len(self._overdue) + len(self._late)
+            open_count = len(self._sent) + len(self._late)
             if len(self._sent) >= WINDOW or open_count >= self._limit:
                 return None
             for request in self._waiting:
@@ -199,28 +185,11 @@ class ConnectionQueue(Generic[_C]):
                     return request
             return None
 
-    def _make_room(self, now_s: float) -> None:
-        """Let overdue requests take no place of the others, now or in time."""
-        while len(self._sent) >= WINDOW and len(self._overdue) < OVERDUE_LIMIT:
-            first = next(iter(self._sent))
-            left_s = first.sent_s + OVERDUE_S - now_s
-            if left_s > 0:
-                if self._overdue_timer is None:
-                    self._overdue_timer = self._timers.call_after(left_s, self._pump_overdue)
-                return
-            del self._sent[first]
-            self._overdue[first] = None
-
-    def _pump_overdue(self) -> None:
-        with self._lock:
-            self._overdue_timer = None
-        self._pump()
-
     def _send(self, request: QueuedRequest[Any]) -> None:
         try:
             client = self._client.get()
             with self._lock:
-                if request not in self._sent and request not in self._overdue:
+                if request not in self._sent:
                     self._late.pop(request, None)  # answered while its client was made
                     return
                 request.client = client
@@ -233,13 +202,13 @@ class ConnectionQueue(Generic[_C]):
 
     def _forget(self, request: QueuedRequest[Any]) -> None:
         """Take a sent request out of its place; with the lock held."""
-        for place in (self._sent, self._overdue, self._late):
-            place.pop(request, None)
+        self._sent.pop(request, None)
+        self._late.pop(request, None)
         self._idle.notify_all()
 
     def _expire(self, request: QueuedRequest[Any]) -> None:
         with self._lock:
-            sent = request in self._sent or request in self._overdue
+            sent = request in self._sent
             unsent = next((queue for queue in self._unsent() if request in queue), None)
             if sent:
                 self._forget(request)

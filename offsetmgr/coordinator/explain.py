@@ -39,7 +39,7 @@ CLOSED: Final = ErrorInfo(
 """The coordinator was closed before the request was sent: it had no effect."""
 
 
-class Member(NamedTuple):
+class LiveMember(NamedTuple):
     """A live member of a consumer group, as the broker describes it."""
 
     client_id: str
@@ -49,7 +49,7 @@ class Member(NamedTuple):
     """Its ``group.instance.id``; empty without one."""
 
 
-def live_members(group: str, members: Sequence[Member]) -> str:
+def live_members(group: str, members: Sequence[LiveMember]) -> str:
     """Return the members in one line, for the ``detail`` of an UNKNOWN_MEMBER_ID."""
     named = [f"{one_line(m.client_id)}, host {one_line(m.host)}" for m in members[:MEMBERS_NAMED]]
     more = len(members) - len(named)

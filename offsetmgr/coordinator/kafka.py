@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from zlib import crc32
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 
 from actors import Future, MonotonicClock
 from actors.timers import ThreadTimers
@@ -26,6 +26,7 @@ from offsetmgr.coordinator import answers
 from offsetmgr.coordinator.answers import (
     NOT_COORDINATOR,
     TIMED_OUT,
+    TRANSPORT,
     UNKNOWN_MEMBER_ID,
     failure_of_code,
     failure_of_exception,
@@ -50,12 +51,7 @@ from offsetmgr.coordinator.clients import (
     open_admin,
     refused_config,
 )
-from offsetmgr.coordinator.connection_queue import (
-    LIBRDKAFKA_S,
-    WINDOW,
-    ConnectionQueue,
-    QueuedRequest,
-)
+from offsetmgr.coordinator.connection_queue import LIBRDKAFKA_S, ConnectionQueue, QueuedRequest
 from offsetmgr.coordinator.explain import live_members
 from offsetmgr.coordinator.librdkafka import CONSUMER, PRODUCER, GroupClient
 from offsetmgr.errors import InvalidValueError
@@ -75,7 +71,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
     from typing_extensions import Self
 
-    from offsetmgr.coordinator.explain import Member
+    from offsetmgr.coordinator.explain import LiveMember
     from offsetmgr.coordinator.librdkafka import GroupAnswer
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
@@ -86,11 +82,16 @@ CLIENTS: Final = 12
 
 MAX_CLIENTS: Final = 64
 
+QUESTIONS: Final = 32
+"""Questions about the cluster that librdkafka may hold: each takes a thread."""
+
 POLL_INTERVAL_S: Final = 0.2
 """How often the admin client's log and connection errors are taken from it."""
 
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Topics that Kafka keeps for itself, as it names them."""
+
+_NO_ANSWER: Final = frozenset({TIMED_OUT, TRANSPORT})
 
 _R = TypeVar("_R")
 
@@ -138,9 +139,8 @@ class KafkaCoordinator:
         self._commits = [self._queue(client) for client in self._committers]
         self._fetches = self._queue(self._fetcher)
         # Questions about the cluster go past the groups' queues: a busy group is no sick Kafka.
-        # Each takes a thread, so librdkafka holds no more of them than the window.
         self._questions = ConnectionQueue(
-            self._admin, self._timers, self._clock, self._reports.timed_out, WINDOW
+            self._admin, self._timers, self._clock, self._reports.timed_out, QUESTIONS
         )
         self._poll()
 
@@ -216,12 +216,14 @@ class KafkaCoordinator:
         """Nothing was taken for ``group``."""
         check_group(group)
 
-    def members(self, group: str, timeout_s: float) -> Future[list[Member] | Failure]:
+    def members(self, group: str, timeout_s: float) -> Future[list[LiveMember] | Failure]:
         """Return the live members of ``group``, by and by."""
         check_group(group)
         check_timeout(timeout_s, "timeout_s")
 
-        def question(client: AdminClient, wait_s: float, limit_s: float) -> list[Member] | Failure:
+        def question(
+            client: AdminClient, wait_s: float, limit_s: float
+        ) -> list[LiveMember] | Failure:
             return answers.live_members(client, group, wait_s, limit_s)
 
         return self._ask(question, lambda failure: failure, timeout_s)
@@ -242,10 +244,10 @@ class KafkaCoordinator:
 
         deadline_s = self._clock.now() + timeout_s
 
-        def question(_client: AdminClient, _wait_s: float, _limit_s: float) -> Failure | None:
-            code = self._fetcher.get().find_brokers(max(self._left_s(deadline_s), 0.001))
-            if code:
-                raise KafkaException(KafkaError(code))
+        def question(client: AdminClient, _wait_s: float, _limit_s: float) -> Failure | None:
+            # Of one topic, as a cluster may have many; ``describe_cluster`` aborts the process
+            # where a broker has not heard of any yet (``rdkafka_admin.c:960``).
+            client.list_topics("__consumer_offsets", max(self._left_s(deadline_s), 0.001))
             return None
 
         return self._ask(question, lambda failure: failure, timeout_s)
@@ -353,7 +355,7 @@ class KafkaCoordinator:
         """Pass a commit's answer on; if the group has live members, with who they are."""
         result = answer.get()
 
-        def named(done: Future[list[Member] | Failure]) -> None:
+        def named(done: Future[list[LiveMember] | Failure]) -> None:
             members = done.get()
             detail = live_members(group, members) if isinstance(members, list) and members else ""
             committed.set(
@@ -422,7 +424,8 @@ class KafkaCoordinator:
         return self._left_s(deadline_s) + LIBRDKAFKA_S
 
     def _explained(self, failure: Failure) -> Failure:
-        return self._reports.timed_out() if failure.info.code == TIMED_OUT else failure
+        # No connection in all that time is no answer in time.
+        return self._reports.timed_out() if failure.info.code in _NO_ANSWER else failure
 
     def _poll(self) -> None:
         # Without it librdkafka's log and errors pile up unread.

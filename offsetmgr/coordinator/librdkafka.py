@@ -43,15 +43,9 @@ FAIL: Final = -196
 NOT_NAMED: Final = -155
 """``RD_KAFKA_RESP_ERR__UNDERFLOW``: of a partition that the coordinator's answer leaves out."""
 
-LONGEST_S: Final = 3_600
-"""The longest time-out of a request that librdkafka takes.  A longer one it refuses by its return
-code alone, and takes one of its own."""
-
 LOG_EVENT: Final = 0x4
 ERROR_EVENT: Final = 0x8
 
-_TIMED_OUT: Final = -185
-_TRANSPORT: Final = -195
 _INVALID_OFFSET: Final = -1001
 _ERROR_CHARS: Final = 512
 _POLL_MS: Final = 200
@@ -172,8 +166,6 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "memberid": (_POINTER, (_POINTER,)),
     "consumer_close_queue": (_POINTER, (_POINTER, _POINTER)),
     "consumer_closed": (_INT, (_POINTER,)),
-    "metadata": (_INT, (_POINTER, _INT, _POINTER, ctypes.POINTER(_POINTER), _INT)),
-    "metadata_destroy": (None, (_POINTER,)),
     "mem_malloc": (_POINTER, (_POINTER, _SIZE)),
     "mem_free": (None, (_POINTER, _POINTER)),
     "AdminOptions_new": (_POINTER, (_POINTER, _INT)),
@@ -212,7 +204,6 @@ _WAITING: Final = frozenset(
         "assign",
         "destroy_flags",
         "memberid",
-        "metadata",
         "new",
         "queue_poll",
         "subscribe",
@@ -361,7 +352,6 @@ class GroupClient:
         self._lock = threading.Lock()
         self._open: dict[int, tuple[Operation, Callable[[GroupAnswer], None]]] = {}
         self._number = 0
-        self._calls = 0
         self._closed = False
         own = {"group.id": OWN_GROUP} if kind == CONSUMER else {}
         events = 0 if listener is None else LOG_EVENT | ERROR_EVENT
@@ -418,32 +408,6 @@ class GroupClient:
         wanted = self._library.partition_list(partitions)
         self._ask("DeleteConsumerGroupOffsets", group, wanted, timeout_s, answered)
 
-    def find_brokers(self, timeout_s: float) -> int:
-        """Ask any broker which ones there are, and wait for its answer: 0, or an error's code.
-
-        confluent-kafka's ``describe_cluster`` ends the process where the answer is "none", which a
-        broker may give that has not heard of any yet, not even of itself: librdkafka (2.16) looks
-        for its own error for that in the answer, where there is none, and aborts
-        (``rdkafka_admin.c:960``).
-        """
-        with self._lock:
-            if self._closed:
-                return FAIL
-            self._calls += 1
-        try:
-            found = ctypes.c_void_p()
-            # Not of all topics, nor of a single one: of those this client knows, which are none.
-            error: int = self._library.metadata(
-                self._handle, 0, None, ctypes.byref(found), ceil(timeout_s * 1000)
-            )
-            if not error:
-                self._library.metadata_destroy(found)
-        finally:
-            with self._lock:
-                self._calls -= 1
-        # No connection in all that time is no answer in time.
-        return _TIMED_OUT if error == _TRANSPORT else error
-
     def close(self, timeout_s: float) -> None:
         """Take no more; what is open is answered as failed.  Returns by ``timeout_s``."""
         with self._lock:
@@ -483,7 +447,7 @@ class GroupClient:
     def _options(self, operation: Operation, timeout_s: float, *, stable: bool) -> int:
         library = self._library
         options: int = library.AdminOptions_new(self._handle, _NUMBERS[operation])
-        timeout_ms = ceil(min(max(timeout_s, 0.001), LONGEST_S) * 1000)
+        timeout_ms = ceil(max(timeout_s, 0.001) * 1000)
         library.AdminOptions_set_request_timeout(options, timeout_ms, None, 0)
         library.AdminOptions_set_opaque(options, self._number)
         if operation == "ListConsumerGroupOffsets" and stable:
@@ -495,7 +459,7 @@ class GroupClient:
     def _serve(self) -> None:
         """Hand out answers until closed, then end the handle: in this thread, which may block."""
         library = self._library
-        while not self._closed or self._calls:
+        while not self._closed:
             event = library.queue_poll(self._queue, _POLL_MS)
             while event:
                 _guarded(partial(self._hear, event))

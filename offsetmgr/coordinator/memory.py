@@ -2,7 +2,7 @@
 
 It has no thread of its own.  Given ``call_after`` (the timers of an actor system or of a
 simulation) everything happens there, in the order and at the time those decide; given none,
-requests are answered before the call returns, and what would need time is refused.
+everything happens before the call returns, whatever time the script gives it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from offsetmgr.coordinator.base import (
     TopicLog,
     TopicNames,
 )
-from offsetmgr.coordinator.explain import CLOSED, Member, live_members
+from offsetmgr.coordinator.explain import CLOSED, LiveMember, live_members
 from offsetmgr.errors import InvalidValueError, error_info
 from offsetmgr.types import (
     MAX_METADATA_CHARS,
@@ -141,7 +141,7 @@ class BrokerState:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._committed: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
-        self._members: dict[str, list[Member]] = {}
+        self._members: dict[str, list[LiveMember]] = {}
         self._logs: dict[str, dict[int, PartitionLog]] = {}
         self._times_ms: dict[TopicPartition, dict[int, int]] = {}
         self._deleted: set[str] = set()
@@ -151,7 +151,7 @@ class BrokerState:
     def join(self, group: str, client_id: str, host: str = "/127.0.0.1") -> None:
         """Make ``client_id`` a live member: commits of others are refused until it leaves."""
         with self._lock:
-            self._members.setdefault(group, []).append(Member(client_id, host))
+            self._members.setdefault(group, []).append(LiveMember(client_id, host))
 
     def leave(self, group: str, client_id: str) -> None:
         with self._lock:
@@ -336,7 +336,6 @@ class MemoryCoordinator:
         self._in_flight: dict[str, int] = defaultdict(int)
         self._most_in_flight: dict[str, int] = defaultdict(int)
         self._closed = False
-        self._need_time(latency_s, "latency_s")
 
     # -- the port
 
@@ -427,8 +426,6 @@ class MemoryCoordinator:
         if operation not in get_args(Operation):
             fix = f"give one of {', '.join(get_args(Operation))}"
             raise InvalidValueError("operation", operation, "is no request of the port", fix)
-        for each in incidents:
-            self._check_time(each)
         with self._lock:
             self._incidents[operation].extend((group, incident) for incident in incidents)
 
@@ -437,7 +434,6 @@ class MemoryCoordinator:
 
         Callers are answered at their deadline; what is held takes effect on resume all the same.
         """
-        self._need_time(float("inf"), "pause")
         with self._lock:
             self._paused.add(group)
 
@@ -500,7 +496,6 @@ class MemoryCoordinator:
             self._finish(call, answer(Failure(CLOSED)))
             return call.future
         incident = injected or self._plan(request) or Answer()
-        self._check_time(incident)
         if self._call_after is None:
             self._receive(call, incident)
         else:
@@ -558,14 +553,3 @@ class MemoryCoordinator:
 
     def _now(self) -> float:
         return 0.0 if self._clock is None else self._clock.now()
-
-    def _check_time(self, incident: Incident) -> None:
-        if isinstance(incident, Answer):
-            self._need_time(incident.latency_s, "latency_s")
-        elif isinstance(incident, Unknown):
-            self._need_time(incident.lands_after_s or 0.0, "lands_after_s")
-
-    def _need_time(self, delay_s: float, what: str) -> None:
-        if delay_s > 0 and self._call_after is None:
-            fix = "give MemoryCoordinator a call_after, such as the timers of an actor system"
-            raise InvalidValueError(what, delay_s, "needs a scheduler", fix)

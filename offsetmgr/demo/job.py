@@ -97,7 +97,6 @@ def _report(path: Path, query: StreamingQuery, start: str, uncommitted: int) -> 
             {
                 "start": json.loads(start),
                 "end": json.loads(end) if isinstance(end, str) else end,
-                "batches": progress["batchId"] + 1 if progress else 0,
                 "uncommitted": uncommitted,
             }
         )

@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -27,37 +26,29 @@ from confluent_kafka import Consumer, KafkaException
 import offsetmgr
 from offsetmgr.client import OffsetClient
 from offsetmgr.demo.screen import Screen
-from offsetmgr.devkafka import (
-    KAFKA_VERSION,
-    DevKafka,
-    consumer_groups,
-    kafka_jars,
-    spark_kafka_jars,
-)
-from offsetmgr.devkafka.cluster import quiet_admin
+from offsetmgr.devkafka import KAFKA_VERSION, DevKafka, consumer_groups, spark_kafka_jars
+from offsetmgr.devkafka.cluster import free_ports, quiet_admin
 from offsetmgr.devkafka.command import SampleTopic, create_topics, produce_orders, sample_order
 from offsetmgr.devkafka.process import WatchedProcess, log_tail
 from offsetmgr.errors import InvalidValueError, OffsetManagerError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator
 
 _INSTALLATION: Final = str(Path(offsetmgr.__file__).parents[1])
+_NAMES: Final = ("orders", "orders-etl", "orders-app")
+"""A topic, the group of the Spark job, and a group with a live member."""
 _MEMBER: Final = "orders-app-1"
 _BATCHES: Final = 12
 """In how many batches Spark reads all orders."""
 
 _POLL_S: Final = 0.2
-_ANSWER_S: Final = 5.0
 _REQUEST_S: Final = 15.0
 _READY_S: Final = 30.0
-_JOIN_S: Final = 30.0
 _JOB_S: Final = 600.0
-_STOP_JOB_S: Final = 60.0
-_STOP_SIDECAR_S: Final = 30.0
+_STOP_S: Final = 60.0
 _REFUSED_S: Final = 3.0
 _COMMIT_S: Final = 40.0
-_FAMILY_S: Final = 10.0
 
 
 class DemoError(OffsetManagerError):
@@ -67,10 +58,9 @@ class DemoError(OffsetManagerError):
 
 
 class PythonProcess(WatchedProcess):
-    """``python -m`` a module of this very installation, in a session of its own."""
+    """``python -m`` a module of this very installation; killed at the end of a ``with`` block."""
 
     def __init__(self, log_path: Path, *arguments: str) -> None:
-        """Run ``python -m arguments``; all it prints goes to ``log_path``."""
         self.name = arguments[0]
         self._log_path = log_path
         path = os.pathsep.join(filter(None, [_INSTALLATION, os.environ.get("PYTHONPATH")]))
@@ -78,42 +68,19 @@ class PythonProcess(WatchedProcess):
         super().__init__(command, cwd=log_path.parent, log_path=log_path)
 
     def error(self, text: str) -> DemoError:
-        """Return a DemoError with the end of the log."""
         return DemoError(f"{text}; {log_tail(self._log_path)}")
 
-    def finish(self, timeout_s: float) -> int:
-        """Ask it to end (SIGTERM), wait, and return its exit status.  Raises DemoError."""
-        self.signal(signal.SIGTERM)
-        return self.await_end(timeout_s)
-
-    def await_end(self, timeout_s: float) -> int:
+    def await_end(self) -> int:
         """Wait for its end and return its exit status.  Raises DemoError where it is late."""
-        self.wait(timeout_s)
-        status = self.status()
-        if status is None:
-            raise self.error(f"{self.name} did not end within {timeout_s:.0f} s")
-        return status
+        if not self.wait(_STOP_S):
+            raise self.error(f"{self.name} did not end within {_STOP_S:.0f} s")
+        return self.status() or 0
 
     def close(self) -> None:
-        """End what still runs of the process and its children; harmless when repeated."""
         super().close()
-        # Spark's Java ends by itself when its Python is gone, which takes a moment.
-        deadline = time.monotonic() + _FAMILY_S
+        # Spark's Java ends by itself when its Python is gone, but not at once.
         with contextlib.suppress(ProcessLookupError):
-            while time.monotonic() < deadline:
-                os.killpg(self.session, 0)
-                time.sleep(_POLL_S)
             os.killpg(self.session, signal.SIGKILL)
-
-
-class Names(NamedTuple):
-    """The demo's topic and groups in Kafka."""
-
-    topic: str = "orders"
-    group: str = "orders-etl"
-    """Mirrors the Spark job."""
-    busy_group: str = "orders-app"
-    """Has a live member."""
 
 
 class Demo(NamedTuple):
@@ -122,33 +89,25 @@ class Demo(NamedTuple):
     screen: Screen
     folder: Path
     brokers: str
-    names: Names
     orders: int
     partitions: int
-    service_url: str
+    topic: str
+    group: str
+    """Mirrors the Spark job."""
+    busy_group: str
+    """Has a live member."""
+    url: str
     client: OffsetClient
 
     def committed(self, group: str) -> dict[int, int]:
-        """Return what the group has committed, by partition, straight from its coordinator."""
+        """Return what the group has committed, by partition."""
         found = self.client.committed(group)
         return {key.partition: entry.offset for key, entry in found.items()}
 
     def ends(self) -> dict[int, int]:
         """Return where the topic ends, by partition."""
-        ranges = self.client.topics([self.names.topic])[self.names.topic]
+        ranges = self.client.topics([self.topic])[self.topic]
         return {partition: each.high_watermark for partition, each in ranges.items()}
-
-
-class JobResult(NamedTuple):
-    """What a run of the Spark job reports."""
-
-    start: Mapping[int, int]
-    """Where it was told to start, by partition; below 0: from the earliest."""
-    end: Mapping[int, int]
-    """The next offset to read after its last finished batch."""
-    batches: int
-    uncommitted: int
-    """Offsets that were not acknowledged when it ended."""
 
 
 class Interrupted(BaseException):
@@ -163,7 +122,8 @@ def run(*, brokers: str | None, orders: int, partitions: int, keep: Path | None)
     """Run the demo; return the exit status.
 
     ``brokers`` is host:port of a Kafka that runs already; None starts one.  ``keep`` is a new
-    folder for logs, checkpoints, Parquet files and Kafka's data; None removes them.
+    folder for logs, checkpoints, Parquet files and Kafka's data; None removes them, unless a claim
+    does not hold.
 
     0: every claim was found to hold; 1: one does not, or a step failed; 130 or 143: SIGINT or
     SIGTERM.  No process is left in any case.  To be called in the main thread.  Raises DemoError
@@ -171,31 +131,31 @@ def run(*, brokers: str | None, orders: int, partitions: int, keep: Path | None)
     """
     missing = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
     if missing:
-        names = " and ".join(missing)
-        raise DemoError(f"the demo needs {names}: pip install 'offsetmgr[all]'")
+        raise DemoError(f"the demo needs {' and '.join(missing)}: pip install 'offsetmgr[all]'")
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise InvalidValueError("keep", str(keep), "is not empty", "name a new folder")
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+    folder = keep.resolve() if keep else Path(tempfile.mkdtemp(prefix="offsetmgr-demo-"))
     screen = Screen()
+    is_kept = keep is not None
     try:
-        with _interruptible(), contextlib.ExitStack() as cleanup:
-            if keep is None:
-                temporary = tempfile.TemporaryDirectory(prefix="offsetmgr-demo-")
-                folder = Path(cleanup.enter_context(temporary))
-            else:
-                keep.mkdir(parents=True, exist_ok=True)
-                folder = keep.resolve()
+        with _interruptible():
             try:
-                _play(screen, folder, brokers, orders, partitions, cleanup)
+                with contextlib.ExitStack() as cleanup:
+                    _play(screen, folder, brokers, orders, partitions, cleanup)
             except OffsetManagerError as error:
                 screen.check("The demo runs to its end", holds=False, found=error)
-            if not screen.all_hold and keep is None:
-                keep = _save_logs(folder)
+            is_kept = is_kept or not screen.all_hold
     except Interrupted as interrupted:
         screen.say("Stopped; everything that was started is gone.")
         return 128 + interrupted.signal_number
+    finally:
+        if not is_kept:
+            shutil.rmtree(folder)
     screen.summary()
-    if keep is not None:
-        screen.say(f"Kept: {keep.resolve()}")
+    if is_kept:
+        screen.say(f"Kept: {folder}")
     return 0 if screen.all_hold else 1
 
 
@@ -207,78 +167,66 @@ def _play(
     partitions: int,
     cleanup: contextlib.ExitStack,
 ) -> None:
-    screen.title("offsetmgr demo: a Kafka, a Spark job, and the sidecar that commits its offsets")
+    screen.say("A Kafka, a Spark job, and the sidecar that commits its offsets.")
     screen.say("It takes about a minute; Ctrl-C ends it, and all that it has started.")
     spark_kafka_jars(screen.say)
-    names = Names()
+    suffix = "" if brokers is None else f"-offsetmgr-demo-{uuid.uuid4().hex[:8]}"
+    topic, group, busy_group = (f"{name}{suffix}" for name in _NAMES)
     if brokers is None:
-        brokers = _start_kafka(screen, folder, cleanup)
+        screen.step("Start a Kafka")
+        with screen.busy("It takes a few seconds."):
+            kafka = cleanup.enter_context(DevKafka(data_dir=folder / "kafka", log=screen.say))
+        brokers = kafka.bootstrap_servers
+        screen.say(f"Kafka {KAFKA_VERSION} is ready on {brokers}.")
     else:
-        suffix = f"offsetmgr-demo-{uuid.uuid4().hex[:8]}"
-        names = Names(*(f"{name}-{suffix}" for name in names))
-        _use_kafka(screen, brokers, names)
-        cleanup.callback(_delete, screen, brokers, names)
+        screen.step(f"Use the Kafka on {brokers}")
+        try:
+            quiet_admin(brokers).list_topics(timeout=_REQUEST_S)
+        except KafkaException as error:
+            text = f"no Kafka answers on {brokers} ({error.args[0].str()}): check the address"
+            raise DemoError(text) from error
+        screen.say(f"Of {topic}, {group} and {busy_group} nothing is left at the end.")
+        cleanup.callback(_delete, screen, brokers, topic, [group, busy_group])
     sidecar, url = _start_sidecar(screen, folder, brokers, cleanup)
     client = cleanup.enter_context(OffsetClient(url, name="demo"))
-    demo = Demo(screen, folder, brokers, names, orders, partitions, url, client)
+    demo = Demo(screen, folder, brokers, orders, partitions, topic, group, busy_group, url, client)
     _produce(demo)
-    first = _run_half(demo)
-    _resume(demo, first)
+    _resume(demo, stood_at=_run_half(demo))
+    _count(demo)
     _commit_to_busy_group(demo)
-    demo.client.close()
-    _stop_sidecar(demo, sidecar)
+    client.close()
+    screen.step("Stop the sidecar (SIGTERM)")
+    sidecar.signal(signal.SIGTERM)
+    status = sidecar.await_end()
+    screen.check(
+        "It ended with exit status 0: all it was given is committed (3 would say: not all)",
+        holds=status == 0,
+        found=f"exit status {status}",
+    )
     _ask_kafka(demo)
 
 
-def _start_kafka(screen: Screen, folder: Path, cleanup: contextlib.ExitStack) -> str:
-    screen.step("Start a Kafka")
-    kafka_jars(screen.say)
-    with screen.busy("It takes a few seconds."):
-        kafka = cleanup.enter_context(DevKafka(data_dir=folder / "kafka"))
-    screen.say(f"Kafka {KAFKA_VERSION} is ready on {kafka.bootstrap_servers}.")
-    return kafka.bootstrap_servers
-
-
-def _use_kafka(screen: Screen, brokers: str, names: Names) -> None:
-    screen.step(f"Use the Kafka on {brokers}")
-    try:
-        quiet_admin(brokers).list_topics(timeout=_ANSWER_S)
-    except KafkaException as error:
-        reason = error.args[0].str()
-        raise DemoError(f"no Kafka answers on {brokers} ({reason}): check the address") from error
-    screen.say(
-        f"Topic {names.topic} and groups {names.group} and {names.busy_group}",
-        "are new, and deleted at the end.",
-    )
-
-
-def _delete(screen: Screen, brokers: str, names: Names) -> None:
+def _delete(screen: Screen, brokers: str, topic: str, groups: list[str]) -> None:
     """Delete the topic and the groups from somebody's Kafka; say what is left."""
     admin = quiet_admin(brokers)
-    groups = [names.group, names.busy_group]
-    deleted = admin.delete_topics([names.topic])
+    deleted = admin.delete_topics([topic])
     deleted |= admin.delete_consumer_groups(groups, request_timeout=_REQUEST_S)
     for name, answer in deleted.items():
-        try:
-            answer.result(_REQUEST_S)
-        except KafkaException as error:
-            if error.args[0].name() not in {"GROUP_ID_NOT_FOUND", "UNKNOWN_TOPIC_OR_PART"}:
-                screen.say(f"Left behind: {name}: {error.args[0].str()}")
-        except TimeoutError:
-            screen.say(f"Left behind: {name}: no answer in time")
+        error = answer.exception(4 * _REQUEST_S)
+        code = error.args[0].name() if isinstance(error, KafkaException) else ""
+        if error and code not in {"GROUP_ID_NOT_FOUND", "UNKNOWN_TOPIC_OR_PART"}:
+            screen.say(f"Left behind: {name}: {error}")
 
 
 def _start_sidecar(
     screen: Screen, folder: Path, brokers: str, cleanup: contextlib.ExitStack
 ) -> tuple[PythonProcess, str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        listen = f"127.0.0.1:{probe.getsockname()[1]}"
+    listen = f"127.0.0.1:{free_ports(1)[0]}"
     command = ["serve", "--listen", listen, "--bootstrap-servers", brokers]
     screen.step("Start the sidecar")
     screen.quote(f"$ offsetmgr {' '.join(command)}")
     sidecar = PythonProcess(folder / "sidecar.log", "offsetmgr", *command)
-    cleanup.callback(sidecar.close)
+    cleanup.enter_context(contextlib.closing(sidecar))
     url = f"http://{listen}"
     deadline = time.monotonic() + _READY_S
     with screen.busy("It is ready when Kafka answers it."):
@@ -286,10 +234,8 @@ def _start_sidecar(
             if not sidecar.running():
                 raise sidecar.error("the sidecar ended by itself")
             if time.monotonic() >= deadline:
-                raise sidecar.error(
-                    f"the sidecar was not ready within {_READY_S:.0f} s: check that Kafka answers "
-                    f"on {brokers}"
-                )
+                text = f"the sidecar was not ready within {_READY_S:.0f} s"
+                raise sidecar.error(f"{text}: check that Kafka answers on {brokers}")
             time.sleep(_POLL_S)
     screen.say(f"Process {sidecar.pid} serves {url}.")
     return sidecar, url
@@ -304,16 +250,9 @@ def _is_ready(url: str) -> bool:
 
 
 def _produce(demo: Demo) -> None:
-    screen = demo.screen
-    topic = SampleTopic(demo.names.topic, demo.partitions)
+    screen, topic = demo.screen, SampleTopic(demo.topic, demo.partitions)
     screen.step(f"Produce {demo.orders:,} orders over {demo.partitions} partitions")
-    try:
-        create_topics(demo.brokers, [topic])
-    except (KafkaException, TimeoutError) as error:
-        raise DemoError(
-            f"topic {topic.name} could not be created on {demo.brokers}: {error}; check that "
-            "Kafka answers there and lets this user create topics"
-        ) from error
+    create_topics(demo.brokers, [topic])
     with screen.bar(f"to topic {topic.name}", demo.orders) as advance:
         produce_orders(demo.brokers, topic, demo.orders, advance)
     ends = demo.ends()
@@ -324,123 +263,125 @@ def _produce(demo: Demo) -> None:
     )
 
 
-def _run_half(demo: Demo) -> JobResult:
-    """Run the Spark job and stop it about half-way."""
-    screen, group = demo.screen, demo.names.group
+def _run_half(demo: Demo) -> dict[int, int]:
+    """Run the Spark job, stop it about half-way, and return where it stands."""
+    screen, group = demo.screen, demo.group
     screen.step(f"Run a Spark job on group {group}, and stop it half-way")
     screen.say(
         "It counts orders and revenue by country into Parquet. Spark commits nothing;",
         "commit_offsets(spark, client, group=...) does, through the sidecar.",
     )
-    with contextlib.closing(_start_job(demo, "first")) as job:
-        _watch(demo, job, until=demo.orders // 3)
-        result = _job_result(demo, "first", job, job.finish(_STOP_JOB_S))
+    result = _run_job(demo, "first", until=demo.orders // 3)
     committed = demo.committed(group)
     done = sum(committed.values())
-    screen.say(
-        f"Stopped (SIGTERM) after {result.batches} batches: {done:,} orders are read, "
-        f"{demo.orders - done:,} are left."
-    )
+    screen.say(f"Stopped (SIGTERM): {done:,} orders are read, {demo.orders - done:,} are left.")
     screen.check(
         f"Group {group} stands where Spark's last finished batch ends, on every partition",
-        holds=committed == result.end and result.uncommitted == 0,
-        found=f"the group has {committed}, Spark has {result.end}",
+        holds=committed == result["end"] and result["uncommitted"] == 0,
+        found=f"the group has {committed}, Spark has {result['end']}",
     )
     screen.check(
         "The job was stopped half-way: a part of the orders is read, and a part is left",
         holds=0 < done < demo.orders,
         found=f"{done} of {demo.orders} are read",
     )
-    return result
+    return committed
 
 
-def _resume(demo: Demo, first: JobResult) -> None:
+def _resume(demo: Demo, stood_at: dict[int, int]) -> None:
     """Run the job again without its checkpoint, from the group."""
-    screen, names = demo.screen, demo.names
+    screen = demo.screen
     screen.step("Throw its checkpoint away, and resume from the group")
-    screen.say(f"startingOffsets = starting_offsets(client, {names.group!r}, [{names.topic!r}])")
+    screen.say(f"startingOffsets = starting_offsets(client, {demo.group!r}, [{demo.topic!r}])")
     shutil.rmtree(demo.folder / "first-checkpoint")
-    with contextlib.closing(_start_job(demo, "second")) as job:
-        _watch(demo, job, until=demo.orders)
-        result = _job_result(demo, "second", job, job.await_end(_STOP_JOB_S))
+    result = _run_job(demo, "second", until=demo.orders)
     screen.check(
         "The new run began exactly where the group stood",
-        holds=result.start == first.end,
-        found=f"it began at {result.start}, the group stood at {first.end}",
+        holds=result["start"] == stood_at,
+        found=f"it began at {result['start']}, the group stood at {stood_at}",
     )
-    committed, ends = demo.committed(names.group), demo.ends()
+    committed, ends = demo.committed(demo.group), demo.ends()
     screen.check(
         f"The group has reached the end of all {demo.partitions} partitions",
-        holds=committed == ends and result.uncommitted == 0,
+        holds=committed == ends and result["uncommitted"] == 0,
         found=f"the group has {committed}, the topic ends at {ends}",
     )
-    _check_counts(demo)
 
 
-def _start_job(demo: Demo, name: str) -> PythonProcess:
+def _run_job(demo: Demo, name: str, until: int) -> dict[str, Any]:
+    """Run the Spark job until its group has ``until`` orders; return what it reports.
+
+    ``start`` and ``end`` are offsets by partition: where it was told to start, and the next to read
+    after its last finished batch.  ``uncommitted`` counts those that were not acknowledged.
+    """
+    report = demo.folder / f"{name}-result.json"
     settings = {
         "brokers": demo.brokers,
-        "service": demo.service_url,
-        "topic": demo.names.topic,
-        "group": demo.names.group,
+        "service": demo.url,
+        "topic": demo.topic,
+        "group": demo.group,
         "jars": ",".join(map(str, spark_kafka_jars())),
         "batch_orders": max(1, demo.orders // _BATCHES),
         "out": str(demo.folder / "sales" / name),
         "checkpoint": str(demo.folder / f"{name}-checkpoint"),
         "scratch": str(demo.folder / "spark"),
-        "result": str(demo.folder / f"{name}-result.json"),
+        "result": str(report),
     }
-    log_path = demo.folder / f"job-{name}.log"
-    return PythonProcess(log_path, "offsetmgr.demo.job", json.dumps(settings))
+    arguments = "offsetmgr.demo.job", json.dumps(settings)
+    text = f"Spark starts and reads; committed to {demo.group}"
+    with contextlib.closing(PythonProcess(demo.folder / f"job-{name}.log", *arguments)) as job:
+        with demo.screen.bar(text, demo.orders) as advance:
+            deadline = time.monotonic() + _JOB_S
+            while (done := sum(demo.committed(demo.group).values())) < until:
+                advance(done)
+                if job.wait(_POLL_S):
+                    break
+                if time.monotonic() >= deadline:
+                    raise job.error(
+                        f"{done:,} of {until:,} orders were committed in {_JOB_S:.0f} s"
+                    )
+        if until < demo.orders:
+            job.signal(signal.SIGTERM)
+        status = job.await_end()
+        if status != 0:
+            raise job.error(f"the Spark job failed with exit status {status}")
+    found: dict[str, Any] = json.loads(report.read_text())
+    for at in ("start", "end"):
+        found[at] = {int(p): offset for p, offset in found[at].get(demo.topic, {}).items()}
+    return found
 
 
-def _watch(demo: Demo, job: PythonProcess, until: int) -> None:
-    """Show how far the group is, until it has ``until`` orders or the job has ended."""
-    deadline = time.monotonic() + _JOB_S
-    group, done = demo.names.group, 0
-    with demo.screen.bar(f"Spark starts and reads; committed to {group}", demo.orders) as advance:
-        while time.monotonic() < deadline:
-            done = sum(demo.committed(group).values())
-            advance(done)
-            if done >= until or job.wait(_POLL_S):
-                return
-    raise job.error(f"{done:,} of {until:,} orders were committed within {_JOB_S:.0f} s")
-
-
-def _job_result(demo: Demo, name: str, job: PythonProcess, status: int) -> JobResult:
-    if status != 0:
-        raise job.error(f"the Spark job failed with exit status {status}")
-    report = json.loads((demo.folder / f"{name}-result.json").read_text())
-    start, end = (
-        {
-            int(partition): offset
-            for partition, offset in report[at].get(demo.names.topic, {}).items()
-        }
-        for at in ("start", "end")
-    )
-    return JobResult(start, end, report["batches"], report["uncommitted"])
-
-
-def _check_counts(demo: Demo) -> None:
+def _count(demo: Demo) -> None:
     """Compare what both runs have written with what was produced."""
+    from pyarrow import parquet  # noqa: PLC0415 -- run() says what to install where it is missing
+
     screen = demo.screen
+    times: Counter[int] = Counter()
+    counted: Counter[str] = Counter()
+    revenue: dict[str, Decimal] = {}
     with screen.busy("Counting what both runs have written"):
-        rows = _parquet_rows(demo.folder / "sales")
-        times = Counter(order for row in rows for order in row["order_ids"])
-        counted = _sales((row["country"], row["orders"], row["revenue"]) for row in rows)
-        orders = map(sample_order, range(demo.orders))
-        produced = _sales((order["country"], 1, Decimal(order["amount"])) for order in orders)
+        for path in (demo.folder / "sales").glob("*/batch=*/*.parquet"):
+            for row in parquet.read_table(path).to_pylist():
+                country = row["country"]
+                times.update(row["order_ids"])
+                counted[country] += row["orders"]
+                revenue[country] = revenue.get(country, Decimal(0)) + row["revenue"]
+        orders = [sample_order(number) for number in range(demo.orders)]
     repeated = sum(1 for count in times.values() if count != 1)
     screen.check(
         f"{demo.orders:,} orders were produced; each of them was counted exactly once",
         holds=len(times) == demo.orders and not repeated,
         found=f"{len(times):,} were counted, {repeated:,} of them more than once",
     )
-    revenue = sum(amount for _, amount in counted.values())
+    produced = Counter(order["country"] for order in orders)
+    amounts = dict.fromkeys(produced, Decimal(0))
+    for order in orders:
+        amounts[order["country"]] += Decimal(order["amount"])
+    total = sum(revenue.values())
     screen.check(
-        f"Orders and revenue of each country are those that were produced: € {revenue:,.2f} in all",
-        holds=counted == produced,
-        found=f"counted {counted}, produced {produced}",
+        f"Orders and revenue of each country are those that were produced: € {total:,.2f} in all",
+        holds=(counted, revenue) == (produced, amounts),
+        found=f"counted {counted} and {revenue}, produced {produced} and {amounts}",
     )
     screen.say(
         "Why exactly once: the group stood at the end of a finished batch, and what a batch",
@@ -449,30 +390,14 @@ def _check_counts(demo: Demo) -> None:
     )
 
 
-def _parquet_rows(folder: Path) -> list[dict[str, Any]]:
-    from pyarrow import parquet  # noqa: PLC0415 -- run() says what to install where it is missing
-
-    files = sorted(folder.glob("*/batch=*/*.parquet"))
-    return [row for path in files for row in parquet.read_table(path).to_pylist()]
-
-
-def _sales(rows: Iterable[tuple[str, int, Decimal]]) -> dict[str, tuple[int, Decimal]]:
-    """Add up orders and revenue by country."""
-    sales: dict[str, tuple[int, Decimal]] = {}
-    for country, orders, revenue in rows:
-        before = sales.get(country, (0, Decimal(0)))
-        sales[country] = before[0] + orders, before[1] + revenue
-    return sales
-
-
 def _commit_to_busy_group(demo: Demo) -> None:
     """Commit to a group that a live consumer holds, then let the consumer leave."""
-    screen, group, topic = demo.screen, demo.names.busy_group, demo.names.topic
+    screen, group = demo.screen, demo.busy_group
     screen.step(f"Commit to group {group}, which a running consumer holds")
     offset = demo.ends()[0]
-    with OffsetClient(demo.service_url, name="demo-rival") as client:
+    with OffsetClient(demo.url, name="demo-rival") as client:
         with _live_member(demo):
-            client.submit(group, {(topic, 0): offset})
+            client.submit(group, {(demo.topic, 0): offset})
             left = client.flush(timeout=_REFUSED_S).uncommitted
             refusal = " ".join(str(each.error) for each in left.values())
             screen.say(
@@ -485,7 +410,10 @@ def _commit_to_busy_group(demo: Demo) -> None:
                 holds=_MEMBER in refusal,
                 found=refusal or "the commit was not refused",
             )
-            counted = _metric_lines(demo, "offsetmgr_commit_errors_total")
+            metrics = f"{demo.url}/metrics"
+            with urllib.request.urlopen(metrics, timeout=_REQUEST_S) as answer:  # noqa: S310 -- loopback
+                lines = answer.read().decode().splitlines()
+            counted = [line for line in lines if line.startswith("offsetmgr_commit_errors_total")]
             screen.say("and an operator sees it in /metrics:")
             screen.quote("\n".join(counted) or "(nothing)")
             screen.check(
@@ -509,73 +437,38 @@ def _live_member(demo: Demo) -> Iterator[None]:
     consumer = Consumer(
         {
             "bootstrap.servers": demo.brokers,
-            "group.id": demo.names.busy_group,
+            "group.id": demo.busy_group,
             "client.id": _MEMBER,
             "enable.auto.commit": False,
             "log_level": 0,
         }
     )
     with contextlib.closing(consumer):
-        consumer.subscribe([demo.names.topic])
-        deadline = time.monotonic() + _JOIN_S
+        consumer.subscribe([demo.topic])
+        deadline = time.monotonic() + _READY_S
         while not consumer.assignment():
             if time.monotonic() >= deadline:
-                raise DemoError(f"the consumer did not join its group within {_JOIN_S:.0f} s")
+                raise DemoError(f"the consumer did not join its group within {_READY_S:.0f} s")
             consumer.poll(_POLL_S)
         yield
-
-
-def _metric_lines(demo: Demo, name: str) -> list[str]:
-    with urllib.request.urlopen(f"{demo.service_url}/metrics", timeout=_REFUSED_S) as answer:  # noqa: S310 -- http on loopback
-        text: str = answer.read().decode()
-    return [line for line in text.splitlines() if line.startswith(name)]
-
-
-def _stop_sidecar(demo: Demo, sidecar: PythonProcess) -> None:
-    """Stop the sidecar as systemd or Kubernetes would."""
-    demo.screen.step("Stop the sidecar (SIGTERM)")
-    status = sidecar.finish(_STOP_SIDECAR_S)
-    demo.screen.check(
-        "It ended with exit status 0: all it was given is committed (3 would say: not all)",
-        holds=status == 0,
-        found=f"exit status {status}",
-    )
 
 
 def _ask_kafka(demo: Demo) -> None:
     """Let Kafka's own tool have the last word."""
     screen = demo.screen
     screen.step("Ask Kafka's own tool")
-    arguments = ("--describe", "--group", demo.names.group)
+    arguments = ("--describe", "--group", demo.group)
     with screen.busy(f"kafka-consumer-groups {' '.join(arguments)}"):
         described = consumer_groups(demo.brokers, *arguments)
     screen.quote(f"$ kafka-consumer-groups --bootstrap-server … {' '.join(arguments)}")
-    screen.quote_table(described)
-    lags = _lags(described, demo.names.topic)
+    screen.quote(described, is_table=True)
+    rows = [line.split() for line in described.splitlines() if line.startswith(demo.group)]
+    lags = {int(row[2]): row[5] for row in rows}
     screen.check(
         f"Lag is 0 on all {demo.partitions} partitions",
         holds=lags == dict.fromkeys(range(demo.partitions), "0"),
         found=f"lag by partition: {lags}",
     )
-
-
-def _lags(described: str, topic: str) -> dict[int, str]:
-    """Return the LAG column of ``kafka-consumer-groups --describe``, by partition."""
-    rows = [line.split() for line in described.splitlines()]
-    header = next((row for row in rows if "LAG" in row and "PARTITION" in row), [])
-    cells = [dict(zip(header, row, strict=False)) for row in rows]
-    return {int(row["PARTITION"]): row["LAG"] for row in cells if row.get("TOPIC") == topic}
-
-
-def _save_logs(folder: Path) -> Path | None:
-    """Copy the logs out of a folder that is going to be removed."""
-    logs = [*folder.glob("*.log"), *folder.glob("kafka/**/broker.log")]
-    if not logs:
-        return None
-    saved = Path(tempfile.mkdtemp(prefix="offsetmgr-demo-logs-"))
-    for log in logs:
-        shutil.copy(log, saved)
-    return saved
 
 
 @contextlib.contextmanager

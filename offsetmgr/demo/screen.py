@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-import textwrap
 import time
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_GUTTER: Final = "   │ "
-_MIN_WIDTH: Final = 20
+_UNLIMITED: Final = 10_000
+"""A file or a pipe has no width: its lines stay whole."""
 
 _LEARNED: Final = """
 Spark keeps its offsets to itself. With a sidecar and one line in the
@@ -30,9 +30,8 @@ class Screen:
     """Prints to the terminal and counts the claims that hold."""
 
     def __init__(self) -> None:
-        self._console = Console(highlight=False, soft_wrap=True)
-        # A file or a pipe has no width: its lines stay whole.
-        self._width = self._console.width if self._console.is_terminal else sys.maxsize
+        console = Console(highlight=False)
+        self._console = console if console.is_terminal else Console(width=_UNLIMITED)
         self._began = time.monotonic()
         self._steps = 0
         self._claims = 0
@@ -43,30 +42,19 @@ class Screen:
         """True if every claim so far was found to hold."""
         return not self._failed
 
-    def title(self, text: str) -> None:
-        self._console.print(f"[bold]{escape(text)}[/bold]")
-
     def step(self, text: str) -> None:
         self._steps += 1
         self._console.print(f"\n[bold cyan]{self._steps}. {escape(text)}[/bold cyan]")
 
     def say(self, *lines: str) -> None:
         for line in lines:
-            self._console.print(f"   {escape(line)}")
+            self._print(escape(line))
 
-    def quote(self, text: str) -> None:
-        """Print somebody's words; long lines go on in the next."""
+    def quote(self, text: str, *, is_table: bool = False) -> None:
+        """Print somebody's words; of a table, what does not fit is cut off."""
         for line in text.strip("\n").splitlines():
-            width = max(_MIN_WIDTH, self._width - len(_GUTTER))
-            for piece in textwrap.wrap(line, width, break_on_hyphens=False) or [""]:
-                self._console.print(f"[dim]{_GUTTER}[/dim]{escape(piece)}")
-
-    def quote_table(self, text: str) -> None:
-        """Print somebody's table; what does not fit is cut off."""
-        for line in text.strip("\n").splitlines():
-            row = f"{_GUTTER}{line}"
-            shown = row if len(row) <= self._width else f"{row[: self._width - 1]}…"
-            self._console.print(escape(shown))
+            quoted = Text(line, style="dim", no_wrap=is_table, overflow="ellipsis")
+            self._console.print(Padding(quoted, (0, 0, 0, 6), expand=False))
 
     def check(self, text: str, *, holds: bool, found: object) -> None:
         """Print a claim; ``found`` says what is so instead, where it does not hold."""
@@ -76,7 +64,7 @@ class Screen:
         else:
             line = f"[bold red]✘ {escape(text)}[/bold red]: {escape(str(found))}"
             self._failed.append(line)
-        self._console.print(f"   {line}")
+        self._print(line)
 
     def summary(self) -> None:
         """Print, in a frame, how many claims hold, and which do not."""
@@ -85,7 +73,7 @@ class Screen:
         first = f"{holding} of {self._claims} claims hold, after {took_s:.0f} s."
         text = "\n".join([first, *(self._failed or [_LEARNED])])
         panel = Panel(text, border_style="green" if self.all_hold else "red", expand=False)
-        self._console.print("", panel, sep="\n", soft_wrap=False)
+        self._console.print("", panel, sep="\n")
 
     def busy(self, text: str) -> contextlib.AbstractContextManager[object]:
         """Show that something takes a moment."""
@@ -104,3 +92,6 @@ class Screen:
         with Progress(*columns, console=self._console, transient=True, disable=not shown) as bar:
             task = bar.add_task(escape(text), total=total)
             yield lambda position: bar.update(task, completed=position)
+
+    def _print(self, markup: str) -> None:
+        self._console.print(Padding(markup, (0, 0, 0, 3), expand=False))

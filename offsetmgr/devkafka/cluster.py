@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import fcntl
+import itertools
 import random
 import re
 import signal
@@ -22,25 +23,23 @@ from confluent_kafka.admin import AdminClient
 
 from offsetmgr.devkafka.jars import consumer_groups, find_java, java_command, kafka_jars, silent
 from offsetmgr.devkafka.process import DevKafkaError, WatchedProcess, log_tail, run_tool
-from offsetmgr.devkafka.security import UserListener, check_users, user_listener
 from offsetmgr.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     from typing_extensions import Self
 
 HOST: Final = "127.0.0.1"
-SIZES: Final = (1, 3)
 
 # Below the ports that the system gives to outgoing connections: one of those could take the port
 # of a broker that is down, and a client that knocks on such a port can even connect to itself.
 _PORTS: Final = range(20_000, 32_768)
-_PORT_TRIES: Final = 1_000
 
 _SS_S: Final = 5.0
 
+_HEAP_MB: Final = 512
 _START_S: Final = 180.0
 _STOP_S: Final = 20.0
 _FORMAT_S: Final = 60.0
@@ -149,9 +148,10 @@ class Broker:
         raise self._failed(f"did not answer on {self.bootstrap_server} in time")
 
     def check_alive(self) -> None:
-        """Raise DevKafkaError, with the tail of the log, where the broker has ended."""
+        """Raise DevKafkaError where the broker has ended: how, and the end of its log."""
         if not self.running:
-            raise self._failed("ended by itself")
+            how = f" ({self._process.end()})" if self._process is not None else ""
+            raise self._failed(f"ended by itself{how}")
 
     def start(self, timeout_s: float = _START_S) -> None:
         """Start the broker again and wait until it answers.  Raises DevKafkaError."""
@@ -210,8 +210,6 @@ class DevKafka:
         data_dir: Path | None = None,
         ports: Sequence[int] | None = None,
         properties: Mapping[str, str] | None = None,
-        users: Mapping[str, str] | None = None,
-        heap_mb: int = 512,
         log: Callable[[str], None] = silent,
     ) -> None:
         """Describe a Kafka; ``start`` or ``with`` starts it.
@@ -219,21 +217,16 @@ class DevKafka:
         ``brokers`` is 1 or 3; each of three is also a controller.  ``data_dir`` is kept when the
         Kafka stops, and one that holds data goes on from there; without it the data lives in a
         temporary folder and goes with the Kafka.  ``ports`` are the brokers', free ones by
-        default.  ``properties`` are added to every broker's server.properties, ``heap_mb`` is the
-        memory of each, and ``log`` is told of what takes long.  ``users`` (passwords by name) get
-        a listener of their own, see ``login``: it speaks SASL over TLS, and what they may do there
-        is up to Kafka's ACLs, which allow nothing at first.  Raises InvalidValueError.
+        default.  ``properties`` are added to every broker's server.properties, and ``log`` is told
+        of what takes long.  Raises InvalidValueError.
         """
-        if brokers not in SIZES:
+        if brokers not in {1, 3}:
             problem = "is not a size of a local Kafka"
             raise InvalidValueError("brokers", brokers, problem, "give 1 broker or 3")
         self._size = brokers
         self._data_dir = data_dir
         self._ports = ports
         self._properties = dict(properties or {})
-        self._users = check_users(users or {})
-        self._user_listener: UserListener | None = None
-        self._heap_mb = heap_mb
         self._log = log
         self._brokers: list[Broker] = []
         self._cleanup = contextlib.ExitStack()
@@ -273,17 +266,14 @@ class DevKafka:
     def _describe(self, folder: Path, java: str, jars: Sequence[Path]) -> list[Broker]:
         size = self._size
         ports = free_ports(size) if self._ports is None else _check_ports(self._ports, size)
-        controllers = free_ports(size)
-        if self._users:
-            addresses = [f"{HOST}:{port}" for port in free_ports(size)]
-            self._user_listener = user_listener(folder, self._users, addresses, java)
-        command = java_command(java, jars, f"-Xmx{self._heap_mb}m")
+        controllers = free_ports(size, but=ports)
+        command = java_command(java, jars, f"-Xmx{_HEAP_MB}m")
         return [
             Broker(
                 node_id,
                 port,
                 folder / f"broker-{node_id}",
-                _properties(node_id, port, controllers, self._user_listener) | self._properties,
+                _properties(node_id, port, controllers) | self._properties,
                 command,
             )
             for node_id, port in enumerate(ports, start=1)
@@ -323,12 +313,6 @@ class DevKafka:
         """Return the broker ``node_id``, from 1."""
         return self.brokers[node_id - 1]
 
-    def login(self, user: str) -> dict[str, str]:
-        """Return librdkafka's settings for one of the ``users``.  Raises DevKafkaError."""
-        if self._user_listener is None:
-            raise DevKafkaError("this Kafka has no listener for users: give users, then start it")
-        return self._user_listener.login(user)
-
     def consumer_groups(self, *args: str) -> str:
         """Run Kafka's own kafka-consumer-groups on this Kafka and return what it prints."""
         return consumer_groups(self.bootstrap_servers, *args)
@@ -346,10 +330,14 @@ def quiet_admin(bootstrap_servers: str) -> AdminClient:
     )
 
 
-def free_ports(count: int) -> tuple[int, ...]:
-    """Return ``count`` ports that nothing listens on.  Raises DevKafkaError without any."""
-    candidates = random.SystemRandom().sample(_PORTS, _PORT_TRIES)
-    found = tuple(port for port, _ in zip(filter(_is_free, candidates), range(count), strict=False))
+def free_ports(count: int, but: Collection[int] = ()) -> tuple[int, ...]:
+    """Return ``count`` ports that nothing listens on, and none of ``but``.
+
+    Raises DevKafkaError where there are too few.
+    """
+    candidates = random.SystemRandom().sample(_PORTS, len(_PORTS))
+    free = (port for port in candidates if port not in but and _is_free(port))
+    found = tuple(itertools.islice(free, count))
     if len(found) < count:
         raise DevKafkaError(
             f"found no {count} free ports from {_PORTS.start} to {_PORTS.stop - 1} on {HOST}"
@@ -444,14 +432,10 @@ def _cluster_id(folder: Path) -> str:
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
-def _properties(
-    node_id: int, port: int, controllers: Sequence[int], users: UserListener | None
-) -> dict[str, str]:
+def _properties(node_id: int, port: int, controllers: Sequence[int]) -> dict[str, str]:
     replicas = str(len(controllers))
     in_sync = str(min(2, len(controllers)))
-    addresses = [f"PLAINTEXT://{HOST}:{port}"]
-    if users is not None:
-        addresses.append(f"SASL_SSL://{users.addresses[node_id - 1]}")
+    address = f"PLAINTEXT://{HOST}:{port}"
     return {
         "process.roles": "broker,controller",
         "node.id": str(node_id),
@@ -459,8 +443,8 @@ def _properties(
             f"{voter}@{HOST}:{voter_port}" for voter, voter_port in enumerate(controllers, start=1)
         ),
         "controller.listener.names": "CONTROLLER",
-        "listeners": ",".join([*addresses, f"CONTROLLER://{HOST}:{controllers[node_id - 1]}"]),
-        "advertised.listeners": ",".join(addresses),
+        "listeners": f"{address},CONTROLLER://{HOST}:{controllers[node_id - 1]}",
+        "advertised.listeners": address,
         "auto.create.topics.enable": "false",
         "default.replication.factor": replicas,
         "min.insync.replicas": in_sync,
@@ -477,9 +461,10 @@ def _properties(
         # A killed broker may only come back when its old session has run out: 9 s by default.
         "broker.heartbeat.interval.ms": "500",
         "broker.session.timeout.ms": "3000",
+        # A broker gives up its start after this, 60 s by default, which a busy machine may need.
+        "initial.broker.registration.timeout.ms": f"{_START_S * 1_000:.0f}",
         # 128 MB by default, taken at once.
         "log.cleaner.dedupe.buffer.size": "8388608",
-        **({} if users is None else users.properties()),
     }
 
 

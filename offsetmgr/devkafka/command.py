@@ -6,10 +6,11 @@ import json
 import re
 import select
 import signal
+import time
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import NewTopic
 
 from offsetmgr.devkafka.cluster import DevKafka, quiet_admin
@@ -21,11 +22,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from confluent_kafka import KafkaError
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _MOST_PARTITIONS: Final = 10_000
 _WAIT_S: Final = 60.0
+_REQUEST_S: Final = 10.0
+_PAUSE_S: Final = 0.1
+# It exists already where the answer to an earlier request was lost.
+_CREATED: Final = frozenset({KafkaError.NO_ERROR, KafkaError.TOPIC_ALREADY_EXISTS})
+# A broker that missed its heartbeats on a busy machine is left out by the controller for a while,
+# and then names no controller to its clients.
+_PASSING: Final = frozenset(
+    {
+        KafkaError.INVALID_REPLICATION_FACTOR,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError._TIMED_OUT,  # noqa: SLF001 -- the public name of a code of librdkafka's own
+    }
+)
 _REPORT_EVERY: Final = 1_000
 
 _FIRST: Final = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -127,8 +141,8 @@ def parse_topic(text: str) -> SampleTopic:
 def create_topics(bootstrap_servers: str, topics: Sequence[SampleTopic]) -> list[SampleTopic]:
     """Create those of ``topics`` that do not exist yet and return them.
 
-    Raises DevKafkaError where a topic exists with another number of partitions, and
-    KafkaException where Kafka creates none.
+    Raises DevKafkaError where a topic exists with another number of partitions, and where Kafka
+    does not create one.
     """
     admin = quiet_admin(bootstrap_servers)
     existing = admin.list_topics(timeout=_WAIT_S).topics
@@ -140,11 +154,31 @@ def create_topics(bootstrap_servers: str, topics: Sequence[SampleTopic]) -> list
                 f"{topic.partitions}: give that number, another topic, or an empty data folder"
             )
     new = [topic for topic in topics if topic.name not in existing]
-    if new:
-        wanted = [NewTopic(topic.name, num_partitions=topic.partitions) for topic in new]
-        for created in admin.create_topics(wanted).values():
-            created.result(_WAIT_S)
+    deadline = time.monotonic() + _WAIT_S
+    left = new
+    while left:
+        wanted = [NewTopic(topic.name, num_partitions=topic.partitions) for topic in left]
+        # A new client: librdkafka looks for a controller when it connects, and not soon again.
+        admin = quiet_admin(bootstrap_servers)
+        asked = admin.create_topics(wanted, request_timeout=_REQUEST_S)
+        errors = {name: answer.exception(2 * _REQUEST_S) for name, answer in asked.items()}
+        left = [topic for topic in left if _code(errors[topic.name]) not in _CREATED]
+        for topic in left:
+            error = errors[topic.name]
+            if time.monotonic() >= deadline or _code(error) not in _PASSING:
+                text = f"topic {topic.name} could not be created on {bootstrap_servers}: {error}"
+                raise DevKafkaError(text) from error
+        if left:
+            time.sleep(_PAUSE_S)
     return new
+
+
+def _code(error: BaseException | None) -> int | None:
+    """Return Kafka's code of an answer, 0 for success; None for any other error."""
+    if isinstance(error, KafkaException):
+        code: int = error.args[0].code()
+        return code
+    return None if error else KafkaError.NO_ERROR
 
 
 def sample_order(number: int) -> dict[str, Any]:

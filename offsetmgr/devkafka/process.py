@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 _WATCHDOG: Final = str(Path(__file__).with_name("watchdog.py"))
 _ANSWER_S: Final = 30.0
+_SIGNALLED: Final = 128
+"""Above it an exit status names the signal that ended the command."""
 _TAIL_BYTES: Final = 8_192
 _TAIL_LINES: Final = 25
 
@@ -103,6 +106,13 @@ class WatchedProcess:
     def status(self) -> int | None:
         """Return the command's exit status as a shell would see it; None while it runs."""
         return self._watchdog.poll()
+
+    def end(self) -> str:
+        """Return how the command ended, as "exit status 1" or "killed by SIGKILL"."""
+        status = self.status() or 0
+        if status <= _SIGNALLED:
+            return f"exit status {status}"
+        return f"killed by {signal.Signals(status - _SIGNALLED).name}"
 
     def signal(self, number: int) -> None:
         """Send the command a signal; nothing where it has ended."""

@@ -244,29 +244,10 @@ class OffsetService:
             offsets = {where: each for where, each in offsets.items() if where not in aside}
             versions = {where: versions[where] for where in offsets}
         found = self._factory.submit(group, offsets)
-        if found:
-            found = self._submit_again(client, group, offsets, found)
-            # What was not taken now may be when it is repeated.
+        if found:  # what was not taken now may be when it is repeated
             versions = {where: each for where, each in versions.items() if where not in found}
         self._registry.own(client, group, versions)
         return refused | found
-
-    def _submit_again(
-        self,
-        client: Client,
-        group: str,
-        offsets: Mapping[TopicPartition, int | Submission],
-        refused: Refusals,
-    ) -> Refusals:
-        """Once more, with new managers, for those whose manager was gone."""
-        gone = [where for where, e in refused.items() if isinstance(e, ManagerStoppedError)]
-        if not gone:
-            return refused
-        self._registry.disown(client, [ManagerKey(group, *where) for where in gone])
-        still = self._spawn(client, group, gone)
-        again = {where: offsets[where] for where in gone if where not in still}
-        left = {where: error for where, error in refused.items() if where not in again}
-        return left | still | self._factory.submit(group, again)
 
     def _dropped(
         self, key: ManagerKey, asked: int | Submission, result: StopResult

@@ -20,11 +20,18 @@ _LATE_CODES: Final = frozenset(
 class HttpStatusError(OffsetManagerError):
     """A request that HTTP has a status of its own for, such as 415."""
 
-    def __init__(self, status: HTTPStatus, code: str, message: str) -> None:
+    def __init__(
+        self,
+        status: HTTPStatus,
+        code: str,
+        message: str,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         """``code`` and ``message`` as the body carries them."""
         super().__init__(message)
         self.status = status
         self.code = code
+        self.headers = headers or {}
 
 
 class MissingError(InvalidValueError):
@@ -60,30 +67,21 @@ class DrainingError(HttpStatusError):
 class KafkaFailedError(OffsetManagerError):
     """Kafka refused, or did not answer, a request that is about no single manager."""
 
-    code = "kafka_failed"
-
     def __init__(self, what: str, failure: Failure, timeout_s: float) -> None:
-        """``what`` was asked, such as ``fetch of the offsets of group orders``."""
-        super().__init__(f"{what} failed: {reason(failure, timeout_s)}")
-        self.failure = failure
-        self.timeout_s = timeout_s
-
-
-def is_late(failure: Failure) -> bool:
-    """Return True if Kafka did not answer in time."""
-    return failure.info.name in _LATE_CODES
-
-
-def reason(failure: Failure, timeout_s: float) -> str:
-    """Return why Kafka failed, for people."""
-    info = failure.info
-    if is_late(failure):
-        text = (
-            f"Kafka did not answer the service within {timeout_s:.3g} s; check the brokers, and "
-            "the network between them and the service"
-        )
-        return f"{text} ({info.name})"
-    return f"{failure.detail or info.hint} ({info.name})"
+        """``what`` was asked, such as ``fetch of the offsets of group orders``; "" goes unsaid."""
+        self.info = failure.info
+        self.code = failure.info.name
+        self.retriable = failure.info.retriable
+        self.hint = failure.detail or failure.info.hint
+        self.late = failure.info.name in _LATE_CODES
+        reason = self.hint
+        if self.late:
+            reason = (
+                f"Kafka did not answer the service within {timeout_s:.3g} s; check the brokers, "
+                "and the network between them and the service"
+            )
+        asked = f"{what} failed: " if what else ""
+        super().__init__(f"{asked}{reason} ({failure.info.name})")
 
 
 _WORDS: Final = {

@@ -39,7 +39,8 @@ FAILURES_KEPT: Final = 10_000
 """Failures kept for readers that come back, and for slow ones."""
 
 NEWS_KEPT: Final = 50_000
-"""Managers that are gone, of which a reader has yet to be told; with more its stream ends.
+"""Managers, above those that may live, of which a reader has yet to be told; with more its stream
+ends.
 
 Where 60,000 stop at once, 18,000 wait for a reader that reads as fast as it can.
 """
@@ -85,8 +86,6 @@ class Subscription:
         self.next_failure = next_failure
         """Number of the first failure that it was not told."""
         self.news: dict[ManagerKey, News] = {}
-        self.quota = NEWS_KEPT
-        """With more news than this, it is counted how many of them are of live managers."""
         self.closed = False
         self.wake = asyncio.Event()
 
@@ -138,9 +137,12 @@ class EventHub:
         owners: Callable[[], Owners],
         *,
         streams: int,
+        managers: int,
         first_number: int,
     ) -> None:
-        """``streams`` is the limit of readers; ``factory`` and ``owners`` are made after this.
+        """``factory`` and ``owners`` are made after this.
+
+        ``streams`` is the limit of readers, ``managers`` of live managers.
 
         ``first_number`` must rise from one service process to the next (a wall clock does), so
         that a reader that comes back after a restart is not taken for one that is up to date.
@@ -148,6 +150,7 @@ class EventHub:
         self._factory = factory
         self._owners = owners
         self._stream_limit = streams
+        self._news_limit = managers + NEWS_KEPT
         self._first_number = first_number
         self._lock = Lock()
         self._number = first_number
@@ -202,11 +205,9 @@ class EventHub:
             for key, (client, news) in waiting.items():
                 if reader.wants(key, client):
                     reader.tell(key, news)
-            if len(reader.news) > reader.quota:
-                reader.quota = len(self._keys(reader)) + NEWS_KEPT
-                if len(reader.news) > reader.quota:
-                    log.warning("event_reader_too_slow", client=reader.client, group=reader.group)
-                    reader.close()
+            if len(reader.news) > self._news_limit:
+                log.warning("event_reader_too_slow", client=reader.client, group=reader.group)
+                reader.close()
             if reader.next_failure < self._number:
                 reader.wake.set()
 

@@ -7,69 +7,28 @@ never shut out heartbeats and submits during an outage.  A caller that hangs up 
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+import re
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+import msgspec
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
 
 from offsetmgr.errors import OffsetManagerError, OverloadedError, shown
+from offsetmgr.service import messages, requests
 from offsetmgr.service.errors import HttpStatusError, MissingError
-from offsetmgr.service.messages import (
-    ErrorAnswer,
-    ErrorBody,
-    FlushAnswer,
-    HeartbeatAnswer,
-    InitialOffsetsAnswer,
-    LiveAnswer,
-    ManagersAnswer,
-    OffsetsAnswer,
-    OpenAnswer,
-    ReadyAnswer,
-    SubmitAnswer,
-    TopicNamesAnswer,
-    TopicsAnswer,
-    encode,
-    error_response,
-    json_response,
-)
+from offsetmgr.service.messages import encode, error_response, json_response
 from offsetmgr.service.openapi import Operation, document
-from offsetmgr.service.requests import (
-    CLIENT,
-    INSTANCE,
-    CommittedQuery,
-    EventsQuery,
-    FlushRequest,
-    HeartbeatRequest,
-    InitialOffsetsQuery,
-    ManagersQuery,
-    OpenRequest,
-    StopRequest,
-    SubmitRequest,
-    TopicNamesQuery,
-    TopicsQuery,
-    decode,
-    read_body,
-    read_caller,
-    read_query,
-)
-from offsetmgr.service.requests import (
-    Request as Asked,
-)
+from offsetmgr.service.requests import CLIENT, INSTANCE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
     from typing import Any
 
-    import msgspec
-    from starlette.requests import Request
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import Receive, Scope, Send
 
     from offsetmgr.service.core import OffsetService
     from offsetmgr.service.events import EventHub, Subscription
@@ -78,7 +37,7 @@ if TYPE_CHECKING:
     from offsetmgr.service.reads import Reads
     from offsetmgr.service.sessions import Caller
 
-    Handled = msgspec.Struct | Response
+Answer: TypeAlias = msgspec.Struct | Response
 
 REQUESTS: Final = 1_000
 """Requests under way at once that do not wait."""
@@ -90,7 +49,7 @@ log = structlog.get_logger("offsetmgr.http")
 
 
 class Api:
-    """The operations over the service's parts; ``application`` serves them."""
+    """The HTTP API as an ASGI application over the service's parts."""
 
     def __init__(
         self,
@@ -99,8 +58,15 @@ class Api:
         hub: EventHub,
         metrics: Metrics,
         health: Health,
+        *,
         version: str,
+        hosts: frozenset[str] | None,
+        instance: str,
     ) -> None:
+        """``hosts`` are the names that a Host header may carry, None for any.
+
+        ``instance`` is this process's id, which every answer carries.
+        """
         self.requests = Quota(REQUESTS, "requests")
         self.waiting = Quota(WAITING, "waiting requests")
         self._service = service
@@ -108,8 +74,14 @@ class Api:
         self._hub = hub
         self._metrics = metrics
         self._health = health
-        self._abandoned: set[asyncio.Future[Handled]] = set()
+        self._hosts = hosts
+        self._instance = instance
+        self._abandoned: set[asyncio.Future[Answer]] = set()
         self.operations = self._operations()
+        self._routes: dict[re.Pattern[str], dict[str, Operation]] = {}
+        for each in self.operations:
+            path = re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", each.path))
+            self._routes.setdefault(path, {})[each.method] = each
         self._document = encode(document(version, self.operations))
 
     def _operations(self) -> tuple[Operation, ...]:
@@ -117,59 +89,61 @@ class Api:
         return (
             Operation(
                 "POST", "/v1/managers", "open", "Have managers for partitions (idempotent)",
-                service.open, OpenRequest, OpenAnswer,
+                service.open, requests.OpenRequest, messages.OpenAnswer,
             ),
             Operation(
                 "GET", "/v1/managers", "managers", "List managers",
-                lambda _, query: reads.managers(query), ManagersQuery, ManagersAnswer,
+                lambda _, query: reads.managers(query),
+                requests.ManagersQuery, messages.ManagersAnswer,
             ),
             Operation(
                 "GET", "/v1/initial-offsets", "initial_offsets",
                 "What was committed when the managers started; waits until Kafka told",
-                reads.initial_offsets, InitialOffsetsQuery, InitialOffsetsAnswer,
+                reads.initial_offsets, requests.InitialOffsetsQuery, messages.InitialOffsetsAnswer,
             ),
             Operation(
                 "POST", "/v1/offsets", "submit", "Submit offsets of one group",
-                service.submit, SubmitRequest, SubmitAnswer,
+                service.submit, requests.SubmitRequest, messages.SubmitAnswer,
             ),
             Operation(
                 "GET", "/v1/offsets", "committed", "What Kafka says is committed now",
-                lambda _, query: reads.committed(query), CommittedQuery, OffsetsAnswer,
-                statuses=(502, 504),
+                lambda _, query: reads.committed(query),
+                requests.CommittedQuery, messages.OffsetsAnswer, statuses=(502, 504),
             ),
             Operation(
                 "GET", "/v1/topics", "topics", "Partitions of topics and the ends of their logs",
-                lambda _, query: reads.topics(query), TopicsQuery, TopicsAnswer,
+                lambda _, query: reads.topics(query),
+                requests.TopicsQuery, messages.TopicsAnswer,
             ),
             Operation(
                 "GET", "/v1/topic-names", "topic_names", "Topics of the cluster, but Kafka's own",
-                lambda _, query: reads.topic_names(query), TopicNamesQuery, TopicNamesAnswer,
-                statuses=(502, 504),
+                lambda _, query: reads.topic_names(query),
+                requests.TopicNamesQuery, messages.TopicNamesAnswer, statuses=(502, 504),
             ),
             Operation(
                 "POST", "/v1/flush", "flush", "Commit what the client's managers hold",
-                service.flush, FlushRequest, FlushAnswer,
+                service.flush, requests.FlushRequest, messages.FlushAnswer,
             ),
             Operation(
                 "POST", "/v1/stop", "stop", "Commit what the client's managers hold and stop them",
-                service.stop, StopRequest, FlushAnswer,
+                service.stop, requests.StopRequest, messages.FlushAnswer,
             ),
             Operation(
                 "POST", "/v1/heartbeat", "heartbeat", "Renew the client's lease",
-                self._heartbeat, HeartbeatRequest, HeartbeatAnswer,
+                self._heartbeat, requests.HeartbeatRequest, messages.HeartbeatAnswer,
             ),
             Operation(
                 "GET", "/v1/events", "events",
                 "Server-sent events: committed, failed, stopped, dropped",
-                self._events, EventsQuery, media_type="text/event-stream",
+                self._events, requests.EventsQuery, media_type="text/event-stream",
             ),
             Operation(
                 "GET", "/livez", "live", "Whether the process lives", self._live,
-                answer=LiveAnswer,
+                answer=messages.LiveAnswer,
             ),
             Operation(
                 "GET", "/readyz", "ready", "Whether the service is of use now", self._ready,
-                answer=ReadyAnswer, others={503: ReadyAnswer},
+                answer=messages.ReadyAnswer, others={503: messages.ReadyAnswer},
             ),
             Operation(
                 "GET", "/metrics", "metrics", "Prometheus metrics", self._page,
@@ -183,15 +157,15 @@ class Api:
 
     # Handlers that are not those of the parts
 
-    async def _heartbeat(self, caller: Caller, _: object) -> HeartbeatAnswer:
-        return HeartbeatAnswer(await self._service.heartbeat(caller), self._hub.newest)
+    async def _heartbeat(self, caller: Caller, _: object) -> messages.HeartbeatAnswer:
+        return messages.HeartbeatAnswer(await self._service.heartbeat(caller), self._hub.newest)
 
-    async def _events(self, caller: Caller | None, asked: EventsQuery) -> Response:
+    async def _events(self, caller: Caller | None, asked: requests.EventsQuery) -> Response:
         client = None if caller is None else caller.name
         return _EventStream(self._hub, self._hub.subscribe(client, asked.group, asked.after))
 
-    async def _live(self, *_: object) -> LiveAnswer:
-        return LiveAnswer(live=True)
+    async def _live(self, *_: object) -> messages.LiveAnswer:
+        return messages.LiveAnswer(live=True)
 
     async def _ready(self, *_: object) -> Response:
         answer = self._health.ready()
@@ -207,47 +181,104 @@ class Api:
 
     # The way to a handler
 
-    async def handle(self, operation: Operation, request: Request) -> Response:
-        """Return the answer, also to what fails."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
         try:
-            if operation.request is None:
-                answer = await self._plain(operation, request)
-            elif operation.method == "POST":
-                answer = await self._write(operation, operation.request, request)
-            else:
-                answer = await self._read(operation, operation.request, request)
-            return answer if isinstance(answer, Response) else json_response(answer)
+            response = await self._respond(request)
+        except Exception:
+            log.exception("request_failed", method=request.method, path=request.url.path)
+            text = "the service failed at this request; see its log"
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+            response = error_response(HttpStatusError(status, "internal", text))
+        response.headers[INSTANCE] = self._instance
+        await response(scope, receive, send)
+
+    async def _respond(self, request: Request) -> Response:
+        try:
+            answer = await self._handle(request)
         except OffsetManagerError as error:
             return error_response(error)
         except ClientDisconnect:
             return Response(status_code=HTTPStatus.REQUEST_TIMEOUT)  # which nobody reads
+        return answer if isinstance(answer, Response) else json_response(answer)
 
-    async def _plain(self, operation: Operation, request: Request) -> Handled:
+    async def _handle(self, request: Request) -> Answer:
+        self._check_host(request.headers.getlist("host"))
+        if request.headers.getlist(INSTANCE) not in ([], [self._instance]):
+            raise HttpStatusError(
+                HTTPStatus.PRECONDITION_FAILED,
+                "other_instance",
+                f"the request names another process of the service ({INSTANCE}), so it may be out "
+                "of date; nothing was done; send your newest offsets without that header",
+            )
+        operation = self._operation(request)
+        if operation.request is None:
+            return await self._plain(operation, request)
+        if operation.method == "POST":
+            return await self._write(operation, operation.request, request)
+        return await self._read(operation, operation.request, request)
+
+    def _check_host(self, hosts: list[str]) -> None:
+        if self._hosts is None:
+            return
+        host = hosts[0].lower() if len(hosts) == 1 else ""
+        bare, colon, port = host.rpartition(":")
+        if (bare if colon and port.isdigit() else host) not in self._hosts:
+            text = (
+                f"this service has no name {shown(', '.join(hosts))}; give one of "
+                f"{', '.join(sorted(self._hosts))} as the host in its url"
+            )
+            raise HttpStatusError(HTTPStatus.MISDIRECTED_REQUEST, "foreign_host", text)
+
+    def _operation(self, request: Request) -> Operation:
+        """Return what is asked for; fill in the parameters of its path.  Raises HttpStatusError."""
+        where = f"{request.method} {request.url.path}"
+        for pattern, by_method in self._routes.items():
+            found = pattern.fullmatch(request.url.path)
+            if found is None:
+                continue
+            request.scope["path_params"] = found.groupdict()
+            head = request.method == "HEAD"
+            operation = by_method.get("GET" if head else request.method)
+            # The HEAD of a stream would take a reader's place for ever.
+            if operation is not None and not (head and operation.streams):
+                return operation
+            text = f"{where} is not offered; see /openapi.json"
+            allow = {"allow": ", ".join(by_method)}
+            raise HttpStatusError(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", text, allow)
+        text = f"there is no {where}; see /openapi.json"
+        raise HttpStatusError(HTTPStatus.NOT_FOUND, "not_found", text)
+
+    async def _plain(self, operation: Operation, request: Request) -> Answer:
         if operation.path in {"/livez", "/readyz"}:
             return await operation.handler(None, None)
         with self.requests:
             return await self._run(request, operation.handler(None, None), cancel=True)
 
-    async def _write(self, operation: Operation, kind: type[Asked], request: Request) -> Handled:
-        caller = read_caller(request.headers)
+    async def _write(
+        self, operation: Operation, kind: type[requests.Request], request: Request
+    ) -> Answer:
+        caller = requests.read_caller(request.headers)
         if caller is None:
             raise MissingError(CLIENT, "name the client there; it also keeps web pages out")
         with self.requests:
-            asked = decode(kind, await read_body(request))
-        waits = isinstance(asked, SubmitRequest) and asked.wait
+            asked = requests.decode(kind, await requests.read_body(request))
+        waits = isinstance(asked, requests.SubmitRequest) and asked.wait
         with self.waiting if waits else self.requests:
             return await self._run(request, operation.handler(caller, asked), cancel=False)
 
-    async def _read(self, operation: Operation, kind: type[Asked], request: Request) -> Handled:
-        caller = read_caller(request.headers)
-        asked = read_query(kind, request)
+    async def _read(
+        self, operation: Operation, kind: type[requests.Request], request: Request
+    ) -> Answer:
+        caller = requests.read_caller(request.headers)
+        asked = requests.read_query(kind, request)
         with self._service.reading(caller):
             if operation.streams:  # the hub limits how many
                 return await operation.handler(caller, asked)
             with self.waiting:
                 return await self._run(request, operation.handler(caller, asked), cancel=True)
 
-    async def _run(self, request: Request, work: Awaitable[Handled], *, cancel: bool) -> Handled:
+    async def _run(self, request: Request, work: Awaitable[Answer], *, cancel: bool) -> Answer:
         """Return the result of ``work``.  Raises ClientDisconnect when the caller hangs up.
 
         ``work`` is then cancelled, or goes on to its end without a place.
@@ -266,7 +297,7 @@ class Api:
                     self._abandoned.add(task)
                     task.add_done_callback(self._abandoned_ended)
 
-    def _abandoned_ended(self, task: asyncio.Future[Handled]) -> None:
+    def _abandoned_ended(self, task: asyncio.Future[Answer]) -> None:
         self._abandoned.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, OffsetManagerError):
@@ -320,97 +351,3 @@ class _EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._hub.unsubscribe(self._reader)
-
-
-# The application
-
-
-def application(api: Api, *, hosts: frozenset[str] | None, instance: str) -> ASGIApp:
-    """Return the API as an ASGI application.
-
-    ``hosts`` are the names that a Host header may carry, None for any; ``instance`` is this
-    process's id, which every answer carries.
-    """
-    by_path: dict[str, dict[str, Operation]] = {}
-    for operation in api.operations:
-        by_path.setdefault(operation.path, {})[operation.method] = operation
-    routes = []
-    for path, by_method in by_path.items():
-        route = Route(path, partial(_answer, api, by_method), methods=list(by_method))
-        if route.methods and any(each.streams for each in by_method.values()):
-            # Starlette offers HEAD with every GET; here it would take a reader's place for ever.
-            route.methods.discard("HEAD")
-        routes.append(route)
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _router_error})
-    app.router.redirect_slashes = False
-    return Middleware(app, hosts, instance)
-
-
-async def _answer(api: Api, by_method: dict[str, Operation], request: Request) -> Response:
-    operation = by_method["GET" if request.method == "HEAD" else request.method]
-    try:
-        return await api.handle(operation, request)
-    except Exception:
-        log.exception("request_failed", method=request.method, path=request.url.path)
-        body = ErrorBody("internal", "the service failed at this request; see its log")
-        return json_response(ErrorAnswer(body), HTTPStatus.INTERNAL_SERVER_ERROR)
-
-
-async def _router_error(request: Request, error: Exception) -> Response:
-    """Return the answer where there is no such path, or not with this method."""
-    if not isinstance(error, HTTPException):
-        raise error
-    status = HTTPStatus(error.status_code)
-    where = f"{request.method} {request.url.path}"
-    texts: dict[int, tuple[str, str]] = {
-        404: ("not_found", f"there is no {where}; see /openapi.json"),
-        405: ("method_not_allowed", f"{where} is not offered; see /openapi.json"),
-    }
-    code, message = texts.get(status, ("http_error", error.detail))
-    response = error_response(HttpStatusError(status, code, message))
-    response.headers.update(error.headers or {})
-    return response
-
-
-class Middleware:
-    """Refuses foreign hosts and requests for another process; adds the instance's id."""
-
-    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None, instance: str) -> None:
-        self._app = app
-        self._hosts = hosts
-        self._instance = (INSTANCE.lower().encode(), instance.encode())
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_instance(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), self._instance]
-            await send(message)
-
-        refusal = self._refusal(scope)
-        app = self._app if refusal is None else error_response(refusal)
-        await app(scope, receive, send_with_instance)
-
-    def _refusal(self, scope: Scope) -> OffsetManagerError | None:
-        if self._hosts is not None:
-            hosts = [value for name, value in scope["headers"] if name == b"host"]
-            if len(hosts) != 1 or _without_port(hosts[0]) not in self._hosts:
-                text = (
-                    f"this service has no name {shown(b', '.join(hosts).decode('latin-1'))}; give "
-                    f"one of {', '.join(sorted(self._hosts))} as the host in its url"
-                )
-                return HttpStatusError(HTTPStatus.MISDIRECTED_REQUEST, "foreign_host", text)
-        meant_for = [value for name, value in scope["headers"] if name == self._instance[0]]
-        if meant_for not in ([], [self._instance[1]]):
-            return HttpStatusError(
-                HTTPStatus.PRECONDITION_FAILED,
-                "other_instance",
-                f"the request names another process of the service ({INSTANCE}), so it may be out "
-                "of date; nothing was done; send your newest offsets without that header",
-            )
-        return None
-
-
-def _without_port(host: bytes) -> str:
-    text = host.decode("latin-1").lower()
-    bare, colon, port = text.rpartition(":")
-    return bare if colon and port.isdigit() else text

@@ -2,8 +2,7 @@
 
 Control characters in names and values are escaped, since groups, topics and metadata come from
 others.  A log that cannot be written (a full disk, a reader that hangs) holds up no commit: a
-bounded number of records waits, the rest is dropped and counted, records of libraries before the
-service's own warnings.
+bounded number of records waits, the rest is dropped and counted.
 """
 
 from __future__ import annotations
@@ -23,16 +22,12 @@ if TYPE_CHECKING:
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 QUEUED: Final = 10_000
-"""Records that may wait; of those below a warning, and of libraries, half as many."""
+"""Records that may wait."""
 
 FLUSH_TIMEOUT_S: Final = 1.0
 
 _LOUD_BELOW_WARNING: Final = ("uvicorn", "uvicorn.error", "uvicorn.asgi", "asyncio")
 """Libraries whose info lines repeat what the service says itself."""
-
-_OURS: Final = ("offsetmgr.", "actors.")
-_NOT_OURS: Final = "offsetmgr.librdkafka"
-"""The logger that librdkafka writes to."""
 
 
 class Logs(logging.Handler):
@@ -48,9 +43,7 @@ class Logs(logging.Handler):
         threading.Thread(target=self._write_all, name="offsetmgr-log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        ours = record.name.startswith(_OURS) and record.name != _NOT_OURS
-        urgent = ours and record.levelno >= logging.WARNING
-        if self._queue.qsize() >= (QUEUED if urgent else QUEUED // 2):
+        if self._queue.qsize() >= QUEUED:
             self.dropped += 1
             return
         try:

@@ -13,9 +13,7 @@ from offsetmgr.errors import (
     ClientFencedError,
     CoordinatorError,
     InvalidValueError,
-    ManagerExistsError,
     OffsetNoticeError,
-    OffsetRegressionError,
     OverloadedError,
     shown,
 )
@@ -23,18 +21,21 @@ from offsetmgr.service.errors import (
     HttpStatusError,
     KafkaFailedError,
     MissingError,
-    is_late,
-    reason,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from offsetmgr.coordinator.base import Failure
     from offsetmgr.errors import OffsetManagerError
     from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult, TopicPartition
 
 RETRY_AFTER_S: Final = 1
+
+_TOLD: Final = (
+    *("field", "fix", "owner", "lease_left_s", "retriable", "hint"),
+    *("group", "topic", "partition", "offset", "floor"),
+)
+"""Attributes of errors that are fields of an ErrorBody."""
 
 encode: Final = msgspec.json.Encoder().encode
 
@@ -278,6 +279,8 @@ def json_response(answer: msgspec.Struct, status: int = HTTPStatus.OK) -> Respon
 def error_response(error: OffsetManagerError) -> Response:
     """Return the answer to a request that ended with ``error``."""
     response = json_response(ErrorAnswer(error_body(error)), status_of(error))
+    if isinstance(error, HttpStatusError):
+        response.headers.update(error.headers)
     if isinstance(error, OverloadedError):
         response.headers["retry-after"] = str(RETRY_AFTER_S)
     return response
@@ -310,47 +313,14 @@ def flush_answer(results: Mapping[ManagerKey, StopResult]) -> FlushAnswer:
 
 def error_body(error: OffsetManagerError) -> ErrorBody:
     """Return ``error`` with all that is known of it."""
-    text = str(error)
-    if isinstance(error, InvalidValueError):
-        value = None if isinstance(error, MissingError) else shown(error.value)
-        return ErrorBody(error.code, text, field=error.field, value=value, fix=error.fix)
-    if isinstance(error, OffsetRegressionError):
-        return ErrorBody(error.code, text, offset=error.offset, floor=error.floor)
-    if isinstance(error, ManagerExistsError):
-        return ErrorBody(error.code, text, owner=error.owner, lease_left_s=error.lease_left_s)
-    if isinstance(error, CoordinatorError):
-        return ErrorBody(
-            error.code,
-            text,
-            kafka_code=error.info.code,
-            retriable=error.retriable,
-            scope=error.info.scope.value,
-            fault=error.info.fault.value,
-            hint=error.hint,
-            group=error.group,
-            topic=error.topic,
-            partition=error.partition,
-            offset=error.offset,
-            notice=isinstance(error, OffsetNoticeError),
-        )
-    if isinstance(error, KafkaFailedError):
-        return failure_body(error.failure, error.timeout_s, text)
-    return ErrorBody(error.code, text)
-
-
-def failure_body(failure: Failure, timeout_s: float, message: str = "") -> ErrorBody:
-    """Return what Kafka said of a topic, partition or group in ``timeout_s``."""
-    info = failure.info
-    hint = failure.detail or info.hint
-    return ErrorBody(
-        info.name,
-        message or reason(failure, timeout_s),
-        kafka_code=info.code,
-        retriable=info.retriable,
-        scope=info.scope.value,
-        fault=info.fault.value,
-        hint=hint,
-    )
+    told = {name: getattr(error, name, None) for name in _TOLD}
+    if isinstance(error, InvalidValueError) and not isinstance(error, MissingError):
+        told["value"] = shown(error.value)
+    if isinstance(error, (CoordinatorError, KafkaFailedError)):
+        told["kafka_code"] = error.info.code
+        told["scope"] = error.info.scope.value
+        told["fault"] = error.info.fault.value
+    return ErrorBody(error.code, str(error), notice=isinstance(error, OffsetNoticeError), **told)
 
 
 def status_of(error: OffsetManagerError) -> HTTPStatus:
@@ -358,7 +328,7 @@ def status_of(error: OffsetManagerError) -> HTTPStatus:
     if isinstance(error, HttpStatusError):
         return error.status
     if isinstance(error, KafkaFailedError):
-        return HTTPStatus.GATEWAY_TIMEOUT if is_late(error.failure) else HTTPStatus.BAD_GATEWAY
+        return HTTPStatus.GATEWAY_TIMEOUT if error.late else HTTPStatus.BAD_GATEWAY
     if isinstance(error, InvalidValueError):
         return HTTPStatus.BAD_REQUEST
     if isinstance(error, ClientFencedError):

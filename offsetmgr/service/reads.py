@@ -27,7 +27,7 @@ from offsetmgr.service.messages import (
     TopicState,
     body_or_none,
     entry,
-    failure_body,
+    error_body,
     value_or_none,
 )
 from offsetmgr.types import ManagerKey
@@ -36,9 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from actors import Timers
-    from offsetmgr.coordinator.base import Coordinator, PartitionLog, TopicLog
+    from offsetmgr.coordinator.base import Coordinator, Failure, PartitionLog, TopicLog
     from offsetmgr.errors import OffsetManagerError
     from offsetmgr.manager import Factory, ManagerHandle
+    from offsetmgr.service.messages import ErrorBody
     from offsetmgr.service.requests import (
         CommittedQuery,
         InitialOffsetsQuery,
@@ -221,18 +222,20 @@ def _initial(handle: ManagerHandle) -> InitialOffset:
 
 
 def _topic(name: str, log: TopicLog, timeout_s: float) -> TopicState:
-    error = None if log.failure is None else failure_body(log.failure, timeout_s)
     ends = [_ends(number, each, timeout_s) for number, each in sorted(log.partitions.items())]
-    return TopicState(name, error, ends)
+    return TopicState(name, _failure(log.failure, timeout_s), ends)
 
 
 def _ends(number: int, log: PartitionLog, timeout_s: float) -> PartitionEnds:
-    error = None if log.failure is None else failure_body(log.failure, timeout_s)
     return PartitionEnds(
         number,
         log.log_start_offset,
         log.high_watermark,
-        error,
+        _failure(log.failure, timeout_s),
         log.offset_at,
         log.last_stable_offset,
     )
+
+
+def _failure(failure: Failure | None, timeout_s: float) -> ErrorBody | None:
+    return None if failure is None else error_body(KafkaFailedError("", failure, timeout_s))

@@ -29,7 +29,7 @@ from offsetmgr.service import version
 from offsetmgr.service.core import OffsetService
 from offsetmgr.service.events import EventHub, Reporter
 from offsetmgr.service.health import Health, notify, watchdog
-from offsetmgr.service.http import Api, application
+from offsetmgr.service.http import Api
 from offsetmgr.service.listen import listening
 from offsetmgr.service.logs import set_level
 from offsetmgr.service.metrics import Metrics, Source
@@ -102,6 +102,7 @@ class Assembly:
             lambda: self.factory,
             lambda: self.service,
             streams=limits.event_streams,
+            managers=limits.managers,
             first_number=int(wall() * 1_000_000),
         )
         reporter = Reporter(self.metrics, self.hub, system.clock)
@@ -126,8 +127,16 @@ class Assembly:
         )
         timeout_s = settings.commit.request_timeout_s
         reads = Reads(self.factory, coordinator.reader, system.timers, timeout_s)
-        self.api = Api(self.service, reads, self.hub, self.metrics, self.health, version())
-        self.app = application(self.api, hosts=settings.listen.hosts(), instance=uuid.uuid4().hex)
+        self.app = Api(
+            self.service,
+            reads,
+            self.hub,
+            self.metrics,
+            self.health,
+            version=version(),
+            hosts=settings.listen.hosts(),
+            instance=uuid.uuid4().hex,
+        )
 
     @contextlib.asynccontextmanager
     async def background(self) -> AsyncIterator[None]:
@@ -280,7 +289,7 @@ def over_kafka(settings: Settings) -> Callable[[ActorSystem], Coordinator]:
 
     def connect(system: ActorSystem) -> Coordinator:
         # Not imported by those who bring a coordinator of their own.
-        from offsetmgr.coordinator.fence.coordinator import FencedCoordinator  # noqa: PLC0415
+        from offsetmgr.coordinator.fence import FencedCoordinator  # noqa: PLC0415
         from offsetmgr.coordinator.kafka import KafkaCoordinator  # noqa: PLC0415
 
         del system

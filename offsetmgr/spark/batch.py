@@ -279,26 +279,16 @@ def bounded(
 ) -> dict[TopicPartition, OffsetRange]:
     """The same ranges, cut so that they hold at most ``most`` offsets together.
 
-    Each partition gets its share, by its size; none is left out for good: where there are enough
-    for all, each gets one first.
+    What is left when the smaller ones are served is shared evenly among the larger.
     """
-    total = sum(each.size for each in ranges.values())
-    if total <= most:
-        return dict(ranges)
-    sizes = {partition: each.size for partition, each in ranges.items() if each.size}
-    first = 1 if most >= len(sizes) else 0
-    left, rest = most - first * len(sizes), total - first * len(sizes)
-    shares = {partition: divmod((size - first) * left, rest) for partition, size in sizes.items()}
-    taken = {partition: first + share for partition, (share, _) in shares.items()}
-    spare = most - sum(taken.values())
-    for partition in sorted(shares, key=lambda partition: shares[partition][1], reverse=True)[
-        :spare
-    ]:
-        taken[partition] += 1
-    return {
-        partition: OffsetRange(each.start, each.start + taken.get(partition, 0))
-        for partition, each in ranges.items()
-    }
+    found = dict(ranges)
+    by_size = sorted(ranges, key=lambda partition: ranges[partition].size)
+    for index, partition in enumerate(by_size):
+        size = min(ranges[partition].size, most // (len(by_size) - index))
+        start = ranges[partition].start
+        found[partition] = OffsetRange(start, start + size)
+        most -= size
+    return found
 
 
 def _check(until: object, max_records: object, read_committed: object) -> None:

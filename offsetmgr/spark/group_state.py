@@ -103,7 +103,7 @@ class GroupState:
     def offsets(self, snapshot: Snapshot) -> Iterator[tuple[ManagerKey, int]]:
         """Return each offset of the snapshot that has a group."""
         for source in snapshot.sources:
-            for (topic, partition), offset in source.offsets.items():
+            for (topic, partition), offset in source.items():
                 group = self._groups.group_of(topic)
                 if group is not None:
                     yield ManagerKey(group, topic, partition), offset
@@ -150,7 +150,7 @@ class GroupState:
         ungrouped = frozenset(
             partition.topic
             for source in snapshot.sources
-            for partition in source.offsets
+            for partition in source
             if self._groups.group_of(partition.topic) is None
         )
         return Decision(commits, lower, frozenset(shared), ungrouped, self._unread(left))

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 _KAFKA_SOURCE: Final = re.compile(r"Kafka\w*\[")
 """KafkaV2[Subscribe[orders]], KafkaSourceV1[...] and the continuous KafkaSource[...]."""
 
-_MAX_CHARS: Final = 32 * 1024 * 1024
-"""Longest position that is read: a million partitions need 20 MB."""
-
+_NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 _FIX: Final = "report it with your version of Spark; this source is not committed meanwhile"
 
 
@@ -43,15 +41,6 @@ class Run(NamedTuple):
         return cls(str(query.id), str(query.runId))
 
 
-class SourceOffsets(NamedTuple):
-    """How far one Kafka source of a query has come."""
-
-    description: str
-    """What Spark calls the source, such as ``KafkaV2[Subscribe[orders]]``."""
-    offsets: Mapping[TopicPartition, int]
-    """The next offset to read of each partition; empty where the source has no position yet."""
-
-
 class Snapshot(NamedTuple):
     """How far a query has come, as one progress report says it."""
 
@@ -60,8 +49,9 @@ class Snapshot(NamedTuple):
     timestamp: str
     """When the trigger began, ISO 8601 in UTC: later reports sort behind earlier ones."""
     batch_id: int
-    sources: tuple[SourceOffsets, ...]
-    """The Kafka sources alone, in Spark's order."""
+    sources: tuple[Mapping[TopicPartition, int], ...]
+    """Of each Kafka source, in Spark's order: the next offset to read of each partition.  Empty
+    where it has no position yet."""
     problems: Mapping[str, str]
     """Kafka sources whose position could not be read: description → what is wrong."""
 
@@ -77,7 +67,7 @@ def read_snapshot(progress: object) -> Snapshot:
     It may be an object or a mapping.  A source that cannot be read is a problem of the
     snapshot and spoils no other.  Raises InvalidValueError where the report has no identity.
     """
-    sources: list[SourceOffsets] = []
+    sources: list[Mapping[TopicPartition, int]] = []
     problems: dict[str, str] = {}
     reported = _field(progress, "sources")
     if not isinstance(reported, (list, tuple)):
@@ -87,11 +77,9 @@ def read_snapshot(progress: object) -> Snapshot:
         if not _KAFKA_SOURCE.match(description):
             continue
         try:
-            offsets = read_offsets(_field(source, "endOffset"))
+            sources.append(read_offsets(_field(source, "endOffset")))
         except InvalidValueError as error:
             problems[description] = str(error)
-        else:
-            sources.append(SourceOffsets(description, offsets))
     name = _field(progress, "name")
     batch_id = _field(progress, "batchId")
     if not isinstance(batch_id, int):
@@ -142,37 +130,17 @@ def _field(record: object, name: str) -> object:
 def _decoded(position: object) -> object:
     if not isinstance(position, str):
         return position
-    if len(position) > _MAX_CHARS:
-        problem = f"has {len(position)} characters"
-        raise InvalidValueError("endOffset", position, problem, _FIX)
     text = position.strip()
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        pass  # not JSON: Spark Connect prints a Python dict instead
-    try:
-        return _printed(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        problem = "is neither JSON nor a printed dict"
-        raise InvalidValueError("endOffset", position, problem, _FIX) from None
-
-
-def _printed(text: str) -> object:
-    """Read a printed dict; raises as ``ast.parse`` does, and ValueError."""
-    tree = ast.parse(text, mode="eval")
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            # To Python "1" "0" is "10": a damaged text would name another partition.
-            quoted = len(node.value) + 2
-            if node.lineno != node.end_lineno or node.end_col_offset != node.col_offset + quoted:
-                raise ValueError(node.value)
-    return ast.literal_eval(tree)
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(text)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            pass  # not JSON: Spark Connect prints a Python dict instead
+    problem = "is neither JSON nor a printed dict"
+    raise InvalidValueError("endOffset", position, problem, _FIX)
 
 
 def _partition(value: object) -> int:
-    # "00" would be a second name of partition 0.
-    if isinstance(value, str) and value.isascii() and value.isdigit():
-        number = int(value) if len(value) <= len("2147483647") else -1
-        if str(number) == value:
-            value = number
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = int(value)
     return check_partition(value, "endOffset partition")

@@ -21,9 +21,9 @@ from confluent_kafka.admin import (
 from structlog.testing import capture_logs
 
 from offsetmgr.errors import OffsetCommitError
-from tests.conftest import USER
 from tests.faults.proxy import Proxy
 from tests.faults.support import HASTY, WAIT_S, committing, until
+from tests.secured import USER, user_login
 from tests.service.support import serve_process
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def test_a_wrong_password_is_told_once_and_makes_the_service_unready(
     kafka: DevKafka, group: str
 ) -> None:
     """Who waits learns the reason by the deadline; the log has one line, however often it tries."""
-    login = {**kafka.login(USER), "sasl.password": "not-the-one"}
+    login = {**user_login(kafka), "sasl.password": "not-the-one"}
     env = {f"OFFSETMGR_KAFKA__{key.replace('.', '_').upper()}": v for key, v in login.items()}
     env |= {"OFFSETMGR_COMMIT__REQUEST_TIMEOUT_S": "0.5", "OFFSETMGR_STOP_TIMEOUT_S": "0.5"}
     offset = {"topic": "t", "partition": 0, "offset": 7}
@@ -145,7 +145,7 @@ def test_a_refused_login_that_is_put_right_in_kafka_needs_no_restart(
 ) -> None:
     """What waited is committed as soon as the user is known."""
     topic, user = new_topic(), f"late-{group}"
-    login = kafka.login(USER)
+    login = user_login(kafka)
     given = {**login, "sasl.username": user, "sasl.mechanism": "SCRAM-SHA-512"}
     allow(kafka, ResourceType.TOPIC, topic, AclOperation.READ, user)
     allow(kafka, ResourceType.GROUP, group, AclOperation.READ, user)
@@ -164,7 +164,7 @@ def test_a_refused_login_that_is_put_right_in_kafka_needs_no_restart(
 @pytest.mark.fault(21)
 def test_a_certificate_that_is_not_trusted_is_told_as_such(kafka: DevKafka, group: str) -> None:
     """It is no bare time-out."""
-    login = {key: v for key, v in kafka.login(USER).items() if key != "ssl.ca.location"}
+    login = {key: v for key, v in user_login(kafka).items() if key != "ssl.ca.location"}
     with committing(login, HASTY) as managers:
         handle = managers.factory.spawn(group, "t", 0)
         errors = handle.errors()
@@ -183,7 +183,7 @@ def test_good_credentials_commit_what_the_acls_allow(
     allow(kafka, ResourceType.TOPIC, topic, AclOperation.READ)
     allow(kafka, ResourceType.GROUP, f"{group}-allowed", AclOperation.READ)
     allow(kafka, ResourceType.GROUP, group, AclOperation.DESCRIBE)
-    with committing(kafka.login(USER)) as managers:
+    with committing(user_login(kafka)) as managers:
         allowed = managers.spawn(f"{group}-allowed", topic=topic)
         denied = managers.spawn(group, topic=topic)
         for attempt in (1, 2):

@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from offsetmgr.coordinator.fence.coordinator import FencedCoordinator
+from offsetmgr.coordinator.fence import FencedCoordinator
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.types import MAX_METADATA_CHARS, OffsetAndMetadata, TopicPartition
 from tests.faults.support import WAIT_S, until

@@ -12,7 +12,7 @@ from offsetmgr.admin.commit_log import read_commits
 from offsetmgr.errors import KafkaRequestError
 from offsetmgr.types import ManagerKey
 from tests.chaos.offsets_topic import read_committed
-from tests.conftest import USER
+from tests.secured import user_login
 
 if TYPE_CHECKING:
     from offsetmgr.devkafka import DevKafka
@@ -47,4 +47,4 @@ def test_without_the_right_to_read_the_log_the_missing_right_is_named(kafka: Dev
         KafkaRequestError,
         match=r"READ on the topic __consumer_offsets; .*--topic __consumer_offsets",
     ):
-        read_commits(kafka.login(USER), {"any"})
+        read_commits(user_login(kafka), {"any"})

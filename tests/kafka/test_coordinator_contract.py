@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from offsetmgr.admin.commit_log import read_commits
 from offsetmgr.coordinator.base import CommitResult, FetchResult, PartitionLog
-from offsetmgr.coordinator.fence.coordinator import FencedCoordinator
+from offsetmgr.coordinator.fence import FencedCoordinator
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import Verdict

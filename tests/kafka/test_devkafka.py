@@ -9,13 +9,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from offsetmgr.devkafka import (
     KAFKA_VERSION,
@@ -24,9 +25,9 @@ from offsetmgr.devkafka import (
     consumer_groups,
 )
 from offsetmgr.devkafka.cluster import free_ports
+from offsetmgr.devkafka.command import SampleTopic, create_topics
 from offsetmgr.devkafka.jars import find_java
 from offsetmgr.errors import InvalidValueError
-from tests.conftest import USER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,24 +79,6 @@ def test_round_trip(kafka: DevKafka, new_topic: TopicFactory, group: str) -> Non
     topic = new_topic()
     _produce(kafka, topic, b"a", b"b", b"c")
     assert _consume(kafka, topic, group, 3) == [b"a", b"b", b"c"]
-
-
-def test_users_have_a_listener_of_their_own(kafka: DevKafka) -> None:
-    """By password and over TLS; who is not known is told who is."""
-    admin = AdminClient({**kafka.login(USER), "log_level": 0})
-    assert admin.list_topics(timeout=_WAIT_S).brokers.keys() == {1}
-    with pytest.raises(DevKafkaError, match=f"no user 'nobody': this Kafka knows {USER}"):
-        kafka.login("nobody")
-    with pytest.raises(DevKafkaError, match="no listener for users"):
-        DevKafka().login(USER)
-
-
-@pytest.mark.parametrize("users", [{'a"b': "secret"}, {"a": 'sec"ret'}, {"": "secret"}, {"a": ""}])
-def test_users_that_kafka_could_not_read_are_refused(users: dict[str, str]) -> None:
-    """Before anything is started, and without showing a password."""
-    with pytest.raises(InvalidValueError, match="give letters, digits") as refused:
-        DevKafka(users=users)
-    assert "sec" not in str(refused.value)
 
 
 def test_consumer_groups(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
@@ -200,7 +183,7 @@ def no_process_left() -> Iterator[None]:
     ("properties", "reason"),
     [
         ({"group.max.size": "0"}, r"could not prepare its storage.*group\.max\.size"),
-        ({"metric.reporters": "NoSuchClass"}, r"ended by itself.*NoSuchClass"),
+        ({"metric.reporters": "NoSuchClass"}, r"ended by itself \(exit status 1\).*NoSuchClass"),
     ],
 )
 @pytest.mark.usefixtures("no_process_left")
@@ -266,6 +249,47 @@ def test_impossible_size() -> None:
     """Two brokers make no quorum that survives one: only one and three are offered."""
     with pytest.raises(InvalidValueError, match="brokers 2"):
         DevKafka(brokers=2)
+
+
+def test_no_port_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller does not get the port that was just chosen for a broker."""
+    (port,) = free_ports(1)
+    monkeypatch.setattr("offsetmgr.devkafka.cluster._PORTS", range(port, port + 1))
+    assert free_ports(1) == (port,)
+    with pytest.raises(DevKafkaError, match="found no 1 free ports"):
+        DevKafka(ports=[port]).start()
+
+
+def test_topics_are_made_while_a_busy_broker_is_left_out(
+    kafka: DevKafka, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller leaves out a broker that missed its heartbeats; then an answer is lost."""
+    failures = [KafkaError.INVALID_REPLICATION_FACTOR, KafkaError.REQUEST_TIMED_OUT]
+
+    class Busy:
+        def __init__(self, servers: str) -> None:
+            self.admin = AdminClient({"bootstrap.servers": servers})
+            self.list_topics = self.admin.list_topics
+
+        def create_topics(self, wanted: list[NewTopic], **options: Any) -> dict[str, Future[None]]:
+            code = failures.pop(0) if failures else None
+            answers = {}
+            if code != KafkaError.INVALID_REPLICATION_FACTOR:
+                answers = self.admin.create_topics(wanted, **options)
+            if code is not None:
+                wait(answers.values())
+                answers = {topic.topic: Future() for topic in wanted}
+                for answer in answers.values():
+                    answer.set_exception(KafkaException(KafkaError(code)))
+            return answers
+
+    monkeypatch.setattr("offsetmgr.devkafka.command.quiet_admin", Busy)
+    topic = SampleTopic(unique_name, 2)
+    assert create_topics(kafka.bootstrap_servers, [topic]) == [topic]
+    assert not failures
+    assert create_topics(kafka.bootstrap_servers, [topic]) == []
+    with pytest.raises(DevKafkaError, match=r"no-topic\? could not be created .*TOPIC_EXCEPTION"):
+        create_topics(kafka.bootstrap_servers, [SampleTopic("no-topic?", 1)])
 
 
 _OWNER = """
@@ -409,5 +433,5 @@ def test_command_ends_with_its_broker() -> None:
         assert broker.ppid() == watchdog.pid
         broker.kill()
         errors = command.communicate(timeout=_WAIT_S)[1]
-    assert "broker 1 ended by itself" in errors
+    assert "broker 1 ended by itself (killed by SIGKILL); the end of its log" in errors
     assert command.returncode == 1

@@ -21,12 +21,12 @@ from confluent_kafka.admin import (
 )
 
 from offsetmgr.coordinator.base import CommitResult, FenceCounts
-from offsetmgr.coordinator.fence.coordinator import FencedCoordinator
+from offsetmgr.coordinator.fence import FencedCoordinator
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.devkafka.process import DevKafkaError
 from offsetmgr.errors import Verdict
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
-from tests.conftest import USER
+from tests.secured import USER, user_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -306,7 +306,7 @@ def test_passwords_and_tls(
 ) -> None:
     """The fence's own connections go the same safe way, with the same rights, as librdkafka's."""
     topic, user = new_topic(), USER
-    login = kafka.login(USER)
+    login = user_login(kafka)
     if mechanism != "PLAIN":
         user = f"scram-{group}"
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
@@ -328,7 +328,7 @@ def test_passwords_and_tls(
 @pytest.mark.fault(21)
 def test_refused_credentials(kafka: DevKafka, group: str) -> None:
     """They are told as that, with nothing sent and no secret."""
-    with service(kafka, {**kafka.login(USER), "sasl.password": "not-the-one"}) as refused:
+    with service(kafka, {**user_login(kafka), "sasl.password": "not-the-one"}) as refused:
         failure = commit(refused, group, "t", 1)
         assert failure is not None
         assert (failure.info.name, failure.info.verdict) == ("_AUTHENTICATION", Verdict.REFUSED)

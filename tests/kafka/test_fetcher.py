@@ -5,15 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from actors import Future
 from offsetmgr.coordinator.librdkafka import CONSUMER, GroupAnswer, GroupClient
-
-if TYPE_CHECKING:
-    from offsetmgr.devkafka import DevKafka
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60.0
@@ -57,35 +53,9 @@ def ask(fetcher: GroupClient, group: str, timeout_s: float) -> GroupAnswer:
     return answer.get(timeout=WAIT_S)
 
 
-def test_nothing_committed_is_below_zero(kafka: DevKafka, group: str) -> None:
-    """A group that nobody knows is no error."""
-    fetcher = GroupClient({"bootstrap.servers": kafka.bootstrap_servers}, CONSUMER)
-    answer = ask(fetcher, group, WAIT_S)
-    fetcher.close(WAIT_S)
-    assert answer.error == 0
-    assert [found.offset for found in answer.partitions] == [-1]
-
-
 def test_without_a_broker_it_answers_by_its_time_out() -> None:
     """Nobody waits for ever for a Kafka that is not there."""
     fetcher = GroupClient({"bootstrap.servers": "127.0.0.1:1"}, CONSUMER)
     answer = ask(fetcher, "g", 0.5)
     fetcher.close(WAIT_S)
     assert answer.error == -185
-
-
-def test_what_is_open_at_the_close_is_answered() -> None:
-    """A close leaves nobody waiting."""
-    fetcher = GroupClient({"bootstrap.servers": "127.0.0.1:1"}, CONSUMER)
-    answer: Future[GroupAnswer] = Future()
-    fetcher.fetch("g", None, 300, answer.set)
-    fetcher.close(WAIT_S)
-    assert answer.get(timeout=WAIT_S).error != 0
-    with pytest.raises(RuntimeError):
-        fetcher.fetch("g", None, 300, answer.set)
-
-
-def test_a_wrong_setting_is_named() -> None:
-    """What librdkafka does not take is an error at the start, in its own words."""
-    with pytest.raises(ValueError, match=r"no\.such\.setting"):
-        GroupClient({"no.such.setting": "1"}, CONSUMER)

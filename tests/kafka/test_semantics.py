@@ -12,17 +12,13 @@ from confluent_kafka.admin import AdminClient
 
 from offsetmgr.config import CommitSettings
 from offsetmgr.coordinator.kafka import KafkaCoordinator
-from offsetmgr.errors import Verdict
 from offsetmgr.manager import Factory
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.conftest import create_topic
-from tests.faults.support import HASTY, committing, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
-    from actors import Future
-    from offsetmgr.coordinator.base import CommitResult, FetchResult
     from offsetmgr.devkafka import DevKafka
     from offsetmgr.manager import ManagerHandle
     from offsetmgr.types import StopResult
@@ -131,85 +127,6 @@ def test_each_of_two_services_without_a_fence_is_told_of_the_others_commit(
         assert second.holds(topic) == OffsetAndMetadata(30)
 
 
-class Wire:
-    """What goes between a group and its coordinator about one partition, in order."""
-
-    def __init__(self, coordinator: KafkaCoordinator, where: TopicPartition) -> None:
-        """Listen from now on."""
-        self.seen: list[str] = []
-        """``commit 7`` and ``fetch`` as they are sent, ``lost`` and ``read`` as they are answered.
-
-        What only the answer knows stands here before the group hears of it.
-        """
-        commit, fetch = coordinator.commit, coordinator.fetch
-
-        def listening_commit(
-            group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
-        ) -> Future[CommitResult]:
-            if where in offsets:
-                self.seen.append(f"commit {offsets[where].offset}")
-            sent = commit(group, offsets, timeout_s)
-            sent.add_done_callback(committed)
-            return sent
-
-        def committed(done: Future[CommitResult]) -> None:
-            failure = done.get().failures.get(where)
-            if failure is not None and failure.info.verdict is Verdict.UNKNOWN:
-                self.seen.append("lost")
-
-        def listening_fetch(
-            group: str, partitions: Sequence[TopicPartition] | None, timeout_s: float
-        ) -> Future[FetchResult]:
-            self.seen.append("fetch")
-            sent = fetch(group, partitions, timeout_s)
-            sent.add_done_callback(fetched)
-            return sent
-
-        def fetched(done: Future[FetchResult]) -> None:
-            if where in done.get().offsets:
-                self.seen.append("read")
-
-        coordinator.commit = listening_commit  # type: ignore[method-assign]
-        coordinator.fetch = listening_fetch  # type: ignore[method-assign]
-
-    def unread(self) -> list[str]:
-        """Commits that were sent while nobody had read what became of the one before."""
-        doubt, found = False, []
-        for what in self.seen:
-            if doubt and what.startswith("commit"):
-                found.append(what)
-            doubt = what == "lost" or (doubt and what != "read")
-        return found
-
-
-@pytest.mark.fault(2)
-def test_a_commit_that_a_paused_broker_does_not_answer_is_read_back_before_the_next(
-    breakable_kafka: DevKafka, group: str, new_topic: TopicFactory
-) -> None:
-    """It is told as unknown; what is newer waits until that was read, and is committed at last."""
-    topic = new_topic(on=breakable_kafka)
-    with committing(breakable_kafka.bootstrap_servers, HASTY) as managers:
-        handle = managers.spawn(group, topic=topic)
-        handle.submit(1)
-        assert managers.flush(handle) is None
-        wire = Wire(managers.kafka, TopicPartition(topic, 0))
-        breakable_kafka.broker(1).pause()
-        try:
-            handle.submit(2)
-            error = managers.commit_error(handle, 2)
-            assert (error.info.verdict, error.retriable) == (Verdict.UNKNOWN, True)
-            handle.submit(3)
-            until("it is read back, more than once", lambda: wire.seen.count("fetch") >= 2)
-            sent = wire.seen.index("commit 2")
-            assert wire.seen[sent : sent + 3] == ["commit 2", "lost", "fetch"]
-        finally:
-            breakable_kafka.broker(1).resume()
-        assert managers.flush(handle) is None
-        assert wire.unread() == []
-        assert "commit 3" in wire.seen
-        until("the newest stands", lambda: managers.in_kafka(group, topic=topic) == 3)
-
-
 @pytest.mark.fault(24)
 def test_an_offset_outside_the_log_is_reported(
     kafka: DevKafka, group: str, new_topic: TopicFactory
@@ -273,18 +190,3 @@ def test_a_topic_made_anew_with_as_many_records_is_told_by_its_id(
         assert here.flush(handle).uncommitted is None
         assert "the topic was made anew, as " in here.told(handle, "TOPIC_RECREATED")
         assert here.holds(topic) == OffsetAndMetadata(11)
-
-
-def test_the_leader_epoch_travels_and_comes_back(
-    kafka: DevKafka, group: str, new_topic: TopicFactory
-) -> None:
-    """It is committed with the offset, and a look finds what was sent: nothing is told."""
-    topic = new_topic()
-    with node(kafka, group) as here:
-        here.produce(topic, 3)
-        handle = here.factory.spawn(group, topic, 0)
-        handle.submit(2, metadata="m", leader_epoch=0)
-        assert here.flush(handle).committed == OffsetAndMetadata(2, "m", 0)
-        assert here.holds(topic) == OffsetAndMetadata(2, "m", 0)
-        here.reset(topic, 1)
-        assert "offset 2: somebody" in here.told(handle, "OFFSET_CHANGED_EXTERNALLY")

@@ -258,7 +258,7 @@ def test_too_many_requests_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) 
     with running() as service, service.http("etl") as etl:
         service.coordinator.pause()
         etl.post("/v1/offsets", json=GOOD | {"wait": False}).raise_for_status()
-        places = service.service.assembly.api
+        places = service.service.assembly.app
         with connected(service) as flushing:
             flushing.sendall(
                 b"POST /v1/flush HTTP/1.1\r\nHost: localhost\r\nOffsetmgr-Client: etl\r\n"

@@ -47,7 +47,7 @@ def until(client: httpx.Client, condition: Callable[[], bool]) -> None:
 def test_abandoned_waits_shut_nobody_out() -> None:
     """A living client is served at once in an outage, and the places are soon free again."""
     with running() as service, service.http("etl") as etl:
-        places = service.service.assembly.api
+        places = service.service.assembly.app
         service.coordinator.pause()
         etl.post("/v1/managers", json=OPEN).raise_for_status()
         target = "/v1/initial-offsets?group=g&wait_s=60"
@@ -88,7 +88,7 @@ def test_whatever_waits_ends_with_its_caller(
 ) -> None:
     """A read is given up; a write goes on, but takes no place."""
     with running(commit__request_timeout_s=300) as service, service.http("waiter") as waiter:
-        places = service.service.assembly.api
+        places = service.service.assembly.app
         service.coordinator.pause()
         submitted = {"group": "g", "offsets": OFFSETS}
         waiter.post("/v1/offsets", json=submitted).raise_for_status()
@@ -110,7 +110,7 @@ def test_a_submit_that_waits_takes_no_place_of_one_that_does_not(
     monkeypatch.setattr(http, "WAITING", 1)
     monkeypatch.setattr(http, "REQUESTS", 1)
     with running() as service, service.http("etl") as etl:
-        places = service.service.assembly.api
+        places = service.service.assembly.app
         service.coordinator.pause()
         body = {"group": "w", "offsets": OFFSETS, "wait": True, "timeout_s": 300}
         with asked(service, "POST", "/v1/offsets", body) as waiting:
@@ -125,7 +125,7 @@ def test_a_submit_that_waits_takes_no_place_of_one_that_does_not(
 def test_a_write_whose_caller_hung_up_is_done_and_answered_to_who_asks_again() -> None:
     """A repeated request waits for what the first has begun."""
     with running(commit__request_timeout_s=300) as service, service.http() as again:
-        places = service.service.assembly.api
+        places = service.service.assembly.app
         service.coordinator.pause()
         body = {"group": "g", "offsets": OFFSETS, "wait": True, "timeout_s": 300}
         raw = asked(service, "POST", "/v1/offsets", body)

@@ -63,7 +63,7 @@ class Falling(StreamingQueryListener):
         if snapshot.batch_id == self._batch_id:
             eventually(lambda: offsets_of(self._client.committed(self._group)), self._before)
             os.killpg(0, signal.SIGKILL)
-        self._before = snapshot.sources[0].offsets
+        self._before = snapshot.sources[0]
 
 
 def main() -> None:

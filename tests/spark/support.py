@@ -108,7 +108,7 @@ class Topic(NamedTuple):
 def ends(query: StreamingQuery) -> dict[TopicPartition, int]:
     """Where the query's last finished batch ends."""
     snapshot = read_snapshot(query.lastProgress)
-    return dict(snapshot.sources[0].offsets)
+    return dict(snapshot.sources[0])
 
 
 def offsets_of(

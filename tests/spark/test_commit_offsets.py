@@ -177,7 +177,7 @@ def test_two_sources_of_one_topic_commit_the_lower(
 
 
 def _ends_of_sources(progress: object) -> list[list[int]]:
-    return [list(source.offsets.values()) for source in read_snapshot(progress).sources]
+    return [list(source.values()) for source in read_snapshot(progress).sources]
 
 
 def test_no_progress_is_turned_into_python_objects(

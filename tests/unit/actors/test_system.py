@@ -9,7 +9,7 @@ import pykka
 import pytest
 from structlog.testing import capture_logs
 
-from actors import ActorSystem, PooledActor, SystemStoppedError
+from actors import ActorSystem, PooledActor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +64,7 @@ def test_a_stopped_system_starts_nothing_and_stops_again() -> None:
     """Spawn is refused with the system's name; a second stop is harmless."""
     system = ActorSystem(threads=1, name="gone")
     assert system.stop()
-    with pytest.raises(SystemStoppedError, match=r"'gone'.*/late"):
+    with pytest.raises(pykka.ActorDeadError, match=r"'gone'.*/late"):
         system.spawn(Idle, name="late")
     assert system.stop()
 

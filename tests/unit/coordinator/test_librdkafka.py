@@ -55,21 +55,6 @@ class Clumsy(Silent):
         self.failed(level, kind + text)
 
 
-class TestTimeOut:
-    """What librdkafka is given for a request."""
-
-    def test_the_longest_one_never_becomes_a_short_one(self) -> None:
-        """Librdkafka refuses more than an hour and would take its own: it would run out inside."""
-        fetcher = GroupClient({**NOWHERE, "socket.timeout.ms": 10}, CONSUMER)
-        patient: Future[GroupAnswer] = Future()
-        hasty: Future[GroupAnswer] = Future()
-        fetcher.fetch("g", None, 1e9, patient.set)
-        fetcher.fetch("g", None, 1.0, hasty.set)
-        assert hasty.get(timeout=WAIT_S).error == TIMED_OUT
-        fetcher.close(WAIT_S)
-        assert patient.get(timeout=WAIT_S).error == FAIL, "it was open until the close"
-
-
 class TestThread:
     """The thread that hands out answers."""
 
@@ -121,20 +106,6 @@ class TestThread:
             assert told.wait(WAIT_S)
         fetcher.close(WAIT_S)
         assert other.get(timeout=WAIT_S).error == FAIL
-
-
-def test_a_client_does_not_end_while_somebody_asks_it_for_brokers() -> None:
-    """Librdkafka would go on in memory that is freed."""
-    client = GroupClient(NOWHERE, CONSUMER)
-    told: Future[int] = Future()
-    asking = threading.Thread(target=lambda: told.set(client.find_brokers(0.5)))
-    asking.start()
-    while not client._calls:
-        assert asking.is_alive()
-    client.close(WAIT_S)
-    assert not client._calls
-    assert told.get(timeout=WAIT_S) == TIMED_OUT
-    assert client.find_brokers(0.5) == FAIL
 
 
 def test_a_commit_is_no_success_unless_the_answer_names_the_partition() -> None:

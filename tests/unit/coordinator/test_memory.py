@@ -9,16 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.testing import SimSystem
-from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult, PartitionLog
+from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
 from offsetmgr.coordinator.memory import (
     Answer,
     Incident,
     MemoryCoordinator,
     Refuse,
-    Request,
     Unknown,
 )
-from offsetmgr.errors import InvalidValueError, Verdict
+from offsetmgr.errors import Verdict
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -80,30 +79,6 @@ class TestContract:
         immediate.broker.commit_externally("other", at(9, 9, 9))
         assert immediate.fetch(G, None, 1).get(timeout=0) == FetchResult(at(1, 2), {})
 
-    def test_partition_beyond_the_topic(self, immediate: MemoryCoordinator) -> None:
-        """A created topic has the partitions it was created with, and no other."""
-        immediate.broker.create_topic("orders", partitions=2)
-        failures = immediate.commit(G, at(1, 1, 1), 1).get(timeout=0).failures
-        assert names(failures) == {P2: "UNKNOWN_TOPIC_OR_PARTITION"}
-
-    def test_topic_logs(self, immediate: MemoryCoordinator) -> None:
-        """A created topic's logs have the ends they were given; an unknown topic says so."""
-        immediate.broker.create_topic("orders", partitions=2)
-        immediate.broker.set_log(P1, 10, 30)
-        logs = immediate.topic_logs(["orders", "nowhere"], 1).get(timeout=0)
-        assert logs["orders"].partitions == {0: PartitionLog(0, 0), 1: PartitionLog(10, 30)}
-        failure = logs["nowhere"].failure
-        assert failure is not None
-        assert failure.info.name == "UNKNOWN_TOPIC_OR_PARTITION"
-
-    def test_loss(self, immediate: MemoryCoordinator) -> None:
-        """What the broker forgot is fetched as nothing committed."""
-        immediate.commit(G, at(1, 2), 1)
-        immediate.broker.forget(G, [P0])
-        assert immediate.broker.committed(G) == {P1: OffsetAndMetadata(2)}
-        immediate.broker.forget(G)
-        assert immediate.fetch(G, [P0, P1], 1).get(timeout=0).offsets == {P0: None, P1: None}
-
 
 class TestFaults:
     """What a script can make happen to a request."""
@@ -115,13 +90,6 @@ class TestFaults:
         assert names(failures) == {P1: "TOPIC_AUTHORIZATION_FAILED"}
         assert failures[P1].detail == "no READ"
         assert immediate.broker.committed(G) == at(1)
-
-    def test_refused_group(self, immediate: MemoryCoordinator) -> None:
-        """A refusal that names nothing is of every partition, and nothing is committed."""
-        immediate.inject("commit", Refuse(14))
-        failures = immediate.commit(G, at(1, 2), 1).get(timeout=0).failures
-        assert names(failures) == dict.fromkeys((P0, P1), "COORDINATOR_LOAD_IN_PROGRESS")
-        assert immediate.broker.committed(G) == {}
 
     def test_refused_fetch(self, immediate: MemoryCoordinator) -> None:
         """A refused fetch of named partitions fails those, one of all of them the group."""
@@ -135,13 +103,6 @@ class TestFaults:
         partly = immediate.fetch(G, [P0, P1], 1).get(timeout=0)
         assert names(partly.failures) == {P0: "UNSTABLE_OFFSET_COMMIT"}
         assert partly.offsets == {P1: OffsetAndMetadata(2)}
-
-    def test_refused_topic_logs_and_check(self, immediate: MemoryCoordinator) -> None:
-        """Requests that speak of no group can be refused as well."""
-        immediate.inject("topic_logs", Refuse(29))
-        immediate.inject("check", Refuse(-187))
-        assert immediate.topic_logs(["orders"], 1).get(timeout=0)["orders"].failure is not None
-        assert immediate.check(1).get(timeout=0) is not None
 
     def test_incidents_come_in_order_and_for_their_group(
         self, immediate: MemoryCoordinator
@@ -157,16 +118,6 @@ class TestFaults:
             None,
         ]
         assert P0 in immediate.commit("other", at(1), 1).get(timeout=0).failures
-
-    def test_plan(self) -> None:
-        """A plan decides for every request that nothing was injected for."""
-
-        def no_commits(request: Request) -> Incident | None:
-            return Refuse(30) if request.operation == "commit" else None
-
-        coordinator = MemoryCoordinator(plan=no_commits)
-        assert P0 in coordinator.commit(G, at(1), 1).get(timeout=0).failures
-        assert coordinator.fetch(G, [P0], 1).get(timeout=0).failures == {}
 
     @pytest.mark.parametrize(
         ("lost", "committed"),
@@ -188,17 +139,6 @@ class TestFaults:
         assert names(failures) == {P0: "_TIMED_OUT", P1: "_TIMED_OUT"}
         assert {f.info.verdict for f in failures.values()} == {Verdict.UNKNOWN}
         assert immediate.broker.committed(G) == committed
-
-    def test_faults_that_need_time_need_a_scheduler(self, immediate: MemoryCoordinator) -> None:
-        """Without a scheduler, what needs time is refused instead of happening at once."""
-        with pytest.raises(InvalidValueError, match="call_after"):
-            immediate.inject("commit", Answer(latency_s=1))
-        with pytest.raises(InvalidValueError, match="call_after"):
-            immediate.inject("commit", Unknown(lands_after_s=1))
-        with pytest.raises(InvalidValueError, match="call_after"):
-            immediate.pause()
-        with pytest.raises(InvalidValueError, match="call_after"):
-            MemoryCoordinator(latency_s=1)
 
 
 class TestTime:
@@ -226,24 +166,6 @@ class TestTime:
         scheduled.advance(4)
         assert scheduled.broker.committed(G) == at(1)
 
-    def test_lands_late(self, scheduled: Scheduled) -> None:
-        """A lost commit that lands late can overwrite a newer one: the hazard to guard against."""
-        scheduled.coordinator.inject("commit", Unknown(lands_after_s=7))
-        scheduled.commit(1, timeout_s=5)
-        scheduled.advance(5)
-        scheduled.commit(2, timeout_s=5)
-        scheduled.advance(1)
-        assert scheduled.broker.committed(G) == at(2)
-        scheduled.advance(1)
-        assert scheduled.broker.committed(G) == at(1)
-
-    def test_clear_code_of_unknown_outcome(self, scheduled: Scheduled) -> None:
-        """A code other than TIMED_OUT is told at once, not at the deadline."""
-        scheduled.coordinator.inject("commit", Unknown(-195, lands_after_s=None))
-        answer = scheduled.commit(1)
-        scheduled.advance(0)
-        assert names(answer.get(timeout=0).failures) == {P0: "_TRANSPORT"}
-
     def test_pause(self, scheduled: Scheduled) -> None:
         """A paused broker answers nobody; on resume what it holds takes effect, in order."""
         scheduled.coordinator.pause()
@@ -256,22 +178,6 @@ class TestTime:
         scheduled.coordinator.resume()
         assert second.get(timeout=0).failures == {}
         assert scheduled.broker.committed(G) == at(2)
-
-    def test_pause_of_one_group(self, scheduled: Scheduled) -> None:
-        """One group's pause holds up no other group, nor a check."""
-        scheduled.coordinator.pause(G)
-        held = scheduled.commit(1)
-        free = scheduled.coordinator.commit("other", at(1), 5)
-        check = scheduled.coordinator.check(5)
-        scheduled.advance(1)
-        assert free.get(timeout=0).failures == {}
-        assert check.get(timeout=0) is None
-        assert not held.done()
-        scheduled.coordinator.pause()
-        scheduled.coordinator.resume(G)
-        assert not held.done()
-        scheduled.coordinator.resume()
-        assert held.get(timeout=0).failures == {}
 
     def test_in_flight(self, scheduled: Scheduled) -> None:
         """What is in flight of a group is counted, and the most there ever was."""

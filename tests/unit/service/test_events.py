@@ -53,7 +53,7 @@ def factory() -> Factory:
 @pytest.fixture
 def hub(factory: Factory) -> EventHub:
     """With room for two readers."""
-    return EventHub(lambda: factory, Owners, streams=2, first_number=FIRST)
+    return EventHub(lambda: factory, Owners, streams=2, managers=0, first_number=FIRST)
 
 
 def error(key: ManagerKey) -> OffsetCommitError:
@@ -145,7 +145,7 @@ def test_a_reader_of_an_earlier_process_gets_all_failures_of_this_one(hub: Event
 def test_a_failure_is_logged_at_once_and_repetitions_are_counted(factory: Factory) -> None:
     """By group and code: a thousand partitions that fail at every retry are one line."""
     clock = ManualClock()
-    hub = EventHub(lambda: factory, Owners, streams=2, first_number=FIRST)
+    hub = EventHub(lambda: factory, Owners, streams=2, managers=0, first_number=FIRST)
     reporter = Reporter(Metrics("default", "1"), hub, clock)
     with capture_logs() as logs:
         for number in range(1_000):
@@ -228,32 +228,6 @@ def test_a_reader_that_stands_still_while_managers_come_and_go_is_sent_away(hub:
     run(test())
 
 
-def test_news_of_live_managers_are_no_reason_to_send_a_reader_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """There are never more of those than managers; only those of others are counted."""
-    monkeypatch.setattr("offsetmgr.service.events.NEWS_KEPT", 3)
-    system = SimSystem(4)
-    factory = Factory(MemoryCoordinator(), system=system)
-    hub = EventHub(lambda: factory, Owners, streams=1, first_number=FIRST)
-    live = [factory.spawn("g", "t", partition).key for partition in range(10)]
-    system.run_until_idle()
-
-    async def test() -> None:
-        reader = hub.subscribe(None, "g")
-        for key in live:
-            hub.committed(key, OffsetAndMetadata(1))
-        for partition in range(3):
-            hub.stopped(ManagerKey("g", "gone", partition))
-        await deliver()
-        assert len(reader.news) == 13
-        hub.stopped(ManagerKey("g", "gone", 3))
-        await deliver()
-        assert reader.closed
-
-    run(test())
-
-
 def test_readers_are_limited_and_make_room(hub: EventHub) -> None:
     """The limit is named; who goes makes room."""
 
@@ -272,7 +246,7 @@ def test_a_stream_begins_with_what_is_committed_and_ends_with_the_hub(factory: F
     system = SimSystem(2)
     coordinator = MemoryCoordinator()
     factory = Factory(coordinator, system=system)
-    hub = EventHub(lambda: factory, Owners, streams=2, first_number=FIRST)
+    hub = EventHub(lambda: factory, Owners, streams=2, managers=0, first_number=FIRST)
     handle = factory.spawn("g", "t", 0)
     system.run_until_idle()
     handle.submit(41)
@@ -297,7 +271,7 @@ def test_a_stream_never_goes_back_at_its_start() -> None:
     """A commit that is still on its way when the newer state is read does not come after it."""
     system = SimSystem(3)
     factory = Factory(MemoryCoordinator(), system=system)
-    hub = EventHub(lambda: factory, Owners, streams=1, first_number=FIRST)
+    hub = EventHub(lambda: factory, Owners, streams=1, managers=0, first_number=FIRST)
     handle = factory.spawn("g", "t", 0)
     system.run_until_idle()
     handle.submit(41)

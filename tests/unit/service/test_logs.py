@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import logging
 import os
@@ -91,26 +90,15 @@ def test_what_cannot_be_written_is_dropped_and_counted() -> None:
     assert set_up.dropped == 2
 
 
-def test_while_nobody_reads_our_own_warnings_are_kept() -> None:
-    """Records of librdkafka are dropped and counted before them."""
+def test_what_waits_for_a_log_that_nobody_reads_is_bounded() -> None:
     reading, writing = os.pipe()
-    with os.fdopen(reading, "rb", buffering=0) as reader, os.fdopen(writing, "w") as stream:
+    with os.fdopen(reading, "rb", buffering=0), os.fdopen(writing, "w") as stream:
         os.set_blocking(writing, False)
         with contextlib.suppress(BlockingIOError):
             while True:
                 os.write(writing, b"\n" * select.PIPE_BUF)
         os.set_blocking(writing, True)
         set_up = logs.set_up("info", stream)
-        for number in range(2 * logs.QUEUED):
+        for number in range(logs.QUEUED + 100):
             logging.getLogger("offsetmgr.librdkafka").error("noise %d", number)
-        for number in range(100):
-            structlog.get_logger("offsetmgr.x").warning("ours", number=number)
-        assert 0 < set_up.dropped < 2 * logs.QUEUED
-        lines = io.BufferedReader(reader)
-        found: list[int] = []
-        while len(found) < 100:
-            line = lines.readline()
-            if b'"ours"' in line:
-                found.append(json.loads(line)["number"])
-        assert found == list(range(100))
-        set_up.flush()
+        assert 99 <= set_up.dropped <= 100  # one may have been taken from the queue

@@ -20,9 +20,8 @@ from offsetmgr.service.openapi import document
 from offsetmgr.service.requests import INSTANCE
 from tests.service.support import running
 
-PARTS: Any = [mock.MagicMock()] * 6
-with mock.patch("offsetmgr.service.http.encode"):
-    OPERATIONS = Api(*PARTS).operations
+PARTS: Any = [mock.MagicMock()] * 5
+OPERATIONS = Api(*PARTS, version="1.2.3", hosts=None, instance="").operations
 DOCUMENT = json.loads(msgspec.json.encode(document("1.2.3", OPERATIONS)))
 
 
@@ -50,7 +49,7 @@ def test_the_document_knows_every_status_that_the_service_names() -> None:
     sources = "".join(p.read_text() for p in Path(openapi.__file__).parent.glob("*.py"))
     named = {HTTPStatus[each].value for each in re.findall(r"HTTPStatus\.([A-Z_]+)", sources)}
     described = {each for op in OPERATIONS for each in _statuses(op.method, op.path)}
-    assert described == named
+    assert described == named - {404, 405}
 
 
 def test_what_every_operation_may_answer_is_described_for_each() -> None:

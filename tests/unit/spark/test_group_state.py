@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.spark.group_state import Commit, Decision, Groups, GroupState, Lower
-from offsetmgr.spark.progress import Run, Snapshot, SourceOffsets
+from offsetmgr.spark.progress import Run, Snapshot
 from offsetmgr.types import ManagerKey, TopicPartition
 
 KEY = ManagerKey("etl", "orders", 0)
@@ -23,10 +23,7 @@ def snapshot(
     topic: str = "orders",
 ) -> Snapshot:
     """A snapshot with a source for each of ``offsets``, all reading one topic."""
-    sources = [
-        SourceOffsets("KafkaV2[...]", {TopicPartition(topic, p): o for p, o in each.items()})
-        for each in offsets
-    ]
+    sources = [{TopicPartition(topic, p): o for p, o in each.items()} for each in offsets]
     time = f"2026-01-01T00:00:{second:02}.000Z"
     return Snapshot(Run(query, run), query, time, batch, tuple(sources), {})
 

@@ -1,14 +1,15 @@
 """A member of one consumer group, by librdkafka's C interface.
 
-Not by ``confluent_kafka.Consumer``: it ends the metadata of a commit with a NUL byte on the wire,
-and its handle is not public.  The member subscribes like any consumer, is assigned partitions
-as the only member, and fetches nothing of them: it commits, and librdkafka sends its heartbeats.
+Not by ``confluent_kafka.Consumer``: that one ends the metadata of a commit with a NUL byte on the
+wire, gives the deadline of a commit to librdkafka, and takes a partition that Kafka's answer leaves
+out for committed.  The member subscribes like any consumer, is assigned partitions as the only
+member, and fetches nothing of them: it commits, and librdkafka sends its heartbeats.
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from offsetmgr.coordinator.librdkafka import (
     CONSUMER,
@@ -18,12 +19,13 @@ from offsetmgr.coordinator.librdkafka import (
     Library,
     decoded,
 )
+from offsetmgr.types import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from offsetmgr.coordinator.librdkafka import Listener
-    from offsetmgr.types import OffsetAndMetadata, TopicPartition
+    from offsetmgr.types import OffsetAndMetadata
 
 INSTANCE: Final = "offsetmgr"
 """``group.instance.id`` of every service: a group has one member of that name, the newest."""
@@ -37,37 +39,18 @@ _LEAVE_POLL_S: Final = 0.1
 _LEAVE_POLLS: Final = 50
 
 
-class Assigned(NamedTuple):
-    """The member is in the group."""
+class MemberEvent(NamedTuple):
+    """What became of a membership."""
 
-
-class Revoked(NamedTuple):
-    """It is not any more."""
-
-    lost: bool
-    """True if the coordinator had dropped it; else others joined, or a topic has changed."""
-
-
-class Refused(NamedTuple):
-    """The coordinator, or a connection to it, failed."""
-
-    code: int
-    text: str
-
-
-class Committed(NamedTuple):
-    """The answer to a commit."""
-
-    number: int
-    codes: Mapping[tuple[str, int], int]
-    """Kafka's or librdkafka's error of each partition, 0 for none."""
+    kind: Literal["assigned", "revoked", "lost", "failed"]
+    """It is in the group; it is not any more as others joined, or as the coordinator dropped it;
+    the coordinator, or a connection to it, failed."""
+    code: int = 0
+    text: str = ""
 
 
 class Member:
-    """Its events are taken by one thread; ``commit`` and ``wake`` may be called by any other.
-
-    Nobody calls anything after ``end``.
-    """
+    """For one thread alone, which calls nothing after ``end``."""
 
     def __init__(self, config: Mapping[str, object], listener: Listener) -> None:
         """``listener`` hears the log.  Raises ValueError where a setting is refused."""
@@ -75,6 +58,7 @@ class Member:
         self._listener = listener
         events = LOG_EVENT | ERROR_EVENT | _REBALANCE_EVENT | _COMMIT_EVENT
         self._handle = library.open_client(config, CONSUMER, events)
+        self._answers = library.queue_new(self._handle)
         self._queue = library.queue_get_consumer(self._handle)
         main = library.queue_get_main(self._handle)
         library.queue_forward(main, self._queue)
@@ -95,26 +79,40 @@ class Member:
         self._library.mem_free(self._handle, found)
         return text
 
-    def commit(self, number: int, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Send ``offsets`` in one request; the answer has the same ``number``."""
+    def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
+    ) -> dict[TopicPartition, int] | None:
+        """Commit in one request; returns the code of each partition, None without an answer.
+
+        After None the member must be ended: what it sent may land until then.
+        """
         library = self._library
         sent = library.offset_list(self._handle, offsets)
-        library.commit_queue(self._handle, sent, self._queue, None, number)
+        library.commit_queue(self._handle, sent, self._answers, None, None)
         library.topic_partition_list_destroy(sent)
-
-    def wake(self) -> None:
-        """Let ``next_event`` return."""
-        self._library.queue_yield(self._queue)
-
-    def next_event(self, timeout_s: float) -> Assigned | Revoked | Refused | Committed | None:
-        """Wait for what happens next; None after ``timeout_s``, a ``wake`` or a line of the log."""
-        event = self._library.queue_poll(self._queue, int(timeout_s * 1000))
+        event = library.queue_poll(self._answers, int(timeout_s * 1000))
         if not event:
             return None
         try:
-            return self._read(event)
+            code = library.event_error(event)
+            found = library.read_list(library.event_topic_partition_list(event))
+            # A request that failed as a whole has no codes of its partitions.
+            whole = code or NOT_NAMED
+            codes = {TopicPartition(p.topic, p.partition): p.error for p in found}
+            return {p: whole if codes.get(p, NOT_NAMED) == NOT_NAMED else codes[p] for p in offsets}
         finally:
-            self._library.event_destroy(event)
+            library.event_destroy(event)
+
+    def poll(self, timeout_s: float) -> MemberEvent | None:
+        """Return what happens next; None if it is nothing for ``timeout_s``."""
+        while event := self._library.queue_poll(self._queue, int(timeout_s * 1000)):
+            try:
+                found = self._read(event)
+            finally:
+                self._library.event_destroy(event)
+            if found is not None:
+                return found
+        return None
 
     def leave(self) -> None:
         """Leave the group, so that it is free at once; return when Kafka knows, or is too slow."""
@@ -126,33 +124,27 @@ class Member:
         for _ in range(_LEAVE_POLLS):
             if library.consumer_closed(self._handle):
                 return
-            if isinstance(self.next_event(_LEAVE_POLL_S), Revoked):
+            event = self.poll(_LEAVE_POLL_S)
+            if event is not None and event.kind in {"revoked", "lost"}:
                 library.assign(self._handle, None)
 
     def end(self) -> None:
         """Drop the client; what it has not sent yet is never sent."""
+        self._library.queue_destroy(self._answers)
         self._library.queue_destroy(self._queue)
         self._library.destroy_flags(self._handle, _NO_CONSUMER_CLOSE)
 
-    def _read(self, event: int) -> Assigned | Revoked | Refused | Committed | None:
+    def _read(self, event: int) -> MemberEvent | None:
         library = self._library
         kind, code = library.event_type(event), library.event_error(event)
         if kind == _REBALANCE_EVENT and code == _ASSIGN:
             nothing = library.topic_partition_list_new(0)
             library.assign(self._handle, nothing)
             library.topic_partition_list_destroy(nothing)
-            return Assigned()
+            return MemberEvent("assigned")
         if kind == _REBALANCE_EVENT:
-            return Revoked(bool(library.assignment_lost(self._handle)))
-        if kind == _COMMIT_EVENT:
-            return Committed(library.event_opaque(event) or 0, self._codes(event, code))
+            return MemberEvent("lost" if library.assignment_lost(self._handle) else "revoked")
         library.pass_on(event, self._listener)
         if kind == ERROR_EVENT:
-            return Refused(code, decoded(library.event_error_string(event)))
+            return MemberEvent("failed", code, decoded(library.event_error_string(event)))
         return None
-
-    def _codes(self, event: int, code: int) -> dict[tuple[str, int], int]:
-        found = self._library.read_list(self._library.event_topic_partition_list(event))
-        # A request that failed as a whole has no codes of its partitions.
-        whole = code or NOT_NAMED
-        return {(p.topic, p.partition): whole if p.error == NOT_NAMED else p.error for p in found}

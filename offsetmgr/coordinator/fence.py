@@ -1,0 +1,607 @@
+"""The coordinator port with a fence: the newest service of a group alone commits it.
+
+The service joins each of its groups as a static member that fetches nothing, and commits as that
+member.  A newer service takes its place, and Kafka refuses the older one's commits from then on.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import uuid
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from actors import Future, MonotonicClock
+from actors.logs import get_logger
+from actors.timers import ThreadTimers
+from offsetmgr.coordinator.answers import failure_of_code
+from offsetmgr.coordinator.base import CommitResult, Failure, FenceCounts, FetchResult
+from offsetmgr.coordinator.batches import commit_in_batches
+from offsetmgr.coordinator.clients import DEFAULTS, ConnectionReports, check_thread_room
+from offsetmgr.coordinator.explain import CLOSED, NOT_SENT, live_members, one_line
+from offsetmgr.coordinator.kafka import check_numbers
+from offsetmgr.coordinator.member import INSTANCE, Member
+from offsetmgr.errors import ErrorInfo, Fault, Scope, Verdict, error_info
+from offsetmgr.types import check_group
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from actors import TimerHandle
+    from offsetmgr.coordinator.explain import LiveMember
+    from offsetmgr.coordinator.kafka import KafkaCoordinator
+    from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+SESSION_TIMEOUT_S: Final = 45.0
+"""How long Kafka keeps a group for a service that is silent: it died, or is cut off.  Its
+successor does not wait for that; ordinary consumers and Kafka's own tools do."""
+
+MOST_GROUPS: Final = 200
+"""Groups with a fence: each costs five threads, a connection to its coordinator and 0.5 MB."""
+
+_HEARTBEATS: Final = 9
+"""In one session timeout."""
+
+_LEAVE_SHARE: Final = 0.8
+"""Of the time to close, what leaving the groups may take."""
+
+_REQUEST_S: Final = 5.0
+"""For the members of a group, and for what it has committed."""
+
+_RETRY_S: Final = 5.0
+"""After a membership could not be had, unless a manager asks for it sooner."""
+
+_IDLE_S: Final = 1.0
+"""How often a member looks for what became of it, and whether it is wanted still."""
+
+_JOIN_POLLS: Final = 60
+"""How often to wait that long for a membership before everything is looked at anew."""
+
+_TIMED_OUT: Final = -185
+_DESTROYED: Final = -197
+_UNKNOWN_SERVER_ERROR: Final = -1
+_UNKNOWN_TOPIC: Final = 3
+_UNKNOWN_MEMBER_ID: Final = 25
+_REBALANCE_IN_PROGRESS: Final = 27
+_FENCED_INSTANCE_ID: Final = 82
+_FATAL: Final = -150
+_ENDED: Final = frozenset(
+    {22, _UNKNOWN_MEMBER_ID, _REBALANCE_IN_PROGRESS, _FENCED_INSTANCE_ID, _FATAL}
+)
+"""Answers to a commit that was not made, as the membership had ended."""
+
+TOO_MANY_GROUPS: Final = ErrorInfo(
+    81, "TOO_MANY_FENCED_GROUPS", True, Scope.GROUP, Fault.OPERATOR, Verdict.REFUSED,  # noqa: FBT003
+    "the service already keeps as many groups with its fence as limits.fenced_groups allows; "
+    "raise it, run another service for some of the groups, or switch the fence off",
+)  # fmt: skip
+"""There is no room for the group until the managers of another one are gone."""
+
+JOINING: Final = ErrorInfo(
+    _REBALANCE_IN_PROGRESS, "JOINING", True, Scope.GROUP, Fault.BROKER, Verdict.REFUSED,  # noqa: FBT003
+    "the service is still joining the group, which takes as long as the broker's "
+    "group.initial.rebalance.delay.ms; nothing was committed; tried again",
+)  # fmt: skip
+"""The deadline passed before the service was a member: the request had no effect."""
+
+log = get_logger("offsetmgr.coordinator.fence")
+
+
+class FencedCoordinator:
+    """Commits as the member of each group; everything else is Kafka's other side as it is.
+
+    Thread-safe; no method but ``close`` blocks.  It is for those who own groups: reading
+    partitions through it takes a group over as committing does, so that what is read cannot be
+    changed any more by the service that had the group before.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, object],
+        inner: KafkaCoordinator,
+        *,
+        session_timeout_s: float = SESSION_TIMEOUT_S,
+        most_groups: int = MOST_GROUPS,
+    ) -> None:
+        """``config`` as for ``inner``, which is closed with this one."""
+        self._inner = inner
+        self.topic_logs = inner.topic_logs
+        self.topic_names = inner.topic_names
+        self.check = inner.check
+        self._most_groups = most_groups
+        self._client_id = (
+            f"{config.get('client.id', 'offsetmgr')}-{socket.gethostname()}-{os.getpid()}-"
+            f"{uuid.uuid4().hex[:8]}"
+        )
+        self._config: dict[str, object] = {
+            **DEFAULTS,
+            **config,
+            "client.id": self._client_id,
+            "enable.auto.commit": False,
+            "group.instance.id": INSTANCE,
+            "group.protocol": "classic",
+            "heartbeat.interval.ms": int(session_timeout_s * 1_000 / _HEARTBEATS),
+            # Java's consumers do not offer it by default, so Kafka keeps those out.
+            "partition.assignment.strategy": "roundrobin",
+            "session.timeout.ms": int(session_timeout_s * 1_000),
+            # What is written is answered, or its connection ended, within this time.
+            "socket.timeout.ms": 10_000,
+        }
+        self._clock = MonotonicClock()
+        self._listener = ConnectionReports(self._clock)
+        self._timers = ThreadTimers(self._clock, name="kafka-fence-deadlines")
+        self._lock = threading.Lock()
+        self._groups: dict[str, _FencedGroup] = {}
+        self._closed = False
+
+    @property
+    def reader(self) -> KafkaCoordinator:
+        """The side that takes no group over."""
+        return self._inner
+
+    @property
+    def fence(self) -> FenceCounts:
+        """How many groups are this service's, and how many another one's by now."""
+        with self._lock:
+            standings = [group.standing for group in self._groups.values()]
+        return FenceCounts(standings.count(_Standing.HELD), standings.count(_Standing.FENCED))
+
+    def fetch(
+        self, group: str, partitions: Sequence[TopicPartition] | None, timeout_s: float
+    ) -> Future[FetchResult]:
+        """Take the group over, then fetch; whoever wants all partitions only looks."""
+        if not partitions:
+            return self._inner.fetch(group, partitions, timeout_s)
+        deadline_s = self._clock.now() + timeout_s
+        answer: Future[FetchResult] = Future()
+
+        def run(kept: _FencedGroup) -> bool:
+            def fetched(done: Future[FetchResult]) -> None:
+                kept.read(done.get().offsets)  # taken note of before it is used
+                answer.set(done.get())
+
+            asked = self._inner.fetch(group, partitions, self._left_s(deadline_s))
+            asked.add_done_callback(fetched)
+            return True
+
+        def fail(failure: Failure) -> None:
+            answer.set(FetchResult({}, dict.fromkeys(partitions, failure)))
+
+        self._submit(group, _Request(partitions, deadline_s, run, fail))
+        return answer
+
+    def commit(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
+    ) -> Future[CommitResult]:
+        """Take the group over, where that is still to be done, and commit as its member."""
+        offsets = dict(offsets)
+        check_numbers(offsets)
+        deadline_s = self._clock.now() + timeout_s
+
+        def send(batch: Mapping[TopicPartition, OffsetAndMetadata]) -> Future[CommitResult]:
+            answer: Future[CommitResult] = Future()
+
+            def run(kept: _FencedGroup) -> bool:
+                result = kept.commit(batch, self._left_s(deadline_s))
+                if result is not None:
+                    answer.set(result)
+                return result is not None
+
+            def fail(failure: Failure) -> None:
+                answer.set(CommitResult(dict.fromkeys(batch, failure)))
+
+            self._submit(group, _Request(batch, deadline_s, run, fail))
+            return answer
+
+        return commit_in_batches(group, offsets, send)
+
+    def release(self, group: str) -> None:
+        """Leave the group, so that others may commit, join or reset it."""
+        with self._lock:
+            kept = self._groups.get(group)
+        if kept is not None:
+            kept.release()
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Leave all groups, as far as the time allows, then close the other side too."""
+        deadline_s = self._clock.now() + timeout
+        with self._lock:
+            self._closed = True
+            groups = list(self._groups.values())
+        for group in groups:
+            group.release(close=True)
+        leave_by_s = self._clock.now() + timeout * _LEAVE_SHARE
+        for group in groups:
+            group.join(self._left_s(leave_by_s))
+        self._timers.close(self._left_s(deadline_s))
+        self._inner.close(self._left_s(deadline_s))
+
+    def _submit(self, group: str, request: _Request) -> None:
+        """Do ``request`` once this service is the group's member; else say why not."""
+        check_group(group)  # librdkafka ends the process where it is empty
+        with self._lock:
+            kept = self._kept(group)
+            refusal = kept if isinstance(kept, Failure) else kept.submit(request)
+        if refusal is not None:
+            request.fail(refusal)
+
+    def _kept(self, name: str) -> _FencedGroup | Failure:
+        """The group, if there is room for it; with the lock held."""
+        group = self._groups.get(name)
+        if self._closed:
+            return Failure(CLOSED)
+        if group is not None and (group.active or group.standing is _Standing.FENCED):
+            return group
+        for other in [each for each, found in self._groups.items() if found.forgettable]:
+            del self._groups[other]
+        if sum(each.active for each in self._groups.values()) >= self._most_groups:
+            why = f"group {one_line(name)} is one too many for {self._most_groups} fenced groups"
+            return Failure(TOO_MANY_GROUPS, why)
+        group = self._groups.get(name)
+        if group is None:
+            group = _FencedGroup(name, self._inner, self._open, self._client_id, self._timers)
+            self._groups[name] = group
+        return group
+
+    def _open(self, group: str) -> Member:
+        check_thread_room()
+        return Member({**self._config, "group.id": group}, self._listener)
+
+    def _left_s(self, deadline_s: float) -> float:
+        return max(deadline_s - self._clock.now(), 0.0)
+
+
+class _Standing(Enum):
+    """How the service stands to a group."""
+
+    OUT = "out"
+    """It is no member: not yet, not any more, or it lost its membership."""
+    HELD = "held"
+    FENCED = "fenced"
+    """Another service has, or had, the group: this one never commits to it again."""
+
+
+class _Request:
+    """What a member is to do for its group, or is refused by the deadline."""
+
+    def __init__(
+        self,
+        partitions: Iterable[TopicPartition],
+        deadline_s: float,
+        run: Callable[[_FencedGroup], bool],
+        fail: Callable[[Failure], None],
+    ) -> None:
+        """``run`` returns False where it had no effect as the membership had ended."""
+        self.topics = sorted({each.topic for each in partitions})
+        self.deadline_s = deadline_s
+        self.run = run
+        self.fail = fail
+        self.timer: TimerHandle | None = None
+
+
+class _FencedGroup:
+    """Joins when asked, keeps the membership, joins again when it is lost, leaves when told.
+
+    Its thread alone joins, commits and leaves; everything that other threads call never waits.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kafka: KafkaCoordinator,
+        open_member: Callable[[str], Member],
+        client_id: str,
+        timers: ThreadTimers,
+    ) -> None:
+        """``open_member`` makes a client for a group; its client id is ``client_id``."""
+        self.name = name
+        self.standing = _Standing.OUT
+        self._kafka = kafka
+        self._open_member = open_member
+        self._client_id = client_id
+        self._timers = timers
+        self._clock = MonotonicClock()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._wanted = False
+        self._closed = False
+        self._topics: Sequence[str] = ()
+        """To subscribe to."""
+        self._waiting: list[_Request] = []
+        self._running: _Request | None = None
+        self._ours: dict[TopicPartition, set[int]] = {}
+        """What this service read, committed, or may have committed."""
+        self._refusal = Failure(error_info(_FENCED_INSTANCE_ID))
+        # Of the group's thread:
+        self._member: Member | None = None
+        self._member_id = ""
+        """Of the last membership; empty if there was none, or the service left by itself."""
+        self._unanswered = False
+        """True if a request to join may have been granted without our hearing of it."""
+        self._leave = False
+        """True if the member leaves when it ends, as somebody else may have the group then."""
+
+    @property
+    def active(self) -> bool:
+        """True if it needs a client of its own."""
+        return self._thread is not None
+
+    @property
+    def forgettable(self) -> bool:
+        """True if there is nothing to remember of it."""
+        return not self.active and not self._member_id and self.standing is _Standing.OUT
+
+    def submit(self, request: _Request) -> Failure | None:
+        """Let the group's thread do ``request``; returns why it does not."""
+        with self._changed:
+            if self._closed:
+                return Failure(CLOSED)
+            if self.standing is _Standing.FENCED:
+                return self._refusal
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="kafka-fence", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    return _not_sent(error)
+                self._thread = thread
+            self._wanted = True
+            self._topics = request.topics
+            self._waiting.append(request)
+            self._changed.notify_all()
+        left_s = max(request.deadline_s - self._clock.now(), 0.0)
+        request.timer = self._timers.call_after(left_s, partial(self._expire, request))
+        return None
+
+    def read(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        """Take note of what the group has committed, read as its member."""
+        with self._changed:
+            for partition, value in offsets.items():
+                self._ours.setdefault(partition, set() if value is None else {value.offset})
+
+    def release(self, *, close: bool = False) -> None:
+        """Leave the group; for good if ``close``."""
+        with self._changed:
+            self._wanted = False
+            self._closed |= close
+            self._changed.notify_all()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until it has left, ``timeout_s`` at most, then answer what is still open."""
+        thread = self._thread
+        if thread is not None:
+            thread.join(timeout_s)
+        running = self._running
+        self._fail_waiting(Failure(CLOSED))
+        if running is not None:
+            running.fail(Failure(error_info(_DESTROYED)))
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
+    ) -> CommitResult | None:
+        """Commit as the group's member; None where it had no effect, as it is none any more.
+
+        Called in the group's thread alone.
+        """
+        codes = None if self._member is None else self._member.commit(offsets, timeout_s)
+        if codes is None:
+            codes = dict.fromkeys(offsets, _TIMED_OUT)
+        elif len(codes) > 1:
+            codes = self._told_apart(offsets, codes, timeout_s)
+        failures: dict[TopicPartition, Failure] = {}
+        with self._changed:
+            for partition, value in offsets.items():
+                code = codes[partition]
+                if not code:
+                    self._ours[partition] = {value.offset}
+                    continue
+                failures[partition] = failure_of_code(code)
+                if code in _ENDED or failures[partition].info.verdict is Verdict.UNKNOWN:
+                    self._ours.setdefault(partition, set()).add(value.offset)
+                    # So that it cannot land any more; the broker has answered -1 itself.
+                    if code != _UNKNOWN_SERVER_ERROR:
+                        self.standing = _Standing.OUT
+        ended = _ENDED.intersection(codes.values())
+        self._leave |= _REBALANCE_IN_PROGRESS in ended
+        return None if ended else CommitResult(failures)
+
+    def _told_apart(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        codes: dict[TopicPartition, int],
+        timeout_s: float,
+    ) -> dict[TopicPartition, int]:
+        """The codes of single partitions: librdkafka gives all the code of the last that failed.
+
+        Nobody else can commit to the group, so those that Kafka has were committed.
+        """
+        code = next(iter(codes.values()))
+        if not code or error_info(code).scope is not Scope.PARTITION:
+            return codes
+        found = self._kafka.fetch(self.name, list(offsets), min(timeout_s, _REQUEST_S)).get()
+        told = dict(codes)
+        for partition, value in offsets.items():
+            there = found.offsets.get(partition)
+            unread = found.failures.get(partition)
+            if unread is not None and unread.info.verdict is Verdict.UNKNOWN:
+                told[partition] = _TIMED_OUT
+            elif there is not None and there[:2] == value[:2]:  # offset and metadata
+                told[partition] = 0
+        return told
+
+    def _expire(self, request: _Request) -> None:
+        with self._changed:
+            unsent = request in self._waiting
+            if unsent:
+                self._waiting.remove(request)
+        if unsent:
+            request.fail(Failure(JOINING))
+
+    def _fail_waiting(self, failure: Failure) -> None:
+        with self._changed:
+            waiting, self._waiting = self._waiting, []
+        for request in waiting:
+            request.fail(failure)
+
+    # -- the group's thread
+
+    def _run(self) -> None:
+        over = False
+        while not over:
+            try:
+                failure = self._join()
+                if failure is None and self._member is not None:
+                    self._serve(self._member)
+            except (RuntimeError, ValueError) as error:  # no thread is left, a setting is refused
+                failure = _not_sent(error)
+            self._drop()
+            if failure is not None:
+                self._fail_waiting(failure)
+            over = self._rest(failed=failure is not None)
+
+    def _join(self) -> Failure | None:
+        """Become the group's member; returns why not."""
+        members = self._kafka.members(self.name, _REQUEST_S).get()
+        if isinstance(members, Failure):
+            return _refused(members)
+        strangers = [each for each in members if each.instance_id != INSTANCE]
+        if strangers:
+            return Failure(error_info(_UNKNOWN_MEMBER_ID), live_members(self.name, strangers))
+        others = [each for each in members if not self._is_ours(each)]
+        if others and self._member_id:
+            return self._fence("is owned by another service now")
+        self._member = member = self._open_member(self.name)
+        failure = self._await_assignment(member)
+        if failure is None:
+            for each in others:
+                log.info("group_taken_over", group=self.name, client=each.client_id)
+            failure = self._compare() if self._ours else None
+        if failure is None:
+            with self._changed:
+                self.standing = _Standing.HELD
+        return failure
+
+    def _is_ours(self, member: LiveMember) -> bool:
+        lost_answer = self._unanswered and member.client_id == self._client_id
+        return lost_answer or member.member_id == self._member_id
+
+    def _await_assignment(self, member: Member) -> Failure | None:
+        unknown = set(self._topics)
+        member.subscribe(self._topics)
+        self._unanswered = True
+        for _ in range(_JOIN_POLLS):
+            event = member.poll(_IDLE_S)
+            if event is not None and event.kind == "assigned":
+                self._member_id, self._unanswered = member.id, False
+                log.debug("group_held", group=self.name, member=self._member_id)
+                return None
+            if event is not None and event.code == _UNKNOWN_TOPIC:
+                unknown -= {topic for topic in unknown if f" {topic}: " in event.text}
+                if unknown:
+                    continue
+            if event is not None and event.code > 0:
+                self._unanswered = False
+                if event.code != _FENCED_INSTANCE_ID:
+                    return _refused(failure_of_code(event.code, event.text))
+                self._member_id = member.id  # a newer service was quicker
+                break
+            if not self._wanted:
+                break
+        return Failure(JOINING)
+
+    def _compare(self) -> Failure | None:
+        """Fence the service if somebody changed the group while it was no member."""
+        found = self._kafka.fetch(self.name, None, _REQUEST_S).get()
+        for failure in (found.group_failure, *found.failures.values()):
+            if failure is not None:
+                return _refused(failure)
+        for partition, value in found.offsets.items():
+            ours = self._ours.get(partition)
+            if ours is not None and value is not None and value.offset not in ours:
+                self._leave = True
+                return self._fence("was changed by somebody else while this service was cut off")
+        return None
+
+    def _serve(self, member: Member) -> None:
+        """Do what is asked for until the membership ends."""
+        while self.standing is _Standing.HELD:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or not self._wanted, _IDLE_S)
+            if self._ended(member):
+                return
+            with self._changed:
+                if not self._wanted:  # given up: there is nothing to compare later on
+                    self._member_id, self._ours = "", {}
+                    return
+                if not self._waiting:
+                    continue
+                self._running = request = self._waiting.pop(0)
+            self._finish(request, done=request.run(self))
+
+    def _finish(self, request: _Request, *, done: bool) -> None:
+        in_time = self._clock.now() < request.deadline_s
+        with self._changed:
+            self._running = None
+            if not done and in_time:
+                self._waiting.insert(0, request)
+        if done and request.timer is not None:
+            request.timer.cancel()
+        elif not done and not in_time:
+            request.fail(Failure(JOINING))
+
+    def _ended(self, member: Member) -> bool:
+        """Hear what became of the membership."""
+        while (event := member.poll(0.0)) is not None:
+            if event.kind in {"revoked", "lost"} or event.code in _ENDED:
+                self._leave |= event.kind == "revoked"
+                return True
+        return False
+
+    def _drop(self) -> None:
+        with self._changed:
+            if self.standing is _Standing.HELD:
+                self.standing = _Standing.OUT
+        member, self._member = self._member, None
+        leave, self._leave = self._leave or not self._wanted, False
+        if member is None:
+            return
+        if leave:
+            member.leave()
+        member.end()
+
+    def _rest(self, *, failed: bool) -> bool:
+        """Wait before the next try; True if there is none."""
+        fenced = self.standing is _Standing.FENCED
+        with self._changed:
+            if failed and not fenced:
+                self._changed.wait_for(lambda: self._waiting or not self._wanted, _RETRY_S)
+            over = fenced or not self._wanted
+            if over:
+                self._thread = None
+        if over:
+            self._fail_waiting(self._refusal if fenced else Failure(JOINING))
+        return over
+
+    def _fence(self, what: str) -> Failure:
+        why = (
+            f"group {one_line(self.name)} {what}; this service commits nothing of it any more; "
+            "run one service for a group: stop this one, or, where this is the right one, stop "
+            "the other and restart this one"
+        )
+        log.error("group_fenced", group=self.name, reason=why)
+        with self._changed:
+            self.standing = _Standing.FENCED
+            self._refusal = Failure(error_info(_FENCED_INSTANCE_ID), why)
+        return self._refusal
+
+
+def _refused(failure: Failure) -> Failure:
+    """``failure`` of what came before a commit: whatever it leaves open, nothing was committed."""
+    return failure._replace(info=failure.info._replace(verdict=Verdict.REFUSED))
+
+
+def _not_sent(error: Exception) -> Failure:
+    return Failure(NOT_SENT, f"nothing was sent: {one_line(str(error), 300)}")

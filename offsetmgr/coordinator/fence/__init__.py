@@ -1,1 +1,0 @@
-"""Keeps a group for one service: it commits as a member, whose place a newer service takes."""
