@@ -89,22 +89,6 @@ def early_failing_actor_class() -> type[Recorder]:
 
 
 @pytest.fixture
-def late_failing_actor_class() -> type[Recorder]:
-    """Fails while it stops, and again in the hook for a failure."""
-
-    class LateFailing(Recorder):
-        def on_stop(self) -> None:
-            super().on_stop()
-            raise ValueError("on_stop")
-
-        def on_failure(self, *exc_info: object) -> None:
-            super().on_failure(*exc_info)
-            raise ValueError("on_failure")
-
-    return LateFailing
-
-
-@pytest.fixture
 def sim() -> Simulation:
     """A simulated system, the same at each run."""
     return Simulation(seed=1)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -39,13 +37,6 @@ class Account(PooledActor):
 def ref(system: ActorSystem, recorder_class: Any) -> ActorRef[Any]:
     """A recorder on real threads, which is restarted without a rest."""
     return system.spawn(recorder_class, [], name="r")
-
-
-def test_whatever_takes_a_pykka_ref_takes_this_one(ref: ActorRef[Any]) -> None:
-    """It is named by the actor's path."""
-    assert isinstance(ref, pykka.ActorRef)
-    assert repr(ref) == "<ActorRef for Recorder (/r)>"
-    assert ref.actor_urn == "/r"
 
 
 def test_the_thread_of_a_handler_is_the_pools(system: ActorSystem) -> None:
@@ -112,12 +103,3 @@ def test_no_asker_is_forgotten_when_the_actor_stops(ref: ActorRef[Any]) -> None:
     for thread in threads:
         thread.join(40)
     assert ends == [pykka.ActorDeadError] * 4
-
-
-def test_importing_actors_brings_nothing_of_kafka() -> None:
-    """The runtime stands on pykka and structlog alone, and knows no package of ours."""
-    code = "import actors.testing, sys; print(*{name.split('.')[0] for name in sys.modules})"
-    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    loaded = set(found.stdout.split())
-    assert {"actors", "pykka", "structlog"} <= loaded
-    assert not loaded & {"offsetmgr", "confluent_kafka", "msgspec", "starlette", "pyspark"}

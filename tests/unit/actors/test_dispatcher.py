@@ -72,20 +72,6 @@ def test_stop_gives_up_on_a_stuck_thread_at_its_deadline() -> None:
     assert pool.stop(10)
 
 
-def test_a_turn_that_blocks_holds_up_no_other() -> None:
-    """All threads but one may be stuck, again and again, and what else is scheduled is run."""
-    pool = PoolDispatcher(4, 1)
-    for _ in range(10):
-        stuck = threading.Barrier(4, timeout=30)
-        for _ in range(3):
-            pool.schedule(Job(lambda _, stuck=stuck: stuck.wait()))
-        ran = threading.Event()
-        pool.schedule(Job(lambda _, ran=ran: ran.set()))
-        assert ran.wait(30)
-        stuck.wait()
-    assert pool.stop(10)
-
-
 class Busy(PooledActor):
     """Tells itself something as long as it is not relieved."""
 

@@ -89,14 +89,6 @@ def test_one_shot_keeps_its_first_value(ops: list[int | str]) -> None:
 
 
 @every_kind
-def test_none_is_a_value(make: Callable[[], Mailbox[int | None]]) -> None:
-    """None can be carried: an initial offset of "nothing committed" is an answer."""
-    mailbox = make()
-    assert mailbox.put(None)
-    assert mailbox.get(timeout=0) is None
-
-
-@every_kind
 def test_put_wakes_a_blocked_reader(make: Callable[[], Mailbox[int | None]]) -> None:
     """A reader that waits without a limit gets the value that comes."""
     mailbox = make()
@@ -143,16 +135,6 @@ def test_iteration_ends_with_the_mailbox(make: Callable[[], Mailbox[int | None]]
     mailbox.put(1)
     mailbox.close()
     assert list(mailbox) == [1]
-
-
-@every_kind
-def test_iteration_of_an_empty_closed_mailbox_is_empty(
-    make: Callable[[], Mailbox[int | None]],
-) -> None:
-    """Closed without a value, a mailbox yields nothing and raises nothing in a for loop."""
-    mailbox = make()
-    mailbox.close()
-    assert list(mailbox) == []
 
 
 @every_kind

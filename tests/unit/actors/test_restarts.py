@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import pykka
@@ -116,19 +114,6 @@ def test_the_restart_waits_for_the_backoff(
         assert notes[-1] == "waits"
 
 
-def test_failures_in_hooks_change_nothing(
-    sim: Simulation, late_failing_actor_class: Any, notes: list[object]
-) -> None:
-    """What on_failure and on_stop raise is logged; the restart and the stop go on."""
-    ref = sim.spawn(late_failing_actor_class, notes, name="late")
-    ref.tell(ValueError("boom"))
-    with capture_logs() as logs:
-        assert sim.ask(ref, "x") == 1
-        assert ref.stop()
-    assert [entry["hook"] for entry in logs if "hook" in entry] == ["on_failure", "on_stop"]
-    assert sim.actor_count() == 0
-
-
 def test_whoever_comes_behind_the_stop_is_refused(
     spawn: Callable[..., ActorRef[Any]], sim: Simulation
 ) -> None:
@@ -218,31 +203,3 @@ def test_a_failure_and_the_stop_cancel_the_timers_of_the_instance(
     ref.tell(ValueError("boom"))
     assert ref.stop()
     assert sim.timers.next_due_s() is None
-
-
-class Owned:
-    """Part of an actor; it knows the actor."""
-
-    ref: ActorRef[Any]
-
-
-def test_the_parts_of_an_ended_actor_go_with_it(sim: Simulation) -> None:
-    """No collection is needed for them."""
-
-    class Owner(PooledActor):
-        def __init__(self, owned: Owned) -> None:
-            super().__init__()
-            self._owned = owned
-
-    owned = Owned()
-    owned.ref = sim.spawn(Owner, owned, name="r")
-    sim.run_until_idle()
-    gone = weakref.ref(owned)
-    gc.disable()
-    try:
-        assert owned.ref.stop()
-        sim.run_until_idle()
-        del owned
-        assert gone() is None
-    finally:
-        gc.enable()

@@ -91,15 +91,6 @@ class Stuck(PooledActor):
         self._release.wait(60)
 
 
-class StuckThenFailing(Stuck):
-    """Blocks its thread, and fails once it is released."""
-
-    def on_receive(self, message: Any) -> None:
-        """Block, then fail."""
-        super().on_receive(message)
-        raise ValueError("late")
-
-
 def test_stop_returns_by_its_deadline_and_leaves_nobody_waiting(release: threading.Event) -> None:
     """With an actor that does not return, stop says so, and who waits for the actor is answered."""
     system = ActorSystem(threads=2, name="stuck")
@@ -116,51 +107,6 @@ def test_stop_returns_by_its_deadline_and_leaves_nobody_waiting(release: threadi
     assert [(entry["event"], entry["first"]) for entry in logs] == [
         ("actors_left_behind", ["/stuck"])
     ]
-
-
-def test_an_abandoned_actor_answers_nobody_for_ever(release: threading.Event) -> None:
-    """Who asks an actor that was left behind is refused; it stays dead when it comes to."""
-    system = ActorSystem(threads=1, name="abandoned")
-    running = threading.Event()
-    ref = system.spawn(StuckThenFailing, release, running, name="stuck")
-    ref.tell("block")
-    assert running.wait(10)
-    assert not system.stop(timeout_s=0.05)
-    assert not ref.is_alive()
-    with pytest.raises(pykka.ActorDeadError):
-        ref.ask("late", timeout=10)
-    release.set()
-    assert system.dispatcher.stop(10)
-    assert not ref.is_alive()
-
-
-def test_stop_handles_what_waits_in_every_inbox() -> None:
-    """A system that stops loses no message that was told before."""
-    handled: list[int] = []
-
-    class Slow(PooledActor):
-        def on_receive(self, message: int) -> None:
-            handled.append(message)
-
-    with ActorSystem(threads=1, throughput=1) as system:
-        refs = [system.spawn(Slow, name=str(index)) for index in range(10)]
-        for number in range(100):
-            for ref in refs:
-                ref.tell(number)
-    assert sorted(handled) == sorted(list(range(100)) * 10)
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1), MemoryError()])
-def test_no_exception_takes_the_system_down(
-    system: ActorSystem, recorder_class: Any, error: BaseException
-) -> None:
-    """Actors that raise the worst on every thread leave the others, and the pool, as they were."""
-    healthy = system.spawn(Idle, name="healthy")
-    victims = [system.spawn(recorder_class, [], name=str(index)) for index in range(8)]
-    for victim in victims:
-        victim.tell(error)
-    assert [healthy.ask(number, timeout=10) for number in range(50)] == list(range(50))
-    assert all(victim.is_alive() for victim in victims)
 
 
 def test_no_child_is_lost_when_its_parent_stops_meanwhile(system: ActorSystem) -> None:

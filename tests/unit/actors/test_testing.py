@@ -103,19 +103,6 @@ def test_an_invariant_that_breaks_ends_the_run_where_it_broke() -> None:
     assert system.trace[-1].step == 3
 
 
-@given(SEEDS, st.lists(st.integers(0, 5), min_size=2, max_size=8))
-def test_timers_fire_in_order_of_time(seed: int, delays_s: list[int]) -> None:
-    """Whatever the seed does with ties, no timer overtakes one that is due before it."""
-    system = SimSystem(seed)
-    fired: list[tuple[int, int]] = []
-
-    for index, delay_s in enumerate(delays_s):
-        system.timers.call_after(delay_s, partial(fired.append, (delay_s, index)))
-    system.advance(5)
-    assert [delay_s for delay_s, _ in fired] == sorted(delays_s)
-    assert system.clock.now() == 5
-
-
 def test_ties_are_broken_by_the_seed() -> None:
     """Timers due at one moment fire in an order that depends on the seed."""
     orders = set()

@@ -77,17 +77,6 @@ def test_cancelled_timers_do_not_pile_up(timers: Timers) -> None:
     assert not any(handle.cancelled for handle in kept)
 
 
-def test_what_a_timer_adds_waits_its_turn(clock: ManualClock, timers: Timers) -> None:
-    """A call that sets a timer of zero delay from within does not keep fire_due from returning."""
-
-    def again() -> None:
-        timers.call_after(0, again)
-
-    again()
-    assert timers.fire_due() == 1
-    assert timers.fire_due() == 1
-
-
 @pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), SystemExit(1)])
 def test_a_failing_call_stops_no_other_timer(
     clock: ManualClock, timers: Timers, error: BaseException

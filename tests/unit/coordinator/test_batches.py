@@ -79,13 +79,6 @@ def test_what_fits_is_one_request() -> None:
     assert [list(each.items()) for each in broker.sent] == [list(offsets.items())]
 
 
-def test_nothing_is_no_request() -> None:
-    """It is answered all the same."""
-    broker = Broker(BATCH_BYTES)
-    assert broker.commit({}) == {}
-    assert broker.sent == []
-
-
 def test_more_than_a_batch_goes_in_as_many_as_it_takes() -> None:
     """2,000 partitions with 600 bytes are 1.4 MB: no request is refused."""
     broker, offsets = Broker(BATCH_BYTES), offsets_of([600] * 2_000)
@@ -119,16 +112,6 @@ def test_a_broker_that_fails_whatever_the_size_is_asked_a_few_times() -> None:
     assert {f.info.name for f in failures.values()} == {"UNKNOWN_SERVER_ERROR"}
     assert failures.keys() == offsets.keys()
     assert len(broker.sent) < 20
-
-
-def test_a_failure_that_is_not_about_the_size_is_not_blamed_on_it() -> None:
-    """One that stays when as much has been taken before."""
-    broker, offsets = Broker(BATCH_BYTES), offsets_of([600] * 2_000)
-    failing = dict.fromkeys(offsets, Failure(error_info(-1)))
-    broker.answers = dict.fromkeys(range(2, 30), failing)
-    failures = broker.commit(offsets)
-    assert failures.keys() == offsets.keys() - broker.sent[0].keys()
-    assert {f.info.name for f in failures.values()} == {"UNKNOWN_SERVER_ERROR"}
 
 
 @pytest.mark.parametrize(

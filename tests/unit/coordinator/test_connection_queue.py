@@ -8,7 +8,6 @@ import pytest
 
 from offsetmgr.coordinator.clients import MOVED_WAIT_S, STUCK_S
 from offsetmgr.coordinator.connection_queue import (
-    LEAST_SEND_S,
     LIMIT,
     QUEUE_LIMIT,
     WINDOW,
@@ -68,16 +67,6 @@ class TestDeadline:
         queue.queue.finish(request, "done")
         assert answers([request]) == ["_TIMED_OUT"]
 
-    def test_with_hardly_any_time_left(self, queue: Queue) -> None:
-        """A request that would be given up as soon as it is sent is not sent."""
-        under_way = [queue.submit() for _ in range(WINDOW)]
-        waiting = queue.submit(timeout_s=LEAST_SEND_S * 1.5)
-        queue.advance(LEAST_SEND_S)
-        queue.queue.finish(under_way[0], "done")
-        queue.advance(LEAST_SEND_S)
-        assert answers([waiting]) == [NOT_SENT.name]
-        assert waiting not in queue.sent
-
     def test_while_its_client_is_made(self, queue: Queue) -> None:
         """It is not sent after it was answered, and takes no place."""
         queue.while_opened = lambda: queue.advance(5)
@@ -85,14 +74,6 @@ class TestDeadline:
         assert answers([request]) == ["_TIMED_OUT"]
         assert queue.sent == []
         queue.queue.wait_idle(0)
-
-    def test_while_its_group_is_paused(self, queue: Queue) -> None:
-        queue.queue.pause("g")
-        paused = queue.submit("g", timeout_s=1)
-        queue.advance(1)
-        assert answers([paused]) == [NOT_SENT.name]
-        queue.advance(MOVED_WAIT_S)
-        assert queue.sent == []
 
 
 class TestUnresponsiveBroker:
