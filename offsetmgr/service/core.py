@@ -32,7 +32,6 @@ from offsetmgr.service.messages import (
     error_body,
     flush_answer,
 )
-from offsetmgr.service.requests import versions_of
 from offsetmgr.service.sessions import NEVER
 from offsetmgr.types import ManagerKey, TopicPartition
 
@@ -51,10 +50,9 @@ log = structlog.get_logger("offsetmgr.service")
 
 
 class _Stopping(NamedTuple):
-    """Managers on their way out, of which no client is the owner any more."""
+    """A stop under way; no client owns its managers any more."""
 
     client: str
-    managers: int
     done: Future[dict[ManagerKey, StopResult]]
 
 
@@ -75,7 +73,6 @@ class OffsetService:
         self._clock = clock
         self._lapse_timeout_s = lapse_timeout_s
         self._stopping: dict[ManagerKey, _Stopping] = {}
-        self._stops: list[_Stopping] = []
         self._draining = False
 
     @property
@@ -84,16 +81,14 @@ class OffsetService:
         return self._draining
 
     def drain(self) -> None:
-        """Refuse new work from now on."""
         self._draining = True
 
     def owner(self, key: ManagerKey) -> str | None:
-        """The client that owns ``key``, or owned it when it was told to stop; for any thread."""
+        """Return who owns ``key``, or owned it when it was told to stop; for any thread."""
         leaving = self._stopping.get(key)
         return self._registry.owner(key) or (None if leaving is None else leaving.client)
 
     def held(self, name: str) -> list[ManagerKey]:
-        """What the client of that name owns."""
         return self._registry.held(name)
 
     @contextmanager
@@ -120,7 +115,7 @@ class OffsetService:
 
     async def open(self, caller: Caller, asked: OpenRequest) -> OpenAnswer:
         """Spawn the managers that the client does not have yet."""
-        wanted = versions_of(asked.partitions)
+        wanted = {TopicPartition(e.topic, e.partition): e.version for e in asked.partitions}
         with self._under_way(self._enter(caller), caller):
             await self._wait_for_stops(asked.group, wanted)
             client = self._enter(caller)  # again, as a newer incarnation may have come
@@ -137,10 +132,11 @@ class OffsetService:
     async def submit(self, caller: Caller, asked: SubmitRequest) -> SubmitAnswer:
         """Take offsets, spawning managers where needed; with ``wait``, see them committed."""
         offsets = asked.submissions()
+        given = dict(zip(offsets, [each.version for each in asked.offsets], strict=True))
         with self._under_way(self._enter(caller), caller):
             await self._wait_for_stops(asked.group, offsets)
             client = self._enter(caller)
-            refused = self._take(client, asked.group, offsets, versions_of(asked.offsets))
+            refused = self._take(client, asked.group, offsets, given)
             committed: list[OffsetEntry] = []
             uncommitted: list[UncommittedEntry] = []
             if asked.wait:
@@ -166,7 +162,6 @@ class OffsetService:
         )
 
     async def flush(self, caller: Caller, asked: FlushRequest) -> FlushAnswer:
-        """Commit what the client's managers hold."""
         client = self._enter(caller)
         with self._under_way(client, caller):
             held = [k for k in _chosen(client, asked) if self._registry.owner(k) == client.name]
@@ -198,7 +193,6 @@ class OffsetService:
     def sweep(self) -> None:
         """Stop the managers of clients that were silent for a lease; call it every second or so."""
         self._stopping = {key: each for key, each in self._stopping.items() if not each.done.done()}
-        self._stops = [each for each in self._stops if not each.done.done()]
         for name, keys in self._registry.lapse(self._clock.now()):
             if not keys:
                 log.debug("client_forgotten", client=name)  # it gave all back: it was closed
@@ -219,7 +213,7 @@ class OffsetService:
 
     @contextmanager
     def _under_way(self, client: Client, caller: Caller) -> Iterator[None]:
-        """The client is not silent while it waits for an answer."""
+        """Keep the lease while the client waits for an answer."""
         client.begin()
         try:
             yield
@@ -269,7 +263,7 @@ class OffsetService:
     def _spawn(self, client: Client, group: str, partitions: Sequence[TopicPartition]) -> Refusals:
         if not partitions:
             return {}
-        leaving = sum(each.managers for each in self._stops if not each.done.done())
+        leaving = sum(not each.done.done() for each in self._stopping.values())
         self._registry.check_room(len(partitions), leaving)
         made = self._factory.spawn_many(group, partitions, client.name)
         refused: Refusals = {
@@ -295,13 +289,11 @@ class OffsetService:
         self, name: str, keys: Sequence[ManagerKey], timeout_s: float
     ) -> Future[dict[ManagerKey, StopResult]]:
         done = self._factory.stop_managers(keys, timeout_s)
-        stopping = _Stopping(name, len(keys), done)
-        self._stops.append(stopping)
-        self._stopping.update(dict.fromkeys(keys, stopping))
+        self._stopping.update(dict.fromkeys(keys, _Stopping(name, done)))
         return done
 
     async def _wait_for_stops(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """A manager that is being stopped makes room first; each stop has a deadline."""
+        """Let managers that are being stopped make room first; each stop has a deadline."""
         if not self._stopping:
             return
         keys = [ManagerKey(group, *where) for where in partitions]

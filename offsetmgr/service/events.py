@@ -1,4 +1,4 @@
-"""What the managers report, handed on to the event streams, the metrics and the log.
+"""Reports of the managers, handed on to the event streams, the metrics and the log.
 
 Managers report on actor threads; readers of event streams live on the event loop.  What waits for
 a reader is bounded: of commits only the newest per manager, of failures the last ten thousand of
@@ -96,7 +96,6 @@ class Subscription:
         )
 
     def tell(self, key: ManagerKey, news: News) -> None:
-        """Replace what waits for this manager."""
         self.news[key] = _merged(self.news.get(key), news)
         self.wake.set()
 
@@ -119,8 +118,6 @@ def _event(name: str, data: msgspec.Struct) -> bytes:
 
 
 class Owners(Protocol):
-    """Knows whose a manager is."""
-
     def owner(self, key: ManagerKey) -> str | None:
         """Return the name of the client; for any thread."""
 
@@ -154,7 +151,6 @@ class EventHub:
         self._first_number = first_number
         self._lock = Lock()
         self._number = first_number
-        """Of the next failure."""
         self._failures: deque[Failure] = deque(maxlen=FAILURES_KEPT)
         self._news: dict[ManagerKey, tuple[str | None, News]] = {}
         self._delivery_due = False

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from offsetmgr.coordinator.base import Coordinator
 
 CHECK_INTERVAL_S: Final = 5.0
-"""Between two questions to Kafka."""
 
 CHECK_TIMEOUT_S: Final = 4.0
 
@@ -62,7 +61,6 @@ class Health:
         return ReadyAnswer(ready, draining, "ok" if fresh else self._trouble, fenced)
 
     async def check(self) -> None:
-        """Ask once."""
         failure = await self._coordinator.check(CHECK_TIMEOUT_S)
         if failure is None:
             if self._trouble:
@@ -77,7 +75,6 @@ class Health:
             log.warning("kafka_unreachable", error=self._trouble, code=failure.info.name)
 
     async def watch(self) -> None:
-        """Ask for ever."""
         while True:
             await self.check()
             await asyncio.sleep(CHECK_INTERVAL_S)

@@ -1,4 +1,4 @@
-"""Where the service listens: loopback or a Unix socket."""
+"""The address of the service: loopback or a Unix socket."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ _EXAMPLES: Final = "give 127.0.0.1:8741 or unix:///run/offsetmgr.sock"
 
 
 class AddressInUseError(OffsetManagerError):
-    """Somebody else listens there."""
-
     code = "address_in_use"
 
 

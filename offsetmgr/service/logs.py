@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 QUEUED: Final = 10_000
-"""Records that may wait."""
 
 FLUSH_TIMEOUT_S: Final = 1.0
 

@@ -1,4 +1,4 @@
-"""What the service answers: the JSON of the HTTP API, version 1, and how it is made."""
+"""Answers of the HTTP API, version 1: their JSON, and how it is made."""
 
 from __future__ import annotations
 
@@ -70,45 +70,33 @@ class ErrorBody(Struct, frozen=True, omit_defaults=True):
 
 
 class ErrorAnswer(Struct, frozen=True):
-    """Body of every answer that is not a success."""
-
     error: ErrorBody
 
 
 class OffsetValue(Struct, frozen=True):
-    """An offset with what travels along."""
-
     offset: int
     metadata: str
     leader_epoch: int | None
 
 
 class OfPartition(Struct, frozen=True):
-    """Base of what is about a partition."""
-
     topic: str
     partition: int
 
 
 class OfGroup(Struct, frozen=True):
-    """Base of what is about a group's partition."""
-
     group: str
     topic: str
     partition: int
 
 
 class OffsetEntry(OfPartition, frozen=True):
-    """An offset of a partition."""
-
     offset: int
     metadata: str
     leader_epoch: int | None
 
 
 class GroupOffsetEntry(OfGroup, frozen=True):
-    """An offset of a partition of a group."""
-
     offset: int
     metadata: str
     leader_epoch: int | None
@@ -127,8 +115,6 @@ class OpenAnswer(Struct, frozen=True):
 
 
 class RefusedEntry(OfPartition, frozen=True):
-    """An offset that was not taken."""
-
     error: ErrorBody
 
 
@@ -150,16 +136,12 @@ class SubmitAnswer(Struct, frozen=True):
 
 
 class GroupUncommittedEntry(OfGroup, frozen=True):
-    """An offset of a group's partition that is not known to be committed."""
-
     offset: int
     metadata: str
     error: ErrorBody | None
 
 
 class FlushAnswer(Struct, frozen=True):
-    """What a flush or a stop ended with."""
-
     committed: list[GroupOffsetEntry]
     uncommitted: list[GroupUncommittedEntry]
 
@@ -182,8 +164,6 @@ class InitialOffset(OfPartition, frozen=True):
 
 
 class InitialOffsetsAnswer(Struct, frozen=True):
-    """Initial offsets of a group's managers."""
-
     initial_offsets: list[InitialOffset]
 
 
@@ -220,8 +200,6 @@ class TopicState(Struct, frozen=True):
 
 
 class TopicsAnswer(Struct, frozen=True):
-    """One entry for each topic asked for."""
-
     topics: list[TopicState]
 
 
@@ -232,8 +210,6 @@ class TopicNamesAnswer(Struct, frozen=True):
 
 
 class ManagerView(OfGroup, frozen=True):
-    """A manager as an operator sees it."""
-
     client: str
     phase: Phase
     submitted: OffsetValue | None
@@ -253,8 +229,6 @@ class ManagersAnswer(Struct, frozen=True):
 
 
 class LiveAnswer(Struct, frozen=True):
-    """The process is alive."""
-
     live: bool
 
 
@@ -277,7 +251,6 @@ def json_response(answer: msgspec.Struct, status: int = HTTPStatus.OK) -> Respon
 
 
 def error_response(error: OffsetManagerError) -> Response:
-    """Return the answer to a request that ended with ``error``."""
     response = json_response(ErrorAnswer(error_body(error)), status_of(error))
     if isinstance(error, HttpStatusError):
         response.headers.update(error.headers)

@@ -1,4 +1,4 @@
-"""What an operation of the HTTP API is, and the OpenAPI document of all of them."""
+"""The OpenAPI document, made from the table of operations."""
 
 from __future__ import annotations
 

@@ -55,8 +55,6 @@ _CURSOR: Final = msgspec.json.Decoder(tuple[str, str, int])
 
 
 class Reads:
-    """Looks at managers and asks Kafka."""
-
     def __init__(
         self, factory: Factory, coordinator: Coordinator, timers: Timers, request_timeout_s: float
     ) -> None:
@@ -176,12 +174,12 @@ class Reads:
 
 
 def _cursor(key: ManagerKey) -> str:
-    """Where a page ended, as it travels to the client and back."""
+    """Return where a page ended, as it travels to the client and back."""
     return base64.urlsafe_b64encode(msgspec.json.encode(key)).decode().rstrip("=")
 
 
 def _read_cursor(text: str) -> ManagerKey:
-    """The way back.  Raises InvalidValueError."""
+    """Return the last key of the page before.  Raises InvalidValueError."""
     try:
         padded = text + "=" * (-len(text) % 4)
         return ManagerKey(*_CURSOR.decode(base64.urlsafe_b64decode(padded)))

@@ -1,4 +1,4 @@
-"""What clients may ask: the types of bodies and queries, their limits, and who sends them.
+"""Requests of the HTTP API: the types of bodies and queries, their limits, and who sends them.
 
 The OpenAPI document and the errors are made from the same types.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
 from urllib.parse import unquote_to_bytes
@@ -69,14 +70,11 @@ Topic = Annotated[
     ),
 ]
 Partition = Annotated[int, Meta(ge=0, le=MAX_PARTITION)]
-Offset = Annotated[
-    int, Meta(ge=0, le=MAX_OFFSET, description="The next offset to read (exclusive).")
-]
+Int64 = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
+Offset = Annotated[Int64, Meta(description="The next offset to read (exclusive).")]
 Version = Annotated[
-    int,
+    Int64,
     Meta(
-        ge=0,
-        le=MAX_OFFSET,
         description="Rises with each change that an incarnation of the client asks for. One that "
         "is not higher than what was seen of the partition has no effect; null stands for the "
         "newest.",
@@ -107,6 +105,9 @@ class Request(Struct, frozen=True, forbid_unknown_fields=True):
 
 # Bodies
 
+# The entries of a request have few topics between them.
+_check_topic: Final = lru_cache(maxsize=1_000)(check_topic)
+
 
 class PartitionRef(Request, frozen=True, gc=False):
     """A partition of a topic."""
@@ -115,7 +116,7 @@ class PartitionRef(Request, frozen=True, gc=False):
     partition: Partition
 
     def __post_init__(self) -> None:
-        check_topic(self.topic)
+        _check_topic(self.topic)
 
 
 class OpenEntry(PartitionRef, frozen=True, gc=False):
@@ -136,7 +137,7 @@ class SubmitEntry(PartitionRef, frozen=True, gc=False):
     version: Version | None = None
 
     def __post_init__(self) -> None:
-        check_topic(self.topic)
+        _check_topic(self.topic)
         if self.metadata:
             check_metadata(self.metadata)
 
@@ -206,11 +207,6 @@ class HeartbeatRequest(Request, frozen=True):
     """Nothing: the headers say who is alive."""
 
 
-def versions_of(entries: Sequence[OpenEntry | SubmitEntry]) -> dict[TopicPartition, int | None]:
-    """Return the version of each partition, in the order of the entries."""
-    return {TopicPartition(each.topic, each.partition): each.version for each in entries}
-
-
 def _check_distinct(field: str, entries: Sequence[PartitionRef]) -> None:
     if len({(each.topic, each.partition) for each in entries}) == len(entries):
         return
@@ -260,21 +256,14 @@ class CommittedQuery(Query, frozen=True):
     timeout_s: KafkaTimeout | None = None
 
 
+_AT_MS: Final = "Also the first offset of that time or later; milliseconds since 1970."
+
+
 class TopicsQuery(Query, frozen=True):
     topic: Annotated[
         list[str], Meta(min_length=1, max_length=MAX_TOPICS, description="Topics to look at.")
     ]
-    at_ms: (
-        Annotated[
-            int,
-            Meta(
-                ge=0,
-                le=MAX_OFFSET,
-                description="Also the first offset of that time or later; milliseconds since 1970.",
-            ),
-        ]
-        | None
-    ) = None
+    at_ms: Annotated[Int64, Meta(description=_AT_MS)] | None = None
     stable: Annotated[
         bool,
         Meta(description="Also the last stable offset: where the first open transaction begins."),
@@ -289,13 +278,7 @@ class TopicNamesQuery(Query, frozen=True):
 class EventsQuery(Query, frozen=True, rename={"after": LAST_EVENT}):
     group: Annotated[str, Meta(description="Only this consumer group.")] | None = None
     after: (
-        Annotated[
-            int,
-            Meta(
-                ge=0, le=MAX_OFFSET, description="Send failures again that came after this event."
-            ),
-        ]
-        | None
+        Annotated[Int64, Meta(description="Send failures again that came after this event.")] | None
     ) = None
     """From the header ``Last-Event-ID``."""
 

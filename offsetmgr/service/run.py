@@ -63,7 +63,6 @@ KEEP_ALIVE_S: Final = 75
 """For idle connections; clients send a heartbeat every ten seconds."""
 
 SWEEP_INTERVAL_S: Final = 1.0
-"""Between two looks for lapsed leases."""
 
 CONNECTIONS: Final = 2_000
 """Beyond these uvicorn answers 503 to every request."""
@@ -216,7 +215,6 @@ class Service:
         return status
 
     def stop(self) -> None:
-        """Ask for a drain; from the event loop."""
         if self._stop_asked is not None:
             self._stop_asked.set()
 
@@ -267,7 +265,7 @@ def run(
     reload: Callable[[], Settings],
     connect: Callable[[ActorSystem], Coordinator],
 ) -> int:
-    """Serve until a signal, with the coordinator that ``connect`` makes; the exit status.
+    """Serve until a signal; return the exit status.  ``connect`` makes the coordinator.
 
     Raises OffsetManagerError or OSError where it cannot start.
     """
@@ -285,7 +283,7 @@ def run(
 
 
 def over_kafka(settings: Settings) -> Callable[[ActorSystem], Coordinator]:
-    """For ``run``: the coordinator of the settings' Kafka."""
+    """Return the ``connect`` of ``run`` for the settings' Kafka."""
 
     def connect(system: ActorSystem) -> Coordinator:
         # Not imported by those who bring a coordinator of their own.

@@ -28,7 +28,7 @@ NEVER: Final = -1
 
 
 class Caller(NamedTuple):
-    """Who sends a request, as its headers say."""
+    """The sender of a request, as its headers say."""
 
     name: str
     incarnation: int = 0
@@ -49,12 +49,10 @@ class Client:
         self.held: dict[str, dict[TopicPartition, int]] = {}
         """Its managers by group, each with the highest version seen."""
         self.stopped: dict[ManagerKey, int] = {}
-        """The versions of the last stops."""
         self.stopped_all = NEVER
         """The version of the last stop of everything."""
 
     def keys(self) -> list[ManagerKey]:
-        """Return all that it owns."""
         return [ManagerKey(group, *where) for group, held in self.held.items() for where in held]
 
     def succeed(self, incarnation: int) -> None:
@@ -74,11 +72,9 @@ class Client:
         return version
 
     def versions(self, given: Mapping[_T, int | None]) -> dict[_T, int]:
-        """Return ``version`` of each."""
         return {each: self.version(number) for each, number in given.items()}
 
     def begin(self) -> None:
-        """Count a request of this incarnation."""
         self.under_way += 1
 
     def end(self, incarnation: int, now: float) -> None:
@@ -103,10 +99,7 @@ class Sorting(NamedTuple):
 
 
 class Registry:
-    """All clients."""
-
     def __init__(self, *, lease_s: float, clients: int, managers: int) -> None:
-        """``clients`` and ``managers`` are how many there may be."""
         self.lease_s = lease_s
         self._client_limit = clients
         self._manager_limit = managers
@@ -122,28 +115,26 @@ class Registry:
 
     @property
     def manager_count(self) -> int:
-        """Managers owned by them."""
         return self._managers
 
     def owner(self, key: ManagerKey) -> str | None:
-        """Name of the client that owns ``key``; for any thread."""
+        """Return the name of the client that owns ``key``; for any thread."""
         owners = self._owners.get(key.group)
         return None if owners is None else owners.get(key.topic_partition)
 
     def lease_left_s(self, name: str, now: float) -> float:
-        """Seconds until the client of that name loses what it owns, if it stays silent."""
+        """Return the seconds until a client that stays silent loses what it owns."""
         client = self._clients.get(name)
         if client is None:
             return 0.0
         return self.lease_s if client.under_way else client.renewed_s + self.lease_s - now
 
     def held(self, name: str) -> list[ManagerKey]:
-        """What the client of that name owns."""
         client = self._clients.get(name)
         return [] if client is None else client.keys()
 
     def renew(self, caller: Caller, now: float) -> Client | None:
-        """A request that changes nothing: renew the lease of a known client, which it returns.
+        """Renew the lease of a known client, which it returns, at a request that changes nothing.
 
         Raises ClientFencedError.
         """
@@ -155,7 +146,7 @@ class Registry:
         return client
 
     def enter(self, caller: Caller, now: float) -> Client:
-        """A request that changes something: its client, new or renewed.
+        """Return the client, new or renewed, of a request that changes something.
 
         A newer incarnation takes over.  Raises ClientFencedError, OverloadedError.
         """
@@ -229,7 +220,7 @@ class Registry:
             )
 
     def own(self, client: Client, group: str, versions: Mapping[TopicPartition, int]) -> None:
-        """Enter that ``client`` owns the partitions, and that these versions were taken."""
+        """Note that ``client`` owns the partitions, and that these versions were taken."""
         held = client.held.setdefault(group, {})
         owners = self._owners.setdefault(group, {})
         for where in versions:

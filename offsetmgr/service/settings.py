@@ -110,7 +110,6 @@ ALLOWED: Final = SECRET | {
     "ssl.sigalgs.list",
     "topic.metadata.refresh.interval.ms",
 }
-"""What reaches librdkafka."""
 
 _ADDRESSES: Final = {
     "bootstrap.servers": "name and password are sasl.username and sasl.password_file",
@@ -166,7 +165,6 @@ class Settings:
     listen: TcpAddress | UnixAddress = DEFAULT_LISTEN
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     cluster_name: Annotated[str, Meta(min_length=1)] = "default"
-    """Label of the metrics."""
     lease_s: Seconds = 30.0
     """A client that is silent for longer loses its managers, which commit what they hold."""
     stop_timeout_s: Seconds = 20.0
