@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from actors.testing import ManualClock, SimSystem
 from offsetmgr.coordinator.memory import MemoryCoordinator
-from offsetmgr.errors import OffsetCommitError, OffsetFetchError, OverloadedError, error_info
+from offsetmgr.errors import OffsetCommitError, OffsetFetchError, error_info
 from offsetmgr.manager import Factory
 from offsetmgr.seldom import INTERVAL_S
 from offsetmgr.service.events import (
@@ -19,7 +19,6 @@ from offsetmgr.service.events import (
     NEWS_KEPT,
     EventHub,
     Reporter,
-    Subscription,
 )
 from offsetmgr.service.metrics import Metrics
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
@@ -95,22 +94,6 @@ def test_a_slow_reader_gets_the_newest_commit_alone(hub: EventHub) -> None:
     run(test())
 
 
-def test_a_reader_gets_its_own_events(hub: EventHub) -> None:
-    """By client, and by group."""
-
-    async def test() -> None:
-        mine, group = hub.subscribe("a", None), hub.subscribe(None, "h")
-        for key in (A, B):
-            hub.committed(key, OffsetAndMetadata(1))
-            hub.failed(key, error(key))
-            hub.stopped(key)
-        await deliver()
-        assert {e.split(b'"group":"')[1][:1] for e in hub.take(mine)} == {b"g"}
-        assert {e.split(b'"group":"')[1][:1] for e in hub.take(group)} == {b"h"}
-
-    run(test())
-
-
 @pytest.mark.fault(30)
 def test_failures_are_bounded_and_the_loss_is_told(hub: EventHub) -> None:
     """A reader that hangs or was away loses the oldest, and learns how many."""
@@ -177,20 +160,6 @@ def test_a_reader_may_begin_where_it_first_heard_of_the_service(hub: EventHub) -
     run(test())
 
 
-def test_a_reader_that_comes_back_gets_what_it_missed(hub: EventHub) -> None:
-    """From the id it knows; a plain reader gets no old failures."""
-
-    async def test() -> None:
-        for _ in range(3):
-            hub.failed(A, error(A))
-        assert hub.take(hub.subscribe(None, None)) == []
-        back = hub.subscribe(None, None, after=FIRST)
-        ids = [e.split(b"\n")[0] for e in hub.take(back)]
-        assert ids == [b"id: %d" % (FIRST + 1), b"id: %d" % (FIRST + 2)]
-
-    run(test())
-
-
 def test_a_stop_after_a_commit_keeps_the_commit(hub: EventHub) -> None:
     """The last offset is told before the end; a new life hides the old end."""
 
@@ -224,45 +193,6 @@ def test_a_reader_that_stands_still_while_managers_come_and_go_is_sent_away(hub:
         await deliver()
         assert not reader.news
         assert [each async for each in stream] == []
-
-    run(test())
-
-
-def test_readers_are_limited_and_make_room(hub: EventHub) -> None:
-    """The limit is named; who goes makes room."""
-
-    async def test() -> None:
-        first, _ = hub.subscribe(None, None), hub.subscribe(None, None)
-        with pytest.raises(OverloadedError, match="event_streams"):
-            hub.subscribe(None, None)
-        hub.unsubscribe(first)
-        hub.subscribe(None, None)
-
-    run(test())
-
-
-def test_a_stream_begins_with_what_is_committed_and_ends_with_the_hub(factory: Factory) -> None:
-    """Each manager with a committed offset first; no stream outlives the service."""
-    system = SimSystem(2)
-    coordinator = MemoryCoordinator()
-    factory = Factory(coordinator, system=system)
-    hub = EventHub(lambda: factory, Owners, streams=2, managers=0, first_number=FIRST)
-    handle = factory.spawn("g", "t", 0)
-    system.run_until_idle()
-    handle.submit(41)
-    system.advance(5.0)
-
-    async def collect(reader: Subscription) -> bytes:
-        return b"".join([chunk async for chunk in hub.stream(reader)])
-
-    async def test() -> None:
-        reading = asyncio.create_task(collect(hub.subscribe("a", None)))
-        await deliver()
-        hub.close()
-        text = await asyncio.wait_for(reading, 10)
-        assert text.startswith(b": connected\n\nevent: committed\n")
-        assert b'"offset":41' in text
-        assert await collect(hub.subscribe(None, None)) == text
 
     run(test())
 
