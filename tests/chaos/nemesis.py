@@ -18,7 +18,6 @@ from tests.chaos.plan import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from confluent_kafka.admin import AdminClient
 
@@ -67,12 +66,6 @@ class Nemesis:
     @functools.cached_property
     def _admin(self) -> AdminClient:
         return quiet_admin(self.targets.kafka.bootstrap_servers)
-
-    @property
-    def logs(self) -> list[Path]:
-        """What the processes have printed."""
-        brokers = [broker.log_path for broker in self.targets.kafka.brokers]
-        return [*(each.log_path for each in self._supervised), *brokers]
 
     @property
     def incidents(self) -> list[str]:

@@ -33,7 +33,6 @@ from tests.chaos.workload import Life
 from tests.conftest import create_topic
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Callable, Iterator, Sequence
 
     from typing_extensions import Self
@@ -109,21 +108,12 @@ class Outcome(NamedTuple):
     """What came of a run."""
 
     verdict: Verdict
-    incidents: Sequence[str]
-    """What nobody ordered, such as a crash."""
-    injected: Counter[str]
-    missed: int
-    moves: int
-    """Coordinators that moved to another broker."""
-    service_lives: int
-    client_lives: int
-    slowest_recovery_s: float
-    logs: Sequence[Path]
+    nemesis: Nemesis
 
     @property
     def held(self) -> bool:
-        """True if every promise was kept."""
-        return not self.verdict.violations and not self.incidents
+        """True if every promise was kept, and nothing happened that nobody ordered."""
+        return not self.verdict.violations and not self.nemesis.incidents
 
 
 class ChaosRun:
@@ -200,17 +190,7 @@ class ChaosRun:
             self._deaths,
             _REQUEST_TIMEOUT_S,
         )
-        return Outcome(
-            check(evidence),
-            nemesis.incidents,
-            nemesis.injected,
-            nemesis.missed,
-            nemesis.moves,
-            nemesis.targets.service.life,
-            sum(each.life for each in nemesis.targets.clients),
-            nemesis.slowest_recovery_s,
-            nemesis.logs,
-        )
+        return Outcome(check(evidence), nemesis)
 
 
 def run(minutes: float, seed: int, folder: Path, settings: Sequence[str] = ()) -> Outcome:
@@ -233,12 +213,13 @@ def run(minutes: float, seed: int, folder: Path, settings: Sequence[str] = ()) -
 
 def summary(outcome: Outcome) -> Iterator[str]:
     """The lines that tell a person how it went."""
-    verdict = outcome.verdict
+    verdict, nemesis = outcome
     yield "faults:"
-    yield from (f"  {count:6} {fault}" for fault, count in sorted(outcome.injected.items()))
-    yield f"  {outcome.missed:6} missed: down already, or another broker not back yet"
-    yield f"lives: {outcome.service_lives} of the service, {outcome.client_lives} of the clients"
-    yield f"coordinators moved: {outcome.moves}"
+    yield from (f"  {count:6} {fault}" for fault, count in sorted(nemesis.injected.items()))
+    yield f"  {nemesis.missed:6} missed: down already, or another broker not back yet"
+    clients = sum(each.life for each in nemesis.targets.clients)
+    yield f"lives: {nemesis.targets.service.life} of the service, {clients} of the clients"
+    yield f"coordinators moved: {nemesis.moves}"
     yield "events of the clients:"
     for (action, result), count in sorted(verdict.actions.items()):
         if result != "invoke":
@@ -247,9 +228,9 @@ def summary(outcome: Outcome) -> Iterator[str]:
     yield f"told to be committed: {verdict.acknowledged}"
     yield f"of replaced clients, by a service that had not heard: {verdict.superseded}"
     yield f"landed behind newer ones, when they had been given up: {verdict.late}"
-    yield f"slowest recovery after a round: {outcome.slowest_recovery_s:.1f} s"
+    yield f"slowest recovery after a round: {nemesis.slowest_recovery_s:.1f} s"
     yield f"commits that left out a submit which was lost: {verdict.worst_left_out} at most"
-    yield f"promises broken: {len(verdict.violations)}; incidents: {len(outcome.incidents)}"
+    yield f"promises broken: {len(verdict.violations)}; incidents: {len(nemesis.incidents)}"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -274,7 +255,7 @@ def main(arguments: Sequence[str]) -> int:
     if outcome.held:
         shutil.rmtree(folder)
         return 0
-    for trouble in [*outcome.incidents, *map(str, outcome.verdict.violations)][:_SHOWN]:
+    for trouble in [*outcome.nemesis.incidents, *map(str, outcome.verdict.violations)][:_SHOWN]:
         say(f"- {trouble}")
     say(f"the logs are in {folder}")
     again = shlex.join([f"{given.minutes:g}", f"--seed={seed}", *(f"--set={s}" for s in given.set)])

@@ -39,7 +39,7 @@ def test_nothing_acknowledged_is_lost_and_nothing_goes_back_under_kills(
     with ChaosRun(setting) as chaos:
         chaos.play(0, 4.0, [KILLS])
         outcome = chaos.judge()
-    assert outcome.incidents == []
+    assert outcome.nemesis.incidents == []
     assert outcome.verdict.violations == []
-    assert outcome.service_lives > 1
+    assert outcome.nemesis.targets.service.life > 1
     assert outcome.verdict.acknowledged

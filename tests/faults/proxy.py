@@ -29,11 +29,11 @@ _RESET: Final = struct.pack("ii", 1, 0)
 class Proxy:
     """Passes everything on, until it is told to break something."""
 
-    def __init__(self, target: str, host: str = "127.0.0.1") -> None:
-        """Stand before the broker at ``target`` (host:port), listening on ``host``."""
+    def __init__(self, target: str) -> None:
+        """Stand before the broker at ``target`` (host:port)."""
         where, _, port = target.rpartition(":")
         self._target = (where, int(port))
-        self._listener = socket.create_server((host, 0))
+        self._listener = socket.create_server(("127.0.0.1", 0))
         self._lock = threading.Lock()
         self._links: list[_Link] = []
         self._cut_api: int | None = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr import OffsetClient
-from tests.service.scripts import fail
+from tests.service.scripts import PATIENT, fail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +78,7 @@ def test_another_protocol(mute: str, line: str) -> None:
 def test_a_kafka_that_hangs(service: Running, line: str) -> None:
     """The service lives and says so: it is Kafka that does not answer."""
     service.coordinator.pause()
-    failed = fail(service.address, line)
+    failed = fail(service.address, PATIENT, line.replace("timeout=1", "timeout=2"))
     assert re.search("Kafka (did not answer the service|has not answered)", failed.last)
     assert service.address not in failed.last
     assert failed.frames <= FRAMES
