@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import wait
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.client.handle import ManagerErrors
@@ -164,7 +165,8 @@ class OffsetCommits:
         wanted = self._committer.offsets(snapshot)
         try:
             with self._committer.keeping(wanted):
-                if self._committer.wait(self._committer.put(snapshot), seconds_left(deadline)):
+                handed_over = wait([self._committer.put(snapshot)], seconds_left(deadline))
+                if handed_over.done:
                     return self._flushed(wanted, deadline)
             text = f"the service did not answer within {timeout} s; the offsets are still sent"
             error = OffsetTimeoutError(text)
@@ -192,9 +194,8 @@ class OffsetCommits:
             run = Run.of(query)
             if not query.isActive:
                 self._committer.end(run)
-        pending = self._committer.release(run)
-        self._committer.wait(pending, timeout)
-        if pending.done and not pending.is_known:
+        answered = wait([self._committer.release(run)], timeout).done
+        if not all(each.result() for each in answered):
             raise InvalidValueError("query", run.query_id, "has not been committed here", fix)
 
     def detach(self, timeout: float = DETACH_S) -> None:

@@ -1,9 +1,8 @@
 """Commits what queries have read, and releases the managers of those that have ended.
 
-Two threads, so that neither Spark's listener bus nor another query waits.  One hands the newest
-progress of each run to the client; it may ask what a group had committed.  The other stops the
-managers of ended queries, as soon as Kafka has what they read: while the service is away, or Kafka
-refuses, the offsets stay with the client, which sends them again as long as it lives.
+Two threads, so that Spark's listener bus never waits.  One hands what queries report to the client;
+it may ask what a group had committed.  The other stops the managers of ended queries, as soon as
+Kafka has what they read: until then the client keeps the offsets and sends them again.
 
 Spark reports no batch where nothing new is found.  A run that goes on from its checkpoint, whose
 last report was lost because the driver was killed, may therefore never report anything.  Until its
@@ -16,9 +15,12 @@ import logging
 import shlex
 import threading
 from collections import defaultdict
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from offsetmgr.errors import (
     ClientFencedError,
@@ -36,9 +38,6 @@ if TYPE_CHECKING:
     from offsetmgr.spark.group_state import Commit, Groups
     from offsetmgr.spark.progress import Run, Snapshot
     from offsetmgr.types import OffsetAndMetadata, Offsets, TopicPartition, Uncommitted
-
-_K = TypeVar("_K")
-_V = TypeVar("_V")
 
 _log = logging.getLogger("offsetmgr.spark")
 
@@ -58,10 +57,12 @@ CLOSE_S: Final = 60.0
 """Longest wait for a client that another thread closes."""
 
 _MAX_REMEMBERED: Final = 1_000
-"""How many warnings, and checkpoints of queries, are remembered."""
+"""Warnings that were logged, and checkpoints of queries."""
 
 Ask: TypeAlias = "Callable[[], Snapshot | None]"
 """Returns how far a run is; None where it cannot say yet."""
+
+_Task: TypeAlias = "Callable[[], bool]"
 
 
 class CommitCounts(NamedTuple):
@@ -83,33 +84,17 @@ class CommitCounts(NamedTuple):
 
 
 class LogOnce:
-    """Logs each warning once."""
+    """Logs the first warning of each key."""
 
     def __init__(self) -> None:
-        self._logged: dict[tuple[str, ...], None] = {}
+        self._logged: set[tuple[str, ...]] = set()
 
     def warn(self, key: tuple[str, ...], message: str) -> None:
-        """Log ``message`` unless something was logged under ``key`` before."""
         if key not in self._logged:
-            _remember(self._logged, key, None)
+            if len(self._logged) >= _MAX_REMEMBERED:
+                self._logged.clear()
+            self._logged.add(key)
             _log.warning("%s", message)
-
-
-@dataclass(eq=False)
-class Pending:
-    """What is to be done for one run, in this order."""
-
-    run: Run
-    snapshot: Snapshot | None = None
-    """The newest: a snapshot is whole, so it makes the ones before it needless."""
-    ask: Ask | None = None
-    """Asked where there is no snapshot."""
-    ended: bool = False
-    release: bool = False
-    """Groups are to go on without the query."""
-    is_known: bool = False
-    """A query of this id or name was released."""
-    done: bool = False
 
 
 @dataclass(eq=False)
@@ -133,13 +118,13 @@ class Committer:
         self.once = LogOnce()
         self.counts = CommitCounts()
         self._changed = threading.Condition()
-        self._pending: dict[Run, Pending] = {}
+        self._tasks: SimpleQueue[tuple[Future[bool], _Task] | None] = SimpleQueue()
         self._unheard: dict[Run, Ask] = {}
         """Runs that have not reported anything yet."""
         self._unread: dict[ManagerKey, _Unread] = {}
         self._awaited: list[Collection[ManagerKey]] = []
         """Somebody flushes these, so that they are not stopped yet."""
-        self._checkpoints: dict[str, str] = {}
+        self._checkpoints: dict[str, str | None] = {}
         self._closed = False
         self._handed_over = False
         """Nothing more will be submitted."""
@@ -156,45 +141,33 @@ class Committer:
         """Take up a run that may stay silent, and where its checkpoint is, if that is known."""
         with self._changed:
             self._unheard[run] = ask
-            if checkpoint is not None:
-                _remember(self._checkpoints, run.query_id, checkpoint)
+            if len(self._checkpoints) >= _MAX_REMEMBERED:
+                self._checkpoints.clear()
+            self._checkpoints[run.query_id] = checkpoint
 
-    def put(self, snapshot: Snapshot) -> Pending:
+    def put(self, snapshot: Snapshot) -> Future[bool]:
         """Have a snapshot handed over."""
         with self._changed:
             self._unheard.pop(snapshot.run, None)
-            pending = self._entry(snapshot.run)
-            if pending.snapshot is None or pending.snapshot.batch_id <= snapshot.batch_id:
-                pending.snapshot = snapshot
-            return pending
+            return self._do(lambda: self._progress(snapshot))
 
     def idle(self, run: Run) -> None:
         """Ask a run that found nothing new, unless it has reported already."""
         with self._changed:
             if run in self._unheard:
-                self._entry(run).ask = self._unheard[run]
+                self._do(lambda: self._ask(run))
 
     def end(self, run: Run) -> None:
         """Have the last offsets of a run committed and its managers released."""
         with self._changed:
-            pending = self._entry(run)
-            pending.ended = True
-            pending.ask = self._unheard.pop(run, pending.ask)
+            self._do(lambda: self._end(run))
 
-    def release(self, run: Run) -> Pending:
-        """Let groups go on without the query of ``run``."""
+    def release(self, run: Run) -> Future[bool]:
+        """Let groups go on without the query of ``run``; False where no such query is known."""
         with self._changed:
-            pending = self._entry(run)
-            pending.release = True
-            return pending
-
-    def wait(self, pending: Pending, timeout: float) -> bool:
-        """Wait until it is done; False where it is not after ``timeout`` seconds."""
-        with self._changed:
-            return self._changed.wait_for(lambda: pending.done or self._handed_over, timeout)
+            return self._do(lambda: self._release(run.query_id))
 
     def offsets(self, snapshot: Snapshot) -> dict[ManagerKey, int]:
-        """Return what of a snapshot is committed, and where."""
         return dict(self._state.offsets(snapshot))
 
     @contextmanager
@@ -216,11 +189,11 @@ class Committer:
         over, and still sent as long as the client lives.
         """
         with self._changed:
+            for run in self._unheard:
+                self._do(partial(self._ask, run))
+            self._do(self._end_all)
             self._closed = True
-            for run, ask in self._unheard.items():
-                self._entry(run).ask = ask
-            self._unheard.clear()
-            self._changed.notify_all()
+            self._tasks.put(None)
             if self._changed.wait_for(lambda: self._handed_over and not self._unread, timeout):
                 return True
             for group, partitions in by_group(self._unread).items():
@@ -231,63 +204,66 @@ class Committer:
             self._is_overdue = True
             return False
 
-    def _entry(self, run: Run) -> Pending:
-        self._changed.notify_all()
-        return self._pending.setdefault(run, Pending(run))
+    def _do(self, task: _Task) -> Future[bool]:
+        """Have it done by the thread that hands over, after all that it was given before."""
+        done: Future[bool] = Future()
+        if self._closed:
+            done.set_result(False)
+        else:
+            self._tasks.put((done, task))
+        return done
 
     # The thread that hands over.
 
     def _hand_over(self) -> None:
-        try:
-            while (taken := self._next()) is not None:
-                for pending in taken:
-                    self._handle(pending)
-            for run in self._state.running():
-                self._apply(run.query_id, self._state.end(run)._replace(held_back={}))
-        finally:
-            with self._changed:
-                self._handed_over = True
-                self._changed.notify_all()
-
-    def _next(self) -> list[Pending] | None:
-        """Wait for what is pending; None once closed and done."""
+        while (taken := self._tasks.get()) is not None:
+            done, task = taken
+            try:
+                done.set_result(task())
+            except Exception:  # noqa: BLE001 -- the thread must outlive it: other queries need it
+                _log.exception("offsets of a query were not handed over")
+                done.set_result(False)
         with self._changed:
-            self._changed.wait_for(lambda: self._pending or self._closed)
-            taken, self._pending = list(self._pending.values()), {}
-            return taken or None
-
-    def _handle(self, pending: Pending) -> None:
-        query_id = pending.run.query_id
-        try:
-            snapshot = pending.snapshot
-            if snapshot is None and pending.ask is not None:
-                snapshot = self._ask(pending.run, pending.ask)
-            if snapshot is not None:
-                committed = self._look_up(self._state.new_groups(snapshot))
-                self._apply(query_id, self._state.progress(snapshot, committed), snapshot.label)
-            if pending.ended:
-                self._apply(query_id, self._state.end(pending.run))
-            if pending.release:
-                decision = self._state.release(query_id)
-                pending.is_known = decision is not None
-                self._apply(query_id, decision or Decision())
-        except Exception:  # noqa: BLE001 -- the thread must outlive it: other queries need it
-            _log.exception("offsets of query %s were not handed over", query_id)
-        with self._changed:
-            pending.done = True
+            self._handed_over = True
             self._changed.notify_all()
 
-    def _ask(self, run: Run, ask: Ask) -> Snapshot | None:
-        snapshot = None
+    def _progress(self, snapshot: Snapshot) -> bool:
+        committed = self._look_up(self._state.new_groups(snapshot))
+        decision = self._state.progress(snapshot, committed)
+        self._apply(snapshot.run.query_id, decision, snapshot.label)
+        return True
+
+    def _end(self, run: Run) -> bool:
+        self._ask(run)
+        with self._changed:
+            self._unheard.pop(run, None)
+        self._apply(run.query_id, self._state.end(run))
+        return True
+
+    def _end_all(self) -> bool:
+        for run in self._state.running():
+            self._apply(run.query_id, self._state.end(run)._replace(held_back={}))
+        return True
+
+    def _release(self, name: str) -> bool:
+        decision = self._state.release(name)
+        self._apply(name, decision or Decision())
+        return decision is not None
+
+    def _ask(self, run: Run) -> bool:
+        """Ask a run how far it is, if it has not reported yet."""
+        ask = self._unheard.get(run)
         try:
-            snapshot = ask()
+            snapshot = ask() if ask else None
         except Exception:  # noqa: BLE001 -- of py4j or of Spark Connect
             # Its own reports, and a flush, still come; its session may be gone as well.
             _log.debug("query %s could not be asked how far it is", run.query_id, exc_info=True)
-        if snapshot is not None:
-            with self._changed:
-                self._unheard.pop(run, None)
-        return snapshot
+            return False
+        if snapshot is None:
+            return False
+        with self._changed:
+            self._unheard.pop(run, None)
+        return self._progress(snapshot)
 
     def _look_up(self, groups: Iterable[str]) -> dict[ManagerKey, int]:
         """Return what the groups have committed, where that can be learned."""
@@ -446,10 +422,11 @@ class Committer:
             arguments = ("--checkpoint", checkpoint or "CHECKPOINT", "--group", group)
             command = ("offsetmgr", "spark", "reconcile", *arguments, "--service", self._client.url)
             hint = "" if checkpoint else " (CHECKPOINT is the query's checkpointLocation)"
-            text = f"not all that was read is committed to group {group}: {listed(left)}"
-            remedy = f"compare the two by {shlex.join(command)} and add --execute to commit{hint}"
-            text += f"; the checkpoint has it: when this driver has ended, {remedy}"
-            _log.warning("%s", text)
+            _log.warning(
+                "not all that was read is committed to group %s: %s; the checkpoint has it: when "
+                "this driver has ended, compare the two by %s and add --execute to commit%s",
+                *(group, listed(left), shlex.join(command), hint),
+            )
 
 
 def by_group(keys: Iterable[ManagerKey]) -> dict[str, list[TopicPartition]]:
@@ -458,9 +435,3 @@ def by_group(keys: Iterable[ManagerKey]) -> dict[str, list[TopicPartition]]:
     for key in keys:
         groups[key.group].append(key.topic_partition)
     return groups
-
-
-def _remember(found: dict[_K, _V], key: _K, value: _V) -> None:
-    found[key] = value
-    if len(found) > _MAX_REMEMBERED:
-        del found[next(iter(found))]
