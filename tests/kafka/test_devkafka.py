@@ -74,13 +74,6 @@ def _answers(kafka: DevKafka, timeout_s: float) -> bool:
     return True
 
 
-def test_round_trip(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
-    """What is produced is consumed, in order."""
-    topic = new_topic()
-    _produce(kafka, topic, b"a", b"b", b"c")
-    assert _consume(kafka, topic, group, 3) == [b"a", b"b", b"c"]
-
-
 def test_consumer_groups(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
     """Kafka's own tool tells of a group what was committed to it, and how far it lags."""
     topic = new_topic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,13 +13,15 @@ from pyspark.sql.streaming.listener import QueryProgressEvent
 from benchmarks.broken_service import answering_500
 from offsetmgr.client import OffsetClient
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetCommitError
-from offsetmgr.spark import commit_offsets, starting_offsets
+from offsetmgr.spark import commit_offsets
 from offsetmgr.spark.progress import read_snapshot
 from offsetmgr.types import TopicPartition
 from tests.service.support import serve_process
 from tests.spark.support import WAIT_S, Collected, Topic, ends, eventually, offsets_of, run, start
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -32,6 +35,11 @@ def owned(sidecar: ServeProcess, client: OffsetClient) -> int:
     """How many managers the service keeps for the client."""
     with sidecar.http() as http:
         return len(http.get("/v1/managers", params={"client": client.name}).json()["managers"])
+
+
+@contextmanager
+def nobody() -> Iterator[str]:
+    yield "http://127.0.0.1:9"
 
 
 def test_a_groups_offsets_are_where_spark_has_finished(job: Job) -> None:
@@ -57,31 +65,6 @@ def test_a_flush_after_the_release_still_answers(job: Job, sidecar: ServeProcess
         assert result.uncommitted == {}
         assert offsets_of(result.committed) == ends(query)
         eventually(lambda: owned(sidecar, job.client), 0)
-
-
-def test_commits_come_without_a_flush(job: Job) -> None:
-    """The group follows a query that runs on and on."""
-    with job.commits(), job.running():
-        for total in (30, 60):
-            job.topic.produce(30, first=total - 30)
-            eventually(lambda: sum(job.committed().values()), total)
-
-
-def test_a_fresh_checkpoint_resumes_from_the_group(
-    spark: SparkSession, client: OffsetClient, topic: Topic, group: str, tmp_path: Path
-) -> None:
-    """Stopped between batches and started anew from its group, a job reads each record once."""
-    topic.produce(60)
-    sink = Collected()
-    for attempt in ("first", "second"):
-        with commit_offsets(spark, client, group=group) as commits:
-            where = starting_offsets(client, group, [topic.name])
-            query = run(topic.read(spark, where, 25), sink, str(tmp_path / attempt))
-            assert commits.flush(query).uncommitted == {}
-        if attempt == "first":
-            assert sorted(sink.numbers) == list(range(60))
-            topic.produce(45, first=60)
-    assert sorted(sink.numbers) == list(range(105))
 
 
 def test_a_query_that_runs_already_is_taken_up(job: Job) -> None:
@@ -124,16 +107,6 @@ def test_a_new_run_takes_its_group_back(job: Job, caplog: pytest.LogCaptureFixtu
         TopicPartition(job.topic.name, partition): 10 for partition in range(3)
     }
     assert f"{job.group}/{job.topic.name}/0 from 500 to 10" in caplog.text
-
-
-def test_each_topic_has_its_group(job: Job, caplog: pytest.LogCaptureFixture) -> None:
-    """With a group for another topic alone, this one is left alone, and that is told."""
-    job.topic.produce(3)
-    with commit_offsets(job.spark, job.client, groups={"another": job.group}) as commits:
-        query = job.run()
-        result = commits.flush(query)
-    assert result == ({}, {})
-    assert f"topic {job.topic.name} of query" in caplog.text
 
 
 def test_one_query_of_a_session_alone(
@@ -198,25 +171,30 @@ def test_no_progress_is_turned_into_python_objects(
     assert made == []
 
 
+@pytest.mark.parametrize("at", [nobody, answering_500])
 def test_a_query_does_not_notice_that_there_is_no_service(
-    spark: SparkSession, topic: Topic, group: str, checkpoint: str
+    spark: SparkSession,
+    topic: Topic,
+    group: str,
+    checkpoint: str,
+    at: Callable[[], AbstractContextManager[str]],
 ) -> None:
-    """Without a service a query reads everything, and flush says what is not committed, and why."""
+    """A query reads everything, and flush says what is not committed, and why."""
     topic.produce(30)
     sink = Collected()
-    client = OffsetClient("http://127.0.0.1:9", name=group)
-    commits = commit_offsets(spark, client, group=group)
-    query = run(topic.read(spark, "earliest", 10), sink, checkpoint)
-    assert query.exception() is None
-    assert sorted(sink.numbers) == list(range(30))
-    result = commits.flush(query, timeout=0.5)
-    assert result.committed == {}
-    assert {
-        key.topic_partition: left.offset.offset for key, left in result.uncommitted.items()
-    } == (ends(query))
-    assert all("service" in str(left.error) for left in result.uncommitted.values())
-    commits.detach(timeout=0)
-    client.close(timeout=0)
+    with at() as address:
+        client = OffsetClient(address, name=group)
+        commits = commit_offsets(spark, client, group=group)
+        query = run(topic.read(spark, "earliest", 10), sink, checkpoint)
+        assert query.exception() is None
+        assert sorted(sink.numbers) == list(range(30))
+        result = commits.flush(query, timeout=0.5)
+        assert result.committed == {}
+        left = {each.topic_partition: why for each, why in result.uncommitted.items()}
+        assert {each: why.offset.offset for each, why in left.items()} == ends(query)
+        assert all("service" in str(why.error) for why in left.values())
+        commits.detach(timeout=0)
+        client.close(timeout=0)
 
 
 def test_a_query_does_not_notice_that_its_service_stands_still(
@@ -236,25 +214,6 @@ def test_a_query_does_not_notice_that_its_service_stands_still(
         service.process.send_signal(signal.SIGCONT)
         eventually(lambda: offsets_of(client.committed(group)), ends(query))
         commits.detach()
-
-
-def test_a_query_does_not_notice_that_its_service_answers_errors(
-    spark: SparkSession, topic: Topic, group: str, checkpoint: str
-) -> None:
-    """Whatever stands at the service's address and says 500, the query reads everything."""
-    topic.produce(30)
-    sink = Collected()
-    with answering_500() as address:
-        client = OffsetClient(address, name=group)
-        commits = commit_offsets(spark, client, group=group)
-        query = run(topic.read(spark, "earliest", 10), sink, checkpoint)
-        assert query.exception() is None
-        assert sorted(sink.numbers) == list(range(30))
-        result = commits.flush(query, timeout=0.5)
-        assert result.committed == {}
-        assert len(result.uncommitted) == len(ends(query))
-        commits.detach(timeout=0)
-        client.close(timeout=0)
 
 
 def test_nothing_is_lost_with_a_killed_service(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,8 +11,7 @@ from confluent_kafka import Consumer
 from offsetmgr.client import OffsetClient
 from offsetmgr.errors import InvalidValueError, OffsetCommitError
 from offsetmgr.spark import commit_offsets, committer
-from tests.service.support import serve_process
-from tests.spark.support import WAIT_S, Collected, ends, eventually, offsets_of, run, start
+from tests.spark.support import WAIT_S, Collected, ends, eventually, run, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,39 +28,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A release that is tried again at once, so that many attempts fail in a moment."""
     monkeypatch.setattr(committer, "FLUSH_S", 0.1)
     monkeypatch.setattr(committer, "RETRY_S", 0.05)
-
-
-@pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("flushes", [False, True], ids=["released", "flushed"])
-def test_an_ended_query_outlives_its_service(
-    spark: SparkSession,
-    topic: Topic,
-    group: str,
-    checkpoint: str,
-    caplog: pytest.LogCaptureFixture,
-    *,
-    flushes: bool,
-) -> None:
-    """What it has read last is committed when the service is back; a flush waits for that."""
-    brokers = ("--bootstrap-servers", topic.kafka.bootstrap_servers)
-    with serve_process("--listen", "127.0.0.1:0", *brokers) as first:
-        client = OffsetClient(first.address, name=group)
-        commits = commit_offsets(spark, client, group=group)
-        first.process.kill()
-    topic.produce(30)
-    query = run(topic.read(spark, "earliest"), Collected(), checkpoint)
-    eventually(lambda: bool(commits._committer._unread), expected=True)
-    with ThreadPoolExecutor() as threads:
-        flushed = threads.submit(commits.flush, query, WAIT_S) if flushes else None
-        with serve_process("--listen", client.url.removeprefix("http://"), *brokers) as second:
-            if flushed is not None:
-                assert flushed.result().uncommitted == {}
-            eventually(lambda: offsets_of(client.committed(group)), ends(query))
-            with second.http() as http:
-                eventually(lambda: http.get("/v1/managers").json()["managers"], [])
-            commits.detach()
-            client.close()
-    assert "reconcile" not in caplog.text
 
 
 @pytest.mark.usefixtures("quick")

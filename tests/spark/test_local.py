@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from offsetmgr import LocalOffsets
 from offsetmgr.cli.app import app
-from offsetmgr.spark import commit_offsets, kafka_batch, reconcile, starting_offsets
+from offsetmgr.spark import commit_offsets, reconcile, starting_offsets
 from tests.spark.support import WAIT_S, Collected, Topic, ends, offsets_of, run
 
 if TYPE_CHECKING:
@@ -44,27 +44,6 @@ def test_a_job_resumes_from_its_group(
             assert offsets_of(offsets.committed(group)) == ends(query)
     assert sorted(sink.numbers) == list(range(100))
     assert topic.described(group) == {0: 34, 1: 33, 2: 33}
-
-
-def test_batches_go_on_where_the_last_one_ended(
-    spark: SparkSession, offsets: LocalOffsets, topic: Topic, group: str
-) -> None:
-    """A block that fails commits nothing."""
-    topic.produce(30)
-
-    def read(most: int | None = None) -> list[int]:
-        with kafka_batch(offsets, group, [topic.name], max_records=most) as batch:
-            frame = spark.read.format("kafka").options(**batch.options)
-            rows = frame.option("kafka.bootstrap.servers", topic.kafka.bootstrap_servers).load()
-            return sorted(int(bytes(row.value)) for row in rows.select("value").collect())
-
-    with pytest.raises(ZeroDivisionError), kafka_batch(offsets, group, [topic.name]):
-        1 / 0  # noqa: B018
-    first = read(12)
-    assert len(first) == 12
-    assert sorted(first + read()) == list(range(30))
-    assert read() == []
-    assert topic.described(group) == {0: 10, 1: 10, 2: 10}
 
 
 def test_a_group_is_brought_up_to_its_checkpoint(

@@ -34,25 +34,11 @@ def state() -> GroupState:
     return GroupState(Groups("etl"))
 
 
-def test_end_offsets_are_committed_as_they_are(state: GroupState) -> None:
-    """Spark's end offset is the next to read already: nothing is added or taken."""
-    decision = state.progress(snapshot({0: 23}), {})
-    assert {key: move.offset for key, move in decision.commits.items()} == {KEY: 23}
-
-
 def test_a_run_goes_forward_with_plain_submits(state: GroupState) -> None:
     """After its first snapshot a run never rewinds."""
     state.progress(snapshot({0: 23}), {})
     decision = state.progress(snapshot({0: 40}, batch=1), {})
     assert decision.commits == {KEY: Commit(40, rewind=False, back_from=None)}
-
-
-def test_the_same_batch_again_changes_nothing(state: GroupState) -> None:
-    """A re-run of a batch repeats its end offset, which is submitted and refused nowhere."""
-    state.progress(snapshot({0: 23}), {})
-    decision = state.progress(snapshot({0: 23}), {})
-    assert decision.commits == {KEY: Commit(23, rewind=False, back_from=None)}
-    assert not decision.lower
 
 
 def test_a_lower_offset_in_one_run_is_refused_alone(state: GroupState) -> None:
@@ -86,13 +72,6 @@ def test_a_first_run_knows_what_the_group_had_committed(state: GroupState) -> No
     decision = state.progress(first, {KEY: 500})
     assert decision.commits == {KEY: Commit(10, rewind=True, back_from=500)}
     assert state.new_groups(first) == set()
-
-
-def test_a_report_of_an_older_run_changes_nothing(state: GroupState) -> None:
-    """Once a new run has reported, a late report of the older one is no new run."""
-    state.progress(snapshot({0: 23}, batch=9, second=1), {})
-    state.progress(snapshot({0: 30}, run="r2", second=2), {})
-    assert not state.progress(snapshot({0: 24}, batch=10, second=1), {}).commits
 
 
 def test_a_new_run_counts_whatever_the_clock_says(state: GroupState) -> None:
@@ -234,25 +213,10 @@ def test_a_released_query_lets_its_group_go_on(state: GroupState, query: str) ->
     assert state.release("unknown") is None
 
 
-def test_a_running_query_is_released_when_it_ends(state: GroupState) -> None:
-    """Until then it counts."""
-    state.progress(snapshot({0: 100}), {})
-    state.progress(snapshot({0: 10}, query="p"), {})
-    assert state.release("p") == Decision()
-    assert state.end(Run("p", "r1")) == Decision({KEY: Commit(100)})
-
-
 def test_a_release_after_all_have_stopped_moves_the_group(behind: GroupState) -> None:
     """The offsets of the other one are committed, and its managers left again."""
     behind.end(Run("q", "r1"))
     assert behind.release("p") == Decision({KEY: Commit(100)}, unread=frozenset({KEY}))
-
-
-def test_a_new_run_releases_what_it_no_longer_reads(state: GroupState) -> None:
-    """A restart that lost its end event leaves no key behind."""
-    state.progress(snapshot({0: 50, 1: 5}), {})
-    decision = state.progress(snapshot({0: 50}, run="r2", second=1), {})
-    assert decision.unread == {OTHER}
 
 
 def test_ended_runs_are_remembered_within_bounds(state: GroupState) -> None:

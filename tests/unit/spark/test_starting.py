@@ -65,6 +65,23 @@ def test_gaps_may_start_at_a_time(client: OffsetClient) -> None:
     assert start == {"orders-eu": {"0": 7, "1": 3}}
 
 
+def test_offsets_that_the_log_no_longer_holds_are_clamped(
+    service: Running, client: OffsetClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Below the log's start and beyond its end the nearest is taken, and both figures are told."""
+    places = [TopicPartition("cut", number) for number in range(2)]
+    service.coordinator.broker.create_topic("cut", 2)
+    for place, offset in zip(places, (2, 77), strict=True):
+        service.coordinator.broker.set_log(place, 6, 10)
+        service.coordinator.broker.commit_externally("cut", {place: OffsetAndMetadata(offset)})
+    assert json.loads(starting_offsets(client, "cut", ["cut"])) == {"cut": {"0": 6, "1": 10}}
+    below, beyond = [each for each in caplog.messages if "topic cut" in each]
+    assert "offset 2 committed for topic cut partition 0, below" in below
+    assert "starting at 6" in below
+    assert "offset 77 committed for topic cut partition 1, beyond" in beyond
+    assert "starting at 10" in beyond
+
+
 def test_gaps_may_be_an_error(client: OffsetClient) -> None:
     """The partitions are named; where there are none, all is well."""
     with pytest.raises(InvalidValueError, match="nothing committed for orders-eu-0;"):
@@ -185,7 +202,11 @@ def test_what_has_no_offset_is_logged(
         ({"pattern": "orders-("}, "cannot be read"),
         ({"pattern": 7}, "is not text"),
         ({"pattern": PATTERN, "topics": ["orders-eu"]}, "beside topics"),
-        ({}, "no list of topics"),
+        ({}, "topics None is no list of topics"),
+        ({"topics": "orders-eu"}, "topics 'orders-eu' is no list"),
+        ({"topics": []}, "topics .* is empty"),
+        ({"topics": ["orders-eu", "no topic"]}, r"topics\[1\]"),
+        ({"topics": ["orders-eu"], "missing": "newest"}, "missing 'newest' is unknown"),
     ],
 )
 def test_patterns_that_spark_would_not_start_with(
