@@ -76,8 +76,7 @@ class Core:
         """Called with each error, and the manager where it is about one; they must not block."""
         self._mails: dict[ManagerKey, Mailboxes] = {}
         self._sender: threading.Thread | None = None
-        self._reader: EventReader | None = None
-        self._reading: threading.Thread | None = None
+        self._reader: threading.Thread | None = None
 
     # Managers and their offsets
 
@@ -204,9 +203,7 @@ class Core:
         self.check_process()
         with self.lock:
             if self._reader is None and not self.closing:
-                reader = EventReader(self)
-                self._reading = _start(reader.run, f"offsetmgr-events-{self.name}")
-                self._reader = None if self._reading is None else reader
+                self._reader = _start(EventReader(self).run, f"offsetmgr-events-{self.name}")
 
     def abandon(self) -> None:
         """Nobody holds the client any more: its threads end soon."""
@@ -229,7 +226,7 @@ class Core:
                 lambda: not self.partitions.keys(), deadline.within_s(threading.TIMEOUT_MAX)
             )
             self._end()
-        for thread in (self._sender, self._reading):
+        for thread in (self._sender, self._reader):
             if thread is not None and thread is not threading.current_thread():
                 thread.join(deadline.within_s())
 
@@ -238,9 +235,7 @@ class Core:
         self.ended.set()
         self.wake.notify_all()
         self.changed.notify_all()
-        if self._reader is not None:
-            self._reader.abort()
-        self.session.end()
+        self.session.pool.end()
         for mail in self._mails.values():
             mail.stop(StopResult(None))
 
@@ -251,9 +246,7 @@ class Core:
         self.ended = threading.Event()
         self.ended.set()
         self.closing = self.forked = True
-        self.session.close()
-        if self._reader is not None:
-            self._reader.close()
+        self.session.pool.leave()
 
     # Requests
 

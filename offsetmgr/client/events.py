@@ -6,18 +6,17 @@ import json
 import logging
 import random
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from contextlib import closing
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.client import wire
 from offsetmgr.client.sender import SendTimes
-from offsetmgr.client.transport import CONNECT_TIMEOUT_S, Deadline
+from offsetmgr.client.transport import Unreachable
 from offsetmgr.errors import ClientFencedError, OffsetManagerError, ServiceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from offsetmgr.client.core import Core
-    from offsetmgr.client.transport import Connection
 
 READ_TIMEOUT_S: Final = 30.0
 """The service sends something every 10 s: after three of them in silence it is gone."""
@@ -28,37 +27,20 @@ MAX_EVENT_BYTES: Final = 1024 * 1024
 log = logging.getLogger("offsetmgr.client")
 
 
-class ServerSentEvent(NamedTuple):
-    """One event of a stream; its id is "" where it has none."""
-
-    event: str
-    data: str
-    id: str
-
-
-class EventTooLongError(ValueError):
-    """The stream sent an event longer than `MAX_EVENT_BYTES`."""
-
-
 class EventParser:
     """Server-sent events as our service writes them: lines that end with LF."""
 
     def __init__(self) -> None:
-        self._rest = bytearray()
+        self._rest = b""
 
-    def feed(self, piece: bytes) -> Iterator[ServerSentEvent]:
-        """Yield the events which `piece` completes."""
-        self._rest += piece
-        *texts, self._rest = self._rest.split(b"\n\n")
+    def feed(self, piece: bytes) -> list[dict[str, str]]:
+        """Return the events which `piece` completes, as their fields."""
+        *texts, self._rest = (self._rest + piece).split(b"\n\n")
         if len(self._rest) > MAX_EVENT_BYTES:
-            raise EventTooLongError(f"an event of more than {MAX_EVENT_BYTES} bytes")
-        for text in texts:
-            lines = text.decode("utf-8", "replace").split("\n")
-            fields = {name: value for name, _, value in (line.partition(": ") for line in lines)}
-            if "data" in fields:
-                yield ServerSentEvent(
-                    fields.get("event", "message"), fields["data"], fields.get("id", "")
-                )
+            raise Unreachable(f"sent an event of more than {MAX_EVENT_BYTES} bytes", sent=True)
+        lines = (text.decode("utf-8", "replace").split("\n") for text in texts)
+        events = [dict(line.split(": ", 1) for line in each if ": " in line) for each in lines]
+        return [event for event in events if "data" in event]
 
 
 class EventReader:
@@ -67,7 +49,6 @@ class EventReader:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._times = SendTimes(random.Random())  # noqa: S311 -- jitter is no secret
-        self._connection: Connection | None = None
         self._last_id = ""
         """Rises over restarts of the service too, so that it can be named to any of them."""
 
@@ -86,54 +67,35 @@ class EventReader:
             except ClientFencedError as error:
                 core.fence(error)
                 return
-            except (OffsetManagerError, EventTooLongError) as error:
+            except OffsetManagerError as error:
                 log.debug("event stream: %s", error)
             now = time.monotonic()
             self._times.failed(now)
             core.ended.wait(self._times.resume_at - now)
 
-    def abort(self) -> None:
-        """End a read that another thread is in."""
-        connection = self._connection
-        if connection is not None:
-            connection.abort()
-
-    def close(self) -> None:
-        """Close what the thread left open that did not come along in a fork."""
-        connection = self._connection
-        if connection is not None:
-            connection.close()
-
     def _read(self) -> None:
-        session = self._core.session
-        connection = self._connection = session.connect(Deadline(CONNECT_TIMEOUT_S))
-        parser = EventParser()
-        try:
-            if self._core.ended.is_set():
-                return
-            for piece in session.stream(connection, wire.EVENTS, self._last_id, READ_TIMEOUT_S):
-                for event in parser.feed(piece):
-                    self._last_id = event.id or self._last_id
-                    try:
-                        self._apply(event)
-                    except ServiceError as error:  # a newer service may send more than we know
-                        log.debug("event ignored: %s", error)
-                    self._times.succeeded()
-                if self._core.ended.is_set():
+        core, parser = self._core, EventParser()
+        pieces = core.session.stream(wire.EVENTS, self._last_id, READ_TIMEOUT_S)
+        with closing(pieces):
+            for event in chain.from_iterable(map(parser.feed, pieces)):
+                self._last_id = event.get("id", self._last_id)
+                try:
+                    self._apply(event.get("event", ""), event["data"])
+                except ServiceError as error:  # a newer service may send more than we know
+                    log.debug("event ignored: %s", error)
+                self._times.succeeded()
+                if core.ended.is_set():
                     return
-        finally:
-            self._connection = None
-            connection.close()
 
-    def _apply(self, event: ServerSentEvent) -> None:
-        with wire.reading(f"the event {event.event!r}"):
-            data = json.loads(event.data)
-            if event.event == "committed":
+    def _apply(self, event: str, text: str) -> None:
+        with wire.reading(f"the event {event!r}"):
+            data = json.loads(text)
+            if event == "committed":
                 self._core.committed(wire.key_of(data), wire.offset_of(data))
-            elif event.event == "failed":
+            elif event == "failed":
                 key = wire.key_of(data)
                 self._core.deliver(key, wire.error_of(data["error"], key))
-            elif event.event == "dropped":
+            elif event == "dropped":
                 self._lose(data)
 
     def _lose(self, data: dict[str, Any]) -> None:

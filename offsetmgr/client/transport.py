@@ -9,7 +9,7 @@ import json
 import os
 import socket
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -19,7 +19,7 @@ from offsetmgr.errors import InvalidValueError, ServiceUnavailableError, shown
 from offsetmgr.types import check_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
 DEFAULT_PORT: Final = 8741
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -287,12 +287,22 @@ class Pool:
             error.sent |= sent
             raise
 
-    def _exchange(self, connection: Connection, request: Request, deadline: Deadline) -> Answer:
-        # In this order, and in `end` the other way round: one of the two sees the other.
-        self._busy.add(connection)
-        if self._ended:
-            connection.abort()
+    @contextmanager
+    def stream(
+        self, request: Request, read_timeout_s: float
+    ) -> Iterator[tuple[Answer, Iterator[bytes]]]:
+        """As `Connection.stream`, on a connection of its own."""
+        connection = Connection(self.address, Deadline(CONNECT_TIMEOUT_S))
         try:
+            self._begin(connection)
+            yield connection.stream(request, read_timeout_s)
+        finally:
+            self._busy.discard(connection)
+            connection.close()
+
+    def _exchange(self, connection: Connection, request: Request, deadline: Deadline) -> Answer:
+        try:
+            self._begin(connection)
             answer = connection.exchange(request, deadline)
         except BaseException:
             connection.close()
@@ -305,18 +315,26 @@ class Pool:
             connection.close()
         return answer
 
-    def close(self) -> None:
-        """Close what is kept; a later request opens anew."""
-        while self._idle:
-            with suppress(IndexError):  # another thread was quicker
-                self._idle.pop().close()
+    def _begin(self, connection: Connection) -> None:
+        # In this order, and in `end` the other way round: one of the two sees the other.
+        self._busy.add(connection)
+        if self._ended:
+            raise Unreachable("was not asked: the client was closed meanwhile")
 
     def end(self) -> None:
         """Close all, and break off what is being asked; nothing can be asked any more."""
         self._ended = True
         for connection in list(self._busy):
             connection.abort()
-        self.close()
+        while self._idle:
+            with suppress(IndexError):  # another thread was quicker
+                self._idle.pop().close()
+
+    def leave(self) -> None:
+        """This is the child of a fork: let go of the parent's connections."""
+        for connection in (*self._busy, *self._idle):
+            connection.close()
+        self._idle.clear()
 
 
 class Session:
@@ -333,7 +351,7 @@ class Session:
         self.url = url
         self._address = address
         self._heard = heard
-        self._pool = Pool(address)
+        self.pool = Pool(address)
         self._is_ours = False
         """True if a service was heard at the address."""
         self._headers = {
@@ -355,37 +373,21 @@ class Session:
     def get(self, target: str, deadline: Deadline) -> dict[str, Any]:
         return self._exchange(Request("GET", target, self._headers), deadline)
 
-    def connect(self, deadline: Deadline) -> Connection:
-        """Return a connection for a `stream`."""
-        try:
-            return Connection(self._address, deadline)
-        except Unreachable as error:
-            raise self._explained(error) from None
-
-    def stream(
-        self, connection: Connection, target: str, last_id: str, read_timeout_s: float
-    ) -> Iterator[bytes]:
-        """Open an event stream; return its pieces."""
+    def stream(self, target: str, last_id: str, read_timeout_s: float) -> Generator[bytes]:
+        """Open an event stream, and yield its pieces."""
         headers = {**self._headers, "Accept": "text/event-stream"}
         if last_id:
             headers["Last-Event-ID"] = last_id
-        answer, pieces = connection.stream(Request("GET", target, headers), read_timeout_s)
-        if answer.status != _OK and "content-length" in answer.headers:
-            answer = answer._replace(body=b"".join(pieces))
-        self._heard(self._check(answer), True)  # noqa: FBT003 -- as its parameter says
-        return pieces
-
-    def close(self) -> None:
-        """Close what connections are kept."""
-        self._pool.close()
-
-    def end(self) -> None:
-        """Break off what is being asked; nothing is asked any more."""
-        self._pool.end()
+        request = Request("GET", target, headers)
+        with self.pool.stream(request, read_timeout_s) as (head, pieces):
+            is_whole = head.status != _OK and "content-length" in head.headers
+            answer = head._replace(body=b"".join(pieces)) if is_whole else head
+            self._heard(self._check(answer), True)  # noqa: FBT003 -- as its parameter says
+            yield from pieces
 
     def _exchange(self, request: Request, deadline: Deadline) -> dict[str, Any]:
         try:
-            answer = self._pool.exchange(request, deadline)
+            answer = self.pool.exchange(request, deadline)
         except Unreachable as error:
             raise self._explained(error) from None
         instance = self._check(answer)

@@ -19,7 +19,7 @@ from offsetmgr.manager import Factory
 from offsetmgr.service.requests import SubmitRequest, decode
 from offsetmgr.types import MAX_OFFSET, ManagerKey, TopicPartition
 from tests.sim.drivers import Driver
-from tests.sim.network import Network, StreamWire, Wire
+from tests.sim.network import Network, Wire
 from tests.sim.processes import Host
 from tests.sim.referee import Referee, WatchedBroker
 from tests.sim.run import silence
@@ -174,12 +174,11 @@ def _requests(jumps: Sequence[tuple[int, float]]) -> list[tuple[str, float]]:
     judge.begin(host)
     network = Network(host, rng, judge.met)
     network.rate = 0.0
-    Wire.network = StreamWire.network = network
+    Wire.network = network
     with (
         silence(),
         simulated_time(host.clock, rng),
         mock.patch("offsetmgr.client.transport.Pool", Wire),
-        mock.patch("offsetmgr.client.transport.Connection", StreamWire),
     ):
         service = _service(host, judge, network, rng)
         key = ManagerKey(GROUP, "t", 0)

@@ -6,6 +6,7 @@ The client's requests are its real ones, and the service's side is its real ASGI
 from __future__ import annotations
 
 from collections import deque
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -222,38 +223,23 @@ class Wire:
         finally:
             self._calls.remove(call)
 
-    def close(self) -> None:
-        """Nothing is kept."""
+    @contextmanager
+    def stream(
+        self, request: Request, read_timeout_s: float
+    ) -> Iterator[tuple[Answer, Iterator[bytes]]]:
+        """As ``transport.Pool.stream``."""
+        call = Call(request, current_thread(), streams=True)
+        self._calls.append(call)
+        try:
+            yield self.network.stream(call, read_timeout_s)
+        finally:
+            self._calls.remove(call)
 
     def end(self) -> None:
         """As ``transport.Pool.end``."""
         self._ended = True
         for call in self._calls:
             self.network.break_off(call)
-
-
-class StreamWire:
-    """What the client's session finds in the place of a connection of its own."""
-
-    network: Network
-
-    def __init__(self, address: object, deadline: Deadline) -> None:
-        del address, deadline
-        self._call: Call | None = None
-
-    def stream(self, request: Request, read_timeout_s: float) -> tuple[Answer, Iterator[bytes]]:
-        """As ``transport.Connection.stream``."""
-        self._call = Call(request, current_thread(), streams=True)
-        return self.network.stream(self._call, read_timeout_s)
-
-    def abort(self) -> None:
-        """Another thread ends what is read here."""
-        if self._call is not None:
-            self._call.broken = True
-            self._call.thread.wake()
-
-    def close(self) -> None:
-        """Nothing is kept."""
 
 
 def scope_of(request: Request) -> MutableMapping[str, Any]:

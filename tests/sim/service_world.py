@@ -15,7 +15,7 @@ from offsetmgr.config import CommitSettings
 from offsetmgr.errors import OffsetRegressionError
 from offsetmgr.types import OffsetAndMetadata
 from tests.sim.crowd import Crowd
-from tests.sim.network import Network, StreamWire, Wire
+from tests.sim.network import Network, Wire
 from tests.sim.processes import Host, Process
 from tests.sim.queues import (
     LOOK_EVERY,
@@ -122,11 +122,10 @@ class ServiceWorld:
     def run(self) -> None:
         """Live, then let the faults end and see what is left."""
         rng = random.Random(self.rng.getrandbits(32))  # noqa: S311 -- to be replayed
-        Wire.network = StreamWire.network = self.network
+        Wire.network = self.network
         with (
             simulated_time(self.system.clock, rng),
             mock.patch("offsetmgr.client.transport.Pool", Wire),
-            mock.patch("offsetmgr.client.transport.Connection", StreamWire),
         ):
             try:
                 self._live()

@@ -68,7 +68,7 @@ def test_a_connection_is_kept(listening: socket.socket) -> None:
     Listener(listening, answer(OK, OK))
     pool = Pool(address(listening))
     assert [pool.exchange(ASK, Deadline(WAIT_S)).body for _ in range(2)] == [b"hi", b"hi"]
-    pool.close()
+    pool.end()
 
 
 def test_a_kept_connection_that_was_closed(listening: socket.socket) -> None:
@@ -77,7 +77,7 @@ def test_a_kept_connection_that_was_closed(listening: socket.socket) -> None:
     pool = Pool(address(listening))
     pool.exchange(ASK, Deadline(WAIT_S))
     assert pool.exchange(ASK, Deadline(WAIT_S)).body == b"hi"
-    pool.close()
+    pool.end()
 
 
 def test_a_kept_connection_that_breaks_as_it_is_used(listening: socket.socket) -> None:
@@ -91,7 +91,7 @@ def test_a_kept_connection_that_breaks_as_it_is_used(listening: socket.socket) -
     pool = Pool(address(listening))
     pool.exchange(ASK, Deadline(WAIT_S))
     assert pool.exchange(ASK, Deadline(WAIT_S)).body == b"hi"
-    pool.close()
+    pool.end()
 
 
 def test_a_break_and_nobody_there(listening: socket.socket) -> None:
@@ -188,7 +188,7 @@ def test_no_more_idle_connections_than_two(listening: socket.socket) -> None:
     for caller in callers:
         caller.join()
     assert len(pool._idle) == 2
-    pool.close()
+    pool.end()
     for listener in listeners:
         listener.thread.join(WAIT_S)
         assert not listener.thread.is_alive()
