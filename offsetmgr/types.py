@@ -177,13 +177,15 @@ class OffsetManagerHandle(Protocol):
 
         Waits up to ``timeout`` seconds.  A known answer is given after a stop too.
         Raises OffsetTimeoutError (with the last error of the coordinator as its cause),
-        ManagerStoppedError.
+        ManagerStoppedError, ClientFencedError.
         """
 
     def submit(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
         """Make ``offset`` (the next one to read) the newest to commit; never blocks.
 
-        Raises InvalidValueError, OffsetRegressionError, ManagerStoppedError.
+        Raises InvalidValueError, with nothing done; OffsetRegressionError where it is lower than
+        what was submitted before; ManagerStoppedError; ClientFencedError where a newer incarnation
+        of the client has taken over.
         """
 
     def rewind(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
@@ -196,15 +198,15 @@ class OffsetManagerHandle(Protocol):
         """Errors of commits and fetches."""
 
     def stop(self, *, timeout: float = 10.0) -> StopResult:
-        """Commit the newest offset, stop, and say what was committed; within ``timeout`` s."""
+        """Commit the newest offset, stop, and say what was committed; within ``timeout`` s.
+
+        Twice is harmless: the answer is the same.
+        """
 
 
 @runtime_checkable
 class Offsets(Protocol):
-    """Committed offsets of any groups, through the service (OffsetClient) or in this process.
-
-    OffsetClient and LocalOffsets describe what each method promises.
-    """
+    """Committed offsets of any groups, through the service (OffsetClient) or in this process."""
 
     @property
     def url(self) -> str:
@@ -221,8 +223,9 @@ class Offsets(Protocol):
     def spawn(self, group: str, topic: str, partition: int) -> OffsetManagerHandle:
         """Return a manager for a partition of a group, without waiting.
 
-        Raises InvalidValueError; ManagerExistsError where it was handed out and is not stopped;
-        ManagerStoppedError once this is closed.
+        Raises InvalidValueError; ManagerExistsError where it was handed out here and is not
+        stopped (that another client has it is one of the handle's errors); ManagerStoppedError
+        once this is closed.
         """
 
     def claim(
@@ -231,8 +234,9 @@ class Offsets(Protocol):
         """Spawn managers for all of ``partitions``, or for none of them.
 
         They take offsets by ``submit``, and ``stop_managers`` gives them back.  Raises
-        InvalidValueError, ManagerExistsError, ManagerStoppedError; OffsetTimeoutError where a
-        service does not answer.
+        InvalidValueError; ManagerExistsError where this or another client has one of them;
+        ManagerStoppedError; ClientFencedError; OffsetTimeoutError where a service does not answer
+        in ``timeout`` seconds.
         """
 
     def submit(
@@ -251,9 +255,10 @@ class Offsets(Protocol):
 
         Raises InvalidValueError, with nothing done; OffsetRegressionError where one is lower than
         what was submitted before; ManagerStoppedError; ClientFencedError.  With ``sync`` also
-        OffsetTimeoutError, OffsetCommitError where Kafka refused one for good, and
-        OffsetRegressionError where one is lower than what is committed.  Where several offsets
-        have errors, OffsetsUncommittedError has all of them.  None holds back the others.
+        OffsetTimeoutError, OffsetCommitError where Kafka refused one for good, ManagerExistsError
+        where another client has a manager, and OffsetRegressionError where one is lower than what
+        is committed.  What was not committed in time is kept, and tried again.  Where several
+        offsets have errors, OffsetsUncommittedError has all of them.  None holds back the others.
         """
 
     def flush(
@@ -279,9 +284,9 @@ class Offsets(Protocol):
         """Flush the managers, then stop them; anybody can spawn them anew."""
 
     def watch_errors(
-        self, told: Callable[[ManagerKey | None, OffsetManagerError], None]
+        self, on_error: Callable[[ManagerKey | None, OffsetManagerError], None]
     ) -> Callable[[], None]:
-        """Call ``told`` with each error and its manager, until the function returned is called.
+        """Call ``on_error`` with each error and its manager; call what is returned to end that.
 
         With None for an error of the client as a whole.  It is called on threads that must not
         wait, so it must neither block nor raise.
@@ -318,12 +323,13 @@ class Offsets(Protocol):
         """Return where each partition ends for a reader of committed transactions alone."""
 
     def topic_names(self, *, timeout: float = 10.0) -> list[str]:
-        """Return the topics of the cluster, sorted."""
+        """Return the topics of the cluster but Kafka's own, sorted."""
 
     def close(self, *, timeout: float = 10.0) -> FlushResult:
         """Flush, stop all managers and end; within ``timeout`` seconds.
 
-        Twice is harmless: the answer is the same.
+        Twice is harmless: the answer is the same.  Managers that another thread is stopping are
+        waited for, and left to its answer.
         """
 
     def __enter__(self) -> Self:

@@ -140,17 +140,17 @@ class OffsetClient(Offsets):
         return waits.stop(self._core, *_scope(group, partitions), Deadline(timeout))
 
     def watch_errors(
-        self, told: Callable[[ManagerKey | None, OffsetManagerError], None]
+        self, on_error: Callable[[ManagerKey | None, OffsetManagerError], None]
     ) -> Callable[[], None]:
-        check_callable(told, "told")
+        check_callable(on_error, "on_error")
         core = self._core
         with core.lock:
-            core.watchers = (*core.watchers, told)
+            core.watchers = (*core.watchers, on_error)
         core.listen()
 
         def end() -> None:
             with core.lock:
-                core.watchers = tuple(each for each in core.watchers if each is not told)
+                core.watchers = tuple(each for each in core.watchers if each is not on_error)
 
         return end
 

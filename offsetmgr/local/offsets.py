@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from offsetmgr.manager import Factory, ManagerHandle
     from offsetmgr.types import StopResult
 
-    ToldErrors = Callable[[ManagerKey | None, OffsetManagerError], None]
+    OnError = Callable[[ManagerKey | None, OffsetManagerError], None]
 
 CLIENTS: Final = 2
 """Kafka clients that commit: a driver has few groups, and each of them uses one."""
@@ -210,10 +210,10 @@ class LocalOffsets(Reads, Offsets):
         keys = [handle.key for handle in self._factory.managers(group)]
         return [key for key in keys if named is None or key.topic_partition in named]
 
-    def watch_errors(self, told: ToldErrors) -> Callable[[], None]:
-        types.check_callable(told, "told")
+    def watch_errors(self, on_error: OnError) -> Callable[[], None]:
+        types.check_callable(on_error, "on_error")
         watchers, token = self._reporter.watchers, object()
-        watchers[token] = told
+        watchers[token] = on_error
 
         def end() -> None:
             watchers.pop(token, None)
@@ -261,7 +261,7 @@ class _Reporter:
     """A `manager.Observer` that logs failures and tells them to whoever watches."""
 
     def __init__(self) -> None:
-        self.watchers: dict[object, ToldErrors] = {}
+        self.watchers: dict[object, OnError] = {}
         self._log = FailureLog()
 
     def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
@@ -269,9 +269,9 @@ class _Reporter:
 
     def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
         self._log.failed(key, error, time.monotonic())
-        for told in list(self.watchers.values()):
+        for on_error in list(self.watchers.values()):
             try:
-                told(key, error)
+                on_error(key, error)
             except Exception:  # it would end the actor
                 log.exception("a function given to watch_errors has failed")
 

@@ -229,7 +229,7 @@ def test_bad_values(offsets: Offsets) -> None:
         "offsets": lambda: offsets.submit("g", bad),
         "sync": lambda: offsets.submit("g", {WHERE: 1}, sync=bad),
         "partitions": lambda: offsets.flush(partitions=[WHERE]),
-        "told": lambda: offsets.watch_errors(bad),
+        "on_error": lambda: offsets.watch_errors(bad),
         "at_ms": lambda: offsets.offsets_at(["orders"], -1),
         "topics": lambda: offsets.topics("orders"),
     }
