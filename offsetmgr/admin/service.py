@@ -12,11 +12,13 @@ from offsetmgr.errors import ServiceError, ServiceUnavailableError
 from offsetmgr.types import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _HEADERS: Final = {"Offsetmgr-Client": "offsetmgr-admin", "Accept": "application/json"}
 _OK: Final = 200
 _UNREADY: Final = 503
+_SILENT_S: Final = 30.0
+"""The service writes to a stream of events every 10 s; a longer silence is its end."""
 
 
 class LiveManager(NamedTuple):
@@ -77,6 +79,37 @@ class ServiceReader:
             self.managers(),
         )
 
+    def failures(self, group: str | None = None) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+        """Yield each failure from now on, until the service ends.
+
+        It is the place (group, topic and partition) and the error as ``GET /v1/managers`` has it.
+        Raises as ``ask``, and ServiceUnavailableError where the service has gone.
+        """
+        connection = HTTPConnection(self._address.authority)
+        query = "" if group is None else f"?{urlencode({'group': group})}"
+        event = ""
+        try:
+            connection.sock = self._address.connect(self._timeout_s)
+            connection.request(
+                "GET", f"/v1/events{query}"
+            )  # under no client's name: of all of them
+            answer = connection.getresponse()
+            if answer.status != _OK:
+                raise self._failure(answer.status, json.loads(answer.read()))
+            connection.sock.settimeout(_SILENT_S)
+            for line in answer:
+                field, _, value = line.decode(errors="replace").strip().partition(": ")
+                if field == "event":
+                    event = value
+                elif field == "data" and event == "failed":
+                    place: dict[str, Any] = json.loads(value)
+                    yield place, place.pop("error")
+        except (OSError, HTTPException, ValueError) as error:
+            raise self._unreachable(error) from None
+        finally:
+            connection.close()
+        raise ServiceUnavailableError(f"the service at {self.url} has ended")
+
     def ask(
         self, method: str, target: str, body: Mapping[str, object] | None = None, also: int = _OK
     ) -> dict[str, Any]:
@@ -94,15 +127,21 @@ class ServiceReader:
             status, text = answer.status, answer.read()
             data = json.loads(text)
         except (OSError, HTTPException, ValueError) as error:
-            problem = f"the service at {self.url} did not answer: {error!r}"
-            raise ServiceUnavailableError(f"{problem}; check the url and that it runs") from None
+            raise self._unreachable(error) from None
         finally:
             connection.close()
         if status not in {_OK, also} or not isinstance(data, dict):
-            failure = data.get("error", {}) if isinstance(data, dict) else {}
-            message = failure.get("message", f"the service at {self.url} answered {status}")
-            raise ServiceError(status, message, failure.get("code", "service_error"))
+            raise self._failure(status, data)
         return data
+
+    def _unreachable(self, error: Exception) -> ServiceUnavailableError:
+        problem = f"the service at {self.url} did not answer: {error!r}"
+        return ServiceUnavailableError(f"{problem}; check the url and that it runs")
+
+    def _failure(self, status: int, data: object) -> ServiceError:
+        failure = data.get("error", {}) if isinstance(data, dict) else {}
+        message = failure.get("message", f"the service at {self.url} answered {status}")
+        return ServiceError(status, message, failure.get("code", "service_error"))
 
 
 def _manager(view: Mapping[str, Any]) -> LiveManager:

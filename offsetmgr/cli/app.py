@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offsetmgr.cli import admin
+from offsetmgr.cli import admin, lag
 from offsetmgr.cli.options import (
     Bootstrap,
     ConfigFile,
@@ -31,7 +31,6 @@ app = typer.Typer(
     name="offsetmgr",
     help="Kafka offsets of Spark jobs (and of anyone else), committed to their consumer groups.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -286,4 +285,5 @@ def demo(
     raise typer.Exit(status)
 
 
+lag.add_to(app)
 admin.add_to(app, spark_app)

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offsetmgr.errors import InvalidValueError, OffsetManagerError, OffsetTimeoutError
+from offsetmgr.errors import (
+    Fault,
+    InvalidValueError,
+    KafkaRequestError,
+    OffsetManagerError,
+    OffsetTimeoutError,
+    ServiceUnavailableError,
+)
 
 if TYPE_CHECKING:
     from offsetmgr.service.settings import Settings
@@ -55,7 +62,14 @@ def failing_in_one_line(*, usage: int = EXIT_TROUBLE, late: int = EXIT_TROUBLE) 
         print(f"offsetmgr: {error}", file=sys.stderr)
         if isinstance(error, InvalidValueError):
             sys.exit(usage)
-        sys.exit(late if isinstance(error, OffsetTimeoutError) else EXIT_TROUBLE)
+        sys.exit(late if _unanswered(error) else EXIT_TROUBLE)
+
+
+def _unanswered(error: Exception) -> bool:
+    """True if nobody answered; else somebody refused."""
+    if isinstance(error, KafkaRequestError):
+        return error.info.fault in {Fault.BROKER, Fault.NETWORK}
+    return isinstance(error, (OffsetTimeoutError, ServiceUnavailableError))
 
 
 for_scripts = partial(failing_in_one_line, usage=EXIT_USAGE, late=EXIT_INCOMPLETE)

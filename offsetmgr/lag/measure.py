@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from offsetmgr.lag.cluster import GroupDescription, GroupMember
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
-_AGES_S: Final = (10, 60, 600, 3_600, 6 * 3_600, 86_400, 7 * 86_400)
-"""How long ago the ends of lagging logs are asked for, until one is behind the committed offset."""
+_AGES_S: Final = tuple(10 * 3**step for step in range(11))
+"""How long ago the ends of lagging logs are asked for, from 10 s to a week: one after the other,
+until one is behind the committed offset."""
 
 
 class LagSource(Protocol):
@@ -86,7 +87,19 @@ class GroupLag(NamedTuple):
     @property
     def seconds(self) -> float | None:
         """The most seconds that a partition is behind; None where none is known."""
-        return max((p.seconds for p in self.partitions if p.seconds is not None), default=None)
+        return worst_seconds((each.lag, each.seconds) for each in self.partitions)
+
+
+def worst_seconds(behind: Iterable[tuple[int | None, float | None]]) -> float | None:
+    """Return the worst of some partitions' seconds, each given with its lag in records.
+
+    Those without lag count only where all are without: theirs is no answer for the others.
+    """
+    known = [(lag, seconds) for lag, seconds in behind if lag is not None]
+    lagging = [seconds for lag, seconds in known if lag]
+    if not lagging:
+        return 0.0 if known else None
+    return max((seconds for seconds in lagging if seconds is not None), default=None)
 
 
 def measure(
@@ -102,7 +115,10 @@ def measure(
     )
     ends = source.log_ends(partitions)
     found = [group_lag(name, described[name], committed[name], ends) for name in names]
-    return found if now_s is None else _with_seconds(source, found, now_s)
+    if now_s is None:
+        return found
+    times = timelines(source, (each for group in found for each in group.partitions), now_s)
+    return [_with_seconds(group, times, now_s) for group in found]
 
 
 def partitions_of(
@@ -142,11 +158,13 @@ def group_lag(
     return GroupLag(name, described, tuple(partitions))
 
 
-def _with_seconds(source: LagSource, groups: list[GroupLag], now_s: float) -> list[GroupLag]:
+def timelines(
+    source: LagSource, partitions: Iterable[PartitionLag], now_s: float
+) -> dict[TopicPartition, LogTimeline]:
     """Ask Kafka for older and older ends of the logs that have unread records."""
     lowest: dict[TopicPartition, int] = {}
     points: dict[TopicPartition, list[tuple[int, float]]] = {}
-    for each in (each for group in groups for each in group.partitions):
+    for each in partitions:
         if each.lag and each.committed and each.end is not None:
             at = each.committed.offset
             lowest[each.partition] = min(lowest.get(each.partition, at), at)
@@ -163,21 +181,22 @@ def _with_seconds(source: LagSource, groups: list[GroupLag], now_s: float) -> li
             else:
                 end = points[where][0][0] if offset is None else offset
                 points[where].append((end, at_s))
-    timelines = {}
+    made: dict[TopicPartition, LogTimeline] = {}
     for where, known in points.items():
-        timelines[where] = LogTimeline()
+        made[where] = LogTimeline()
         for end, at_s in reversed(known):
-            timelines[where].add(end, at_s)
-    return [
-        group._replace(
-            partitions=tuple(
-                each._replace(
-                    seconds=timelines[each.partition].seconds_behind(each.committed.offset, now_s)
-                )
-                if each.lag and each.committed
-                else each
-                for each in group.partitions
-            )
-        )
-        for group in groups
-    ]
+            made[where].add(end, at_s)
+    return made
+
+
+def _with_seconds(
+    group: GroupLag, times: Mapping[TopicPartition, LogTimeline], now_s: float
+) -> GroupLag:
+    partitions = []
+    for each in group.partitions:
+        if each.lag and each.committed:
+            seconds = times[each.partition].seconds_behind(each.committed.offset, now_s)
+            partitions.append(each._replace(seconds=seconds))
+        else:
+            partitions.append(each)
+    return group._replace(partitions=tuple(partitions))

@@ -14,7 +14,7 @@ from offsetmgr.lag.burrow import (
     group_status,
     partition_status,
 )
-from offsetmgr.lag.measure import GroupLag, PartitionLag, group_lag, partitions_of
+from offsetmgr.lag.measure import GroupLag, PartitionLag, group_lag, partitions_of, timelines
 from offsetmgr.lag.timeline import LogTimeline
 
 if TYPE_CHECKING:
@@ -117,14 +117,14 @@ class Watcher:
             partitions.update(self._groups.get(name, ()))  # kept while the group has an error
         ends = self._source.log_ends(sorted(partitions))
         now_s = self._clock()
-        self._take_ends(ends, now_s)
+        read = {name: group_lag(name, described[name], committed[name], ends) for name in names}
+        self._take_ends(ends, read.values(), now_s)
         for key, offset, timestamp_ms in commits or ():
             watch = self._groups.get(key.group, {}).get(key.topic_partition)
             if watch is not None:
                 watch.add(offset, timestamp_ms, int(now_s * 1000))
         view: dict[str, WatchedGroup] = {}
-        for name in names:
-            found = group_lag(name, described[name], committed[name], ends)
+        for name, found in read.items():
             if found.error is not None:
                 before = self.view.get(name) or WatchedGroup(found, Status.NOTFOUND, ())
                 view[name] = before._replace(error=found.error)
@@ -136,13 +136,20 @@ class Watcher:
         return view
 
     def _take_ends(
-        self, ends: Mapping[TopicPartition, int | OffsetManagerError], now_s: float
+        self,
+        ends: Mapping[TopicPartition, int | OffsetManagerError],
+        read: Iterable[GroupLag],
+        now_s: float,
     ) -> None:
+        new = (p for group in read for p in group.partitions if p.partition not in self._logs)
+        # Once, so that a group that is behind when its watch begins has its seconds at once.
+        before = timelines(self._source, new, now_s)
         for where, end in ends.items():
             if not isinstance(end, OffsetManagerError):
                 log = self._logs.get(where)
                 if log is None:
-                    log = self._logs[where] = _LogWatch(self._settings.intervals)
+                    timeline = before.get(where) or LogTimeline()
+                    log = self._logs[where] = _LogWatch(self._settings.intervals, timeline)
                 log.add(end, now_s)
         for where in self._logs.keys() - ends.keys():
             del self._logs[where]
@@ -168,9 +175,9 @@ class Watcher:
 class _LogWatch:
     """The last ends of one log."""
 
-    def __init__(self, intervals: int) -> None:
+    def __init__(self, intervals: int, timeline: LogTimeline) -> None:
         self.ends: deque[int] = deque(maxlen=intervals)
-        self.timeline = LogTimeline()
+        self.timeline = timeline
 
     def add(self, end: int, now_s: float) -> None:
         if self.ends and end < self.ends[-1]:  # made anew

@@ -67,7 +67,7 @@ class FakeCluster:
     ) -> dict[TopicPartition, int | OffsetManagerError | None]:
         self.asked.append("offsets_at")
         return {
-            each: next((at for at_s, at in self.times[each] if at_s * 1000 >= at_ms), None)
+            each: next((at for at_s, at in self.times.get(each, ()) if at_s * 1000 >= at_ms), None)
             for each, at_ms in times.items()
         }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from offsetmgr.errors import KafkaRequestError
-from offsetmgr.lag.measure import measure
+from offsetmgr.lag.measure import measure, worst_seconds
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.unit.lag.fake_cluster import FakeCluster
 
@@ -74,7 +74,15 @@ def test_seconds() -> None:
     assert etl.seconds is not None
     assert abs(etl.seconds - 30) < 1
     assert done.seconds == 0
-    assert kafka.asked.count("offsets_at") < 4
+    assert kafka.asked.count("offsets_at") < 5
+
+
+def test_seconds_of_a_group() -> None:
+    """The worst of those that are behind; partitions that are not say nothing about the others."""
+    assert worst_seconds([(0, 0.0), (0, 0.0)]) == 0
+    assert worst_seconds([(0, 0.0), (5, 3.0), (9, None)]) == 3
+    assert worst_seconds([(0, 0.0), (5, None)]) is None
+    assert worst_seconds([(None, None)]) is None
 
 
 def test_seconds_beyond_a_week() -> None:

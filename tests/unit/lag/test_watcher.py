@@ -102,6 +102,18 @@ def test_seconds_behind() -> None:
     assert watched.partition().now.seconds == 0
 
 
+def test_seconds_behind_before_the_watch() -> None:
+    """A group that is behind when its watch begins is asked about in the log's own times."""
+    watched = Watched()
+    watched.kafka.times = {ORDERS: [(watched.now_s - 1_000 + n, n) for n in range(1_000)]}
+    watched.round(1_000, 400)
+    seconds = watched.partition().now.seconds
+    assert seconds is not None
+    assert abs(seconds - 600 - ROUND_S) < 1
+    watched.round(1_000)
+    assert watched.partition().now.seconds == seconds + ROUND_S
+
+
 def test_one_that_is_seen_for_the_first_time() -> None:
     """How long an offset has stood before the watch is not known: no alarm for ten rounds."""
     watched = Watched()
@@ -184,6 +196,11 @@ def test_ten_thousand_partitions(rounds: int) -> None:
         kafka.ends = dict.fromkeys(wide, number * 200 + 1_000)
         kafka.offsets = {"etl": dict.fromkeys(wide, OffsetAndMetadata(number * 100))}
         watcher.poll(["etl"])
-    assert kafka.asked == ["describe", "committed", "log_ends"] * rounds
+    assert [each for each in kafka.asked if each != "offsets_at"] == [
+        "describe",
+        "committed",
+        "log_ends",
+    ] * rounds
+    assert kafka.asked.count("offsets_at") < 12  # once, for those that were behind at first
     assert watcher.view["etl"].status is Status.WARN
     assert len(watcher.view["etl"].partitions) == 10_000

@@ -1,0 +1,252 @@
+"""The live view of groups: what it shows, what its keys do, and the terminal it runs in."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import queue
+import select
+import sys
+import termios
+import threading
+import time
+import tty
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from offsetmgr.cli.lag import seconds_text
+from offsetmgr.cli.output import console
+from offsetmgr.errors import OffsetManagerError
+from offsetmgr.service.logs import visible
+
+Look: TypeAlias = Callable[[], dict[str, Any]]
+"""Returns what a watcher saw, in the documented shape.  Raises OffsetManagerError."""
+
+HELP: Final = "q quit  l b i o c s n sort  r reverse  p partitions  / filter  j k page"
+
+_HEADER_LINES: Final = 4
+_KEY_WAIT_S: Final = 0.2
+_BAD: Final = {"WARN": "yellow", "ERR": "red", "STOP": "red", "STALL": "red", "REWIND": "red"}
+_BY_STATUS: Final = ("OK", "WARN", "ERR", "STOP", "STALL", "REWIND")
+
+
+class Row(NamedTuple):
+    """A group, or a partition of one."""
+
+    name: str
+    lag: int | None
+    behind_s: float | None
+    rate_in: float | None
+    rate_out: float | None
+    catch_up_s: float | None
+    """Infinite where the lag does not shrink."""
+    status: str
+    note: str
+
+
+class Screen(NamedTuple):
+    """What the keys have chosen."""
+
+    sort: str = "l"
+    reverse: bool = False
+    partitions: bool = False
+    filter: str = ""
+    typing: bool = False
+    """True while the filter is being typed."""
+    page: int = 0
+    ended: bool = False
+
+
+_SORTS: Final[Mapping[str, Callable[[Row], Any]]] = {
+    "l": lambda row: -(row.lag or 0),
+    "b": lambda row: -(row.behind_s or 0),
+    "i": lambda row: -(row.rate_in or 0),
+    "o": lambda row: -(row.rate_out or 0),
+    "c": lambda row: -(row.catch_up_s or 0),
+    "s": lambda row: -_BY_STATUS.index(row.status) if row.status in _BY_STATUS else 1,
+    "n": lambda row: row.name,
+}
+
+
+def pressed(screen: Screen, key: str) -> Screen:
+    """Return the screen after a key."""
+    if screen.typing:
+        if key in "\r\n\x1b":
+            return screen._replace(typing=False)
+        text = screen.filter[:-1] if key in "\x7f\b" else screen.filter + key
+        return screen._replace(filter=text, page=0)
+    if key in _SORTS:
+        return screen._replace(sort=key, reverse=False, page=0)
+    changes: dict[str, dict[str, Any]] = {
+        "r": {"reverse": not screen.reverse},
+        "p": {"partitions": not screen.partitions, "page": 0},
+        "/": {"typing": True, "filter": "", "page": 0},
+        "j": {"page": screen.page + 1},
+        "k": {"page": max(screen.page - 1, 0)},
+        "q": {"ended": True},
+    }
+    return screen._replace(**changes.get(key, {}))
+
+
+def rows_of(answer: Mapping[str, Any], screen: Screen) -> list[Row]:
+    """Return the rows to show, filtered and sorted."""
+    rows = []
+    for group in answer["groups"]:
+        if screen.partitions:
+            rows += [_partition(group["name"], each) for each in group["partitions"]]
+        else:
+            rows.append(_group(group))
+    wanted = [row for row in rows if screen.filter.lower() in row.name.lower()]
+    wanted.sort(key=lambda row: row.name)
+    wanted.sort(key=_SORTS[screen.sort], reverse=screen.reverse)
+    return wanted
+
+
+def _partition(group: str, each: Mapping[str, Any]) -> Row:
+    return Row(
+        f"{group}  {each['topic']}-{each['partition']}",
+        each["lag"],
+        each["lag_seconds"],
+        each["rate_in"],
+        each["rate_out"],
+        _catch_up_s(each["lag"], each["rate_in"], each["rate_out"]),
+        each["status"] or "",
+        each["error"]["code"] if each["error"] else "",
+    )
+
+
+def _group(group: Mapping[str, Any]) -> Row:
+    partitions = group["partitions"]
+    rates = [
+        [each[name] for each in partitions if each[name] is not None]
+        for name in ("rate_in", "rate_out")
+    ]
+    rate_in, rate_out = (sum(each) if each else None for each in rates)
+    slowest = [_catch_up_s(each["lag"], each["rate_in"], each["rate_out"]) for each in partitions]
+    failed = sum(1 for each in partitions if each["error"])
+    note = group["error"]["code"] if group["error"] else f"{failed} failed" if failed else ""
+    return Row(
+        group["name"],
+        group["lag"],
+        group["lag_seconds"],
+        rate_in,
+        rate_out,
+        max((each for each in slowest if each is not None), default=None),
+        group["status"] or "",
+        note,
+    )
+
+
+def _catch_up_s(lag: int | None, arriving: float | None, leaving: float | None) -> float | None:
+    if lag is None or arriving is None or leaving is None:
+        return None
+    if lag == 0:
+        return 0.0
+    return lag / (leaving - arriving) if leaving > arriving else math.inf
+
+
+def drawn(
+    answer: Mapping[str, Any], screen: Screen, width: int, height: int, trouble: str = ""
+) -> RenderableType:
+    """Return what stands on a terminal of this size."""
+    rows = rows_of(answer, screen)
+    room = max(height - _HEADER_LINES, 1)
+    pages = max(math.ceil(len(rows) / room), 1)
+    page = min(screen.page, pages - 1)
+    behind = sum(row.lag or 0 for row in rows)
+    bad = sum(1 for row in rows if row.status in _BAD)
+    what = "partitions" if screen.partitions else "groups"
+    counts = f"{len(rows):,} {what}, {bad:,} in trouble, {behind:,} records behind"
+    head = Text(f"{counts}  page {page + 1}/{pages}", style="bold")
+    if screen.typing or screen.filter:
+        line = Text(f"filter: {screen.filter}{'_' if screen.typing else ''}", style="yellow")
+    else:
+        line = Text(trouble or HELP, style="red" if trouble else "dim")
+    for each in (head, line):
+        each.truncate(width, overflow="ellipsis")
+    table = Table(box=None, header_style="bold reverse", pad_edge=False, width=width)
+    table.add_column("PARTITION" if screen.partitions else "GROUP", ratio=1, no_wrap=True)
+    for column in ("LAG", "BEHIND", "IN/s", "OUT/s"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("CATCH-UP", justify="right", no_wrap=True)
+    table.add_column("STATUS", no_wrap=True)
+    table.add_column("ERRORS", no_wrap=True)
+    for row in rows[page * room : (page + 1) * room]:
+        table.add_row(*_cells(row), style=_BAD.get(row.status))
+    return Group(head, line, table)
+
+
+def _cells(row: Row) -> list[str]:
+    never = row.catch_up_s is not None and math.isinf(row.catch_up_s)
+    return [
+        visible(row.name),
+        "-" if row.lag is None else f"{row.lag:,}",
+        seconds_text(row.behind_s) or "-",
+        "-" if row.rate_in is None else f"{row.rate_in:,.1f}",
+        "-" if row.rate_out is None else f"{row.rate_out:,.1f}",
+        "never" if never else seconds_text(row.catch_up_s) or "-",
+        row.status,
+        row.note,
+    ]
+
+
+def run(look: Look, interval_s: float) -> None:
+    """Show ``look`` on this terminal, read every ``interval_s`` seconds, until q is pressed."""
+    answers: queue.SimpleQueue[dict[str, Any] | str] = queue.SimpleQueue()
+    ended = threading.Event()
+    reading = threading.Thread(
+        target=_read, args=(look, interval_s, ended, answers), name="top", daemon=True
+    )
+    reading.start()
+    seen: dict[str, Any] = {"groups": []}
+    screen, trouble = Screen(), "reading…"
+    out = console()
+    with _keys() as key, Live(console=out, screen=True, auto_refresh=False) as live:
+        while not screen.ended:
+            live.update(drawn(seen, screen, out.width, out.height, trouble), refresh=True)
+            pressed_key = key()
+            if pressed_key:
+                screen = pressed(screen, pressed_key)
+            while not answers.empty():
+                answer = answers.get()
+                seen, trouble = (seen, answer) if isinstance(answer, str) else (answer, "")
+    ended.set()
+
+
+def _read(
+    look: Look,
+    interval_s: float,
+    ended: threading.Event,
+    answers: queue.SimpleQueue[dict[str, Any] | str],
+) -> None:
+    """Read until ``ended``; what fails is shown, and tried again."""
+    while not ended.is_set():
+        started_s = time.monotonic()
+        try:
+            answers.put(look())
+        except OffsetManagerError as error:
+            answers.put(str(error))
+        ended.wait(max(started_s + interval_s - time.monotonic(), 0.1))
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Callable[[], str]]:
+    """Yield what returns the next key, or nothing after a while; the terminal echoes none."""
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+
+    def key() -> str:
+        ready, _, _ = select.select([descriptor], [], [], _KEY_WAIT_S)
+        return os.read(descriptor, 1).decode(errors="ignore") if ready else ""
+
+    tty.setcbreak(descriptor)
+    try:
+        yield key
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

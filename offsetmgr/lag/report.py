@@ -1,0 +1,140 @@
+"""Groups and their lag as JSON: what the commands print, and what the service answers.
+
+docs/operator.md describes the shape.  What is not known is null.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from offsetmgr.errors import OffsetManagerError
+    from offsetmgr.lag.cluster import GroupListing, GroupMember
+    from offsetmgr.lag.measure import GroupLag, PartitionLag
+    from offsetmgr.lag.watcher import WatchedGroup, WatchedPartition
+    from offsetmgr.types import TopicPartition
+
+PARTITION_FIELDS: Final = (
+    "topic",
+    "partition",
+    "committed",
+    "end",
+    "lag",
+    "lag_seconds",
+    "metadata",
+    "member_id",
+    "client_id",
+    "host",
+    "committer",
+    "status",
+    "rate_in",
+    "rate_out",
+    "catch_up_seconds",
+    "error",
+)
+"""Of a partition, in the order of the columns of ``--csv``."""
+
+
+def listing_report(groups: Iterable[GroupListing]) -> dict[str, Any]:
+    """Return a list of groups."""
+    return {"groups": [each._asdict() for each in groups]}
+
+
+def lag_report(
+    groups: Iterable[GroupLag],
+    watched: Mapping[str, WatchedGroup] | None = None,
+    committers: Mapping[tuple[str, TopicPartition], str] | None = None,
+) -> dict[str, Any]:
+    """Return the lag of groups; with what a watcher knows of them, and who of a service commits."""
+    views, owners = watched or {}, committers or {}
+    return {"groups": [_group(each, views.get(each.name), owners) for each in groups]}
+
+
+def watched_report(
+    groups: Iterable[WatchedGroup],
+    committers: Mapping[tuple[str, TopicPartition], str] | None = None,
+) -> dict[str, Any]:
+    """Return what a watcher saw in its last round."""
+    seen = {each.now.name: each for each in groups}
+    return lag_report((each.now for each in seen.values()), seen, committers)
+
+
+def _group(
+    group: GroupLag,
+    watched: WatchedGroup | None,
+    committers: Mapping[tuple[str, TopicPartition], str],
+) -> dict[str, Any]:
+    described = group.description
+    error = group.error or (watched.error if watched else None)
+    seen = {each.now.partition: each for each in watched.partitions} if watched else {}
+    return {
+        "name": group.name,
+        "state": described.state if described else None,
+        "type": described.type if described else None,
+        "coordinator": described.coordinator if described else None,
+        "assignor": described.assignor if described else None,
+        "status": watched.status.name if watched else None,
+        "lag": group.total,
+        "lag_seconds": _rounded(group.seconds),
+        "error": _error(error),
+        "members": [_member(each) for each in described.members] if described else [],
+        "partitions": [
+            _partition(
+                each,
+                seen.get(each.partition),
+                committers.get((group.name, each.partition)),
+            )
+            for each in group.partitions
+        ],
+    }
+
+
+def _member(member: GroupMember) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "client_id": member.client_id,
+        "host": member.host,
+        "group_instance_id": member.group_instance_id or None,
+        "partitions": [each._asdict() for each in member.partitions],
+    }
+
+
+def _partition(
+    lag: PartitionLag, watched: WatchedPartition | None, committer: str | None
+) -> dict[str, Any]:
+    committed, member = lag.committed, lag.member
+    values = (
+        *lag.partition,
+        committed.offset if committed else None,
+        lag.end,
+        lag.lag,
+        _rounded(lag.seconds),
+        committed.metadata if committed else None,
+        member.member_id if member else None,
+        member.client_id if member else None,
+        member.host if member else None,
+        committer,
+        watched.status.name if watched else None,
+        _rounded(watched.rate_in) if watched else None,
+        _rounded(watched.rate_out) if watched else None,
+        _rounded(watched.catch_up_s) if watched else None,
+        _error(lag.error) or _beyond_end(lag),
+    )
+    return dict(zip(PARTITION_FIELDS, values, strict=True))
+
+
+def _beyond_end(lag: PartitionLag) -> dict[str, str] | None:
+    if not lag.beyond_end:
+        return None
+    text = "the committed offset lies above the end of the log: was the topic made anew?"
+    return {"code": "OFFSET_OUTSIDE_LOG", "message": text}
+
+
+def _error(error: OffsetManagerError | None) -> dict[str, str] | None:
+    return None if error is None else {"code": error.code, "message": str(error)}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

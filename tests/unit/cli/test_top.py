@@ -1,0 +1,142 @@
+"""The live view: its rows, its keys, and what stands on terminals of two sizes."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from offsetmgr.cli.top import HELP, Screen, drawn, pressed, rows_of
+
+
+def partition(number: int, **values: Any) -> dict[str, Any]:
+    known = {
+        "lag": 0,
+        "lag_seconds": 0.0,
+        "rate_in": 10.0,
+        "rate_out": 10.0,
+        "status": "OK",
+        "error": None,
+    }
+    return {"topic": "orders", "partition": number, **known, **values}
+
+
+def group(name: str, *partitions: dict[str, Any], status: str = "OK") -> dict[str, Any]:
+    lags = [each["lag"] for each in partitions if each["lag"] is not None]
+    ages = [each["lag_seconds"] for each in partitions if each["lag_seconds"] is not None]
+    return {
+        "name": name,
+        "status": status,
+        "lag": sum(lags) if lags else None,
+        "lag_seconds": max(ages, default=None),
+        "error": None,
+        "partitions": list(partitions),
+    }
+
+
+ANSWER = {
+    "groups": [
+        group("idle", partition(0)),
+        group(
+            "orders-etl",
+            partition(0, lag=1000, lag_seconds=100.0, rate_out=20.0, status="OK"),
+            partition(1, lag=10, lag_seconds=1.0, rate_out=5.0, status="WARN"),
+            status="WARN",
+        ),
+        group(
+            "stuck",
+            partition(0, lag=5000, lag_seconds=7200.0, rate_out=0.0, status="STOP"),
+            status="ERR",
+        ),
+        group("new", partition(0, lag=None, lag_seconds=None, rate_in=None, rate_out=None)),
+    ]
+}
+
+
+def text(screen: Screen, width: int, height: int = 24, answer: Any = ANSWER) -> str:
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    with console.capture() as shown:
+        console.print(drawn(answer, screen, width, height))
+    return shown.get()
+
+
+def keys(typed: str, screen: Screen = Screen()) -> Screen:  # noqa: B008 -- it cannot be changed
+    for key in typed:
+        screen = pressed(screen, key)
+    return screen
+
+
+@pytest.mark.parametrize(
+    ("typed", "first"),
+    [
+        ("", "stuck"),  # by lag
+        ("r", "idle"),
+        ("b", "stuck"),  # by seconds behind
+        ("n", "idle"),
+        ("i", "orders-etl"),  # records in
+        ("o", "orders-etl"),
+        ("c", "orders-etl"),  # never catches up, as stuck, and comes before it by name
+        ("s", "stuck"),  # by status
+    ],
+)
+def test_sorted_by_a_key(typed: str, first: str) -> None:
+    """Each key sorts by its column, the worst first; r turns it round."""
+    assert rows_of(ANSWER, keys(typed))[0].name == first
+
+
+def test_filter() -> None:
+    """What is typed after a slash is all that names may contain; keys do nothing else then."""
+    screen = keys("/ORDq")
+    assert screen.typing
+    assert not screen.ended
+    assert rows_of(ANSWER, screen) == []
+    screen = keys("\x7f\r", screen)
+    assert [row.name for row in rows_of(ANSWER, screen)] == ["orders-etl"]
+    assert keys("q", screen).ended
+
+
+def test_partitions() -> None:
+    """Partitions are shown by p, in the place of groups."""
+    names = [row.name for row in rows_of(ANSWER, keys("p"))]
+    assert names[:2] == ["stuck  orders-0", "orders-etl  orders-0"]
+
+
+def test_a_group_is_caught_up_when_its_slowest_partition_is() -> None:
+    """One that falls behind never catches up, however quick the others are."""
+    rows = {row.name: row for row in rows_of(ANSWER, Screen())}
+    assert rows["orders-etl"].catch_up_s == math.inf
+    assert rows["idle"].catch_up_s == 0
+    assert rows["new"].catch_up_s is None
+    parts = {row.name: row for row in rows_of(ANSWER, keys("p"))}
+    assert parts["orders-etl  orders-0"].catch_up_s == 100
+
+
+@pytest.mark.parametrize("width", [80, 160])
+@pytest.mark.parametrize("typed", ["", "p", "/o"])
+def test_fits(width: int, typed: str) -> None:
+    """Nothing is wider than the terminal, and each row is one line."""
+    lines = text(keys(typed), width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert len(lines) == 3 + len(rows_of(ANSWER, keys(typed)))
+    assert "orders-etl" in "".join(lines)
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_keys_are_shown(width: int) -> None:
+    """All keys are told on a terminal of either size."""
+    assert HELP in text(Screen(), width)
+
+
+def test_pages() -> None:
+    """Ten thousand partitions are shown a page at a time, and no page is empty."""
+    wide = {"groups": [group("etl", *(partition(n, lag=n) for n in range(10_000)))]}
+    assert "10,000 partitions" in text(keys("p"), 80, answer=wide)
+    first, second = (text(keys(typed), 80, answer=wide).splitlines() for typed in ("p", "pj"))
+    assert len(first) == len(second) == 23
+    assert "orders-9999" in first[3]
+    assert "orders-9979" in second[3]
+    assert "orders-0 " in text(keys("p" + 1_000 * "j"), 80, answer=wide)
+    assert keys("kkk").page == 0
