@@ -341,6 +341,7 @@ class _FencedGroup:
                 return Failure(CLOSED)
             if self.standing is _Standing.FENCED:
                 return self._refusal
+            self._wanted, self._topics = True, request.topics
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="kafka-fence", daemon=True)
                 try:
@@ -348,8 +349,6 @@ class _FencedGroup:
                 except RuntimeError as error:
                     return _not_sent(error)
                 self._thread = thread
-            self._wanted = True
-            self._topics = request.topics
             self._waiting.append(request)
             self._changed.notify_all()
         left_s = max(request.deadline_s - self._clock.now(), 0.0)
@@ -455,8 +454,11 @@ class _FencedGroup:
                 failure = self._join()
                 if failure is None and self._member is not None:
                     self._serve(self._member)
-            except (RuntimeError, ValueError) as error:  # no thread is left, a setting is refused
+            except Exception as error:  # no thread is left, a setting is refused
+                log.exception("group_failed", group=self.name)
                 failure = _not_sent(error)
+                if self._running is not None:
+                    self._running.fail(Failure(error_info(_TIMED_OUT), failure.detail))
             self._drop()
             if failure is not None:
                 self._fail_waiting(failure)

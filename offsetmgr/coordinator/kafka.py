@@ -91,8 +91,6 @@ POLL_INTERVAL_S: Final = 0.2
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Topics that Kafka keeps for itself, as it names them."""
 
-_NO_ANSWER: Final = frozenset({TIMED_OUT, TRANSPORT})
-
 _R = TypeVar("_R")
 
 
@@ -406,7 +404,10 @@ class KafkaCoordinator:
         except NotAnsweredError:
             return
         except Exception as error:  # noqa: BLE001 -- told as the answer, whatever it is
-            answer = request.failed(self._explained(failure_of_exception(error)))
+            failure = failure_of_exception(error)
+            # No connection in all that time is no answer in time.
+            lost = failure.info.code in {TIMED_OUT, TRANSPORT}
+            answer = request.failed(self._reports.timed_out() if lost else failure)
         else:
             self._reports.answered()
         self._questions.finish(request, answer)
@@ -424,8 +425,7 @@ class KafkaCoordinator:
         return self._left_s(deadline_s) + LIBRDKAFKA_S
 
     def _explained(self, failure: Failure) -> Failure:
-        # No connection in all that time is no answer in time.
-        return self._reports.timed_out() if failure.info.code in _NO_ANSWER else failure
+        return self._reports.timed_out() if failure.info.code == TIMED_OUT else failure
 
     def _poll(self) -> None:
         # Without it librdkafka's log and errors pile up unread.
