@@ -67,7 +67,7 @@ class Api:
 
         ``instance`` is this process's id, which every answer carries.
         """
-        self.requests = Quota(REQUESTS, "requests")
+        self.working = Quota(REQUESTS, "requests")
         self.waiting = Quota(WAITING, "waiting requests")
         self._service = service
         self._reads = reads
@@ -80,8 +80,8 @@ class Api:
         self.operations = self._operations()
         self._routes: dict[re.Pattern[str], dict[str, Operation]] = {}
         for each in self.operations:
-            path = re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", each.path))
-            self._routes.setdefault(path, {})[each.method] = each
+            path = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(each.path))
+            self._routes.setdefault(re.compile(path), {})[each.method] = each
         self._document = encode(document(version, self.operations))
 
     def _operations(self) -> tuple[Operation, ...]:
@@ -186,7 +186,7 @@ class Api:
         try:
             response = await self._respond(request)
         except Exception:
-            log.exception("request_failed", method=request.method, path=request.url.path)
+            log.exception("request_failed", method=request.method, path=scope["path"])
             text = "the service failed at this request; see its log"
             status = HTTPStatus.INTERNAL_SERVER_ERROR
             response = error_response(HttpStatusError(status, "internal", text))
@@ -232,9 +232,10 @@ class Api:
 
     def _operation(self, request: Request) -> Operation:
         """Return what is asked for; fill in the parameters of its path.  Raises HttpStatusError."""
-        where = f"{request.method} {request.url.path}"
+        path = request.scope["path"]
+        where = f"{request.method} {path}"
         for pattern, by_method in self._routes.items():
-            found = pattern.fullmatch(request.url.path)
+            found = pattern.fullmatch(path)
             if found is None:
                 continue
             request.scope["path_params"] = found.groupdict()
@@ -252,7 +253,7 @@ class Api:
     async def _plain(self, operation: Operation, request: Request) -> Answer:
         if operation.path in {"/livez", "/readyz"}:
             return await operation.handler(None, None)
-        with self.requests:
+        with self.working:
             return await self._run(request, operation.handler(None, None), cancel=True)
 
     async def _write(
@@ -261,10 +262,10 @@ class Api:
         caller = requests.read_caller(request.headers)
         if caller is None:
             raise MissingError(CLIENT, "name the client there; it also keeps web pages out")
-        with self.requests:
+        with self.working:
             asked = requests.decode(kind, await requests.read_body(request))
         waits = isinstance(asked, requests.SubmitRequest) and asked.wait
-        with self.waiting if waits else self.requests:
+        with self.waiting if waits else self.working:
             return await self._run(request, operation.handler(caller, asked), cancel=False)
 
     async def _read(

@@ -265,7 +265,7 @@ def test_too_many_requests_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) 
                 b"Content-Type: application/json\r\nContent-Length: 17\r\n\r\n"
                 b'{"timeout_s":300}'
             )
-            while places.requests.taken == 0:
+            while places.working.taken == 0:
                 pass  # until it is under way, or the guard of the test run ends it
             answer = etl.post("/v1/heartbeat", json={})
             assert code_of(answer) == (429, "overloaded")

@@ -95,9 +95,9 @@ def test_whatever_waits_ends_with_its_caller(
         assert service._loop is not None
         before = len(asyncio.all_tasks(service._loop))
         raw = asked(service, method, target, body)
-        until(waiter, lambda: places.waiting.taken + places.requests.taken == 1)
+        until(waiter, lambda: places.waiting.taken + places.working.taken == 1)
         raw.close()
-        until(waiter, lambda: places.waiting.taken + places.requests.taken == 0)
+        until(waiter, lambda: places.waiting.taken + places.working.taken == 0)
         if method == "GET":
             until(waiter, lambda: len(asyncio.all_tasks(service._loop)) <= before)
         service.coordinator.resume()
@@ -114,7 +114,7 @@ def test_a_submit_that_waits_takes_no_place_of_one_that_does_not(
         service.coordinator.pause()
         body = {"group": "w", "offsets": OFFSETS, "wait": True, "timeout_s": 300}
         with asked(service, "POST", "/v1/offsets", body) as waiting:
-            until(etl, lambda: (places.waiting.taken, places.requests.taken) == (1, 0))
+            until(etl, lambda: (places.waiting.taken, places.working.taken) == (1, 0))
             served(etl)
             answer = etl.post("/v1/offsets", json=body)
             assert (answer.status_code, "waiting requests" in answer.text) == (429, True)
