@@ -22,13 +22,10 @@ from offsetmgr.service.errors import DrainingError
 from offsetmgr.service.messages import (
     FlushAnswer,
     ManagerState,
-    OffsetEntry,
     OpenAnswer,
     RefusedEntry,
     SubmitAnswer,
-    UncommittedEntry,
     body_or_none,
-    entry,
     error_body,
     flush_answer,
 )
@@ -137,28 +134,21 @@ class OffsetService:
             await self._wait_for_stops(asked.group, offsets)
             client = self._enter(caller)
             refused = self._take(client, asked.group, offsets, given)
-            committed: list[OffsetEntry] = []
-            uncommitted: list[UncommittedEntry] = []
+            settled = FlushAnswer([], [])
             if asked.wait:
                 keys = [ManagerKey(asked.group, *each) for each in offsets if each not in refused]
-                results = await self._factory.flush(keys, asked.timeout_s)
-                for key in (key for key in keys if key in results):
-                    where, result = key.topic_partition, results[key]
-                    dropped = self._dropped(key, offsets[where], result)
+                results = dict(await self._factory.flush(keys, asked.timeout_s))
+                for key in list(results):
+                    dropped = self._dropped(key, offsets[key.topic_partition], results[key])
                     if dropped is not None:
-                        refused[where] = dropped
-                    elif result.uncommitted is not None:
-                        left, error = result.uncommitted, body_or_none(result.error)
-                        uncommitted.append(
-                            UncommittedEntry(*where, left.offset, left.metadata, error)
-                        )
-                    elif result.committed is not None:
-                        committed.append(entry(where, result.committed))
+                        refused[key.topic_partition] = dropped
+                        del results[key]
+                settled = flush_answer(results)
         return SubmitAnswer(
             len(offsets) - len(refused),
             [RefusedEntry(*where, error_body(error)) for where, error in refused.items()],
-            committed,
-            uncommitted,
+            settled.committed,
+            settled.uncommitted,
         )
 
     async def flush(self, caller: Caller, asked: FlushRequest) -> FlushAnswer:

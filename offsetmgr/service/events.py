@@ -24,7 +24,7 @@ from offsetmgr.errors import (
     OverloadedError,
 )
 from offsetmgr.seldom import Seldom
-from offsetmgr.service.messages import ErrorBody, GroupOffsetEntry, OfGroup, encode, error_body
+from offsetmgr.service.messages import CommittedEntry, ErrorBody, OfGroup, encode, error_body
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -261,7 +261,7 @@ class EventHub:
             key = next(iter(reader.news))
             news = reader.news.pop(key)
             if news.committed is not None:
-                events.append(_event("committed", GroupOffsetEntry(*key, *news.committed)))
+                events.append(_event("committed", CommittedEntry(*key, *news.committed)))
             if news.stopped:
                 events.append(_event("stopped", OfGroup(*key)))
         return events

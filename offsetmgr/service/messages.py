@@ -96,12 +96,6 @@ class OffsetEntry(OfPartition, frozen=True):
     leader_epoch: int | None
 
 
-class GroupOffsetEntry(OfGroup, frozen=True):
-    offset: int
-    metadata: str
-    leader_epoch: int | None
-
-
 class ManagerState(OfPartition, frozen=True):
     """The client now has a manager for the partition, unless there is an error."""
 
@@ -118,7 +112,13 @@ class RefusedEntry(OfPartition, frozen=True):
     error: ErrorBody
 
 
-class UncommittedEntry(OfPartition, frozen=True):
+class CommittedEntry(OfGroup, frozen=True):
+    offset: int
+    metadata: str
+    leader_epoch: int | None
+
+
+class UncommittedEntry(OfGroup, frozen=True):
     """An offset that was taken and is not known to be committed; it is tried again."""
 
     offset: int
@@ -131,19 +131,13 @@ class SubmitAnswer(Struct, frozen=True):
 
     accepted: int
     refused: list[RefusedEntry]
-    committed: list[OffsetEntry]
+    committed: list[CommittedEntry]
     uncommitted: list[UncommittedEntry]
 
 
-class GroupUncommittedEntry(OfGroup, frozen=True):
-    offset: int
-    metadata: str
-    error: ErrorBody | None
-
-
 class FlushAnswer(Struct, frozen=True):
-    committed: list[GroupOffsetEntry]
-    uncommitted: list[GroupUncommittedEntry]
+    committed: list[CommittedEntry]
+    uncommitted: list[UncommittedEntry]
 
 
 class HeartbeatAnswer(Struct, frozen=True):
@@ -278,9 +272,9 @@ def flush_answer(results: Mapping[ManagerKey, StopResult]) -> FlushAnswer:
         if result.uncommitted is not None:
             left = result.uncommitted
             error = body_or_none(result.error)
-            uncommitted.append(GroupUncommittedEntry(*key, left.offset, left.metadata, error))
+            uncommitted.append(UncommittedEntry(*key, left.offset, left.metadata, error))
         elif result.committed is not None:
-            committed.append(GroupOffsetEntry(*key, *result.committed))
+            committed.append(CommittedEntry(*key, *result.committed))
     return FlushAnswer(committed, uncommitted)
 
 
