@@ -90,8 +90,8 @@ class Factory:
                 fix = "see the types of the parameters"
                 raise InvalidValueError(field, given, f"has no method {method}", fix)
         self._settings = settings if settings is not None else CommitSettings()
-        self._own_system = ActorSystem(name="offsetmgr") if system is None else None
-        self._system = system if system is not None else self._own_system or ActorSystem()
+        self._owns_system = system is None
+        self._system = ActorSystem(name="offsetmgr") if system is None else system
         self._observer = observer
         self._registry = Registry()
         self._stopped = False
@@ -252,9 +252,9 @@ class Factory:
         """
         over_s = self._system.clock.now() + check_timeout(timeout) + STOP_GRACE_S
         results = self._system.wait(self.begin_stop(timeout), timeout + STOP_GRACE_S)
-        if self._own_system is not None:
+        if self._owns_system:
             # What the managers did not need is the actors': thousands take seconds to end.
-            self._own_system.stop(max(0.0, over_s - self._system.clock.now()))
+            self._system.stop(max(0.0, over_s - self._system.clock.now()))
         else:
             self._ref.stop(block=False)
         return results

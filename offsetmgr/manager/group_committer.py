@@ -76,11 +76,7 @@ class Vacant(NamedTuple):
 
 
 class _Pump(NamedTuple):
-    """Look whether something is due, at the end of the inbox."""
-
-
-class _Alarm(NamedTuple):
-    """The same, told by the timer."""
+    """Look whether something is due: at the end of the inbox, or by the timer."""
 
 
 class _LogsRead(NamedTuple):
@@ -125,9 +121,7 @@ class Group:
         """How many ``Attach`` the committer was told since its parent started."""
 
 
-Message: TypeAlias = (
-    "Collect | Attach | Rejoin | Leave | Expedite | _Pump | _Alarm | _Answered | _LogsRead"
-)
+Message: TypeAlias = "Collect | Attach | Rejoin | Leave | Expedite | _Pump | _Answered | _LogsRead"
 
 
 class GroupCommitter(PooledActor):
@@ -157,7 +151,7 @@ class GroupCommitter(PooledActor):
         """Begin again from the managers' states."""
         del reason
         states = self._group.served
-        self._plan.recover(states, self.system.clock.now())
+        self._plan.attach(states)
         if any(state.flushes or state.submits.closed for state in states.values()):
             self._plan.expedite(states)
         self._pump()
@@ -180,9 +174,7 @@ class GroupCommitter(PooledActor):
                 self._serve(message, now)
             case _Pump():
                 self._pumping = False
-                self._pump()
-            case _Alarm():
-                self._timer = None
+                self._timer_at = -inf  # the timer may have told it, a rounding error too early
                 self._pump()
 
     # Managers come and go.
@@ -259,15 +251,13 @@ class GroupCommitter(PooledActor):
 
     def _wake_by(self, at: float, now: float) -> None:
         """Look again at ``at``; a timer that comes earlier is left to come and look again."""
-        if self._timer is not None and self._timer_at <= at:
+        if now < self._timer_at <= at:
             return
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         self._timer_at = at
         if at < inf:
-            # It may come a rounding error too early, and is set anew then.
-            self._timer = self.tell_after(max(0.0, at - now), _Alarm())
+            self._timer = self.tell_after(max(0.0, at - now), _Pump())
 
     # Requests.
 

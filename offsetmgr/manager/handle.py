@@ -98,9 +98,9 @@ class ManagerHandle:
             rewind=True,
         )
 
-    def committed_offsets(self) -> CommittedOffsets:
+    def committed_offsets(self) -> Stream[OffsetAndMetadata]:
         """Return the mailbox of what the coordinator has acknowledged: the newest unread."""
-        return CommittedOffsets(self._state.committed, self.key)
+        return Stream(self._state.committed, self.key)
 
     def errors(self) -> ManagerErrors:
         """Return the mailbox of errors; the oldest unread are dropped and counted."""
@@ -118,7 +118,7 @@ class ManagerHandle:
         return self._stop(self._state, timeout)
 
 
-class _Stream(Generic[_T]):
+class Stream(Generic[_T]):
     """A mailbox as its reader sees it."""
 
     __slots__ = ("_key", "_mailbox")
@@ -152,13 +152,7 @@ class _Stream(Generic[_T]):
         return iter(self._mailbox)
 
 
-class CommittedOffsets(_Stream[OffsetAndMetadata]):
-    """The newest committed offset that was not read yet."""
-
-    __slots__ = ()
-
-
-class ManagerErrors(_Stream["OffsetManagerError"]):
+class ManagerErrors(Stream["OffsetManagerError"]):
     """The newest errors that were not read yet, with a count of what was dropped."""
 
     __slots__ = ("_errors",)

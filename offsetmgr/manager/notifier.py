@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from offsetmgr.errors import OffsetRegressionError
 from offsetmgr.manager import lifecycle
 from offsetmgr.manager.plan import InitialKnown
-from offsetmgr.manager.submits import SubmitStatus, Version
+from offsetmgr.manager.submits import Version
 from offsetmgr.types import StopResult
 
 if TYPE_CHECKING:
@@ -103,16 +103,17 @@ class Notifier:
     ) -> lifecycle.Fetched:
         """Compare what is committed with what was submitted meanwhile."""
         state.acknowledged = committed
-        first = not state.submits.established
-        status, dropped = state.submits.establish(committed)
-        if status is SubmitStatus.DIRTY:
-            urgent = bool(state.flushes) or state.submits.closed
-            self._plan.mark_dirty(state.submits.partition, -inf if urgent else now)
+        submits = state.submits
+        first = not submits.established
+        submits.establish(committed)
+        uncommitted, dropped = submits.outlook()
+        if uncommitted is not None:
+            urgent = bool(state.flushes) or submits.closed
+            self._plan.mark_dirty(submits.partition, -inf if urgent else now)
             return lifecycle.Fetched(committed, dirty=True)
-        settled = state.submits.settled
-        if first and settled and dropped is None and committed is not None:
+        if first and submits.settled and dropped is None and committed is not None:
             # The same was submitted: whoever did waits for it.
-            state.acknowledge(Version(settled, committed), now)
+            state.acknowledge(Version(submits.settled, committed), now)
         error, result = None, StopResult(committed)
         if dropped is not None and committed is not None:
             error = OffsetRegressionError(str(state.key), dropped.offset, committed.offset)

@@ -129,8 +129,8 @@ class DirtySet:
         self._expect(entry)
         return entry
 
-    def remove(self, partition: TopicPartition) -> None:
-        self.entries.pop(partition, None)
+    def remove(self, partition: TopicPartition) -> Dirty | None:
+        return self.entries.pop(partition, None)
 
     def expedite(self) -> None:
         """Make everything due now, past errors forgiven once."""

@@ -96,13 +96,18 @@ class CommitPlan:
     # Managers.
 
     def attach(self, members: Mapping[TopicPartition, Member]) -> None:
-        """Serve managers whose initial offset is wanted: new ones, or restarted ones."""
+        """Serve managers whose initial offset is wanted: new ones, or restarted ones.
+
+        After a crash of the committer all: what is dirty is marked once it has been read.
+        """
         for partition, member in members.items():
             if self._members.get(partition) is not member:
                 self._forget(partition)
             if not member.submits.established:
                 self._history.forget_external(partition)
-        self._expect_initial(members)
+        self._departed.difference_update(members)
+        self._members.update(members)
+        self._reads.awaiting.update(members)
 
     def detach(self, partition: TopicPartition, now: float) -> None:
         """The manager is gone; what it did not commit is in its answer."""
@@ -110,18 +115,6 @@ class CommitPlan:
         self._forget(partition)
         self._history.depart(partition, now)
         self._keep_departed(partition)
-
-    def recover(self, members: Mapping[TopicPartition, Member], now: float) -> None:
-        """Begin again after a crash: read all that is committed, then commit all that is dirty."""
-        self._expect_initial(members)
-        for partition, member in members.items():
-            if member.submits.dirty and member.submits.established:
-                self.mark_dirty(partition, now)
-
-    def _expect_initial(self, members: Mapping[TopicPartition, Member]) -> None:
-        self._departed.difference_update(members)
-        self._members.update(members)
-        self._reads.awaiting.update(members)
 
     def _forget(self, partition: TopicPartition) -> None:
         self._dirty.remove(partition)
@@ -273,8 +266,10 @@ class CommitPlan:
         """Read single partitions: commits in doubt, and old ones."""
         wanted = dict.fromkeys(self._history.to_check(now))
         for partition in wanted.keys() - self._members.keys():
-            # A successor, if one comes, has to know for a while what may land there.
+            # Its manager ended while the actors rested after a crash.  A successor, if one comes,
+            # has to know for a while what may land there.
             self._history.verified(partition, now, again=False)
+            self._history.drop(partition)
         members = {each: self._members[each] for each in wanted if each in self._members}
         return ReadRequest(members, {}) if members else None
 
@@ -541,10 +536,8 @@ class CommitPlan:
 
     def _settled(self, partition: TopicPartition, version: Version, now: float) -> Committed:
         clean = self._publish(partition, version, now)
-        entry = self._dirty.entries.get(partition)
-        newer = not clean and entry is not None and not entry.recommit
-        self._dirty.remove(partition)
-        if newer:
+        entry = self._dirty.remove(partition)
+        if not clean and entry is not None and not entry.recommit:
             self._dirty.mark(partition, now)  # it waits for an interval of its own
         return Committed(version, clean)
 

@@ -7,7 +7,6 @@ lock and one wake-up, so that a submit of many partitions is one step and a comm
 
 from __future__ import annotations
 
-from enum import Enum
 from itertools import count
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -35,17 +34,6 @@ class Version(NamedTuple):
 
     number: int
     value: OffsetAndMetadata
-
-
-class SubmitStatus(Enum):
-    """How the newest submit compares with what was committed when the manager started."""
-
-    CLEAN = "clean"
-    """Nothing was submitted, or it is committed already."""
-    DIRTY = "dirty"
-    """It has to be committed."""
-    REGRESSED = "regressed"
-    """It is lower than what is committed, without a rewind; it was dropped."""
 
 
 class Submission(NamedTuple):
@@ -195,28 +183,21 @@ class SubmitBuffer:
             version = self._version() if self._number > self.settled else None
             return version, self.dropped
 
-    def establish(
-        self, committed: OffsetAndMetadata | None
-    ) -> tuple[SubmitStatus, OffsetAndMetadata | None]:
-        """Enter what was committed at the start; return how the newest submit compares, and the
-        submit that was dropped.
+    def establish(self, committed: OffsetAndMetadata | None) -> None:
+        """Enter what was committed at the start, and drop what is lower and no rewind.
 
         Only the first time counts: an answer to a restarted actor may be older than its own latest
         commit.
-        """  # noqa: D205 -- one sentence
+        """
         with self.group.lock:
             if not self.established:
                 self.established = True
                 self._compare(committed)
-            if self.dropped is not None:
-                return SubmitStatus.REGRESSED, self.dropped
-            dirty = self._number > self.settled
-            return SubmitStatus.DIRTY if dirty else SubmitStatus.CLEAN, None
 
     def _compare(self, committed: OffsetAndMetadata | None) -> None:
-        newest = self._version()
         if committed is None:
             return
+        newest = self._version()
         if newest is None:
             self._set_floor(committed)
         elif newest.value == committed:

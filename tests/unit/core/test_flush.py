@@ -1,4 +1,4 @@
-"""Flushing, and submitting for a whole group at once."""
+"""Flushes and submits of many managers at once."""
 
 from __future__ import annotations
 
@@ -76,21 +76,6 @@ class TestFlush:
         core.advance(0.01)
         assert future.get(timeout=0) == {handle.key: StopResult(at(5))}
 
-    def test_while_an_older_commit_is_under_way_waits_for_the_newer_one(self) -> None:
-        """An acknowledgement of the older one is not its answer."""
-        core = Core(commit_interval_s=3600.0, latency_s=1.0)
-        handle = core.spawn()
-        core.advance(2.0)
-        handle.submit(5)
-        core.factory.flush([handle.key], 10.0)
-        core.advance(0.5)
-        handle.submit(6)
-        future = core.factory.flush([handle.key], 10.0)
-        core.advance(1.0)
-        assert not future.done()
-        core.advance(1.0)
-        assert future.get(timeout=0) == {handle.key: StopResult(at(6))}
-
     def test_at_the_deadline_says_what_is_left_and_the_manager_goes_on(self, core: Core) -> None:
         """Nothing is given up."""
         handle = core.spawn()
@@ -132,39 +117,6 @@ class TestFlush:
         key = ManagerKey("g", "t", 9)
         assert core.factory.flush([key], 5.0).get(timeout=0) == {}
         assert core.factory.stop_managers([key], 5.0).get(timeout=0) == {}
-
-    def test_two_at_once_are_answered_by_the_same_commit(self) -> None:
-        """Each with all that it asked for, also where one waits for a part of the other's."""
-        core, handles, whole = flushing(10)
-        keys = [handle.key for handle in handles]
-        part = core.factory.flush(keys[:4], 30.0)
-        core.advance(2.0)
-        assert whole.get(timeout=0) == dict.fromkeys(keys, StopResult(at(5)))
-        assert part.get(timeout=0) == dict.fromkeys(keys[:4], StopResult(at(5)))
-        assert len(core.commits()) == 1
-        assert not any(handle._state.flushes for handle in handles)
-
-    def test_of_one_that_stops_meanwhile_is_answered_for_all(self) -> None:
-        """Who flushes all learns of each, whoever came or went while the commit was under way."""
-        core, handles, flushed = flushing(3)
-        keys = [handle.key for handle in handles]
-        stopped = core.stop(handles[1], 30.0)
-        core.advance(3.0)
-        assert flushed.get(timeout=0) == dict.fromkeys(keys, StopResult(at(5)))
-        assert stopped.get(timeout=0) == {keys[1]: StopResult(at(5))}
-
-    def test_again_and_again_while_the_coordinator_is_away_leaves_nothing_behind(
-        self, core: Core
-    ) -> None:
-        """An hour of synchronous submits is not an hour of memory."""
-        handle = core.spawn()
-        core.coordinator.pause()
-        handle.submit(5)
-        for _ in range(500):
-            core.factory.flush([handle.key], 0.5)
-            core.advance(1.0)
-        assert len(handle._state.flushes) <= 1
-        assert len(core.system.timers) < 200
 
 
 class TestGroupwiseSubmit:

@@ -1,29 +1,31 @@
-"""The real thing: many threads, a pool of actors, no order but what the core keeps itself."""
+"""Real threads at the factory and its handles."""
 
 from __future__ import annotations
 
-import itertools
 import sys
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from structlog.testing import capture_logs
 
 from actors import ActorSystem
 from offsetmgr.config import CommitSettings
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import ManagerExistsError, ManagerStoppedError, OffsetRegressionError
 from offsetmgr.manager import Factory, ManagerHandle
-from offsetmgr.manager import factory as factory_module
 from offsetmgr.types import StopResult
 from tests.unit.core.core import at, tp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+
 THREADS = 8
+
+
 SUBMITS = 2_000
+
+
 LIMIT_S = 60.0
 
 
@@ -130,31 +132,6 @@ def restless() -> Iterator[None]:
     sys.setswitchinterval(usual)
 
 
-@pytest.mark.usefixtures("restless")
-def test_eight_threads_submit_rounds_and_single_offsets(live: Live) -> None:
-    """Whichever way it came in: the highest offset that was accepted is what is committed."""
-    keys = [tp(p) for p in range(3)]
-    rising = itertools.count()
-    made = live.factory.spawn_many("g", keys)
-    handles = [handle for handle in made.values() if isinstance(handle, ManagerHandle)]
-
-    def work(index: int) -> None:
-        for _ in range(SUBMITS):
-            offset = next(rising)
-            if index < THREADS // 2:
-                taken = tp(0) not in live.factory.submit("g", dict.fromkeys(keys, offset))
-            else:
-                taken = _taken(handles[0], offset)
-            submitted = handles[0].status().submitted
-            assert not taken or (submitted is not None and submitted.offset >= offset)
-
-    together(work)
-    highest = at(next(rising) - 1)
-    results = live.factory.stop(LIMIT_S)
-    assert results[handles[0].key] == StopResult(highest)
-    assert live.coordinator.most_in_flight("g") == 1
-
-
 def _taken(handle: ManagerHandle, offset: int) -> bool:
     try:
         handle.submit(offset)
@@ -215,15 +192,6 @@ def test_eight_stops_of_one_manager_all_answer(live: Live) -> None:
     assert answers == [StopResult(at(max(accepted)))] * THREADS
 
 
-def test_the_initial_offset_can_be_awaited_by_many(live: Live) -> None:
-    """Each thread gets it."""
-    live.coordinator.broker.commit_externally("g", {tp(): at(7)})
-    handle = live.factory.spawn("g", "t", 0)
-    found: list[object] = []
-    together(lambda _: found.append(handle.initial_offset(timeout=LIMIT_S)))
-    assert found == [at(7)] * THREADS
-
-
 def test_a_factory_of_its_own_leaves_no_thread_behind() -> None:
     """Without a system it makes one, and ends it."""
     before = threading.active_count()
@@ -232,16 +200,3 @@ def test_a_factory_of_its_own_leaves_no_thread_behind() -> None:
     handle.submit(3)
     assert factory.stop(LIMIT_S) == {handle.key: StopResult(at(3))}
     assert threading.active_count() == before
-
-
-def test_what_managers_leave_of_a_stop_is_left_for_the_ends_of_actors(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Thousands of them take longer than the grace; none is left behind for that."""
-    monkeypatch.setattr(factory_module, "STOP_GRACE_S", 0.0)
-    factory = Factory(MemoryCoordinator())
-    for number in range(200):
-        factory.spawn(f"g-{number}", "t", 0)
-    with capture_logs() as logs:
-        assert len(factory.stop(LIMIT_S)) == 200
-    assert [entry for entry in logs if entry["event"] == "actors_left_behind"] == []

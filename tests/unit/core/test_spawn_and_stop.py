@@ -1,11 +1,11 @@
-"""Spawning and stopping: one manager per key, and every stop answers."""
+"""One manager per key, and every stop and flush answers."""
 
 from __future__ import annotations
 
 import pytest
 
 from actors.testing import SimSystem
-from offsetmgr.coordinator.memory import MemoryCoordinator, Refuse, Unknown
+from offsetmgr.coordinator.memory import MemoryCoordinator, Refuse
 from offsetmgr.errors import (
     InvalidValueError,
     ManagerExistsError,
@@ -16,7 +16,7 @@ from offsetmgr.errors import (
 )
 from offsetmgr.manager import Factory, ManagerHandle
 from offsetmgr.types import StopResult
-from tests.unit.core.core import GROUP_DENIED, TIMED_OUT, TOPIC_DENIED, Core, at, tp
+from tests.unit.core.core import GROUP_DENIED, TOPIC_DENIED, Core, at, tp
 
 
 class TestSpawn:
@@ -104,21 +104,6 @@ class TestSpawn:
         again.submit(8)
         core.advance(2.0)
         assert core.holds() == at(8)
-
-    def test_a_successor_may_start_while_an_abandoned_commit_is_under_way(self, core: Core) -> None:
-        """The answer to a predecessor is not mistaken for its own."""
-        handle = core.spawn()
-        handle.submit(7)
-        core.coordinator.pause()
-        core.stop(handle, 0.5)
-        core.advance(0.5)
-        again = core.factory.spawn("g", "t", 0)
-        again.submit(9)
-        core.coordinator.resume()
-        core.advance(10.0)
-        assert core.holds() == at(9)
-        assert again.status().committed == at(9)
-        assert core.coordinator.most_in_flight("g") == 1
 
     def test_an_empty_group_leaves_nothing_behind(self, core: Core) -> None:
         """No actor, no name, no memory, and no hold on the group."""
@@ -239,30 +224,6 @@ class TestStop:
         assert result.error is not None
         assert result.error.code == "TOPIC_AUTHORIZATION_FAILED"
 
-    @pytest.mark.parametrize("lands_after_s", [0.0, None, 6.0])
-    def test_an_unknown_outcome_is_found_out_first(
-        self, core: Core, lands_after_s: float | None
-    ) -> None:
-        """Landed, never landed, or landing after it was given up: the offset is there at last."""
-        handle = core.spawn()
-        core.coordinator.inject("commit", Unknown(TIMED_OUT, lands_after_s))
-        handle.submit(7)
-        future = core.stop(handle, 20.0)
-        core.advance(20.0)
-        assert future.get(timeout=0) == {handle.key: StopResult(at(7))}
-        core.advance(20.0)
-        assert core.holds() == at(7)
-
-    def test_a_retriable_error_is_tried_again_before_the_deadline(self) -> None:
-        """Not an interval later."""
-        core = Core(commit_interval_s=3600.0)
-        handle = core.spawn()
-        core.coordinator.inject("commit", Refuse(14), Refuse(14), Unknown(-195, None))
-        handle.submit(7)
-        future = core.stop(handle, 10.0)
-        core.advance(10.0)
-        assert future.get(timeout=0) == {handle.key: StopResult(at(7))}
-
     def test_twice_is_harmless(self, core: Core) -> None:
         """At the same time, and long after; through any handle."""
         handle = core.spawn()
@@ -292,43 +253,6 @@ class TestStop:
         core.advance(1.0)
         assert futures[10.0].get(timeout=0) == {handle.key: StopResult(at(7))}
 
-    def test_of_two_stops_none_takes_longer_than_its_time(self, core: Core) -> None:
-        """The last one ends the manager."""
-        handle = core.spawn()
-        core.coordinator.pause()
-        handle.submit(7)
-        futures = [core.stop(handle, timeout_s) for timeout_s in (1.0, 3.0, 2.0)]
-        core.advance(3.0)
-        left = [future.get(timeout=0)[handle.key] for future in futures]
-        assert [result[:2] for result in left] == [(None, at(7))] * 3
-        assert core.factory.get(handle.key) is None
-
-    @pytest.mark.parametrize("steps", range(12))
-    def test_a_second_stop_is_answered_wherever_the_first_one_is(self, steps: int) -> None:
-        """Between any two steps of the end there is none in which a message is lost."""
-        core = Core(commit_interval_s=3600.0)
-        handle = core.spawn()
-        core.stop(handle, 5.0)
-        for _ in range(steps):
-            runnable = core.system._sim_dispatcher.pick()
-            if runnable is not None:
-                core.system._step(runnable)
-        future = core.stop(handle, 5.0)
-        core.system.run_until_idle()
-        assert future.get(timeout=0) == {handle.key: StopResult(None)}
-
-    def test_an_acknowledgement_on_its_way_is_in_the_answer(self) -> None:
-        """Whatever the order of messages, a stop never answers an older offset than it should."""
-        for seed in range(40):
-            core = Core(seed=seed)
-            handle = core.spawn()
-            handle.submit(7)
-            core.advance(1.005)
-            future = core.stop(handle, 5.0)
-            core.advance(0.1)
-            assert future.get(timeout=0) == {handle.key: StopResult(at(7))}
-            assert list(handle.committed_offsets()) == [at(7)]
-
     @pytest.mark.parametrize("steps", range(6))
     def test_the_committed_mailbox_ends_with_what_was_committed_last(self, steps: int) -> None:
         """Also where the stop overtakes the acknowledgement."""
@@ -348,16 +272,6 @@ class TestStop:
         core.advance(5.0)
         assert future.get(timeout=0) == {handle.key: StopResult(at(7))}
         assert list(handle.committed_offsets()) == [at(7)]
-
-    def test_others_of_the_group_are_not_disturbed(self, core: Core) -> None:
-        """A stop hurries its peers' offsets along, and that is all."""
-        gone, stays = core.spawn(0), core.spawn(1)
-        stays.submit(3)
-        gone.stop()
-        stays.submit(4)
-        core.advance(2.0)
-        assert core.holds(1) == at(4)
-        assert stays.status().phase == "ready"
 
 
 class TestFactoryStop:

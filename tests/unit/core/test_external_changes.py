@@ -1,8 +1,9 @@
-"""A committed offset that somebody else has changed is reported and followed."""
+"""Verification: changes by others and offsets outside their log are reported and followed."""
 
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,10 +16,20 @@ from offsetmgr.errors import (
     OffsetRegressionError,
     Scope,
 )
-from tests.unit.core.core import LOADING, Core, at, tp
+from offsetmgr.types import StopResult
+from tests.unit.core.core import (
+    LOADING,
+    TIMED_OUT,
+    Core,
+    at,
+    tp,
+)
 
 if TYPE_CHECKING:
+    from actors import Future
     from offsetmgr.manager import ManagerHandle
+    from offsetmgr.types import ManagerKey, StopResult
+
 
 VERIFY_S = 60.0
 
@@ -128,20 +139,6 @@ def test_follow_does_not_bring_back_what_was_deleted() -> None:
     assert core.holds() == at(14)
 
 
-def test_its_peers_go_on() -> None:
-    """The others of the group are committed on time."""
-    core, handle = begun()
-    peer = core.spawn(1)
-    core.put(at(40))
-    core.advance(VERIFY_S)
-    for offset in (5, 6, 7):
-        peer.submit(offset)
-        if offset == 6:
-            handle.submit(50)
-        core.advance(1.1)
-        assert core.holds(1) == at(offset)
-
-
 def test_a_busy_job_does_not_cover_what_somebody_else_commits_again_and_again() -> None:
     """The look comes right before a commit, so a second writer is found in one round."""
     core, handle = begun()
@@ -208,56 +205,90 @@ def test_a_group_that_cannot_be_read_goes_on_committing() -> None:
     assert notices(core) == []
 
 
-def test_what_waits_above_theirs_is_still_the_floor() -> None:
-    """It goes over theirs, so that nothing lower may come after it."""
-    core, handle = begun(retry_backoff_max_s=5.0)
-    core.coordinator.inject("commit", *[Refuse(LOADING)] * 30)
-    handle.submit(14)
-    core.put(at(7))
-    core.advance(VERIFY_S + 2.0)
-    assert notices(core)
-    with pytest.raises(OffsetRegressionError, match="lower than 14"):
-        handle.submit(9)
-    core.advance(180.0)
-    assert core.holds() == at(14)
+class TestTheirsAndOurs:
+    """What of ours was on its way when somebody else committed."""
+
+    def lost(self) -> Core:
+        """20 was given up, 100 is theirs, and then 20 lands."""
+        core = Core(
+            verify_interval_s=5.0,
+            recommit_interval_s=0,
+            request_timeout_s=2.0,
+        )
+        core.spawn().submit(10)
+        core.advance(2)
+        core.coordinator.inject("commit", Unknown(TIMED_OUT, 8.0))
+        (handle,) = core.factory.managers("g")
+        handle.submit(20)
+        core.advance(1.5)
+        core.put(at(100))
+        core.advance(64.0)
+        return core
+
+    def test_what_was_given_up_and_lands_late_does_not_stay_over_theirs(self) -> None:
+        """Theirs is put back."""
+        core = self.lost()
+        assert core.holds() == at(100)
+        (handle,) = core.factory.managers("g")
+        assert handle.status().dirty
+
+    def test_a_rewind_that_was_committed_long_ago_is_no_licence(self) -> None:
+        """Also where each commit since has found something newer waiting."""
+        core = Core(latency_s=0.05, verify_interval_s=0.5, recommit_interval_s=0)
+        core.put(at(40))
+        handle = core.spawn()
+        core.advance(1.0)
+        handle.rewind(30)
+        for number in range(31, 331):
+            handle.submit(number)
+            core.advance(0.02)
+        core.put(at(1_000_000))
+        for number in range(331, 831):
+            with suppress(OffsetRegressionError):
+                handle.submit(number)
+            core.advance(0.02)
+        assert core.holds() == at(1_000_000)
 
 
-def test_a_lost_commit_of_ours_does_not_undo_theirs() -> None:
-    """It was sent before they committed and lands after that: theirs is put back."""
-    core, handle = begun()
-    core.coordinator.inject("commit", Unknown(7, lands_after_s=VERIFY_S + 20.0))
-    handle.submit(14)
-    core.advance(5.0)
-    handle.submit(15)
-    core.advance(5.0)
-    core.put(at(40, "theirs"))
-    core.advance(VERIFY_S)
-    assert len(notices(core)) == 1
-    seen = set()
-    for _ in range(600):
-        core.advance(0.1)
-        seen.add(core.holds())
-    assert at(14) in seen
-    core.advance(600.0)
-    assert core.holds() == at(40, "theirs")
-    assert not handle.status().dirty
-    handle.rewind(16)
+TIMEOUT_S = 5.0
+
+
+def expired_while_overlapping(core: Core, handles: list[ManagerHandle], for_s: float) -> int:
+    """How many sync submits run out of time, where two submitters never let the group rest."""
+    clock, until_s = core.system.clock, core.system.clock.now() + for_s
+    offsets = itertools.count(10)
+    expired: list[StopResult] = []
+
+    def again(handle: ManagerHandle) -> None:
+        handle.submit(next(offsets))
+        core.factory.flush([handle.key], TIMEOUT_S).add_done_callback(
+            lambda done: answered(handle, done)
+        )
+
+    def answered(handle: ManagerHandle, done: Future[dict[ManagerKey, StopResult]]) -> None:
+        expired.extend(each for each in done.get().values() if each.uncommitted)
+        if clock.now() < until_s:
+            core.system.timers.call_after(0.0001, lambda: again(handle))
+
+    for handle in handles:
+        again(handle)
+        core.advance(0.005)
+    core.advance(for_s + 2 * TIMEOUT_S)
+    return len(expired)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_looks_that_are_not_answered_hold_up_few_who_wait(*, lost: bool) -> None:
+    """Commits are well and fetches hang: one that nobody waits for is tried again rarely."""
+    core = Core(
+        verify_interval_s=0 if lost else 5.0, request_timeout_s=TIMEOUT_S, retry_backoff_max_s=30.0
+    )
+    handles = [core.spawn(0), core.spawn(1)]
+    handles[0].submit(1)
     core.advance(2.0)
-    assert core.holds() == at(16)
-
-
-def test_theirs_kept_from_expiring_leaves_dirty_what_waits() -> None:
-    """What was refused as lower than theirs is not committed by committing theirs again."""
-    core = Core(verify_interval_s=VERIFY_S, recommit_interval_s=600.0, retry_backoff_max_s=5.0)
-    handle = core.spawn()
-    handle.submit(13)
-    core.advance(2.0)
-    core.coordinator.inject("commit", *[Refuse(LOADING)] * 14)
-    handle.submit(14)
-    core.put(at(40))
-    core.advance(3 * VERIFY_S)
-    core.advance(1_200.0)
-    assert core.commits()[-1] == {0: 40}
-    assert handle.status().dirty
-    (result,) = core.flush([handle], 10.0)
-    assert (result.committed, result.uncommitted) == (at(40), at(14))
+    if lost:  # it is looked for now and then
+        core.coordinator.inject("commit", Unknown(TIMED_OUT, None))
+        handles[0].submit(2)
+        core.advance(8.0)
+    core.coordinator._plan = lambda r: Unknown(TIMED_OUT, None) if r.operation == "fetch" else None
+    assert expired_while_overlapping(core, handles, 100.0) <= 8

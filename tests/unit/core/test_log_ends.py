@@ -1,4 +1,4 @@
-"""Committed offsets outside their partition's log are reported."""
+"""Committed offsets outside their log, and topics that were made anew, are reported."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors import Future
-from offsetmgr.coordinator.memory import Refuse, Unknown
+from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.errors import Fault, OffsetNoticeError
-from tests.unit.core.core import LOADING, POISON, TIMED_OUT, Core, at, tp
+from tests.unit.core.core import Core, at, tp
 
 if TYPE_CHECKING:
     from offsetmgr.manager import ManagerHandle
 
+
 VERIFY_S = 60.0
+
+
 LEADER_NOT_AVAILABLE = 5
+
+
 ROUND_S = VERIFY_S + 2.0
 
 
@@ -109,16 +113,6 @@ def test_old_offsets_are_not_committed_onto_a_topic_made_anew_in_silence() -> No
 
 
 @pytest.mark.fault(23)
-def test_a_deleted_topic_is_told_and_its_offset_is_not_brought_back() -> None:
-    """By the look, where nothing is submitted; the keep-alive leaves it alone."""
-    core, _ = begun()
-    core.broker.delete_topic("t")
-    core.advance(5 * ROUND_S)
-    assert told(core) == [("OFFSET_CHANGED_EXTERNALLY", 10)]
-    assert core.holds() is None
-
-
-@pytest.mark.fault(23)
 def test_a_topic_made_anew_is_told_though_the_offsets_lie_within_it() -> None:
     """Once, by the next look at its log, and never of one that is as it was."""
     core, handle = begun()
@@ -139,37 +133,4 @@ def test_a_topic_made_anew_is_told_though_the_offsets_lie_within_it() -> None:
     assert error.info.fault is Fault.OPERATOR
     assert "the topic was made anew, as 2, not 1; offsets of before count records" in str(error)
     assert core.holds() == at(25)
-    assert not handle.status().dirty
-
-
-def test_a_look_that_is_never_answered_is_made_again() -> None:
-    """Though nothing new waits for one; and the committer rests until then."""
-    core, handle = begun()
-    asked, real = [], core.coordinator.topic_logs
-
-    def topic_logs(*args: Any, **named: Any) -> Future[Any]:
-        asked.append(core.system.clock.now())
-        return Future() if len(asked) == 1 else real(*args, **named)
-
-    core.coordinator.topic_logs = topic_logs  # type: ignore[method-assign]
-    handle.submit(15)
-    core.advance(3 * ROUND_S)
-    assert core.holds() == at(15)
-    assert len(asked) > 1
-
-
-def test_what_was_acknowledged_is_put_back_though_its_log_was_cut() -> None:
-    """Of a lost commit that lands behind it: otherwise the group stays ahead of a rewind."""
-    core, handle = begun(request_timeout_s=2.0, verify_interval_s=0)
-    core.coordinator.inject("commit", Unknown(TIMED_OUT, 6.0))
-    handle.submit(18)
-    core.advance(1.5)
-    handle.rewind(11)
-    core.advance(3.0)
-    assert handle.status().committed == at(11)
-    core.broker.set_log(tp(), 15, 20)
-    core.committer().try_tell(POISON)  # its successor knows of no ends
-    core.coordinator.inject("commit", Refuse(LOADING))
-    core.advance(60.0)
-    assert core.holds() == at(11)
     assert not handle.status().dirty

@@ -1,0 +1,163 @@
+"""What a crashed actor leaves behind; the simulation crashes them at every other moment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import structlog
+
+from offsetmgr.coordinator.memory import Unknown
+from offsetmgr.manager.factory_actor import Start
+from offsetmgr.types import StopResult
+from tests.unit.core.core import POISON, TIMED_OUT, Core, at, tp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from actors import ActorRef
+    from offsetmgr.manager import ManagerHandle
+
+
+DAY_S = 86_400.0
+
+
+@pytest.fixture(autouse=True)
+def crashes() -> Iterator[list[str]]:
+    """Collect what is logged: the crashes are meant."""
+    with structlog.testing.capture_logs() as logs:
+        seen: list[str] = []
+        yield seen
+        seen.extend(str(entry["event"]) for entry in logs)
+
+
+def _ref(core: Core, handle: ManagerHandle, which: str) -> ActorRef[Any]:
+    if which == "factory":
+        return core.factory._ref
+    return core.manager(handle) if which == "manager" else core.committer()
+
+
+@pytest.mark.fault(33)
+def test_a_crashed_manager_commits_what_was_submitted(core: Core) -> None:
+    """Before the crash, and while it is down."""
+    handle = core.spawn()
+    handle.submit(5)
+    core.manager(handle).tell(POISON)
+    core.system.run_until_idle()
+    handle.submit(6)
+    core.advance(5.0)
+    assert core.holds() == at(6)
+    assert handle.status().phase == "ready"
+
+
+@pytest.mark.fault(33)
+def test_its_siblings_are_unhurt(core: Core) -> None:
+    """They neither restart nor wait."""
+    broken, other = core.spawn(0), core.spawn(1)
+    other.submit(5)
+    before = len(core.requests("fetch"))
+    core.manager(broken).tell(POISON)
+    core.advance(1.05)
+    assert core.holds(1) == at(5)
+    assert other.status().phase == "ready"
+    asked = core.requests("fetch")[before:]
+    assert all(len(request.partitions or ()) == 1 for request in asked)
+
+
+@pytest.mark.parametrize("down", ["manager", "committer", "factory"])
+def test_it_is_started_again_however_often_it_fails(core: Core, down: str) -> None:
+    """To give up would be to stop committing in silence."""
+    handle = core.spawn()
+    for _ in range(30):
+        _ref(core, handle, down).tell(POISON)
+        core.advance(0.5)
+    handle.submit(5)
+    core.advance(120.0)
+    assert core.holds() == at(5)
+
+
+@pytest.mark.parametrize("down", ["manager", "committer", "factory"])
+def test_a_stop_while_it_is_down_ends_it(core: Core, down: str) -> None:
+    """In time, with what was submitted committed, and the name free."""
+    handle = core.spawn()
+    handle.submit(5)
+    _ref(core, handle, down).tell(POISON)
+    core.system.run_until_idle()
+    future = core.stop(handle, 10.0)
+    core.advance(9.0)
+    assert future.get(timeout=0) == {handle.key: StopResult(at(5))}
+    assert core.factory.get(handle.key) is None
+    again = core.factory.spawn("g", "t", 0)
+    core.advance(1.0)
+    assert again.initial_offset(timeout=0) == at(5)
+
+
+@pytest.mark.parametrize("down", ["committer", "factory"])
+def test_a_request_under_way_is_waited_for(down: str) -> None:
+    """A restart does not put a second one beside it, nor does it wait for ever."""
+    core = Core(latency_s=2.0)
+    handle = core.factory.spawn("g", "t", 0)
+    core.advance(3.0)
+    handle.submit(5)
+    core.advance(1.5)
+    assert core.coordinator.in_flight("g") == 1
+    (core.committer() if down == "committer" else core.factory._ref).tell(POISON)
+    core.advance(20.0)
+    assert core.coordinator.most_in_flight("g") == 1
+    assert core.holds() == at(5)
+    handle.submit(6)
+    core.advance(20.0)
+    assert core.holds() == at(6)
+
+
+def test_a_crashed_factory_starts_each_manager_once(core: Core) -> None:
+    """Those that were spawned while it was down included."""
+    first = core.spawn(0)
+    core.factory._ref.tell(POISON)
+    second = core.factory.spawn("g", "t", 1)
+    core.advance(5.0)
+    assert core.system.actor_count() == 4  # factory, committer, two managers
+    first.submit(1)
+    second.submit(2)
+    core.advance(3.0)
+    assert (core.holds(0), core.holds(1)) == (at(1), at(2))
+
+
+@pytest.mark.parametrize("method", ["committed", "failed", "requested", "stopped"])
+def test_an_observer_that_raises_loses_nothing(
+    core: Core, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """It must not; if it does, in the middle of a step, the offset is committed all the same."""
+    handle = core.spawn()
+    core.coordinator.inject("commit", Unknown(TIMED_OUT, None))
+
+    def raises(*_args: object) -> None:
+        monkeypatch.undo()
+        raise RuntimeError("a bad observer")
+
+    monkeypatch.setattr(core.listener, method, raises)
+    handle.submit(5)
+    core.advance(30.0)
+    assert core.holds() == at(5)
+    future = core.stop(handle, 5.0)
+    core.advance(5.0)
+    assert future.get(timeout=0) == {handle.key: StopResult(at(5))}
+    assert core.factory.get(handle.key) is None
+
+
+@pytest.mark.parametrize("others", [(), (1,)], ids=["alone", "among others"])
+def test_a_start_that_comes_late_takes_nobodys_name(core: Core, others: tuple[int, ...]) -> None:
+    """Of a manager that has ended meanwhile: its successor goes on being served."""
+    gone = core.spawn()
+    for other in others:
+        core.spawn(other)
+    stopped = core.stop(gone, 5.0)
+    core.advance(5.0)
+    assert stopped.done()
+    successor = core.spawn()
+    core.factory._ref.tell(Start("g", {tp(): gone._state}))
+    core.advance(1.0)
+    successor.submit(5)
+    core.advance(5.0)
+    assert core.holds() == at(5)
+    assert successor.status().phase == "ready"
