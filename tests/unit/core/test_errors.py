@@ -18,6 +18,7 @@ from offsetmgr.errors import (
     ErrorInfo,
     Fault,
     InvalidValueError,
+    KafkaRequestError,
     ManagerExistsError,
     ManagerStoppedError,
     OffsetCommitError,
@@ -43,6 +44,7 @@ KAFKAS = [info for info in ERRORS.values() if info.code < OWN_CODES]
 
 EXAMPLES: list[OffsetManagerError] = [
     InvalidValueError("offset", -1, "is negative", "give more"),
+    KafkaRequestError("the groups", INFO, "no ACL"),
     OffsetRegressionError("g/t/0", 5, 7),
     ManagerExistsError("g/t/0", "etl"),
     OffsetConflictError("changed by another"),
