@@ -23,11 +23,13 @@ ARROWS: dict[str, set[str]] = {
     "manager": WORDS | {"coordinator", "actors"},
     "service": WORDS | {"seldom", "coordinator", "manager", "actors", "lag", "admin"},
     "client": {"types", "errors", "seldom"},
+    "consumer": WORDS | {"seldom"},
     "spark": {"types", "errors", "client"},
     "local": WORDS | {"coordinator", "manager", "client", "actors"},
     "devkafka": {"errors"},
     "demo": {"types", "errors", "client", "spark", "devkafka"},
-    "cli": WORDS | {"lag", "admin", "service", "client", "local", "spark", "devkafka", "demo"},
+    "cli": WORDS
+    | {"lag", "admin", "consumer", "service", "client", "local", "spark", "devkafka", "demo"},
 }
 """Which rooms a room may import; a room that is not here does not exist yet."""
 

@@ -1,0 +1,1 @@
+"""Group consumers whose marks and acks survive a restart."""

@@ -1,0 +1,142 @@
+"""The acks of a partition against a set, and their encoding against kafka-pixy's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetmgr.consumer.tracker import AckTracker, decode_ranges, encode_ranges
+from offsetmgr.types import MAX_OFFSET
+
+BASES = st.sampled_from([0, 300, 2**40, MAX_OFFSET - 400])
+
+
+if TYPE_CHECKING:
+    import random
+
+
+def delivered(base: int, count: int, limit_chars: int = 4096) -> AckTracker:
+    """A tracker with ``count`` pending offsets."""
+    tracker = AckTracker(base, limit_chars=limit_chars)
+    for offset in range(base, base + count):
+        assert tracker.deliver(offset)
+    return tracker
+
+
+@given(BASES, st.lists(st.integers(0, 120), max_size=200))
+def test_any_order_of_acks_is_what_a_set_says(base: int, order: list[int]) -> None:
+    """Offset, ranges, size and what a restart delivers again agree with a set of offsets."""
+    tracker = delivered(base, 121)
+    acked: set[int] = set()
+    for step in order:
+        assert tracker.acknowledge(base + step) == (step not in acked)
+        acked.add(step)
+        lowest = next(each for each in range(122) if each not in acked)
+        offset, metadata, _ = tracker.position
+        assert offset == base + lowest
+        assert len(metadata) == tracker.encoded_chars
+        again = AckTracker(offset, metadata)
+        assert again.position == tracker.position
+        left = {each for each in range(lowest, 121) if again.deliver(base + each)}
+        assert left == set(range(121)) - acked
+    assert tracker.pending == 121 - len(acked)
+
+
+@given(BASES, st.sets(st.integers(0, 300), min_size=1), st.randoms(use_true_random=False))
+def test_offsets_that_do_not_exist_count_as_acknowledged(
+    base: int, exist: set[int], rng: random.Random
+) -> None:
+    """A compacted partition's commit moves over the holes."""
+    tracker = AckTracker(base)
+    for offset in sorted(exist):
+        tracker.deliver(base + offset)
+    order = sorted(exist)
+    rng.shuffle(order)
+    for at, offset in enumerate(order):
+        tracker.acknowledge(base + offset)
+        left = order[at + 1 :]
+        assert tracker.offset == base + min(left, default=max(exist) + 1)
+        assert tracker.encoded_chars == len(tracker.position.metadata)
+
+
+@given(st.integers(12, 60), st.integers(1, 600), st.randoms(use_true_random=False))
+def test_what_is_acknowledged_always_fits(limit_chars: int, steps: int, rng: random.Random) -> None:
+    """Whatever is acked in whatever order, the metadata stays within its limit."""
+    tracker = AckTracker(0, limit_chars=limit_chars)
+    pending: list[int] = []
+    offset = 0
+    for _ in range(steps):
+        if tracker.has_room:
+            tracker.deliver(offset)
+            pending.append(offset)
+            offset += 1
+        else:
+            assert pending
+        if pending and (rng.random() < 0.5 or not tracker.has_room):
+            # One that is never acknowledged, if there are others, makes the longest metadata.
+            at = rng.randrange(1, len(pending)) if len(pending) > 1 else 0
+            tracker.acknowledge(pending.pop(at))
+        assert tracker.encoded_chars == len(tracker.position.metadata) <= limit_chars
+
+
+@given(st.integers(10, 200), st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40))))
+def test_full_metadata_of_a_former_member_never_stops_the_partition(
+    limit_chars: int, runs: list[tuple[int, int]]
+) -> None:
+    """A restart delivers one after the other at least, and the metadata stays within its limit."""
+    ranges, base = [], 0
+    for gap, length in runs:
+        ranges.append((base + gap, base + gap + length))
+        base += gap + length
+    metadata = encode_ranges(0, ranges)
+    limit_chars = max(limit_chars, len(metadata))
+    tracker = AckTracker(0, metadata, limit_chars=limit_chars)
+    pending: list[int] = []
+    for offset in range(base + 50):
+        while not tracker.has_room:
+            tracker.acknowledge(pending.pop())
+            assert len(tracker.position.metadata) <= limit_chars
+        if tracker.deliver(offset):
+            pending.append(offset)
+    for offset in reversed(pending):
+        tracker.acknowledge(offset)
+        assert len(tracker.position.metadata) <= limit_chars
+    assert tracker.position == (base + 50, "", None)
+
+
+def test_the_encoding_is_kafka_pixys() -> None:
+    """Cases of its tests and numbers worked out by hand."""
+    assert encode_ranges(0, [(1, 2)]) == "BB"
+    assert encode_ranges(301, [(302, 305), (307, 309)]) == "BDCC"
+    assert encode_ranges(0, [(32, 33)]) == "gBB"
+    assert encode_ranges(0, [(MAX_OFFSET - 1, MAX_OFFSET)]) == "+" + "/" * 11 + "HB"
+    assert decode_ranges(1000, "abra1234+/P")
+
+
+@pytest.mark.parametrize(
+    "text", ["A", "AA", "AB", "BA", "a@b", "abra1234+/PS", "g", "/" * 13 + "BB", "é"]
+)
+def test_metadata_that_holds_no_ranges_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"cut off|alphabet|not possible"):
+        AckTracker(1000, text)
+
+
+@given(st.text(max_size=40), BASES)
+def test_any_text_is_ranges_or_refused(text: str, base: int) -> None:
+    """What is decoded encodes to an equal list: nothing is read that was not there."""
+    try:
+        ranges = decode_ranges(base, text)
+    except ValueError:
+        return
+    assert decode_ranges(base, encode_ranges(base, ranges)) == ranges
+
+
+def test_acknowledge_up_to_takes_all_that_is_pending_below() -> None:
+    tracker = delivered(10, 10)
+    tracker.acknowledge(15)
+    assert tracker.acknowledge_up_to(16) == 6
+    assert tracker.position == (17, "", None)
+    assert tracker.acknowledge_up_to(16) == 0
