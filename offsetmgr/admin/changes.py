@@ -169,6 +169,18 @@ class GroupChanges:
             for each, failure in failures.items()
         }
 
+    def rewind(self, group: str, rows: Iterable[Row]) -> dict[TopicPartition, str]:
+        """Have the service set the new offsets of a plan, whose managers its clients hold.
+
+        Returns as ``commit``.  Raises InvalidValueError where no service was named,
+        ServiceUnavailableError and ServiceError.
+        """
+        if self._service is None:
+            fix = "name the service that commits the group: --service URL"
+            raise InvalidValueError("--live", group, "needs a service", fix)
+        offsets = {row.partition: row.new for row in rows if row.new is not None}
+        return self._service.rewind(group, offsets)
+
     def delete_offsets(
         self, group: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, str]:

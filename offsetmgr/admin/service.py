@@ -14,11 +14,17 @@ from offsetmgr.types import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from offsetmgr.types import OffsetAndMetadata
+
 _HEADERS: Final = {"Offsetmgr-Client": "offsetmgr-admin", "Accept": "application/json"}
 _OK: Final = 200
 _UNREADY: Final = 503
 _SILENT_S: Final = 30.0
 """The service writes to a stream of events every 10 s; a longer silence is its end."""
+_MAX_ENTRIES: Final = 10_000
+"""Offsets that the service takes in one request."""
+_ANSWER_S: Final = 5.0
+"""More than the service is given, for its answer to arrive."""
 
 
 class LiveManager(NamedTuple):
@@ -110,6 +116,31 @@ class ServiceReader:
             connection.close()
         raise ServiceUnavailableError(f"the service at {self.url} has ended")
 
+    def rewind(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, str]:
+        """Have live managers set ``offsets``; return why those of some partitions were not.
+
+        Raises as ``managers``.
+        """
+        entries = [
+            {"topic": topic, "partition": partition, "offset": offset, "metadata": metadata}
+            for (topic, partition), (offset, metadata, _) in offsets.items()
+        ]
+        failures: dict[TopicPartition, str] = {}
+        for first in range(0, len(entries), _MAX_ENTRIES):
+            asked = entries[first : first + _MAX_ENTRIES]
+            body = {"group": group, "offsets": asked, "wait": True, "timeout_s": self._timeout_s}
+            answer = self.ask("POST", "/v1/rewind", body)
+            for each in (*answer["refused"], *answer["uncommitted"]):
+                where = TopicPartition(each["topic"], each["partition"])
+                failures[where] = (each["error"] or {}).get("message", "no answer from Kafka yet")
+            for each in answer["committed"]:
+                where = TopicPartition(each["topic"], each["partition"])
+                if each["offset"] != offsets[where].offset:
+                    failures[where] = f"its job has already committed {each['offset']} over it"
+        return failures
+
     def ask(
         self, method: str, target: str, body: Mapping[str, object] | None = None, also: int = _OK
     ) -> dict[str, Any]:
@@ -119,7 +150,7 @@ class ServiceReader:
         """
         connection = HTTPConnection(self._address.authority)
         try:
-            connection.sock = self._address.connect(self._timeout_s)
+            connection.sock = self._address.connect(self._timeout_s + _ANSWER_S)
             sent = None if body is None else json.dumps(body)
             headers = _HEADERS if body is None else {**_HEADERS, "Content-Type": "application/json"}
             connection.request(method, target, sent, headers)

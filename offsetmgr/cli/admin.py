@@ -175,6 +175,10 @@ def reset(
         typer.Option(metavar="TIME", help="Back to where the group stood then; see history."),
     ] = None,
     execute: Execute = False,
+    live: Annotated[
+        bool,
+        typer.Option("--live", help="Of a group whose job runs: --service sets the offsets."),
+    ] = False,
     export: Annotated[
         bool, typer.Option("--export", help="Print the plan in the form of --from-file.")
     ] = False,
@@ -189,6 +193,9 @@ def reset(
 
     The modes and their edges are those of kafka-consumer-groups; new are --from-group and
     --to-history. Give one of them, and --topic or --all-topics.
+
+    With --live the job goes on from where it is, and commits over a lower offset with its next
+    batch. Its checkpoint decides at its next start: give it a new one to begin at the group.
 
     \b
     Exit status:
@@ -226,11 +233,13 @@ def reset(
         with _changes(settings, service, timeout) as change:
             plans: dict[str, list[Row]] = {}
             for group in groups:
-                change.check_free(check_group(group))
+                if not live:
+                    change.check_free(check_group(group))
                 plans[group] = change.plan(
                     group, change.target(mode, str(given[mode]), group), scope
                 )
-            failures = {g: change.commit(g, rows) for g, rows in plans.items()} if execute else {}
+            do = change.rewind if live else change.commit
+            failures = {group: do(group, rows) for group, rows in plans.items()} if execute else {}
         if export:
             print(to_csv(plans), end="")
         else:
@@ -527,6 +536,6 @@ def _print_plans(
     undone = sum(map(len, failures.values()))
     if executed:
         print(f"Done for {len(rows) - undone} of {len(rows)} partitions.")
-        print("A Spark job with a checkpoint ignores this: start it with a new checkpoint.")
+        print("A Spark job reads on from its checkpoint: give it a new one to begin here.")
     else:
         print(f"This is a plan for {len(rows)} partitions; --execute carries it out.")

@@ -18,6 +18,7 @@ from offsetmgr.errors import (
     OffsetManagerError,
     OffsetRegressionError,
 )
+from offsetmgr.manager import Submission
 from offsetmgr.service.errors import DrainingError
 from offsetmgr.service.messages import (
     FlushAnswer,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from actors import Clock, Future
-    from offsetmgr.manager import Factory, Submission
+    from offsetmgr.manager import Factory
     from offsetmgr.service.requests import FlushRequest, OpenRequest, StopRequest, SubmitRequest
     from offsetmgr.service.sessions import Caller, Client, Registry, Sorting
     from offsetmgr.types import StopResult
@@ -134,22 +135,29 @@ class OffsetService:
             await self._wait_for_stops(asked.group, offsets)
             client = self._enter(caller)
             refused = self._take(client, asked.group, offsets, given)
-            settled = FlushAnswer([], [])
-            if asked.wait:
-                keys = [ManagerKey(asked.group, *each) for each in offsets if each not in refused]
-                results = dict(await self._factory.flush(keys, asked.timeout_s))
-                for key in list(results):
-                    dropped = self._dropped(key, offsets[key.topic_partition], results[key])
-                    if dropped is not None:
-                        refused[key.topic_partition] = dropped
-                        del results[key]
-                settled = flush_answer(results)
-        return SubmitAnswer(
-            len(offsets) - len(refused),
-            [RefusedEntry(*where, error_body(error)) for where, error in refused.items()],
-            settled.committed,
-            settled.uncommitted,
-        )
+            return await self._answer(asked, offsets, refused)
+
+    async def rewind(self, caller: Caller, asked: SubmitRequest) -> SubmitAnswer:
+        """Set offsets of live managers, whoever owns them; with ``wait``, see them committed.
+
+        This is an operator's reset: the owners go on from where they are.
+        """
+        self._check_draining()
+        offsets: dict[TopicPartition, int | Submission] = {
+            TopicPartition(each.topic, each.partition): Submission(
+                each.offset, each.metadata, each.leader_epoch, rewind=True
+            )
+            for each in asked.offsets
+        }
+        refused: Refusals = {}
+        for where in offsets:
+            key = ManagerKey(asked.group, *where)
+            if self._registry.owner(key) is None:
+                refused[where] = ManagerStoppedError(f"no client of this service holds {key}")
+        held = {where: each for where, each in offsets.items() if where not in refused}
+        log.warning("rewound", client=caller.name, group=asked.group, partitions=len(held))
+        refused |= self._factory.submit(asked.group, held)
+        return await self._answer(asked, offsets, refused)
 
     async def flush(self, caller: Caller, asked: FlushRequest) -> FlushAnswer:
         client = self._enter(caller)
@@ -232,6 +240,30 @@ class OffsetService:
             versions = {where: each for where, each in versions.items() if where not in found}
         self._registry.own(client, group, versions)
         return refused | found
+
+    async def _answer(
+        self,
+        asked: SubmitRequest,
+        offsets: Mapping[TopicPartition, int | Submission],
+        refused: Refusals,
+    ) -> SubmitAnswer:
+        """Return what became of the offsets; with ``wait``, once Kafka has answered."""
+        settled = FlushAnswer([], [])
+        if asked.wait:
+            keys = [ManagerKey(asked.group, *each) for each in offsets if each not in refused]
+            results = dict(await self._factory.flush(keys, asked.timeout_s))
+            for key in list(results):
+                dropped = self._dropped(key, offsets[key.topic_partition], results[key])
+                if dropped is not None:
+                    refused[key.topic_partition] = dropped
+                    del results[key]
+            settled = flush_answer(results)
+        return SubmitAnswer(
+            len(offsets) - len(refused),
+            [RefusedEntry(*where, error_body(error)) for where, error in refused.items()],
+            settled.committed,
+            settled.uncommitted,
+        )
 
     def _dropped(
         self, key: ManagerKey, asked: int | Submission, result: StopResult

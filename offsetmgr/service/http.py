@@ -106,6 +106,11 @@ class Api:
                 service.submit, requests.SubmitRequest, messages.SubmitAnswer,
             ),
             Operation(
+                "POST", "/v1/rewind", "rewind",
+                "Set offsets of live managers, whoever owns them",
+                service.rewind, requests.SubmitRequest, messages.SubmitAnswer,
+            ),
+            Operation(
                 "GET", "/v1/offsets", "committed", "What Kafka says is committed now",
                 lambda _, query: reads.committed(query),
                 requests.CommittedQuery, messages.OffsetsAnswer, statuses=(502, 504),

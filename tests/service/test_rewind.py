@@ -1,0 +1,44 @@
+"""An operator resets a group whose job runs: the service sets the offsets of its managers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsetmgr import OffsetClient
+from offsetmgr.admin.service import ServiceReader
+from offsetmgr.errors import OffsetRegressionError
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from tests.service.support import Running
+
+P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+def test_the_offsets_of_a_live_job_are_set_and_the_job_goes_on(service: Running) -> None:
+    """Nothing is seen as a foreign commit; a higher offset stands until the job has passed it."""
+    operator, broker = ServiceReader(service.address), service.coordinator.broker
+    with OffsetClient(service.address, "etl") as job:
+        job.submit("g", {P0: 50}, sync=True)
+        assert operator.rewind("g", {P0: OffsetAndMetadata(10, "by hand")}) == {}
+        assert broker.committed("g") == {P0: OffsetAndMetadata(10, "by hand")}
+        job.submit("g", {P0: 51}, sync=True)
+        assert operator.rewind("g", {P0: OffsetAndMetadata(100)}) == {}
+        with pytest.raises(OffsetRegressionError):
+            job.submit("g", {P0: 52}, sync=True)
+        job.submit("g", {P0: 101}, sync=True)
+        assert broker.committed("g") == {P0: OffsetAndMetadata(101)}
+        assert not job.flush().uncommitted
+
+
+def test_what_nobody_holds_is_refused_alone(service: Running) -> None:
+    """It is reset past the service."""
+    with OffsetClient(service.address, "etl") as job:
+        job.submit("g", {P0: 50}, sync=True)
+        failures = ServiceReader(service.address).rewind(
+            "g", {P0: OffsetAndMetadata(10), P1: OffsetAndMetadata(10)}
+        )
+        assert failures == {P1: "no client of this service holds g/orders/1"}
+        assert service.coordinator.broker.committed("g") == {P0: OffsetAndMetadata(10)}
