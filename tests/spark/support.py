@@ -193,7 +193,7 @@ class Job(NamedTuple):
 
     def committed(self) -> dict[TopicPartition, int]:
         """Where the group is."""
-        return offsets_of(self.client.committed(self.group))
+        return offsets_of(self.client.committed(self.group, timeout=WAIT_S))
 
 
 def eventually(found: Callable[[], Any], expected: object) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql.streaming.listener import QueryProgressEvent
 
-from benchmarks.broken_service import answering_500
 from offsetmgr.client import OffsetClient
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetCommitError
 from offsetmgr.spark import commit_offsets
@@ -20,8 +19,7 @@ from tests.service.support import serve_process
 from tests.spark.support import WAIT_S, Collected, Topic, ends, eventually, offsets_of, run, start
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -47,7 +45,7 @@ def test_a_groups_offsets_are_where_spark_has_finished(job: Job) -> None:
     job.topic.produce(100)
     with job.commits() as commits:
         query = job.run(40)
-        result = commits.flush(query)
+        result = commits.flush(query, timeout=WAIT_S)
         assert result.uncommitted == {}
         assert offsets_of(result.committed) == ends(query)
         assert commits.counts.refused == commits.counts.unreadable == 0
@@ -61,7 +59,7 @@ def test_a_flush_after_the_release_still_answers(job: Job, sidecar: ServeProcess
         query = job.run()
         eventually(job.committed, ends(query))
         eventually(lambda: owned(sidecar, job.client), 0)
-        result = commits.flush(query)
+        result = commits.flush(query, timeout=WAIT_S)
         assert result.uncommitted == {}
         assert offsets_of(result.committed) == ends(query)
         eventually(lambda: owned(sidecar, job.client), 0)
@@ -90,7 +88,7 @@ def test_detaching_commits_and_releases(job: Job, sidecar: ServeProcess) -> None
         assert job.committed() == expected
         assert owned(sidecar, job.client) == 0
         with pytest.raises(ManagerStoppedError, match="detached"):
-            commits.flush(query)
+            commits.flush(query, timeout=WAIT_S)
 
 
 def test_a_new_run_takes_its_group_back(job: Job, caplog: pytest.LogCaptureFixture) -> None:
@@ -101,7 +99,7 @@ def test_a_new_run_takes_its_group_back(job: Job, caplog: pytest.LogCaptureFixtu
     )
     with job.commits() as commits:
         query = job.run()
-        assert commits.flush(query).uncommitted == {}
+        assert commits.flush(query, timeout=WAIT_S).uncommitted == {}
         assert commits.counts.rewinds == 1
     assert job.committed() == {
         TopicPartition(job.topic.name, partition): 10 for partition in range(3)
@@ -136,14 +134,14 @@ def test_two_sources_of_one_topic_commit_the_lower(
     job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where two sources of a query read a topic, the group is at the one behind; told once."""
-    job.topic.produce(30)
+    job.topic.produce(12)
     seen: list[int] = []
     with job.commits():
-        both = job.read(3).union(job.read(30))
+        both = job.read(3).union(job.read(12))
         with job.running(both) as query:
             query.processAllAvailable()
             seen = [min(sum(ps) for ps in _ends_of_sources(each)) for each in query.recentProgress]
-            eventually(lambda: sum(job.committed().values()), 30)
+            eventually(lambda: sum(job.committed().values()), 12)
     assert seen[0] == 3
     warnings = [each for each in caplog.messages if "read by more than one source" in each]
     assert len(warnings) == 1
@@ -151,50 +149,6 @@ def test_two_sources_of_one_topic_commit_the_lower(
 
 def _ends_of_sources(progress: object) -> list[list[int]]:
     return [list(source.values()) for source in read_snapshot(progress).sources]
-
-
-def test_no_progress_is_turned_into_python_objects(
-    spark: SparkSession,
-    client: OffsetClient,
-    topic: Topic,
-    group: str,
-    checkpoint: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """PySpark would ask the JVM hundreds of things for each batch, in the query's own time."""
-    made: list[object] = []
-    monkeypatch.setattr(QueryProgressEvent, "fromJObject", made.append)
-    topic.produce(30)
-    with commit_offsets(spark, client, group=group):
-        query = run(topic.read(spark, "earliest", 10), Collected(), checkpoint)
-        eventually(lambda: offsets_of(client.committed(group)), ends(query))
-    assert made == []
-
-
-@pytest.mark.parametrize("at", [nobody, answering_500])
-def test_a_query_does_not_notice_that_there_is_no_service(
-    spark: SparkSession,
-    topic: Topic,
-    group: str,
-    checkpoint: str,
-    at: Callable[[], AbstractContextManager[str]],
-) -> None:
-    """A query reads everything, and flush says what is not committed, and why."""
-    topic.produce(30)
-    sink = Collected()
-    with at() as address:
-        client = OffsetClient(address, name=group)
-        commits = commit_offsets(spark, client, group=group)
-        query = run(topic.read(spark, "earliest", 10), sink, checkpoint)
-        assert query.exception() is None
-        assert sorted(sink.numbers) == list(range(30))
-        result = commits.flush(query, timeout=0.5)
-        assert result.committed == {}
-        left = {each.topic_partition: why for each, why in result.uncommitted.items()}
-        assert {each: why.offset.offset for each, why in left.items()} == ends(query)
-        assert all("service" in str(why.error) for why in left.values())
-        commits.detach(timeout=0)
-        client.close(timeout=0)
 
 
 def test_a_query_does_not_notice_that_its_service_stands_still(
@@ -217,13 +171,13 @@ def test_a_query_does_not_notice_that_its_service_stands_still(
 
 
 def test_nothing_is_lost_with_a_killed_service(
-    spark: SparkSession, topic: Topic, group: str, checkpoint: str
+    spark: SparkSession, topic: Topic, group: str, checkpoint: str, tmp_path: Path
 ) -> None:
     """The service is killed while a query runs, and started again: the group ends right."""
-    options = ("--bootstrap-servers", topic.kafka.bootstrap_servers)
-    with serve_process("--listen", "127.0.0.1:0", *options) as first:
-        address = first.address
-        client = OffsetClient(address, name=group)
+    address = f"unix://{tmp_path}/service.sock"
+    options = ("--listen", address, "--bootstrap-servers", topic.kafka.bootstrap_servers)
+    with serve_process(*options) as first:
+        client = OffsetClient(first.address, name=group)
         commits = commit_offsets(spark, client, group=group)
         query = start(topic.read(spark, "earliest"), Collected(), checkpoint)
         topic.produce(30)
@@ -231,11 +185,11 @@ def test_nothing_is_lost_with_a_killed_service(
         first.process.kill()
     topic.produce(30, first=30)
     query.processAllAvailable()
-    with serve_process("--listen", address.removeprefix("http://"), *options):
+    with serve_process(*options):
         topic.produce(30, first=60)
         query.processAllAvailable()
         query.stop()
-        result = commits.flush(query, timeout=30)
+        result = commits.flush(query, timeout=WAIT_S)
         assert result.uncommitted == {}
         assert offsets_of(client.committed(group)) == ends(query)
         assert sum(ends(query).values()) == 90
@@ -259,8 +213,8 @@ def test_offsets_wait_for_a_kafka_that_stands_still(job: Job) -> None:
         broker.pause()
         try:
             handle.submit(11)
-            # Over the whole of a commit's time-out and some attempts to read it back.
-            left = client.flush(timeout=5, group=job.group).uncommitted
+            # Over the whole of a commit's time-out.
+            left = client.flush(timeout=2, group=job.group).uncommitted
             assert [key.partition for key in left] == [0]
             error = errors.get(WAIT_S)
             assert isinstance(error, OffsetCommitError)
@@ -277,15 +231,23 @@ def test_offsets_wait_for_a_kafka_that_stands_still(job: Job) -> None:
         query.processAllAvailable()
         query.stop()
         assert query.exception() is None
-        assert commits.flush(query, timeout=60).uncommitted == {}
+        assert commits.flush(query, timeout=WAIT_S).uncommitted == {}
         assert here.committed() == ends(query)
         commits.detach()
 
 
-def test_logs_are_warnings_alone(job: Job, caplog: pytest.LogCaptureFixture) -> None:
-    """A query for which all goes well is committed without a word."""
+def test_a_query_for_which_all_goes_well(
+    job: Job, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is committed without a word, and no progress is turned into PySpark's objects.
+
+    PySpark would ask the JVM hundreds of things for each batch, in the query's own time.
+    """
+    made: list[object] = []
+    monkeypatch.setattr(QueryProgressEvent, "fromJObject", made.append)
     caplog.set_level(logging.INFO, "offsetmgr")
     job.topic.produce(30)
     with job.commits() as commits:
-        commits.flush(job.run(10))
+        assert commits.flush(job.run(10), timeout=WAIT_S).uncommitted == {}
     assert [each for each in caplog.records if each.name.startswith("offsetmgr")] == []
+    assert made == []

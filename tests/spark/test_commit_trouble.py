@@ -31,20 +31,27 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_what_is_left_is_told_with_the_command_that_commits_it(
+def test_a_query_does_not_notice_that_there_is_no_service(
     spark: SparkSession,
     topic: Topic,
     group: str,
     checkpoint: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """With the query's own checkpoint, at detach."""
+    """It reads everything; flush says what is not committed, detach the command that does it."""
     topic.produce(30)
+    sink = Collected()
     client = OffsetClient("http://127.0.0.1:9", name=group)
     with commit_offsets(spark, client, group=group) as commits:
-        query = run(topic.read(spark, "earliest"), Collected(), checkpoint)
-        commits.flush(query, timeout=0.5)
-        commits.detach(timeout=5.0)
+        query = run(topic.read(spark, "earliest", 10), sink, checkpoint)
+        assert query.exception() is None
+        assert sorted(sink.numbers) == list(range(30))
+        committed, uncommitted = commits.flush(query, timeout=0.5)
+        assert committed == {}
+        left = {key.topic_partition: each.offset.offset for key, each in uncommitted.items()}
+        assert left == ends(query)
+        assert all("service" in str(each.error) for each in uncommitted.values())
+        commits.detach(timeout=1.0)
     client.close(timeout=0)
     (told,) = [each for each in caplog.messages if "offsetmgr spark reconcile" in each]
     assert f"{checkpoint} --group {group} --service http://127.0.0.1:9 " in told
