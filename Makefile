@@ -7,9 +7,12 @@ JAVA := $(VENV)/.java
 JARS := $(VENV)/.jars
 # T narrows what pytest runs: make test T="tests/unit -k state"
 T ?=
-# The folders of tests that wait for no broker and no Spark: `make test` runs them beside the rest
-QUICK := tests/unit tests/model tests/service tests/sim
-SLOW = $(QUICK:%=--ignore=%)
+# `make test` runs four parts at once, so that what one waits for is the others' time.  All folders
+# that are not named here run with those that wait for brokers.
+UNIT := tests/unit tests/model
+SERVICE := tests/service tests/sim
+SPARK := tests/spark
+BROKERS := $(patsubst %,--ignore=%,$(UNIT) $(SERVICE) $(SPARK))
 LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 # SEEDS are the simulated runs, first:end; a failing one says how to replay it alone
 SEEDS ?= 0:2000
@@ -18,7 +21,7 @@ MINUTES ?= 10
 TRIES ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-quick test-slow sim sim-long first-hour compat bench soak chaos lint format clean
+.PHONY: help setup demo test test-unit test-service test-brokers test-spark sim sim-long first-hour compat bench soak chaos lint format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,19 +33,27 @@ demo: setup ## Start a Kafka, the service and a Spark job, and show what happens
 
 test: setup ## Lint, type-check and run the tests (T="..." narrows the tests)
 ifeq ($(strip $(T)),)
-	@$(MAKE) --no-print-directory -j2 test-quick test-slow
+	@$(MAKE) --no-print-directory -j4 test-unit test-service test-brokers test-spark
 else
 	$(LINT) && $(BIN)/python -m pytest $(T)
 endif
 
-# The quick half takes what the other leaves of the processors, and shows its output at its end.
-test-quick:
-	@log=$$(mktemp); trap 'rm -f $$log' EXIT; \
-	  nice bash -c "$(LINT) && $(BIN)/python -m pytest $(QUICK)" >$$log 2>&1; \
-	  status=$$?; cat $$log; exit $$status
+# Shows the output of a command at its end, as another part is writing meanwhile.
+at_its_end = log=$$(mktemp); trap 'rm -f $$log' EXIT; \
+  $(1) >$$log 2>&1; status=$$?; cat $$log; exit $$status
 
-test-slow:
-	@$(BIN)/python -m pytest $(SLOW)
+# The parts without brokers take what the others leave of the processors.
+test-unit:
+	@$(call at_its_end,nice bash -c "$(LINT) && $(BIN)/python -m pytest $(UNIT)")
+
+test-service:
+	@$(call at_its_end,nice $(BIN)/python -m pytest $(SERVICE))
+
+test-brokers:
+	@$(call at_its_end,$(BIN)/python -m pytest $(BROKERS))
+
+test-spark:
+	@$(BIN)/python -m pytest $(SPARK)
 
 sim: $(INSTALLED) ## Simulate whole runs with faults (SEEDS=first:end)
 	$(BIN)/python -m tests.sim.run $(SEEDS)
