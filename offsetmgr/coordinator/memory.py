@@ -55,11 +55,6 @@ HISTORY_LIMIT: Final = 100_000
 Operation = Literal["fetch", "commit", "topic_logs", "topic_names", "check"]
 """A request of the port, by its method's name."""
 
-Reply: TypeAlias = (
-    "FetchResult | CommitResult | Mapping[str, TopicLog] | TopicNames | Failure | None"
-)
-"""What a request of the port is answered with."""
-
 TIMED_OUT: Final = -185
 """librdkafka's code of a request whose deadline passed before an answer came."""
 
@@ -68,7 +63,7 @@ _METADATA_TOO_LARGE: Final = error_info(12)
 _UNKNOWN_MEMBER_ID: Final = error_info(25)
 _NO_FAILURES: Final[Mapping[TopicPartition, Failure]] = {}
 
-_T = TypeVar("_T", bound="Reply")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -114,8 +109,6 @@ Incident = Answer | Refuse | Unknown
 class Request(NamedTuple):
     """One request as the coordinator saw it."""
 
-    number: int
-    """1 for the first request of this coordinator."""
     operation: Operation
     group: str
     """Empty for requests that speak of no group."""
@@ -126,8 +119,6 @@ class Request(NamedTuple):
     started_s: float
     ended_s: float | None
     """When it was answered, by the coordinator's clock; None while it is in flight."""
-    answer: Reply
-    """What it was answered with; None while it is in flight, and for a good check."""
 
 
 class BrokerState:
@@ -332,7 +323,6 @@ class MemoryCoordinator:
         self._held: list[tuple[_Call[Any], Incident]] = []
         self._calls: deque[_Call[Any]] = deque(maxlen=HISTORY_LIMIT)
         self._released: deque[str] = deque(maxlen=HISTORY_LIMIT)
-        self._number = 0
         self._in_flight: dict[str, int] = defaultdict(int)
         self._most_in_flight: dict[str, int] = defaultdict(int)
         self._closed = False
@@ -483,9 +473,8 @@ class MemoryCoordinator:
     ) -> Future[_T]:
         check_timeout(timeout_s, "timeout_s")
         with self._lock:
-            self._number += 1
             now = self._now()
-            request = Request(self._number, operation, group, offsets, partitions, now, None, None)
+            request = Request(operation, group, offsets, partitions, now, None)
             call = _Call(request, answer, land)
             self._calls.append(call)
             self._in_flight[group] += 1
@@ -537,7 +526,7 @@ class MemoryCoordinator:
         with self._lock:
             if call.request.ended_s is not None:
                 return
-            call.request = call.request._replace(ended_s=self._now(), answer=answer)
+            call.request = call.request._replace(ended_s=self._now())
             self._in_flight[call.request.group] -= 1
         if call.deadline is not None:
             call.deadline.cancel()

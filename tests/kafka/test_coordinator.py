@@ -142,18 +142,6 @@ def test_open_transaction(kafka: DevKafka, new_topic: TopicFactory, group: str) 
     assert after.failures == {}
 
 
-def test_ends_of_the_log(kafka: DevKafka, new_topic: TopicFactory) -> None:
-    """The log start offset and the high watermark are those of each partition."""
-    topic = new_topic(2)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for _ in range(3):
-        producer.produce(topic, b"x", partition=1)
-    assert producer.flush(WAIT_S) == 0
-    with coordinator(kafka.bootstrap_servers) as reader:
-        logs = reader.topic_logs([topic], WAIT_S).get(timeout=WAIT_S)
-    assert logs[topic].partitions == {0: PartitionLog(0, 0), 1: PartitionLog(0, 3)}
-
-
 def test_the_last_stable_offset(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
     """It is where an open transaction begins; the end of the log where none is, as the other."""
     topic = new_topic(2)
@@ -232,16 +220,6 @@ class TestMock:
                 assert only(kafka.commit(group, one("t", offset), WAIT_S)) is None
             made = set(threading.enumerate()) - before
             assert [each.name for each in made].count("kafka-commits") == 1
-
-    @pytest.mark.fault(11)
-    def test_slow_coordinator(self, group: str) -> None:
-        """A coordinator slower than the deadline: the caller is freed by then."""
-        with MockCluster() as mock, coordinator(mock.bootstrap_servers) as kafka:
-            mock.create_topic("t")
-            assert only(kafka.commit(group, one("t", 1), WAIT_S)) is None
-            mock.set_round_trip(rtt_ms=60_000)
-            assert name_of(only(kafka.commit(group, one("t", 2), DEADLINE_S))) == "_TIMED_OUT"
-            mock.set_round_trip(rtt_ms=0)
 
     @pytest.mark.fault(11)
     def test_a_slow_broker_holds_up_no_other(

@@ -176,33 +176,6 @@ def test_nothing_committed(side: Side, group: str) -> None:
     assert fetch(side, group, [first, second]) == FetchResult(offsets, {})
 
 
-def test_nothing_asked(side: Side, group: str) -> None:
-    """An empty request has an empty answer."""
-    assert commit(side, group, {}) == CommitResult({})
-    assert fetch(side, group, []) == FetchResult({}, {})
-    assert side.coordinator.topic_logs([], WAIT_S).get(timeout=WAIT_S) == {}
-
-
-def test_a_lower_offset_is_no_matter_of_the_port(side: Side, group: str) -> None:
-    """The last commit counts, also where it is lower: the rules about that are the manager's."""
-    partition = TopicPartition(side.create_topic(1), 0)
-    commit(side, group, {partition: OffsetAndMetadata(9)})
-    commit(side, group, {partition: OffsetAndMetadata(3)})
-    assert fetch(side, group, [partition]).offsets == {partition: OffsetAndMetadata(3)}
-
-
-def test_partitions_in_any_order(side: Side, group: str) -> None:
-    """Each gets its own, whatever order and gaps the caller's have, and whichever have metadata."""
-    first, second = side.create_topic(8), side.create_topic(8)
-    places = [(second, 7), (first, 3), (second, 0), (first, 1), (first, 2), (second, 6)]
-    offsets = {
-        TopicPartition(*place): OffsetAndMetadata(number, "m" * (number % 3), number % 2 or None)
-        for number, place in enumerate(places)
-    }
-    assert commit(side, group, offsets) == CommitResult({})
-    assert fetch(side, group, list(offsets)) == FetchResult(offsets, {})
-
-
 @pytest.mark.parametrize("partitions", [WIDE, 10_000])
 def test_many_partitions(side: Side, group: str, partitions: int) -> None:
     """Hundreds of partitions of one group are committed at once; what does not exist is named."""

@@ -143,33 +143,6 @@ def test_an_offset_outside_the_log_is_reported(
 
 
 @pytest.mark.fault(23)
-def test_a_topic_that_is_deleted_and_made_anew_while_it_is_held(
-    kafka: DevKafka, group: str, new_topic: TopicFactory
-) -> None:
-    """Told to its manager alone; the other offset of the commit lands; old offsets are noticed."""
-    topic, other = new_topic(), new_topic()
-    with node(kafka, group) as here:
-        here.produce(topic, 20)
-        here.produce(other, 20)
-        handle = here.factory.spawn(group, topic, 0)
-        peer = here.factory.spawn(group, other, 0)
-        handle.submit(10)
-        peer.submit(10)
-        assert here.flush(handle).uncommitted is None
-        here.admin.delete_topics([topic])[topic].result(WAIT_S)
-        here.told(handle, "OFFSET_CHANGED_EXTERNALLY")
-        handle.submit(11)
-        peer.submit(11)
-        here.told(handle, "UNKNOWN_TOPIC_OR_PARTITION")
-        assert here.flush(peer).uncommitted is None
-        assert here.holds(other) == OffsetAndMetadata(11)
-        assert peer.status().last_error is None
-        create_topic(kafka, topic, 1)
-        assert here.flush(handle).uncommitted is None
-        assert "holds 0 to 0; was the topic recreated" in here.told(handle, "OFFSET_OUTSIDE_LOG")
-
-
-@pytest.mark.fault(23)
 def test_a_topic_made_anew_with_as_many_records_is_told_by_its_id(
     kafka: DevKafka, group: str, new_topic: TopicFactory
 ) -> None:

@@ -112,7 +112,7 @@ class Referee(ABC):
     def learn_answer(self, group: str) -> None:
         """Look at the answer to the last request: what is unknown has to be read."""
         last = self._asked.get(group)
-        answer = None if last is None else last.request.answer
+        answer = last.future.get(timeout=0) if last is not None and last.future.done() else None
         unread = self._unread[group]
         if isinstance(answer, CommitResult):
             unknown = [p for p, f in answer.failures.items() if f.info.verdict is Verdict.UNKNOWN]

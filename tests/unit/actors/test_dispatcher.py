@@ -56,22 +56,6 @@ def test_no_thread_dies_of_a_runnable(pool: PoolDispatcher, error: BaseException
     ] * 4
 
 
-def test_stop_gives_up_on_a_stuck_thread_at_its_deadline() -> None:
-    """A turn that does not end cannot hold up stop; afterwards the thread ends by itself."""
-    pool = PoolDispatcher(1, 1)
-    release, running = threading.Event(), threading.Event()
-
-    def stick(_budget: int) -> None:
-        running.set()
-        release.wait(30)
-
-    pool.schedule(Job(stick))
-    assert running.wait(10)
-    assert not pool.stop(0.01)
-    release.set()
-    assert pool.stop(10)
-
-
 class Busy(PooledActor):
     """Tells itself something as long as it is not relieved."""
 

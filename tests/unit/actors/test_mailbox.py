@@ -122,13 +122,6 @@ def test_close_wakes_every_blocked_reader(make: Callable[[], Mailbox[int | None]
 
 
 @every_kind
-def test_get_gives_up_at_its_timeout(make: Callable[[], Mailbox[int | None]]) -> None:
-    """A wait with a limit ends with TimeoutError that names the limit."""
-    with pytest.raises(TimeoutError, match=r"0\.01 s"):
-        make().get(timeout=0.01)
-
-
-@every_kind
 def test_iteration_ends_with_the_mailbox(make: Callable[[], Mailbox[int | None]]) -> None:
     """A for loop yields what is unread, once each, and ends when the mailbox is closed."""
     mailbox = make()

@@ -19,11 +19,6 @@ ALL_DOWN, AUTHENTICATION, TRANSPORT = -187, -169, -195
 class TestConnectionReports:
     """The explanation of a time-out."""
 
-    def test_nothing_known(self) -> None:
-        """Where no connection failed, a time-out is a time-out."""
-        failure = ConnectionReports(ManualClock()).timed_out()
-        assert (failure.info.name, failure.detail) == ("_TIMED_OUT", "")
-
     def test_network(self) -> None:
         """A connection that fails is what a time-out is explained with."""
         reports = ConnectionReports(ManualClock())

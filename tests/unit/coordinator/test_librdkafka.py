@@ -89,24 +89,6 @@ class TestThread:
             assert answer.get(timeout=WAIT_S).error == FAIL
         assert "kafka_event_failed" in {entry["event"] for entry in logs}
 
-    @pytest.mark.parametrize("end", ["answer", "close"])
-    def test_who_fails_at_an_answer_costs_nobody_else_one(self, end: str) -> None:
-        """True if Kafka gave it or the close."""
-        told = threading.Event()
-
-        def fail(answer: GroupAnswer) -> None:
-            told.set()
-            raise LookupError(answer.text)
-
-        fetcher = GroupClient(NOWHERE, CONSUMER)
-        other: Future[GroupAnswer] = Future()
-        fetcher.fetch("g", TWICE if end == "answer" else None, 300.0, fail)
-        fetcher.fetch("g", None, 300.0, other.set)
-        if end == "answer":
-            assert told.wait(WAIT_S)
-        fetcher.close(WAIT_S)
-        assert other.get(timeout=WAIT_S).error == FAIL
-
 
 def test_a_commit_is_no_success_unless_the_answer_names_the_partition() -> None:
     """The answer is the list that was sent, here as it is before the answer."""

@@ -154,7 +154,6 @@ class TestTime:
         assert answer.get(timeout=0).failures == {}
         (request,) = scheduled.coordinator.requests
         assert (request.started_s, request.ended_s) == (0.0, 0.25)
-        assert request.answer == CommitResult({})
 
     def test_late(self, scheduled: Scheduled) -> None:
         """A request slower than its deadline is answered there, and lands all the same."""
@@ -178,18 +177,6 @@ class TestTime:
         scheduled.coordinator.resume()
         assert second.get(timeout=0).failures == {}
         assert scheduled.broker.committed(G) == at(2)
-
-    def test_in_flight(self, scheduled: Scheduled) -> None:
-        """What is in flight of a group is counted, and the most there ever was."""
-        coordinator = scheduled.coordinator
-        scheduled.commit(1)
-        scheduled.commit(2)
-        assert coordinator.in_flight(G) == 2
-        scheduled.advance(1)
-        scheduled.commit(3)
-        scheduled.advance(1)
-        assert (coordinator.in_flight(G), coordinator.most_in_flight(G)) == (0, 2)
-        assert coordinator.most_in_flight("other") == 0
 
     @pytest.mark.parametrize("operation", ["commit", "fetch", "topic_logs", "check"])
     def test_deadline_of_each_operation(self, scheduled: Scheduled, operation: str) -> None:
