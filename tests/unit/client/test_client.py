@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from offsetmgr.errors import (
-    InvalidValueError,
-    ManagerExistsError,
     ManagerStoppedError,
     OffsetCommitError,
     OffsetManagerError,
@@ -21,8 +19,6 @@ from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 from tests.unit.client.scripted import WAIT_S, Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from offsetmgr.client import FlushResult, OffsetClient
     from tests.unit.client.scripted import ScriptedService
 
@@ -35,14 +31,6 @@ DENIED = {
     "offset": 7,
 }
 MOVING = {**DENIED, "code": "NOT_COORDINATOR", "kafka_code": 16, "hint": "it moves"}
-
-
-def test_submit_and_flush(service: ScriptedService, client: OffsetClient) -> None:
-    """What was submitted is committed by a flush, metadata and leader epoch included."""
-    client.spawn("g", "orders", 3).submit(42, metadata="run 1", leader_epoch=5)
-    value = OffsetAndMetadata(42, "run 1", 5)
-    assert client.flush() == ({KEY: value}, {})
-    assert service.kafka == {KEY: value}
 
 
 def test_only_the_newest_is_sent(service: ScriptedService, client: OffsetClient) -> None:
@@ -81,109 +69,6 @@ def test_batches_are_bounded(service: ScriptedService, client: OffsetClient) -> 
     assert max(sizes) == 1000
 
 
-def test_regression_is_refused_at_once(client: OffsetClient) -> None:
-    """A lower offset than this client's last one raises, without asking anybody."""
-    manager = client.spawn("g", "orders", 3)
-    manager.submit(10)
-    with pytest.raises(OffsetRegressionError, match=r"rewind\(9\)"):
-        manager.submit(9)
-    manager.submit(10, metadata="same offset, new metadata")
-
-
-def test_the_others_of_a_refused_submit_are_taken(
-    service: ScriptedService, client: OffsetClient
-) -> None:
-    """One regression among many offsets holds back none of its peers."""
-    client.submit("g", {("orders", 3): 10})
-    with pytest.raises(OffsetRegressionError):
-        client.submit("g", {("orders", 3): 9, ("orders", 4): 20})
-    client.flush()
-    assert service.kafka[ManagerKey("g", "orders", 4)] == OffsetAndMetadata(20)
-
-
-def test_rewind(service: ScriptedService, client: OffsetClient) -> None:
-    """A rewind goes back, for the service too; what follows it needs none."""
-    client.submit("g", {("orders", 3): 100}, sync=True)
-    client.submit("g", {("orders", 3): 40}, rewind=True)
-    client.submit("g", {("orders", 3): 41})
-    assert client.flush().committed == {KEY: OffsetAndMetadata(41)}
-    assert service.kafka[KEY] == OffsetAndMetadata(41)
-    client.submit("g", {("orders", 3): 42}, sync=True)
-    assert "rewind" not in service.of("/v1/offsets")[-1].body["offsets"][0]
-
-
-BAD_OFFSETS: dict[str, tuple[Any, str]] = {
-    "negative": ({("orders", 3): -1}, "offset of orders-3"),
-    "bool": ({("orders", 3): True}, "offset of orders-3"),
-    "float": ({("orders", 3): 1.0}, "offset of orders-3"),
-    "huge": ({("orders", 3): 2**63}, "offset of orders-3"),
-    "metadata": ({("orders", 3): OffsetAndMetadata(1, "\0")}, "metadata of orders-3"),
-    "epoch": ({("orders", 3): OffsetAndMetadata(1, "", -1)}, "leader_epoch of orders-3"),
-    "topic": ({("or/ders", 3): 1}, "topic"),
-    "partition": ({("orders", -3): 1}, "partition"),
-    "no pair": ({"orders": 1}, "partition"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_OFFSETS)
-def test_bad_offsets_are_refused_whole(
-    service: ScriptedService, client: OffsetClient, case: str
-) -> None:
-    """Bad input raises with the field's name, and nothing of the call is done."""
-    bad, field = BAD_OFFSETS[case]
-    with pytest.raises(InvalidValueError) as caught:
-        client.submit("g", {("fine", 0): 1, **bad})
-    assert caught.value.field == field
-    assert client.flush() == ({}, {})
-    assert not service.paths()
-
-
-BAD_CALLS: dict[str, tuple[Callable[[Any], object], str]] = {
-    "empty group": (lambda c: c.submit("", {}), "group"),
-    "list of offsets": (lambda c: c.submit("g", [("orders", 3)]), "offsets"),
-    "group with a newline": (lambda c: c.spawn("g\n", "orders", 0), "group"),
-    "topic of dots": (lambda c: c.spawn("g", "..", 0), "topic"),
-    "partition as text": (lambda c: c.spawn("g", "orders", "0"), "partition"),
-    "negative timeout": (lambda c: c.flush(timeout=-1), "timeout"),
-    "timeout that is no number": (lambda c: c.flush(timeout=float("nan")), "timeout"),
-    "timeout as text": (lambda c: c.flush(timeout="5"), "timeout"),
-    "partitions without group": (lambda c: c.flush(partitions=[("orders", 0)]), "partitions"),
-    "group with a space": (lambda c: c.committed(" g"), "group"),
-    "topics as one text": (lambda c: c.topics("orders"), "topics"),
-    "topic with a space": (lambda c: c.topics(["a b"]), "topic"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_CALLS)
-def test_bad_arguments_are_named(client: OffsetClient, case: str) -> None:
-    """Every call names the argument that is wrong."""
-    call, field = BAD_CALLS[case]
-    with pytest.raises(InvalidValueError) as caught:
-        call(client)
-    assert caught.value.field == field
-
-
-def test_spawn_twice(client: OffsetClient) -> None:
-    """A key has one handle until it is stopped; an implicit manager can still be claimed."""
-    client.submit("g", {("orders", 3): 1})
-    manager = client.spawn("g", "orders", 3)
-    with pytest.raises(ManagerExistsError, match="this client"):
-        client.spawn("g", "orders", 3)
-    manager.stop()
-    client.spawn("g", "orders", 3)
-
-
-def test_initial_offset(service: ScriptedService, client: OffsetClient) -> None:
-    """The initial offset is what Kafka had; None where it had nothing; and it never changes."""
-    service.kafka[KEY] = OffsetAndMetadata(7, "old")
-    manager = client.spawn("g", "orders", 3)
-    assert manager.initial_offset(timeout=10) == OffsetAndMetadata(7, "old")
-    assert client.spawn("g", "orders", 4).initial_offset(timeout=10) is None
-    manager.submit(8)
-    client.flush()
-    assert manager.initial_offset(timeout=0) == OffsetAndMetadata(7, "old")
-
-
 def test_initial_offset_says_what_it_waited_for(
     service: ScriptedService, client: OffsetClient
 ) -> None:
@@ -206,56 +91,12 @@ def test_initial_offset_survives_a_service_that_forgot(
     assert manager.initial_offset(timeout=10) is None
 
 
-def test_stop(service: ScriptedService, client: OffsetClient) -> None:
-    """A stop commits the newest, says so, gives the manager back, and is harmless twice."""
-    manager = client.spawn("g", "orders", 3)
-    manager.submit(5)
-    assert manager.stop() == StopResult(OffsetAndMetadata(5))
-    assert manager.stop() == StopResult(OffsetAndMetadata(5))
-    assert not service.managers
-    with pytest.raises(ManagerStoppedError):
-        manager.submit(6)
-    with pytest.raises(ManagerStoppedError):
-        manager.initial_offset(timeout=1)
-    assert list(manager.committed_offsets()) == [OffsetAndMetadata(5)]
-    assert list(manager.errors()) == []
-
-
 def test_stop_of_what_was_never_submitted(service: ScriptedService, client: OffsetClient) -> None:
     """A stop answers what the coordinator had, where nothing was submitted."""
     service.kafka[KEY] = OffsetAndMetadata(7)
     manager = client.spawn("g", "orders", 3)
     manager.initial_offset(timeout=10)
     assert manager.stop() == StopResult(OffsetAndMetadata(7))
-
-
-def test_stop_says_what_is_left(service: ScriptedService, client: OffsetClient) -> None:
-    """What could not be committed by the stop's deadline comes back with the reason."""
-    service.commits, service.commit_error = False, MOVING
-    manager = client.spawn("g", "orders", 3)
-    manager.submit(5)
-    result = manager.stop(timeout=5)
-    assert (result.committed, result.uncommitted) == (None, OffsetAndMetadata(5))
-    assert isinstance(result.error, OffsetCommitError)
-    assert result.error.hint == "it moves"
-
-
-def test_stop_managers_of_a_group(service: ScriptedService, client: OffsetClient) -> None:
-    """Groups are stopped apart from each other, and partitions within them."""
-    client.submit("g", {("orders", 0): 1, ("orders", 1): 2})
-    client.submit("h", {("orders", 0): 3}, sync=True)
-    first = client.stop_managers(group="g", partitions=[("orders", 0)])
-    assert first.committed == {ManagerKey("g", "orders", 0): OffsetAndMetadata(1)}
-    second = client.stop_managers(group="g")
-    assert second.committed == {ManagerKey("g", "orders", 1): OffsetAndMetadata(2)}
-    assert list(service.managers) == [ManagerKey("h", "orders", 0)]
-
-
-def test_flush_of_a_group(service: ScriptedService, client: OffsetClient) -> None:
-    """A flush speaks of the group that was asked for alone."""
-    client.submit("g", {("orders", 0): 1})
-    client.submit("h", {("orders", 0): 3})
-    assert list(client.flush(group="h").committed) == [ManagerKey("h", "orders", 0)]
 
 
 def test_flush_waits_for_what_passes(service: ScriptedService, client: OffsetClient) -> None:
@@ -378,20 +219,6 @@ def _heal_after_flushes(service: ScriptedService, count: int) -> None:
         service.commits = True
 
 
-def test_flush_does_not_wait_for_what_never_passes(
-    service: ScriptedService, client: OffsetClient
-) -> None:
-    """A refusal that only people can end is answered at once, with Kafka's reason."""
-    service.commits, service.commit_error = False, DENIED
-    client.submit("g", {("orders", 3): 7})
-    result = client.flush(timeout=600)
-    assert not result.committed
-    left = result.uncommitted[KEY]
-    assert left.offset == OffsetAndMetadata(7)
-    assert isinstance(left.error, OffsetCommitError)
-    assert left.error.code == "GROUP_AUTHORIZATION_FAILED"
-
-
 def test_flush_tells_that_kafka_had_more(service: ScriptedService, client: OffsetClient) -> None:
     """An offset that the service dropped for a higher one in Kafka is never called committed."""
     client.submit("g", {("orders", 3): 5})
@@ -404,20 +231,6 @@ def test_flush_tells_that_kafka_had_more(service: ScriptedService, client: Offse
     error = result.uncommitted[KEY].error
     assert isinstance(error, OffsetRegressionError)
     assert (error.offset, error.floor) == (5, 100)
-
-
-def test_sync(service: ScriptedService, client: OffsetClient) -> None:
-    """A sync submit returns when the coordinator has it, for more than fits one request."""
-    client.submit("g", {("orders", number): number for number in range(1500)}, sync=True)
-    assert len(service.kafka) == 1500
-
-
-def test_sync_regression(service: ScriptedService, client: OffsetClient) -> None:
-    """A sync submit below what is committed raises, and so does every further one."""
-    service.kafka[KEY] = OffsetAndMetadata(100)
-    for _ in range(2):
-        with pytest.raises(OffsetRegressionError, match="lower than 100"):
-            client.submit("g", {("orders", 3): 5}, sync=True, timeout=600)
 
 
 def test_sync_refused(service: ScriptedService, client: OffsetClient) -> None:
@@ -433,13 +246,3 @@ def test_sync_refused(service: ScriptedService, client: OffsetClient) -> None:
     assert not result
     with pytest.raises(OffsetsUncommittedError, match=r"not committed: g/orders/\d, g/orders/\d;"):
         result.raise_for_uncommitted()
-
-
-def test_sync_timeout(service: ScriptedService, client: OffsetClient) -> None:
-    """What is not acknowledged in time is named, with the last reason, and stays held."""
-    service.commits, service.commit_error = False, MOVING
-    with pytest.raises(OffsetTimeoutError, match=r"orders-3 of group g.*it moves"):
-        client.submit("g", {("orders", 3): 7}, sync=True, timeout=0.3)
-    with service.lock:
-        service.commits = True
-    assert client.flush().committed == {KEY: OffsetAndMetadata(7)}

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
 
 from offsetmgr.errors import (
-    ManagerStoppedError,
     ServiceError,
     ServiceUnavailableError,
 )
-from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult, TopicPartition
+from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.unit.client.scripted import Fault
 
 if TYPE_CHECKING:
@@ -22,36 +20,12 @@ if TYPE_CHECKING:
 KEY = ManagerKey("g", "orders", 3)
 
 
-def test_committed(service: ScriptedService, client: OffsetClient) -> None:
-    """What Kafka has committed comes as it is, for the group that was asked for."""
-    service.kafka[KEY] = OffsetAndMetadata(7, "m", 2)
-    service.kafka[ManagerKey("h", "orders", 0)] = OffsetAndMetadata(1)
-    assert client.committed("g") == {TopicPartition("orders", 3): OffsetAndMetadata(7, "m", 2)}
-
-
 def test_topics(client: OffsetClient) -> None:
     """Ranges of all topics, however many requests that takes."""
     names = [f"t{number}" for number in range(120)]
     found = client.topics([*names, "t0"])
     assert list(found) == names
     assert found["t0"] == {0: (0, 10), 1: (1, 11)}
-
-
-def test_a_missing_topic_is_named(client: OffsetClient) -> None:
-    """A topic that does not exist is an error with its name."""
-    with pytest.raises(ServiceError, match="topic missing does not exist in the cluster"):
-        client.topics(["orders", "missing"])
-
-
-def test_a_partition_without_a_leader_is_asked_for_again(
-    service: ScriptedService, client: OffsetClient
-) -> None:
-    """A topic that was just created is electing: that passes within the timeout."""
-    error = {"code": "NOT_LEADER_OR_FOLLOWER", "message": "no", "retriable": True}
-    electing = {"partition": 0, "error": {**error, "fault": "broker"}}
-    answer = {"topics": [{"topic": "fresh", "error": None, "partitions": [electing]}]}
-    service.script("/v1/topics", Fault(status=200, body=json.dumps(answer).encode()))
-    assert client.topics(["fresh"], timeout=20) == {"fresh": {0: (0, 10), 1: (1, 11)}}
 
 
 def test_kafka_trouble_is_told(service: ScriptedService, client: OffsetClient) -> None:
@@ -72,23 +46,6 @@ def test_reads_wait_for_a_service_that_starts(
     service.down()
     with pytest.raises(ServiceUnavailableError, match="cannot be reached: connection refused"):
         client.committed("g", timeout=0.2)
-
-
-def test_close(service: ScriptedService, client: OffsetClient) -> None:
-    """A close commits everything, gives all managers back, and is harmless twice."""
-    manager = client.spawn("g", "orders", 3)
-    manager.submit(5)
-    with client as same:
-        assert same is client
-    assert not service.managers
-    assert client.close() == ({KEY: OffsetAndMetadata(5)}, {})
-    assert manager.stop() == StopResult(OffsetAndMetadata(5))
-    assert client.flush() == ({}, {})
-    for call in (lambda: client.spawn("g", "orders", 4), lambda: manager.submit(6)):
-        with pytest.raises(ManagerStoppedError):
-            call()
-    with pytest.raises(ManagerStoppedError, match="closed"):
-        client.submit("g", {("orders", 4): 1})
 
 
 def test_close_with_the_service_away(

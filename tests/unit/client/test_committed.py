@@ -1,10 +1,8 @@
-"""What is told of commits, in whatever order it arrives."""
+"""Commits that are reported in whatever order they arrive."""
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
-from unittest import mock
 
 import pytest
 
@@ -13,41 +11,23 @@ from offsetmgr.types import ManagerKey, OffsetAndMetadata
 
 if TYPE_CHECKING:
     from offsetmgr.client import OffsetClient
-    from tests.unit.client.scripted import Json, ScriptedService
+    from tests.unit.client.scripted import ScriptedService
 
 KEY = ManagerKey("g", "orders", 3)
-
-
-def value(offset: int) -> OffsetAndMetadata:
-    """An offset."""
-    return OffsetAndMetadata(offset)
-
-
-def event(offset: int) -> Json:
-    """The data of an event."""
-    return {**KEY._asdict(), **value(offset)._asdict()}
-
-
-def held(*offsets: int, rewind_to: int | None = None) -> ClientPartition:
-    """A partition to which `offsets` were submitted, with the versions 1, 2, and so on."""
-    made = ClientPartition(-1)
-    for version, offset in enumerate(offsets, start=1):
-        made.submit(value(offset), version, rewind=offset == rewind_to)
-    return made
 
 
 def test_a_late_event_does_not_bring_an_older_offset_back(
     service: ScriptedService, client: OffsetClient
 ) -> None:
-    """What a flush has told to be committed is not followed by what was committed before it."""
+    """A commit that a flush has reported is not followed by the one before it."""
     manager = client.spawn(*KEY)
     stream, errors = manager.committed_offsets(), manager.errors()
     service.wait_for_readers()
     for offset in (5, 8):
         manager.submit(offset)
         client.flush()
-    assert stream.get(timeout=10) == value(8)
-    service.emit("committed", event(5))
+    assert stream.get(timeout=10) == OffsetAndMetadata(8)
+    service.emit("committed", {**KEY._asdict(), **OffsetAndMetadata(5)._asdict()})
     error = {"code": "NOT_COORDINATOR", "message": "m", "kafka_code": 16, "offset": 9}
     service.emit("failed", {**KEY._asdict(), "error": error}, 9)
     errors.get(timeout=10)  # both have arrived
@@ -55,79 +35,45 @@ def test_a_late_event_does_not_bring_an_older_offset_back(
         stream.get(timeout=0)
 
 
-def test_nobody_comes_between_what_is_known_and_what_is_told(client: OffsetClient) -> None:
-    """Else a newer offset could be told first, and this one after it."""
-    manager = client.spawn(*KEY)
-    core, free = client._core, []
-
-    def look() -> None:
-        free.append(core.lock.acquire(blocking=False))
-        if free[-1]:
-            core.lock.release()
-
-    def put(value: OffsetAndMetadata) -> None:
-        del value
-        other = threading.Thread(target=look)
-        other.start()
-        other.join()
-
-    with mock.patch.object(manager._mail.committed, "put", put):
-        core.committed(KEY, value(5))
-    assert free == [False]
-
-
-def test_events_in_order_are_told_while_newer_offsets_wait() -> None:
-    """Each is news, as long as it is not lower."""
-    partition = held(5, 8, 12)
-    assert [partition.commit(value(offset), 0) for offset in (5, 8, 5, 8)] == [
-        True,
-        True,
-        False,
-        True,
-    ]
-    assert partition.committed == value(8)
-
-
-def test_an_answer_that_an_event_has_overtaken() -> None:
-    """The answer to an older request is no news either, though the event has no version."""
-    partition = held(5, 8, 12)
-    assert partition.commit(value(8), 0)
-    assert not partition.commit(value(5), 1)
-    assert (partition.committed, partition.committed_version) == (value(8), 1)
+ORDERS: dict[str, tuple[list[int], int | None, list[tuple[int, int, bool]], int]] = {
+    "events in order, while newer offsets wait": (
+        [5, 8, 12],
+        None,
+        [(5, 0, True), (8, 0, True), (5, 0, False), (8, 0, True)],
+        8,
+    ),
+    "an answer that an event has overtaken": (
+        [5, 8, 12],
+        None,
+        [(8, 0, True), (5, 1, False)],
+        8,
+    ),
+    "events of before a rewind that is committed": (
+        [5, 9, 6],
+        6,
+        [(6, 3, True), (9, 0, False), (5, 0, False)],
+        6,
+    ),
+    "a rewind that is not committed yet": (
+        [9, 4, 6],
+        4,
+        [(9, 1, True), (4, 0, True), (9, 0, True), (6, 3, True)],
+        6,
+    ),
+    "the newest, moved to the end of its log": ([5, 9], None, [(5, 1, True), (3, 2, True)], 3),
+    "offsets of an earlier client": ([], None, [(5, 0, True), (3, 0, True)], 3),
+}
+"""Submitted offsets, of versions 1, 2 and so on; one of them a rewind; commits with their versions
+(0 for an event), and whether each is news; the last one that is."""
 
 
-def test_an_older_event_after_all_is_committed() -> None:
-    """A higher one is of before a rewind then."""
-    partition = held(5, 9, 6, rewind_to=6)
-    assert partition.commit(value(6), 3)
-    assert not partition.commit(value(9), 0)
-    assert not partition.commit(value(5), 0)
-    assert partition.committed == value(6)
-
-
-def test_a_rewind_goes_back() -> None:
-    """A lower offset is news where a rewind may have brought it; an answer always says so."""
-    partition = held(9, 4, 6, rewind_to=4)
-    assert partition.commit(value(9), 1)
-    assert partition.commit(value(4), 0)
-    assert partition.commit(value(9), 0)
-    assert partition.commit(value(6), 3)
-    assert partition.committed == value(6)
-
-
-def test_the_service_moves_the_newest_to_the_end_of_its_log() -> None:
-    """What an answer says of the newest stands, and what an event says after a notice."""
-    partition = held(5, 9)
-    assert partition.commit(value(5), 1)
-    assert partition.commit(value(3), 2)
-    partition = held(5, 9)
-    assert partition.commit(value(5), 1)
-    assert not partition.commit(value(3), 0)
-    partition.must_resend = True
-    assert partition.commit(value(3), 0)
-
-
-def test_what_nobody_here_has_submitted_is_told_as_it_comes() -> None:
-    """The service commits what another life of the client has left, in its own order."""
-    partition = held()
-    assert [partition.commit(value(offset), 0) for offset in (5, 3)] == [True, True]
+@pytest.mark.parametrize("case", ORDERS)
+def test_what_is_news(case: str) -> None:
+    """A commit is reported unless it was made before what is known to be committed."""
+    offsets, rewind_to, commits, last = ORDERS[case]
+    partition = ClientPartition(-1)
+    for version, offset in enumerate(offsets, start=1):
+        partition.submit(OffsetAndMetadata(offset), version, rewind=offset == rewind_to)
+    news = [partition.commit(OffsetAndMetadata(offset), version) for offset, version, _ in commits]
+    assert news == [is_news for *_, is_news in commits]
+    assert partition.committed == OffsetAndMetadata(last)

@@ -11,7 +11,7 @@ import pytest
 from offsetmgr.client import handle
 from offsetmgr.errors import OffsetCommitError, OffsetFetchError, OffsetRegressionError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
-from tests.unit.client.scripted import DROP, Fault, error_body
+from tests.unit.client.scripted import DROP
 
 if TYPE_CHECKING:
     from offsetmgr.client import OffsetClient
@@ -176,30 +176,6 @@ def test_events_that_cannot_be_read_are_passed_over(
     assert len(service.of("/v1/events", "GET")) == 1
 
 
-def test_a_refused_stream_is_asked_for_again(
-    service: ScriptedService, client: OffsetClient
-) -> None:
-    """A service at its limit of streams is asked again, not at once given up."""
-    busy = Fault(status=429, body=error_body("overloaded"))
-    service.script("/v1/events", busy, Fault(act=False, cut=True))
-    stream = client.spawn("g", "orders", 3).committed_offsets()
-    service.wait_for_readers()
-    service.emit("committed", committed(1))
-    assert stream.get(timeout=10) == OffsetAndMetadata(1)
-
-
-def test_lost_failures_are_said(
-    service: ScriptedService, client: OffsetClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Failures that the service could not tell are counted in the log."""
-    stream = client.spawn("g", "orders", 3).committed_offsets()
-    service.wait_for_readers()
-    service.emit("dropped", {"count": 17})
-    service.emit("committed", committed(1))
-    stream.get(timeout=10)
-    assert "17 errors were dropped" in caplog.text
-
-
 def test_lost_failures_count_as_the_managers_own(
     service: ScriptedService, client: OffsetClient
 ) -> None:
@@ -211,17 +187,6 @@ def test_lost_failures_count_as_the_managers_own(
     service.emit("failed", failed(3), 8)
     errors.get(timeout=10)
     assert errors.dropped == 17
-
-
-def test_a_late_reader_asks_for_what_it_missed(
-    service: ScriptedService, client: OffsetClient
-) -> None:
-    """The first stream begins where the service was met, not where somebody began to read."""
-    manager = client.spawn("g", "orders", 3)
-    assert manager.initial_offset(timeout=10) is None
-    manager.errors()
-    service.wait_for_readers()
-    assert service.of("/v1/events", "GET")[0].headers["last-event-id"] == "7"
 
 
 def test_no_stream_begins_before_the_service_was_met(

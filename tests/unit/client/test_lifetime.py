@@ -41,13 +41,6 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_names_of_its_own(service: ScriptedService) -> None:
-    """Clients without a name never fence each other."""
-    with OffsetClient(service.url) as first, OffsetClient(service.url) as second:
-        assert first.name != second.name
-        assert str(os.getpid()) in first.name
-
-
 @pytest.mark.parametrize("name", ["etl", None, "n" * 255], ids=["named", "unnamed", "long"])
 def test_a_pickled_client_is_another(service: ScriptedService, name: str | None) -> None:
     """What arrives of a pickled client works, under a name of its own, and fences nobody."""

@@ -110,20 +110,6 @@ def test_a_lost_answer(service: ScriptedService, client: OffsetClient, fault: Fa
     assert versions[0] == versions[1] == versions[2] < versions[3]
 
 
-def test_a_lost_answer_and_nobody_there(service: ScriptedService, client: OffsetClient) -> None:
-    """A request that may have been received keeps its version over an outage as well."""
-    hold = threading.Event()
-    service.script("/v1/offsets", Fault(hold=hold, cut=True))
-    client.submit("g", {("orders", 3): 5})
-    service.wait_for(lambda: KEY in service.taken)
-    service.down()
-    hold.set()
-    assert client.flush(timeout=0.3).uncommitted
-    service.up()
-    assert client.flush(timeout=20).committed == {KEY: OffsetAndMetadata(5)}
-    assert len(set(versions_of(service))) == 1
-
-
 def test_a_lost_answer_to_stop(service: ScriptedService, client: OffsetClient) -> None:
     """A stop whose answer was lost still learns what was committed."""
     service.script("/v1/stop", CUT, CUT, CUT)
@@ -249,32 +235,6 @@ def test_not_found_means_forgotten(service: ScriptedService, client: OffsetClien
     service.wait_for(lambda: idle.key in service.managers)
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        Fault(act=False, status=503, body=error_body("draining")),
-        Fault(
-            act=False, status=429, body=error_body("overloaded"), headers=(("Retry-After", "0"),)
-        ),
-        Fault(act=False, status=500, body=b"<html>"),
-        Fault(act=False, status=421, body=error_body("foreign_host")),
-        Fault(act=False, status=200, body=b"[]"),
-        Fault(act=False, status=200, body=b"{}"),
-        Fault(act=False, status=200, body=b"\xff\xfe"),
-        Fault(act=False, status=200, body=b"{}", headers=(("Offsetmgr-Instance", ""),)),
-        Fault(act=False, status=200, body=b"[" * 100_000),
-    ],
-    ids=["503", "429", "500", "421", "list", "empty", "bytes", "stranger", "deep"],
-)
-def test_answers_that_are_none(
-    service: ScriptedService, client: OffsetClient, fault: Fault
-) -> None:
-    """Whatever answers, the offset is held and sent again until it is taken."""
-    service.script("/v1/offsets", fault, fault)
-    client.submit("g", {("orders", 3): 5})
-    assert client.flush(timeout=20).committed == {KEY: OffsetAndMetadata(5)}
-
-
 def test_a_stranger_on_the_port_is_called_so(
     service: ScriptedService, client: OffsetClient
 ) -> None:
@@ -343,13 +303,6 @@ def test_somebody_elses_manager(
     assert [type(each) for each in manager.errors()] == [ManagerExistsError]
 
 
-def test_somebody_elses_manager_and_sync(service: ScriptedService, client: OffsetClient) -> None:
-    """A sync submit to another client's manager names the owner at once."""
-    service.managers[KEY] = "rival"
-    with pytest.raises(ManagerExistsError, match="rival"):
-        client.submit("g", {("orders", 3): 5}, sync=True, timeout=600)
-
-
 def test_fenced(service: ScriptedService, make_client: Callable[[str], OffsetClient]) -> None:
     """A newer incarnation takes over; the older one is told, and can submit nothing more."""
     old, new = make_client("etl"), make_client("etl")
@@ -381,20 +334,6 @@ def test_fenced(service: ScriptedService, make_client: Callable[[str], OffsetCli
     assert service.kafka[KEY] == OffsetAndMetadata(50)
 
 
-def test_the_outage_is_said_once(
-    service: ScriptedService, client: OffsetClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An outage is one warning, however long and however much is submitted; its end one line."""
-    caplog.set_level("INFO", "offsetmgr.client")
-    service.down()
-    client.submit("g", {("orders", 3): 5})
-    client.flush(timeout=0.5)
-    service.up()
-    client.flush(timeout=20)
-    levels = [record.levelname for record in caplog.records]
-    assert levels == ["WARNING", "WARNING"]
-
-
 def test_a_caller_in_a_hurry_is_no_outage(
     service: ScriptedService, client: OffsetClient, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -405,13 +344,6 @@ def test_a_caller_in_a_hurry_is_no_outage(
         client.committed("g", timeout=0.1)
     hold.set()
     assert not caplog.records
-
-
-def test_names_travel_encoded(make_client: Callable[[str], OffsetClient]) -> None:
-    """A name of any alphabet fits a header."""
-    client = make_client("größe 100%")
-    client.submit("größe", {("orders", 3): 5})
-    assert not client.flush().uncommitted
 
 
 def test_requests_name_the_client(service: ScriptedService, client: OffsetClient) -> None:

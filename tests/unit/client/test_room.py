@@ -9,7 +9,6 @@ import pytest
 
 from offsetmgr.client.partitions import Partitions
 from offsetmgr.errors import (
-    ManagerExistsError,
     OffsetTimeoutError,
     OverloadedError,
 )
@@ -173,29 +172,6 @@ def full(partitions: Partitions) -> None:
     partitions.give_back(batch)
 
 
-def test_new_managers_are_asked_for_alone() -> None:
-    """A request that may be refused carries no offset of another manager, nor its own."""
-    partitions = Partitions()
-    partitions.add(A)
-    first = partitions.take()
-    assert first is not None
-    partitions.accept(first, {})
-    partitions.submit(A, value(1))
-    partitions.submit(NEW, value(2))
-    full(partitions)
-    assert (partitions.unsent, len(partitions.over_quota)) == (1, 1)
-    asked = [partitions.take(over_quota=over_quota) for over_quota in (False, False, True, True)]
-    found = [batch and [(i.key, i.value) for i in batch.items] for batch in asked]
-    assert found == [[(A, value(1))], None, [(NEW, None)], None]
-    made = asked[2]
-    assert made is not None
-    partitions.accept(made, {})
-    assert not (partitions.quota_error is not None)
-    offsets = partitions.take(over_quota=False)
-    assert offsets is not None
-    assert [(item.key, item.value) for item in offsets.items] == [(NEW, value(2))]
-
-
 @pytest.mark.parametrize(("wanted", "limit"), [(3, 2), (1000, 1), (1000, 499), (1000, 999)])
 def test_what_room_there_is_is_found_by_halves(wanted: int, limit: int) -> None:
     """It takes few refusals, each of which is followed by a pause."""
@@ -217,29 +193,6 @@ def test_what_room_there_is_is_found_by_halves(wanted: int, limit: int) -> None:
             assert partitions.exceed(batch, FULL)
             partitions.give_back(batch)
     assert partitions.take()
-
-
-def test_what_is_new_while_there_is_no_room_waits_with_the_others() -> None:
-    """One refusal speaks for all groups: each of them would cost a request."""
-    partitions = Partitions()
-    partitions.add(A)
-    partitions.submit(ManagerKey("h", "orders", 0), value(1))
-    full(partitions)
-    partitions.add(NEW)
-    assert (partitions.unsent, len(partitions.over_quota)) == (0, 3)
-    partitions.renew()
-    assert (partitions.unsent, len(partitions.over_quota)) == (3, 0)
-
-
-def test_the_manager_of_another_client_does_not_prove_that_there_is_room() -> None:
-    """It was not made."""
-    partitions = Partitions()
-    partitions.add(A)
-    full(partitions)
-    asked = partitions.take()
-    assert asked is not None
-    partitions.accept(asked, {A.topic_partition: ManagerExistsError("m", "rival")})
-    assert partitions.quota_error is not None
 
 
 END: dict[str, Callable[[Partitions], object]] = {

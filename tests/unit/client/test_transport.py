@@ -94,22 +94,6 @@ def test_a_kept_connection_that_breaks_as_it_is_used(listening: socket.socket) -
     pool.end()
 
 
-def test_a_break_and_nobody_there(listening: socket.socket) -> None:
-    """A request that may have arrived stays one, though the second try found nobody."""
-
-    def break_second(connection: socket.socket) -> None:
-        answer(OK)(connection)
-        connection.recv(65536)
-        listening.close()
-
-    Listener(listening, break_second)
-    pool = Pool(address(listening))
-    pool.exchange(ASK, Deadline(WAIT_S))
-    with pytest.raises(Unreachable) as caught:
-        pool.exchange(ASK, Deadline(WAIT_S))
-    assert caught.value.sent
-
-
 def test_nobody_there(listening: socket.socket) -> None:
     """Where nobody listens the request was certainly not received."""
     where = address(listening)
@@ -117,12 +101,6 @@ def test_nobody_there(listening: socket.socket) -> None:
     with pytest.raises(Unreachable, match="cannot be reached: connection refused") as caught:
         Pool(where).exchange(ASK, Deadline(WAIT_S))
     assert not caught.value.sent
-
-
-def test_no_time_left(listening: socket.socket) -> None:
-    """Without time nothing is tried."""
-    with pytest.raises(Unreachable, match="no time"):
-        Pool(address(listening)).exchange(ASK, Deadline(0))
 
 
 @pytest.mark.parametrize(
@@ -168,30 +146,6 @@ def test_an_endless_answer(listening: socket.socket, monkeypatch: pytest.MonkeyP
     Listener(listening, answer(b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n" + 11 * b"x"))
     with pytest.raises(Unreachable, match="more than 10 bytes"):
         Pool(address(listening)).exchange(ASK, Deadline(WAIT_S))
-
-
-def test_no_more_idle_connections_than_two(listening: socket.socket) -> None:
-    """Many callers at once leave no more than a few connections behind."""
-    together = threading.Barrier(4)
-
-    def serve(connection: socket.socket) -> None:
-        connection.recv(65536)
-        together.wait(WAIT_S)
-        connection.sendall(OK)
-        connection.recv(1)  # until the client closes
-
-    listeners = [Listener(listening, serve) for _ in range(4)]
-    pool = Pool(address(listening))
-    callers = [threading.Thread(target=pool.exchange, args=(ASK, Deadline(WAIT_S))) for _ in "1234"]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert len(pool._idle) == 2
-    pool.end()
-    for listener in listeners:
-        listener.thread.join(WAIT_S)
-        assert not listener.thread.is_alive()
 
 
 def test_unix_socket(tmp_path: Path) -> None:
