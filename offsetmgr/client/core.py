@@ -235,7 +235,7 @@ class Core:
         self.ended.set()
         self.wake.notify_all()
         self.changed.notify_all()
-        self.session.pool.end()
+        self.session.end()
         for mail in self._mails.values():
             mail.stop(StopResult(None))
 
@@ -246,7 +246,7 @@ class Core:
         self.ended = threading.Event()
         self.ended.set()
         self.closing = self.forked = True
-        self.session.pool.leave()
+        self.session.leave()
 
     # Requests
 

@@ -257,86 +257,6 @@ class Connection:
         self._http.close()
 
 
-class Pool:
-    """A few kept connections; safe between threads."""
-
-    def __init__(self, address: Address) -> None:
-        self.address = address
-        self._idle: list[Connection] = []
-        self._busy: set[Connection] = set()
-        self._ended = False
-
-    def exchange(self, request: Request, deadline: Deadline) -> Answer:
-        """As `Connection.exchange`, on a kept connection or a new one.
-
-        The service may have closed a kept one: then a new one is tried at once, which is harmless
-        because every request may be repeated.
-        """
-        sent = False
-        with suppress(IndexError):
-            kept = self._idle.pop()
-            try:
-                return self._exchange(kept, request, deadline)
-            except Unreachable as error:
-                if deadline.over or self._ended:
-                    raise
-                sent = error.sent
-        try:
-            return self._exchange(Connection(self.address, deadline), request, deadline)
-        except Unreachable as error:
-            error.sent |= sent
-            raise
-
-    @contextmanager
-    def stream(
-        self, request: Request, read_timeout_s: float
-    ) -> Iterator[tuple[Answer, Iterator[bytes]]]:
-        """As `Connection.stream`, on a connection of its own."""
-        connection = Connection(self.address, Deadline(CONNECT_TIMEOUT_S))
-        try:
-            self._begin(connection)
-            yield connection.stream(request, read_timeout_s)
-        finally:
-            self._busy.discard(connection)
-            connection.close()
-
-    def _exchange(self, connection: Connection, request: Request, deadline: Deadline) -> Answer:
-        try:
-            self._begin(connection)
-            answer = connection.exchange(request, deadline)
-        except BaseException:
-            connection.close()
-            raise
-        finally:
-            self._busy.discard(connection)
-        if connection.open and len(self._idle) < _MAX_IDLE:
-            self._idle.append(connection)
-        else:
-            connection.close()
-        return answer
-
-    def _begin(self, connection: Connection) -> None:
-        # In this order, and in `end` the other way round: one of the two sees the other.
-        self._busy.add(connection)
-        if self._ended:
-            raise Unreachable("was not asked: the client was closed meanwhile")
-
-    def end(self) -> None:
-        """Close all, and break off what is being asked; nothing can be asked any more."""
-        self._ended = True
-        for connection in list(self._busy):
-            connection.abort()
-        while self._idle:
-            with suppress(IndexError):  # another thread was quicker
-                self._idle.pop().close()
-
-    def leave(self) -> None:
-        """This is the child of a fork: let go of the parent's connections."""
-        for connection in (*self._busy, *self._idle):
-            connection.close()
-        self._idle.clear()
-
-
 class Session:
     """Speaks to the service as one client, by its name and incarnation; for any thread.
 
@@ -351,7 +271,9 @@ class Session:
         self.url = url
         self._address = address
         self._heard = heard
-        self.pool = Pool(address)
+        self._idle: list[Connection] = []
+        self._busy: set[Connection] = set()
+        self._ended = False
         self._is_ours = False
         """True if a service was heard at the address."""
         self._headers = {
@@ -368,26 +290,43 @@ class Session:
         headers = {**self._headers, "Content-Type": "application/json"}
         if instance is not None:
             headers[_INSTANCE] = instance
-        return self._exchange(Request("POST", path, headers, body), deadline)
+        return self._ask(Request("POST", path, headers, body), deadline)
 
     def get(self, target: str, deadline: Deadline) -> dict[str, Any]:
-        return self._exchange(Request("GET", target, self._headers), deadline)
+        return self._ask(Request("GET", target, self._headers), deadline)
 
     def stream(self, target: str, last_id: str, read_timeout_s: float) -> Generator[bytes]:
-        """Open an event stream, and yield its pieces."""
+        """Open an event stream on a connection of its own, and yield its pieces."""
         headers = {**self._headers, "Accept": "text/event-stream"}
         if last_id:
             headers["Last-Event-ID"] = last_id
-        request = Request("GET", target, headers)
-        with self.pool.stream(request, read_timeout_s) as (head, pieces):
+        connection = Connection(self._address, Deadline(CONNECT_TIMEOUT_S))
+        with self._using(connection):
+            head, pieces = connection.stream(Request("GET", target, headers), read_timeout_s)
             is_whole = head.status != _OK and "content-length" in head.headers
             answer = head._replace(body=b"".join(pieces)) if is_whole else head
             self._heard(self._check(answer), True)  # noqa: FBT003 -- as its parameter says
             yield from pieces
+        connection.close()
 
-    def _exchange(self, request: Request, deadline: Deadline) -> dict[str, Any]:
+    def end(self) -> None:
+        """Close all, and break off what is being asked; nothing can be asked any more."""
+        self._ended = True
+        for connection in list(self._busy):
+            connection.abort()
+        while self._idle:
+            with suppress(IndexError):  # another thread was quicker
+                self._idle.pop().close()
+
+    def leave(self) -> None:
+        """This is the child of a fork: let go of the parent's connections."""
+        for connection in (*self._busy, *self._idle):
+            connection.close()
+        self._idle.clear()
+
+    def _ask(self, request: Request, deadline: Deadline) -> dict[str, Any]:
         try:
-            answer = self.pool.exchange(request, deadline)
+            answer = self._exchange(request, deadline)
         except Unreachable as error:
             raise self._explained(error) from None
         instance = self._check(answer)
@@ -396,10 +335,54 @@ class Session:
         except (ValueError, RecursionError):
             data = None
         if not isinstance(data, dict):
-            text = "answered with what is no JSON object"
-            raise Unreachable(f"the service at {self.url} {text}: {shown(answer.body)}", sent=True)
+            text = f"the service at {self.url} answered with what is no JSON object"
+            raise Unreachable(f"{text}: {shown(answer.body)}", sent=True)
         self._heard(instance, True)  # noqa: FBT003
         return data
+
+    def _exchange(self, request: Request, deadline: Deadline) -> Answer:
+        """Exchange on a kept connection or a new one.
+
+        The service may have closed a kept one: then a new one is tried at once, which is harmless
+        because every request may be repeated.
+        """
+        sent = False
+        with suppress(IndexError):
+            kept = self._idle.pop()
+            try:
+                return self._exchange_on(kept, request, deadline)
+            except Unreachable as error:
+                if deadline.over or self._ended:
+                    raise
+                sent = error.sent
+        try:
+            return self._exchange_on(Connection(self._address, deadline), request, deadline)
+        except Unreachable as error:
+            error.sent |= sent
+            raise
+
+    def _exchange_on(self, connection: Connection, request: Request, deadline: Deadline) -> Answer:
+        with self._using(connection):
+            answer = connection.exchange(request, deadline)
+        if connection.open and len(self._idle) < _MAX_IDLE and not self._ended:
+            self._idle.append(connection)
+        else:
+            connection.close()
+        return answer
+
+    @contextmanager
+    def _using(self, connection: Connection) -> Iterator[None]:
+        # In this order, and in `end` the other way round: one of the two sees the other.
+        self._busy.add(connection)
+        if self._ended:
+            connection.abort()
+        try:
+            yield
+        except BaseException:
+            connection.close()
+            raise
+        finally:
+            self._busy.discard(connection)
 
     def _check(self, answer: Answer) -> str:
         """Return the process of the service that answered; raise what is no success."""

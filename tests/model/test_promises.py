@@ -178,7 +178,7 @@ def _requests(jumps: Sequence[tuple[int, float]]) -> list[tuple[str, float]]:
     with (
         silence(),
         simulated_time(host.clock, rng),
-        mock.patch("offsetmgr.client.transport.Pool", Wire),
+        mock.patch("offsetmgr.client.transport.Connection", Wire),
     ):
         service = _service(host, judge, network, rng)
         key = ManagerKey(GROUP, "t", 0)

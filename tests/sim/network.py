@@ -6,7 +6,6 @@ The client's requests are its real ones, and the service's side is its real ASGI
 from __future__ import annotations
 
 from collections import deque
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -203,43 +202,32 @@ class Network:
 
 
 class Wire:
-    """What the client's session finds in the place of its pool of connections."""
+    """What the client's session finds in the place of a connection; it is used once."""
 
     network: Network
+    open = False
 
-    def __init__(self, address: object) -> None:
-        del address
-        self._calls: list[Call] = []
-        self._ended = False
+    def __init__(self, address: object, deadline: Deadline) -> None:
+        del address, deadline
+        self._call: Call | None = None
 
     def exchange(self, request: Request, deadline: Deadline) -> Answer:
-        """As ``transport.Pool.exchange``."""
-        if self._ended:
-            raise Unreachable("the client was closed")
-        call = Call(request, current_thread())
-        self._calls.append(call)
-        try:
-            return self.network.exchange(call, deadline)
-        finally:
-            self._calls.remove(call)
+        """As ``transport.Connection.exchange``."""
+        self._call = Call(request, current_thread())
+        return self.network.exchange(self._call, deadline)
 
-    @contextmanager
-    def stream(
-        self, request: Request, read_timeout_s: float
-    ) -> Iterator[tuple[Answer, Iterator[bytes]]]:
-        """As ``transport.Pool.stream``."""
-        call = Call(request, current_thread(), streams=True)
-        self._calls.append(call)
-        try:
-            yield self.network.stream(call, read_timeout_s)
-        finally:
-            self._calls.remove(call)
+    def stream(self, request: Request, read_timeout_s: float) -> tuple[Answer, Iterator[bytes]]:
+        """As ``transport.Connection.stream``."""
+        self._call = Call(request, current_thread(), streams=True)
+        return self.network.stream(self._call, read_timeout_s)
 
-    def end(self) -> None:
-        """As ``transport.Pool.end``."""
-        self._ended = True
-        for call in self._calls:
-            self.network.break_off(call)
+    def abort(self) -> None:
+        """Another thread ends what is asked here."""
+        if self._call is not None:
+            self.network.break_off(self._call)
+
+    def close(self) -> None:
+        """Nothing is kept."""
 
 
 def scope_of(request: Request) -> MutableMapping[str, Any]:

@@ -125,7 +125,7 @@ class ServiceWorld:
         Wire.network = self.network
         with (
             simulated_time(self.system.clock, rng),
-            mock.patch("offsetmgr.client.transport.Pool", Wire),
+            mock.patch("offsetmgr.client.transport.Connection", Wire),
         ):
             try:
                 self._live()

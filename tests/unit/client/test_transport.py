@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.client import transport
-from offsetmgr.client.transport import Address, Connection, Deadline, Pool, Request, Unreachable
+from offsetmgr.client.transport import Address, Connection, Deadline, Request, Session, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Serve = Callable[[socket.socket], None]
 
 ASK = Request("GET", "/", {})
-OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
+OK = b"HTTP/1.1 200 OK\r\nOffsetmgr-Instance: one\r\nContent-Length: 2\r\n\r\n{}"
 WAIT_S = 20.0
 
 
@@ -51,6 +51,11 @@ def address(listening: socket.socket) -> Address:
     return Address(*listening.getsockname())
 
 
+def session_at(where: Address) -> Session:
+    """A session with who listens there."""
+    return Session("http://it", where, "etl", lambda _instance, _took: None)
+
+
 def answer(*texts: bytes) -> Serve:
     """Answer one request after the other with `texts`, then hang up."""
 
@@ -66,18 +71,18 @@ def answer(*texts: bytes) -> Serve:
 def test_a_connection_is_kept(listening: socket.socket) -> None:
     """Requests after each other share one connection."""
     Listener(listening, answer(OK, OK))
-    pool = Pool(address(listening))
-    assert [pool.exchange(ASK, Deadline(WAIT_S)).body for _ in range(2)] == [b"hi", b"hi"]
-    pool.end()
+    session = session_at(address(listening))
+    assert [session.get("/", Deadline(WAIT_S)) for _ in range(2)] == [{}, {}]
+    session.end()
 
 
 def test_a_kept_connection_that_was_closed(listening: socket.socket) -> None:
     """A connection that the service closed while it was kept is replaced without an error."""
     Listener(listening, answer(OK), answer(OK))
-    pool = Pool(address(listening))
-    pool.exchange(ASK, Deadline(WAIT_S))
-    assert pool.exchange(ASK, Deadline(WAIT_S)).body == b"hi"
-    pool.end()
+    session = session_at(address(listening))
+    session.get("/", Deadline(WAIT_S))
+    assert session.get("/", Deadline(WAIT_S)) == {}
+    session.end()
 
 
 def test_a_kept_connection_that_breaks_as_it_is_used(listening: socket.socket) -> None:
@@ -88,10 +93,10 @@ def test_a_kept_connection_that_breaks_as_it_is_used(listening: socket.socket) -
         connection.recv(65536)
 
     Listener(listening, break_second, answer(OK))
-    pool = Pool(address(listening))
-    pool.exchange(ASK, Deadline(WAIT_S))
-    assert pool.exchange(ASK, Deadline(WAIT_S)).body == b"hi"
-    pool.end()
+    session = session_at(address(listening))
+    session.get("/", Deadline(WAIT_S))
+    assert session.get("/", Deadline(WAIT_S)) == {}
+    session.end()
 
 
 def test_nobody_there(listening: socket.socket) -> None:
@@ -99,7 +104,7 @@ def test_nobody_there(listening: socket.socket) -> None:
     where = address(listening)
     listening.close()
     with pytest.raises(Unreachable, match="cannot be reached: connection refused") as caught:
-        Pool(where).exchange(ASK, Deadline(WAIT_S))
+        session_at(where).get("/", Deadline(WAIT_S))
     assert not caught.value.sent
 
 
@@ -118,7 +123,7 @@ def test_what_is_no_answer(listening: socket.socket, text: bytes) -> None:
     """Whatever comes instead of a whole answer is one kind of error."""
     Listener(listening, answer(text))
     with pytest.raises(Unreachable) as caught:
-        Pool(address(listening)).exchange(ASK, Deadline(WAIT_S))
+        session_at(address(listening)).get("/", Deadline(WAIT_S))
     assert caught.value.sent
 
 
@@ -137,7 +142,7 @@ def test_a_dripping_server(listening: socket.socket) -> None:
 
     Listener(listening, drip)
     with pytest.raises(Unreachable, match="did not complete its answer within"):
-        Pool(address(listening)).exchange(ASK, Deadline(0.2))
+        session_at(address(listening)).get("/", Deadline(0.2))
 
 
 def test_an_endless_answer(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +150,7 @@ def test_an_endless_answer(listening: socket.socket, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(transport, "MAX_BODY_BYTES", 10)
     Listener(listening, answer(b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n" + 11 * b"x"))
     with pytest.raises(Unreachable, match="more than 10 bytes"):
-        Pool(address(listening)).exchange(ASK, Deadline(WAIT_S))
+        session_at(address(listening)).get("/", Deadline(WAIT_S))
 
 
 def test_unix_socket(tmp_path: Path) -> None:
@@ -155,9 +160,9 @@ def test_unix_socket(tmp_path: Path) -> None:
         server.bind(path)
         server.listen()
         Listener(server, answer(OK))
-        assert Pool(Address(path=path)).exchange(ASK, Deadline(WAIT_S)).body == b"hi"
+        assert session_at(Address(path=path)).get("/", Deadline(WAIT_S)) == {}
     with pytest.raises(Unreachable, match="no such file"):
-        Pool(Address(path=path + "x")).exchange(ASK, Deadline(WAIT_S))
+        session_at(Address(path=path + "x")).get("/", Deadline(WAIT_S))
 
 
 def test_proxies_are_ignored(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +170,7 @@ def test_proxies_are_ignored(listening: socket.socket, monkeypatch: pytest.Monke
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     Listener(listening, answer(OK))
-    assert Pool(address(listening)).exchange(ASK, Deadline(WAIT_S)).body == b"hi"
+    assert session_at(address(listening)).get("/", Deadline(WAIT_S)) == {}
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
