@@ -65,14 +65,14 @@ from offsetmgr.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from confluent_kafka.admin import AdminClient
     from typing_extensions import Self
 
     from offsetmgr.coordinator.explain import LiveMember
-    from offsetmgr.coordinator.librdkafka import GroupAnswer
+    from offsetmgr.coordinator.librdkafka import GroupAnswer, PartitionAnswer
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 __all__ = ["CLIENTS", "KafkaCoordinator"]
@@ -91,6 +91,7 @@ POLL_INTERVAL_S: Final = 0.2
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Topics that Kafka keeps for itself, as it names them."""
 
+_G = TypeVar("_G", FetchResult, CommitResult)
 _R = TypeVar("_R")
 
 
@@ -169,9 +170,12 @@ class KafkaCoordinator:
             group_failure = failure if asked is None else None
             return FetchResult({}, dict.fromkeys(asked or (), failure), group_failure)
 
+        def read(found: list[PartitionAnswer]) -> FetchResult:
+            return FetchResult(*answers.offsets_of(found, asked))
+
         def send(client: GroupClient, request: QueuedRequest[FetchResult]) -> None:
-            fetched = partial(self._fetched, request, asked)
-            client.fetch(group, asked, self._limit_s(request.deadline_s), fetched)
+            heard = partial(self._heard, self._fetches, request, read)
+            client.fetch(group, asked, self._limit_s(request.deadline_s), heard)
 
         deadline_s = self._clock.now() + timeout_s
         return self._fetches.submit(QueuedRequest(group, deadline_s, send, failed))
@@ -286,22 +290,6 @@ class KafkaCoordinator:
 
     # -- fetches and commits
 
-    def _fetched(
-        self,
-        request: QueuedRequest[FetchResult],
-        asked: Sequence[TopicPartition] | None,
-        answer: GroupAnswer,
-    ) -> None:
-        if answer.error:
-            failure = self._explained(failure_of_code(answer.error, answer.text))
-            failures: Iterable[Failure] = [failure]
-            result = request.failed(failure)
-        else:
-            self._reports.answered()
-            result = FetchResult(*answers.offsets_of(answer.partitions, asked))
-            failures = result.failures.values()
-        self._finish(self._fetches, request, result, failures)
-
     def _commit(
         self, group: str, deadline_s: float, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> Future[CommitResult]:
@@ -311,37 +299,37 @@ class KafkaCoordinator:
         def failed(failure: Failure) -> CommitResult:
             return CommitResult(dict.fromkeys(offsets, failure))
 
+        def read(refused: list[PartitionAnswer]) -> CommitResult:
+            return CommitResult(answers.commit_failures(refused))
+
         def send(client: GroupClient, request: QueuedRequest[CommitResult]) -> None:
-            answered = partial(self._committed, queue, request)
-            client.commit(group, offsets, self._limit_s(deadline_s), answered)
+            heard = partial(self._heard, queue, request, read)
+            client.commit(group, offsets, self._limit_s(deadline_s), heard)
 
         answer = queue.submit(QueuedRequest(group, deadline_s, send, failed))
         answer.add_done_callback(partial(self._name_members, group, deadline_s, committed))
         return committed
 
-    def _committed(
+    def _heard(
         self,
         queue: ConnectionQueue[GroupClient],
-        request: QueuedRequest[CommitResult],
+        request: QueuedRequest[_G],
+        read: Callable[[list[PartitionAnswer]], _G],
         answer: GroupAnswer,
     ) -> None:
+        """Answer ``request`` with what Kafka, or librdkafka, says of its group."""
         if answer.error:
-            result = request.failed(self._explained(failure_of_code(answer.error, answer.text)))
+            timed_out = answer.error == TIMED_OUT
+            failure = failure_of_code(answer.error, answer.text)
+            result = request.failed(self._reports.timed_out() if timed_out else failure)
+            moved = answer.error == NOT_COORDINATOR
         else:
             self._reports.answered()
-            result = CommitResult(answers.commit_failures(answer.partitions))
-        self._finish(queue, request, result, result.failures.values())
-
-    def _finish(
-        self,
-        queue: ConnectionQueue[GroupClient],
-        request: QueuedRequest[_R],
-        answer: _R,
-        failures: Iterable[Failure],
-    ) -> None:
-        if any(failure.info.code == NOT_COORDINATOR for failure in failures):
+            result = read(answer.partitions)
+            moved = any(each.info.code == NOT_COORDINATOR for each in result.failures.values())
+        if moved:
             queue.pause(request.group)
-        queue.finish(request, answer)
+        queue.finish(request, result)
 
     def _name_members(
         self,
@@ -356,14 +344,11 @@ class KafkaCoordinator:
         def named(done: Future[list[LiveMember] | Failure]) -> None:
             members = done.get()
             detail = live_members(group, members) if isinstance(members, list) and members else ""
-            committed.set(
-                CommitResult(
-                    {
-                        p: f._replace(detail=detail) if f.info.code == UNKNOWN_MEMBER_ID else f
-                        for p, f in result.failures.items()
-                    }
-                )
-            )
+            failures = {
+                p: f._replace(detail=detail) if f.info.code == UNKNOWN_MEMBER_ID else f
+                for p, f in result.failures.items()
+            }
+            committed.set(CommitResult(failures))
 
         if any(failure.info.code == UNKNOWN_MEMBER_ID for failure in result.failures.values()):
             self.members(group, self._left_s(deadline_s)).add_done_callback(named)
@@ -423,9 +408,6 @@ class KafkaCoordinator:
     def _limit_s(self, deadline_s: float) -> float:
         """Return what to give librdkafka for a request: more than it can need."""
         return self._left_s(deadline_s) + LIBRDKAFKA_S
-
-    def _explained(self, failure: Failure) -> Failure:
-        return self._reports.timed_out() if failure.info.code == TIMED_OUT else failure
 
     def _poll(self) -> None:
         # Without it librdkafka's log and errors pile up unread.
