@@ -22,7 +22,6 @@ from offsetmgr.devkafka import (
     KAFKA_VERSION,
     DevKafka,
     DevKafkaError,
-    consumer_groups,
 )
 from offsetmgr.devkafka.cluster import free_ports
 from offsetmgr.devkafka.command import SampleTopic, create_topics
@@ -72,17 +71,6 @@ def _answers(kafka: DevKafka, timeout_s: float) -> bool:
     except KafkaException:
         return False
     return True
-
-
-def test_consumer_groups(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
-    """Kafka's own tool tells of a group what was committed to it, and how far it lags."""
-    topic = new_topic()
-    _produce(kafka, topic, b"a", b"b", b"c")
-    _consume(kafka, topic, group, 2)
-    lines = kafka.consumer_groups("--describe", "--group", group).splitlines()
-    row = next(line.split() for line in lines if line.startswith(group))
-    assert row[:6] == [group, topic, "0", "2", "3", "1"]
-    assert group in consumer_groups(kafka.bootstrap_servers, "--list").split()
 
 
 def test_consumer_groups_failure(kafka: DevKafka, group: str) -> None:
@@ -135,16 +123,6 @@ def test_killed_broker_keeps_its_data(
     assert broker.pid != pid
     assert _consume(breakable_kafka, topic, f"{group}-2", 1) == [b"kept"]
     assert group in breakable_kafka.consumer_groups("--list").split()
-
-
-def test_paused_broker(breakable_kafka: DevKafka) -> None:
-    """A paused broker answers nothing and keeps its process; resumed, it answers again."""
-    broker = breakable_kafka.broker(1)
-    broker.pause()
-    assert broker.running
-    assert not _answers(breakable_kafka, 1.0)
-    broker.resume()
-    assert _answers(breakable_kafka, _WAIT_S)
 
 
 def _stopped_in_order(folder: Path, node_id: int) -> bool:
@@ -283,29 +261,6 @@ def test_topics_are_made_while_a_busy_broker_is_left_out(
     assert create_topics(kafka.bootstrap_servers, [topic]) == []
     with pytest.raises(DevKafkaError, match=r"no-topic\? could not be created .*TOPIC_EXCEPTION"):
         create_topics(kafka.bootstrap_servers, [SampleTopic("no-topic?", 1)])
-
-
-_OWNER = """
-import signal
-from offsetmgr.devkafka import DevKafka
-kafka = DevKafka()
-kafka.start()
-print(kafka.broker(1).pid, flush=True)
-signal.pause()
-"""
-
-
-@pytest.mark.chaos
-def test_no_broker_outlives_its_owner() -> None:
-    """A broker whose owner was killed (SIGKILL) ends too."""
-    with subprocess.Popen(
-        [sys.executable, "-c", _OWNER], stdout=subprocess.PIPE, text=True
-    ) as owner:
-        assert owner.stdout is not None
-        broker = psutil.Process(int(owner.stdout.readline()))
-        owner.kill()
-    _, alive = psutil.wait_procs([broker], _WAIT_S)
-    assert not alive
 
 
 _COMMAND = """

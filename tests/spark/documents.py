@@ -15,12 +15,12 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 STAYS = {"offsetmgr dev-kafka": "is ready", "offsetmgr serve": '"serving"'}
 """Commands that run until they are stopped, and what they print once they can be used."""
@@ -123,19 +123,11 @@ class Runner:
                 raise SystemExit(f"{command} did not get ready:\n{log.read_text()}")
             time.sleep(0.1)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Stop what stayed, the last one first."""
         for process in reversed(self._staying):
             process.send_signal(signal.SIGTERM)
             process.wait(_STOP_S)
-
-
-@contextmanager
-def _stopping(runner: Runner) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        runner.stop()
 
 
 def drawn_rows(documents: Sequence[Path]) -> list[list[str]]:
@@ -148,7 +140,7 @@ def main(folder: Path, documents: Sequence[Path]) -> None:
     """Run the documents; the rows that they draw have to be among what was printed."""
     os.chdir(folder)
     runner = Runner(folder)
-    with _stopping(runner):
+    with closing(runner):
         for path in documents:
             for block in blocks(path):
                 print(f"--- {block.place} {block.language}", flush=True)  # noqa: T201

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -96,13 +95,9 @@ class Topic(NamedTuple):
 
     def described(self, group: str) -> dict[int, int]:
         """What Kafka's own tool says the group has committed: partition → offset."""
-        return {partition: offset for partition, (offset, _) in self.lag(group).items()}
-
-    def lag(self, group: str) -> dict[int, tuple[int, int]]:
-        """The same with how far it is behind: partition → offset and lag."""
         rows = self.kafka.consumer_groups("--describe", "--group", group).splitlines()
         cells = [row.split() for row in rows if self.name in row.split()]
-        return {int(row[2]): (int(row[3]), int(row[5])) for row in cells}
+        return {int(row[2]): int(row[3]) for row in cells}
 
 
 def ends(query: StreamingQuery) -> dict[TopicPartition, int]:
@@ -203,8 +198,3 @@ def eventually(found: Callable[[], Any], expected: object) -> None:
         if time.monotonic() >= deadline:
             pytest.fail(f"{last!r} never became {expected!r}")
         threading.Event().wait(_POLL_S)
-
-
-def at(topic: str, offsets: Mapping[int, int]) -> str:
-    """The offsets as Spark takes them."""
-    return json.dumps({topic: {str(partition): each for partition, each in offsets.items()}})

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -23,9 +22,6 @@ from confluent_kafka.admin import (
 from offsetmgr.devkafka import DevKafka
 from tests.spark.support import WAIT_S
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 ROOT = Path(__file__).parents[2]
 ORDERS = 4_000
 DEMO_S = 500.0
@@ -34,92 +30,51 @@ DEMO_S = 500.0
 pytestmark = pytest.mark.timeout(600)
 
 
-class Demo:
-    """The demo as a process, and all that it starts."""
-
-    def __init__(self, scratch: Path, *options: str) -> None:
-        self.scratch = scratch
-        """Where its temporary files go."""
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "offsetmgr", "demo", "--orders", str(ORDERS), *options],
-            cwd=ROOT,
-            env={**os.environ, "TMPDIR": str(scratch)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        self.text = ""
-
-    def read_until(self, line: str) -> None:
-        """Read what it prints up to a line that holds ``line``."""
-        assert self.process.stdout is not None
-        for each in self.process.stdout:
-            self.text += each
-            if line in each:
-                return
-        pytest.fail(f"it never said {line!r}:\n{self.text}")
-
-    def family(self) -> list[psutil.Process]:
-        """Everything that it has started and that runs now."""
-        return psutil.Process(self.process.pid).children(recursive=True)
-
-    def finish(self) -> int:
-        """Its exit status, with all it has printed read."""
-        self.text += self.process.communicate(timeout=DEMO_S)[0]
-        return self.process.returncode
+def start(scratch: Path, *options: str) -> subprocess.Popen[str]:
+    """A demo whose temporary files go to ``scratch``."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "offsetmgr", "demo", "--orders", str(ORDERS), *options],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(scratch)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
-@pytest.fixture
-def demo(tmp_path: Path) -> Iterator[Any]:
-    """Starts demos; none is left in the end."""
-    started: list[Demo] = []
-
-    def start(*options: str) -> Demo:
-        started.append(Demo(tmp_path, *options))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.process.kill()
-        each.process.wait(WAIT_S)
-
-
-def running(family: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that run still; psutil knows a number that was given to another process."""
-    return [each for each in family if each.is_running()]
-
-
-def test_every_claim_holds(demo: Any) -> None:
+def test_every_claim_holds(tmp_path: Path) -> None:
     """On its own Kafka, the demo finds each of its claims to hold, and leaves nothing behind."""
-    shown = demo()
-    assert shown.finish() == 0, shown.text
-    assert "✘" not in shown.text
-    assert "12 of 12 claims hold" in shown.text
-    assert f"✔ {ORDERS:,} orders were produced; each of them was counted exactly once" in shown.text
-    assert "✔ Lag is 0 on all 8 partitions" in shown.text
-    assert "UNKNOWN_MEMBER_ID" in shown.text
-    assert list(shown.scratch.iterdir()) == []
+    with start(tmp_path) as demo:
+        text, _ = demo.communicate(timeout=DEMO_S)
+    assert demo.returncode == 0, text
+    assert "✘" not in text
+    assert "12 of 12 claims hold" in text
+    assert f"✔ {ORDERS:,} orders were produced; each of them was counted exactly once" in text
+    assert "✔ Lag is 0 on all 8 partitions" in text
+    assert "UNKNOWN_MEMBER_ID" in text
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("number", "status"),
     [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.chaos)],
 )
-def test_stopped_in_the_middle_nothing_is_left(demo: Any, number: int, status: int) -> None:
+def test_stopped_in_the_middle_nothing_is_left(tmp_path: Path, number: int, status: int) -> None:
     """Ctrl-C while Kafka, the sidecar and Spark run ends all of them, and says so by its status."""
-    stopped = demo()
-    stopped.read_until("Spark starts and reads")
-    family = stopped.family()
-    assert len(family) >= 6, "Kafka, sidecar and job, each under its watchdog"
-    stopped.process.send_signal(number)
-    assert stopped.finish() == status, stopped.text
-    assert running(family) == []
-    assert list(stopped.scratch.iterdir()) == []
+    with start(tmp_path) as demo:
+        assert demo.stdout is not None
+        said = next(line for line in demo.stdout if "Spark starts and reads" in line)
+        family = psutil.Process(demo.pid).children(recursive=True)
+        assert len(family) >= 6, "Kafka, sidecar and job, each under its watchdog"
+        demo.send_signal(number)
+        said += demo.communicate(timeout=DEMO_S)[0]
+    assert demo.returncode == status, said
+    assert [each for each in family if each.is_running()] == []
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.chaos
-def test_a_claim_that_does_not_hold_fails_the_demo(demo: Any) -> None:
+def test_a_claim_that_does_not_hold_fails_the_demo(tmp_path: Path) -> None:
     """On somebody's Kafka that refuses the commits, it says what does not hold, and exits with 1.
 
     Its topic and groups are gone in the end.
@@ -132,15 +87,16 @@ def test_a_claim_that_does_not_hold_fails_the_demo(demo: Any) -> None:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         permit(admin, AclOperation.ALL, AclPermissionType.ALLOW)
         permit(admin, AclOperation.READ, AclPermissionType.DENY)
-        failed = demo("--brokers", kafka.bootstrap_servers)
-        assert failed.finish() == 1, failed.text
-        assert "✘ Group orders-etl-offsetmgr-demo-" in failed.text
-        assert "claims hold" in failed.text
+        with start(tmp_path, "--brokers", kafka.bootstrap_servers) as demo:
+            text, _ = demo.communicate(timeout=DEMO_S)
+        assert demo.returncode == 1, text
+        assert "✘ Group orders-etl-offsetmgr-demo-" in text
+        assert "claims hold" in text
         topics = admin.list_topics(timeout=WAIT_S).topics
         assert [name for name in topics if name.startswith("orders")] == []
-    logs = [path for folder in failed.scratch.iterdir() for path in folder.iterdir()]
-    assert {path.name for path in logs} >= {"sidecar.log", "job-first.log"}
-    assert f"Kept: {logs[0].parent}" in failed.text
+    (kept,) = tmp_path.iterdir()
+    assert {path.name for path in kept.iterdir()} >= {"sidecar.log", "job-first.log"}
+    assert f"Kept: {kept}" in text
 
 
 def permit(admin: AdminClient, operation: AclOperation, permission: AclPermissionType) -> None:
@@ -158,8 +114,9 @@ def permit(admin: AdminClient, operation: AclOperation, permission: AclPermissio
         created.result(WAIT_S)
 
 
-def test_no_kafka_is_said_in_a_line(demo: Any) -> None:
+def test_no_kafka_is_said_in_a_line(tmp_path: Path) -> None:
     """Where no Kafka answers, the demo says so and exits with 1."""
-    failed = demo("--brokers", "127.0.0.1:9")
-    assert failed.finish() == 1
-    assert "no Kafka answers on 127.0.0.1:9" in failed.text
+    with start(tmp_path, "--brokers", "127.0.0.1:9") as demo:
+        text, _ = demo.communicate(timeout=DEMO_S)
+    assert demo.returncode == 1
+    assert "no Kafka answers on 127.0.0.1:9" in text

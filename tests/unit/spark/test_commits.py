@@ -14,8 +14,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark import SparkContext
-from pyspark.sql.streaming import StreamingQueryListener
 
 from offsetmgr import spark
 from offsetmgr.client import OffsetClient
@@ -239,17 +237,6 @@ def test_an_idle_run_is_asked_until_it_answers(
     assert asked.count("q") == 2
 
 
-def test_a_run_that_ends_in_silence_is_asked(
-    service: Running, session: Session, commits: OffsetCommits, client: OffsetClient
-) -> None:
-    """What it says is committed, and its managers are released after that."""
-    session.start(Query("q", lambda: progress(9)))
-    session.end()
-    eventually(lambda: at(client), 9)
-    eventually(lambda: managers(service), 0)
-    assert commits.counts.submitted == 1
-
-
 def test_what_is_flushed_is_not_released_meanwhile(
     service: Running, session: Session, commits: OffsetCommits, client: OffsetClient
 ) -> None:
@@ -428,16 +415,6 @@ def test_what_is_handed_over_too_late_is_logged_too(
     assert len([each for each in caplog.messages if "reconcile" in each]) == 1
 
 
-def test_a_client_that_is_closed_first_is_logged_too(
-    away: Away, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What a closed client has left is logged with its remedy, and nothing waits any more."""
-    away.client.close(timeout=0.1)
-    away.commits.detach(WAIT_S)
-    (logged,) = [each for each in caplog.messages if "reconcile" in each]
-    assert "orders-0 at 9" in logged
-
-
 DRIVER = f"""
 import threading
 from offsetmgr import OffsetClient
@@ -475,13 +452,3 @@ def test_nothing_is_raised_into_spark(
         "Expecting valu",
         "'NoneType' obj",
     ]
-
-
-def test_another_pyspark_takes_its_own_way(
-    session: Session, commits: OffsetCommits, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where PySpark has no such wrapper any more, its own listener is what the JVM calls."""
-    monkeypatch.setattr(SparkContext, "_jvm", object())
-    monkeypatch.setattr(StreamingQueryListener, "_jlistener", "PySpark's own")
-    assert session.listener._jlistener == "PySpark's own"
-    assert commits.counts.submitted == 0
