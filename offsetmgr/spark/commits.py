@@ -131,7 +131,6 @@ class OffsetCommits:
 
     @property
     def counts(self) -> CommitCounts:
-        """Return what became of the offsets so far."""
         counts = self._committer.counts
         return counts._replace(refused=self._refused, unreadable=self._listener.unreadable)
 
@@ -254,7 +253,6 @@ class OffsetCommits:
                 self._committer.once.warn(("on_error",), text)
 
     def _flushed(self, wanted: Mapping[ManagerKey, int], deadline: float) -> FlushResult:
-        """Wait for what one query reads, and for nothing else of the client."""
         committed: dict[ManagerKey, OffsetAndMetadata] = {}
         uncommitted: dict[ManagerKey, Uncommitted] = {}
         for group, partitions in by_group(wanted).items():

@@ -112,7 +112,6 @@ class Committer:
     """Commits by the decisions of its ``GroupState``; any thread may call."""
 
     def __init__(self, client: Offsets, groups: Groups) -> None:
-        """``client`` stays its owner's: it is not closed here."""
         self._client = client
         self._state = GroupState(groups)
         self.once = LogOnce()
@@ -146,7 +145,6 @@ class Committer:
             self._checkpoints[run.query_id] = checkpoint
 
     def put(self, snapshot: Snapshot) -> Future[bool]:
-        """Have a snapshot handed over."""
         with self._changed:
             self._unheard.pop(snapshot.run, None)
             return self._do(lambda: self._progress(snapshot))
@@ -266,7 +264,6 @@ class Committer:
         return self._progress(snapshot)
 
     def _look_up(self, groups: Iterable[str]) -> dict[ManagerKey, int]:
-        """Return what the groups have committed, where that can be learned."""
         found: dict[ManagerKey, int] = {}
         for group in () if self._closed else groups:
             try:
@@ -430,7 +427,6 @@ class Committer:
 
 
 def by_group(keys: Iterable[ManagerKey]) -> dict[str, list[TopicPartition]]:
-    """Return the partitions of each group."""
     groups: dict[str, list[TopicPartition]] = defaultdict(list)
     for key in keys:
         groups[key.group].append(key.topic_partition)

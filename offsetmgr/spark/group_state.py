@@ -101,7 +101,6 @@ class GroupState:
         self._submitted: dict[ManagerKey, int] = {}
 
     def offsets(self, snapshot: Snapshot) -> Iterator[tuple[ManagerKey, int]]:
-        """Return each offset of the snapshot that has a group."""
         for source in snapshot.sources:
             for (topic, partition), offset in source.items():
                 group = self._groups.group_of(topic)
@@ -129,7 +128,12 @@ class GroupState:
         is_last, query.ended = query.ended, False
         commits: dict[ManagerKey, Commit] = {}
         lower: dict[ManagerKey, Lower] = {}
-        lowest, shared = self._lowest_of_sources(snapshot)
+        lowest: dict[ManagerKey, int] = {}
+        shared: set[tuple[str, str]] = set()
+        for key, offset in self.offsets(snapshot):
+            if key in lowest:
+                shared.add((key.group, key.topic))
+            lowest[key] = min(offset, lowest.get(key, offset))
         for key, offset in lowest.items():
             counting = self._offsets.get(key, {})
             if counting.keys() - {query_id}:
@@ -147,16 +151,11 @@ class GroupState:
             goes_back = floor is not None and least < floor
             commits[key] = Commit(least, is_first or goes_back, floor if goes_back else None)
         commits.update(self._raised(key for key in left if key not in commits))
-        ungrouped = frozenset(
-            partition.topic
-            for source in snapshot.sources
-            for partition in source
-            if self._groups.group_of(partition.topic) is None
-        )
+        topics = {partition.topic for source in snapshot.sources for partition in source}
+        ungrouped = frozenset(t for t in topics if self._groups.group_of(t) is None)
         return Decision(commits, lower, frozenset(shared), ungrouped, self._unread(left))
 
     def end(self, run: Run) -> Decision:
-        """Take in that a run has ended."""
         query = self._queries.get(run.query_id)
         if query is None or query.run_id != run.run_id or query.ended:
             return Decision()
@@ -248,14 +247,3 @@ class GroupState:
             ended = [e for e, query in self._queries.items() if query.ended and e not in counting]
             for query_id in ended[: max(0, len(ended) - _MAX_ENDED)]:
                 del self._queries[query_id]
-
-    def _lowest_of_sources(
-        self, snapshot: Snapshot
-    ) -> tuple[dict[ManagerKey, int], set[tuple[str, str]]]:
-        lowest: dict[ManagerKey, int] = {}
-        shared: set[tuple[str, str]] = set()
-        for key, offset in self.offsets(snapshot):
-            if key in lowest:
-                shared.add((key.group, key.topic))
-            lowest[key] = min(offset, lowest.get(key, offset))
-        return lowest, shared

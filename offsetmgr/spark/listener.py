@@ -71,11 +71,9 @@ class CommitListener(StreamingQueryListener):
         return self._java
 
     def is_wanted(self, name: str | None) -> bool:
-        """Return True if a query of this name is committed."""
         return self.query_name is None or name == self.query_name
 
     def take_up(self, query: StreamingQuery) -> None:
-        """Commit what a query has read that runs already."""
         run, progress = Run.of(query), query.lastProgress
         if self.is_wanted(query.name):
             self._expect(run, query)
@@ -122,7 +120,6 @@ class CommitListener(StreamingQueryListener):
         self._committer.expect(run, ask, _checkpoint_of(query))
 
     def _read(self, progress: object) -> Snapshot | None:
-        """Return the report, where it can be read and is of a query that is committed."""
         once = self._committer.once
         try:
             snapshot = read_snapshot(progress)

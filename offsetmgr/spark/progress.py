@@ -37,7 +37,6 @@ class Run(NamedTuple):
 
     @classmethod
     def of(cls, query: Any) -> Self:
-        """Return the run of a query of Spark's, or of an event of one."""
         return cls(str(query.id), str(query.runId))
 
 
@@ -57,7 +56,6 @@ class Snapshot(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The query as its people know it."""
         return f"query {shown(self.name)}" if self.name else f"query {self.run.query_id}"
 
 

@@ -173,7 +173,6 @@ def start_positions(
 
 
 def check_client(client: object) -> Offsets:
-    """Return it if it is an OffsetClient or a LocalOffsets.  Raises InvalidValueError."""
     if not isinstance(client, Offsets):
         fix = 'give OffsetClient("http://127.0.0.1:8741") or LocalOffsets("localhost:9092")'
         raise InvalidValueError("client", client, "is no client", fix)
@@ -181,7 +180,6 @@ def check_client(client: object) -> Offsets:
 
 
 def check_topics(topics: object) -> list[str]:
-    """Return topics as the caller named them, each once.  Raises InvalidValueError."""
     if isinstance(topics, str) or not isinstance(topics, (list, tuple, set, frozenset)):
         raise InvalidValueError("topics", topics, "is no list of topics", 'give ["orders"]')
     if not topics:
@@ -191,7 +189,6 @@ def check_topics(topics: object) -> list[str]:
 
 
 def check_missing(missing: object) -> None:
-    """Raise InvalidValueError where this is no ``Missing``."""
     if isinstance(missing, datetime):
         milliseconds(missing, "missing")
     elif not isinstance(missing, str) or missing not in {"earliest", "latest", "error"}:
@@ -213,7 +210,6 @@ def milliseconds(moment: datetime, field: str) -> int:
 
 
 def seconds_left(deadline: float) -> float:
-    """Return how long it is until ``deadline``, by the monotonic clock."""
     return max(0.0, deadline - time.monotonic())
 
 
@@ -254,7 +250,6 @@ def _compiled(pattern: object) -> re.Pattern[str]:
 
 
 def _matching(client: Offsets, pattern: re.Pattern[str], timeout: float) -> list[str]:
-    """Return the topics that Spark finds by the pattern."""
     names = [name for name in client.topic_names(timeout=timeout) if pattern.fullmatch(name)]
     if not names:
         fix = "create a topic first, or widen it; it has to match the whole name"

@@ -216,12 +216,6 @@ def test_impossible_ports(ports: list[int], problem: str) -> None:
         DevKafka(ports=ports).start()
 
 
-def test_impossible_size() -> None:
-    """Two brokers make no quorum that survives one: only one and three are offered."""
-    with pytest.raises(InvalidValueError, match="brokers 2"):
-        DevKafka(brokers=2)
-
-
 def test_no_port_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """A controller does not get the port that was just chosen for a broker."""
     (port,) = free_ports(1)

@@ -172,19 +172,6 @@ def test_a_bound_is_kept(most: int, sizes: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "start"),
-    [("earliest", 10), ("latest", 30), (datetime.fromtimestamp(15, timezone.utc), 15)],
-)
-def test_where_nothing_is_committed(
-    service: Running, client: OffsetClient, missing: Any, start: int
-) -> None:
-    """A partition starts where ``missing`` says; the others where they are."""
-    commit(service, {ONE: 2})
-    with kafka_batch(client, GROUP, ["orders"], missing=missing) as batch:
-        assert batch.ranges == {ZERO: (start, 30), ONE: (2, 5)}
-
-
-@pytest.mark.parametrize(
     ("start", "missing", "expected"),
     [
         (12, "earliest", (12, 20)),
@@ -240,14 +227,6 @@ def test_a_batch_elsewhere_is_refused(service: Running, client: OffsetClient) ->
         ):
             pytest.fail("the block was entered")
         assert managers(service) == 1
-
-
-def test_a_stream_of_the_same_client_is_in_the_way(service: Running, client: OffsetClient) -> None:
-    """What the client itself commits elsewhere in the program is not taken from it."""
-    client.submit(GROUP, {("orders", 1): 3}, sync=True)
-    with pytest.raises(ManagerExistsError, match="daily"), kafka_batch(client, GROUP, ["orders"]):
-        pytest.fail("the block was entered")
-    assert committed(service) == {ONE: 3}
 
 
 def test_a_reset_meanwhile_stays(service: Running, client: OffsetClient) -> None:

@@ -256,18 +256,6 @@ def test_what_is_flushed_is_not_released_meanwhile(
     eventually(topics, [])
 
 
-def test_a_restarted_query_goes_on(
-    service: Running, session: Session, commits: OffsetCommits, client: OffsetClient
-) -> None:
-    """After its managers were released, the next run of a query has them again."""
-    session.report(9)
-    session.end()
-    eventually(lambda: (at(client), managers(service)), (9, 0))
-    session.report(12, run="r2", batchId=1)
-    eventually(lambda: at(client), 12)
-    assert commits.counts.submitted == 2
-
-
 def test_a_closed_client_is_logged_once(
     session: Session, commits: OffsetCommits, client: OffsetClient, caplog: pytest.LogCaptureFixture
 ) -> None:

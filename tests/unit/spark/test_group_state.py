@@ -49,14 +49,6 @@ def test_a_lower_offset_in_one_run_is_refused_alone(state: GroupState) -> None:
     assert set(decision.commits) == {OTHER}
 
 
-def test_a_late_report_of_the_run_changes_nothing(state: GroupState) -> None:
-    """A report of an older batch is neither submitted nor refused."""
-    state.progress(snapshot({0: 23}, batch=3), {})
-    decision = state.progress(snapshot({0: 22}, batch=2), {})
-    assert not decision.commits
-    assert not decision.lower
-
-
 def test_a_new_run_may_go_back_and_says_from_where(state: GroupState) -> None:
     """The first snapshot of a new run is a rewind where it is lower."""
     state.progress(snapshot({0: 23, 1: 5}, batch=9), {})
@@ -211,12 +203,6 @@ def test_a_released_query_lets_its_group_go_on(state: GroupState, query: str) ->
     assert state.progress(snapshot({0: 200}, batch=1), {}).commits[KEY].offset == 200
     assert state.end(Run("p", "r1")) == Decision()
     assert state.release("unknown") is None
-
-
-def test_a_release_after_all_have_stopped_moves_the_group(behind: GroupState) -> None:
-    """The offsets of the other one are committed, and its managers left again."""
-    behind.end(Run("q", "r1"))
-    assert behind.release("p") == Decision({KEY: Commit(100)}, unread=frozenset({KEY}))
 
 
 def test_ended_runs_are_remembered_within_bounds(state: GroupState) -> None:

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING
-
 import pytest
 
 from offsetmgr.admin.commit_log import CommitRecord
 from offsetmgr.types import ManagerKey, TopicPartition
-from tests.spark.mirror import Batch, last_number, read_batches, records, violations
-from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.spark.mirror import Batch, violations
 
 BATCHES = [
     Batch(number, 100.0 + number, {TopicPartition("orders", 0): end})
@@ -46,20 +39,3 @@ def test_a_commit_ahead_is_found(record: CommitRecord, words: str) -> None:
     """Before its batch is finished, between two ends, of another partition, or deleted."""
     (found,) = violations(BATCHES, [commit(5, 100.0), record])
     assert words in found
-
-
-def test_a_checkpoint_is_read(tmp_path: Path) -> None:
-    """Finished batches alone, in their order, with the time of their commit log."""
-    assert (last_number(tmp_path), records(tmp_path)) == (-1, 0)
-    checkpoint = WrittenCheckpoint(tmp_path)
-    for number in (9, 10):
-        checkpoint.batch(number, orders(number, 1))
-        os.utime(tmp_path / "commits" / str(number), (0, number))
-    checkpoint.batch(11, orders(99, 99), finished=False)
-    checkpoint.write("commits/.10.crc", "x")
-    where, other = TopicPartition("orders", 0), TopicPartition("orders", 1)
-    assert read_batches(tmp_path) == [
-        Batch(9, 9.0, {where: 9, other: 1}),
-        Batch(10, 10.0, {where: 10, other: 1}),
-    ]
-    assert (last_number(tmp_path), records(tmp_path)) == (10, 11)

@@ -58,13 +58,6 @@ def test_a_pattern_names_every_topic_it_matches(client: OffsetClient) -> None:
     assert start == {"orders-eu": {"0": -2, "1": 3}, "orders-us": {"0": -2, "1": -2}}
 
 
-def test_gaps_may_start_at_a_time(client: OffsetClient) -> None:
-    """What has no offset starts at the first record of that time, what has one stays there."""
-    moment = datetime.fromtimestamp(6.5, timezone.utc)
-    start = json.loads(starting_offsets(client, GROUP, ["orders-eu"], missing=moment))
-    assert start == {"orders-eu": {"0": 7, "1": 3}}
-
-
 def test_offsets_that_the_log_no_longer_holds_are_clamped(
     service: Running, client: OffsetClient, caplog: pytest.LogCaptureFixture
 ) -> None:
