@@ -57,7 +57,6 @@ class Crowd:
         """True if nothing goes wrong in this run."""
 
     def _share_keys(self) -> dict[str, list[ManagerKey]]:
-        """Who reads what; rarely, two want the same."""
         keys = [ManagerKey(f"g{g}", "t", p) for g in range(2) for p in range(2)]
         names = ["a", "b"][: self._rng.randint(1, 2)]
         self._judge.rivals = len(names) > 1 and self._rng.random() < 0.2
@@ -75,7 +74,6 @@ class Crowd:
         return self._rng.choice(awake) if awake else None
 
     def begin(self, name: str) -> None:
-        """A new life of ``name``."""
         self._lives += 1
         driver = Driver(self._host, self._judge, name, self._lives, self.keys[name])
         driver.calm = self.calm
@@ -90,7 +88,6 @@ class Crowd:
         return self._rng.randint(0, 10) + (0 if held is None else held.offset)
 
     def start_driver(self) -> None:
-        """One that ended starts again."""
         for name, driver in self.drivers.items():
             if driver.process.dead or (driver.closed and driver.idle):
                 driver.process.kill()
@@ -98,7 +95,6 @@ class Crowd:
                 return
 
     def crash_driver(self) -> None:
-        """A driver dies with all that it holds."""
         driver = self._some()
         if driver is not None:
             driver.process.kill()
@@ -129,14 +125,12 @@ class Crowd:
             self._freeze(driver.process)
 
     def end_zombies(self) -> None:
-        """They are gone at last."""
         for zombie in self.zombies:
             zombie.process.kill()
 
     # What drivers do.
 
     def submit(self) -> None:
-        """Submit something higher."""
         driver = self._some()
         if driver is not None:
             self._submit(driver, self._rng.choice(driver.keys))
@@ -147,7 +141,6 @@ class Crowd:
         driver.submit(key, base + self._rng.randint(0, 4))
 
     def submit_everything(self) -> None:
-        """Give every partition a new value."""
         for driver in self.living():
             for key in () if driver.process.frozen else driver.keys:
                 self._submit(driver, key)
@@ -159,7 +152,6 @@ class Crowd:
             self._pass_time(0.03)
 
     def submit_lower(self) -> None:
-        """Submit something lower than before, without a rewind."""
         driver = self._some()
         if driver is not None and driver.newest:
             key = self._rng.choice(sorted(driver.newest))
@@ -167,14 +159,12 @@ class Crowd:
             driver.submit(key, max(0, below))
 
     def submit_same(self) -> None:
-        """Submit the same offset with new metadata."""
         driver = self._some()
         if driver is not None and driver.newest:
             key = self._rng.choice(sorted(driver.newest))
             driver.submit(key, driver.newest[key].offset)
 
     def rewind(self) -> None:
-        """Go back on purpose."""
         driver = self._some()
         if driver is not None and driver.newest:
             key = self._rng.choice(sorted(driver.newest))
@@ -182,7 +172,6 @@ class Crowd:
             driver.submit(key, max(0, below), rewind=True)
 
     def sync(self) -> None:
-        """Submit and wait for the coordinator."""
         driver = self._some()
         if driver is not None and driver.newest:
             key = self._rng.choice(sorted(driver.newest))
@@ -201,13 +190,11 @@ class Crowd:
                 driver.submit(key, max(0, newest + self._rng.randint(-3, 4)), rewind=True)
 
     def flush(self) -> None:
-        """Flush everything."""
         driver = self._some()
         if driver is not None:
             driver.flush(self._rng.choice(_WAITS_S))
 
     def stop(self) -> None:
-        """Stop some managers of one group."""
         driver = self._some()
         if driver is not None:
             group = self._rng.choice(driver.keys).group
@@ -216,13 +203,11 @@ class Crowd:
                 driver.stop(keys, self._rng.choice(_WAITS_S))
 
     def close(self) -> None:
-        """End a driver properly."""
         driver = self._some()
         if driver is not None and driver not in self.zombies and self._rng.random() < 0.3:
             driver.close(self._rng.choice(_WAITS_S))
 
     def spawn(self) -> None:
-        """Ask for a handle, and for its initial offset."""
         driver = self._some()
         if driver is not None:
             handle = driver.spawn(self._rng.choice(driver.keys))
@@ -231,7 +216,6 @@ class Crowd:
                 driver.initial_offset(handle, self._rng.choice(_TIMEOUTS_S))
 
     def listen(self) -> None:
-        """Read what is told of commits."""
         for driver, handle in self._handles:
             if not driver.process.dead and not driver.process.frozen:
                 driver.listen(handle)

@@ -59,7 +59,6 @@ class Driver:
         self.process.on_kill.append(self._forget)
 
     def _forget(self) -> None:
-        """Nobody closes the client of a dead process."""
         lifetime.open_clients.discard(self.client)
         self.client._closed = FlushResult({}, {})
 
@@ -71,7 +70,6 @@ class Driver:
     # What never blocking.
 
     def submit(self, key: ManagerKey, offset: int, *, rewind: bool = False) -> None:
-        """Submit a new value."""
         order = self._judge.next_order()
         value = OffsetAndMetadata(offset, str(order))
         before = self.newest.get(key)
@@ -106,7 +104,6 @@ class Driver:
                 return None
 
     def listen(self, handle: ManagerHandle) -> None:
-        """Read what is told of commits."""
         with acting_for(self.process):
             try:
                 value = handle.committed_offsets().get(timeout=0)
@@ -138,8 +135,6 @@ class Driver:
             SimThread(target=target, name="user").start()
 
     def submit_sync(self, key: ManagerKey, offset: int, timeout_s: float) -> None:
-        """Submit, and wait until the coordinator has it."""
-
         def do() -> None:
             before = self.newest.get(key)
             if key in self.stopping or self.closed or (before and offset < before.offset):
@@ -154,7 +149,6 @@ class Driver:
         self._in_thread(timeout_s, do)
 
     def flush(self, timeout_s: float) -> None:
-        """Have everything committed."""
         calm = self._calm(timeout_s)
 
         def do() -> None:
@@ -164,7 +158,6 @@ class Driver:
         self._in_thread(timeout_s, do)
 
     def stop(self, keys: list[ManagerKey], timeout_s: float) -> None:
-        """Stop the managers of ``keys``, all of one group."""
         calm = self._calm(timeout_s)
 
         def do() -> None:
@@ -183,7 +176,6 @@ class Driver:
         self._in_thread(timeout_s, do)
 
     def close(self, timeout_s: float) -> None:
-        """End properly."""
         calm = self._calm(timeout_s)
 
         def do() -> None:
@@ -196,8 +188,6 @@ class Driver:
             self._in_thread(timeout_s, do)
 
     def initial_offset(self, handle: ManagerHandle, timeout_s: float) -> None:
-        """Ask what was committed at the start."""
-
         def do() -> None:
             found = handle.initial_offset(timeout=timeout_s)
             if found is not None:

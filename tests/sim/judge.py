@@ -104,20 +104,17 @@ class Judge(Referee):
         self._next_deadline = inf
 
     def watch(self, system: SimSystem, coordinator: MemoryCoordinator) -> None:
-        """Begin."""
         self.begin(system)
         self.follow(coordinator)
         coordinator.broker = WatchedBroker(self)
         system.on_step = self.after_step
 
     def truth(self, key: ManagerKey) -> Truth:
-        """What really became of ``key``."""
         return self.truths.setdefault(key, Truth())
 
     # What the user and somebody else do.
 
     def submitted(self, key: ManagerKey, value: OffsetAndMetadata, *, rewind: bool) -> None:
-        """A submit was accepted."""
         truth, life = self.truth(key), self.lives[key]
         truth.submitted.add(order_of(value))
         truth.settled_before.discard(order_of(value))
@@ -126,14 +123,12 @@ class Judge(Referee):
             truth.rewinds.add(order_of(value))
 
     def began_with(self, key: ManagerKey, value: OffsetAndMetadata) -> None:
-        """Committed before anything else happened."""
         truth = self.truth(key)
         truth.value = value
         truth.submitted.add(order_of(value))
         truth.applied.add(order_of(value))
 
     def tampered(self, key: ManagerKey, value: OffsetAndMetadata | None) -> None:
-        """Somebody else committed ``value``, or made the broker forget."""
         truth = self.truth(key)
         for promise in self._promises:
             promise.tampered.add(key)
@@ -172,7 +167,6 @@ class Judge(Referee):
             promise.must_commit = promise.must_commit and promise.newest.keys().isdisjoint(keys)
 
     def kept(self, promise: Promise, future: Future[Results]) -> None:
-        """The answer to a flush or stop is there."""
         self._promises.remove(promise)
         self._next_deadline = min((p.deadline for p in self._promises), default=inf)
         for key, result in future.get(timeout=0).items():
@@ -210,7 +204,6 @@ class Judge(Referee):
             self.truth(ManagerKey(group, *partition)).tampering_read = True
 
     def took_effect(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """The broker holds ``offsets`` now."""
         is_late = self.saw_effect(group, offsets)
         for partition, value in offsets.items():
             key = ManagerKey(group, *partition)
@@ -247,7 +240,6 @@ class Judge(Referee):
     # What the managers tell.
 
     def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
-        """The coordinator acknowledged ``offset``."""
         truth = self.truth(key)
         if order_of(offset) not in truth.applied:
             self.blame(f"{key}: {offset} was acknowledged, and never was committed")
@@ -276,12 +268,10 @@ class Judge(Referee):
         failures: int,
         duration_s: float,
     ) -> None:
-        """A request was answered."""
         del kind, group, partitions, failures, duration_s
         self._crash()
 
     def stopped(self, key: ManagerKey, result: StopResult) -> None:
-        """A manager is gone."""
         if not self.lives[key].stopping:
             self.blame(f"{key}: ended, though nobody stopped it")
         if result.uncommitted is not None:
@@ -299,13 +289,11 @@ class Judge(Referee):
     # After each step, and at the end.
 
     def after_step(self, step: Step) -> None:
-        """No answer is overdue, nothing was violated."""
         if self._system.clock.now() > self._next_deadline:
             self.blame(f"{step}: a flush or stop was not answered by its deadline")
         self.check()
 
     def owed(self, key: ManagerKey) -> OffsetAndMetadata | None:
-        """What has to be committed there at last."""
         life = self.lives.get(key)
         return None if life is None or life.dropped else life.newest
 

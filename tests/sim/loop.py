@@ -36,7 +36,6 @@ class Loop:
         process.on_kill.append(self._dispose)
 
     def run(self, budget: int) -> str | None:
-        """Run one callback."""
         del budget
         self._scheduled = False
         handle = self._ready.popleft()
@@ -57,7 +56,6 @@ class Loop:
     def call_soon(
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        """After what was called before."""
         handle = asyncio.Handle(callback, args, self._loop, context)
         self._ready.append(handle)
         self._wake()
@@ -72,7 +70,6 @@ class Loop:
         *args: Any,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """In ``delay`` seconds of the simulation."""
         return self.call_at(self.time() + max(0.0, delay), callback, *args, context=context)
 
     def call_at(
@@ -82,7 +79,6 @@ class Loop:
         *args: Any,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """At that moment of the simulation."""
         handle = asyncio.TimerHandle(when, callback, args, self._loop, context)
 
         def due() -> None:
@@ -100,13 +96,11 @@ class Loop:
             timer.cancel()
 
     def create_future(self) -> asyncio.Future[Any]:
-        """A future of this loop."""
         return asyncio.Future(loop=self._loop)
 
     def create_task(
         self, coro: Coroutine[Any, Any, _T], *, name: str | None = None, context: Any = None
     ) -> asyncio.Task[_T]:
-        """Start ``coro``."""
         del context
         task = asyncio.Task(coro, loop=self._loop, name=name)
         self._tasks.add(task)
@@ -116,37 +110,30 @@ class Loop:
     def run_in_executor(
         self, executor: object, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """At once: nothing here takes long."""
         del executor
         done = self.create_future()
         done.set_result(func(*args))
         return done
 
     def stop(self) -> None:
-        """All that it had to do is done."""
         self.stopped = True
 
     def time(self) -> float:
-        """Seconds of the simulation."""
         return self.process.clock.now()
 
     def get_task_factory(self) -> None:
         """Ask for one: there is none."""
 
     def get_debug(self) -> bool:
-        """Never: it is slow."""
         return False
 
     def is_closed(self) -> bool:
-        """True if the process is dead."""
         return self.process.dead
 
     def is_running(self) -> bool:
-        """True if the process lives."""
         return not self.process.dead
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Remember what nobody else will hear of."""
         if not self.process.dead:
             self.trouble.append(f"{context.get('message')}: {context.get('exception')!r}")
 

@@ -58,7 +58,6 @@ class Call:
 
     @property
     def path(self) -> str:
-        """Without the query."""
         return urlsplit(self.request.target).path
 
 
@@ -66,7 +65,6 @@ class Network:
     """Every client's way to whatever service process lives."""
 
     def __init__(self, host: Host, rng: Random, met: Counter[str]) -> None:
-        """``met`` counts what happened."""
         self._host = host
         self._rng = rng
         self.server: Server | None = None
@@ -130,8 +128,6 @@ class Network:
         self._host.timers.call_after(delay_s, arrive)
 
     def answered(self, call: Call, answer: Answer) -> None:
-        """The service answered; the answer is on its way."""
-
         def deliver() -> None:
             if not call.broken:
                 call.answer = call.answer or answer
@@ -145,7 +141,6 @@ class Network:
             self._host.timers.call_after(REFUSED_S, partial(self.break_off, call))
 
     def heal(self) -> None:
-        """Nothing goes wrong any more."""
         self.rate = 0.0
         self.cut.clear()
 
@@ -170,7 +165,6 @@ class Network:
     # Streams
 
     def stream(self, call: Call, read_timeout_s: float) -> tuple[Answer, Iterator[bytes]]:
-        """Open an event stream."""
         server = self.server
         if call.thread.process.name in self.cut or server is None or server.dead:
             self._wait(call, REFUSED_S)

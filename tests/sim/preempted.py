@@ -70,7 +70,6 @@ class PreemptedWorld(World):
             self._offer(handle, lower, rewind=True)
 
     def submit_and_stop(self) -> None:
-        """A last offset, and the end."""
         handle = self._some_handle()
         if handle is not None:
             self._offer(handle, self._plain(_level(self._newest(handle.key)) + 1))

@@ -30,7 +30,6 @@ class Host(SimSystem):
         self.processes: list[Process] = []
 
     def advance(self, seconds: float, max_steps: int = 100_000) -> int:
-        """As `SimSystem.advance`, with the timers of all processes."""
         until_s = self.clock.now() + seconds
         steps = self.run_until_idle(max_steps)
         while (due_s := self._next_due_s()) is not None and due_s <= until_s:
@@ -52,7 +51,6 @@ class Host(SimSystem):
             self._step(runnable)
 
     def timer_count(self) -> int:
-        """Timers that wait, in all processes."""
         return len(self.timers) + sum(len(process.timers) for process in self.processes)
 
     def _heaps(self) -> list[Timers]:
@@ -122,7 +120,6 @@ class Process(ActorSystem):
         host.processes.append(self)
 
     def kill(self) -> None:
-        """End at once; twice is harmless."""
         if self.dead:
             return
         self.dead, self.frozen = True, False
@@ -133,7 +130,6 @@ class Process(ActorSystem):
             clear()
 
     def freeze(self) -> None:
-        """Stand still."""
         if not self.frozen:
             self.frozen, self._frozen_at = True, self.clock.now()
 
@@ -150,7 +146,6 @@ class Process(ActorSystem):
             self.host.dispatcher.schedule(each)
 
     def wait(self, future: Future[_T], timeout_s: float | None) -> _T:
-        """Wait as a thread of this process; see `tests.sim.threads`."""
         from tests.sim.threads import wait_for_future  # noqa: PLC0415 -- threads live in processes
 
         return wait_for_future(future, timeout_s)

@@ -44,7 +44,6 @@ class WatchedBroker(BrokerState):
     def fetch(
         self, group: str, partitions: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Answer, and tell that it was read."""
         found = super().fetch(group, partitions)
         self._judge.read(group, found)
         return found
@@ -52,7 +51,6 @@ class WatchedBroker(BrokerState):
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, Failure]:
-        """Take effect, and tell what did."""
         failures = super().commit(group, offsets)
         self._judge.took_effect(group, {p: o for p, o in offsets.items() if p not in failures})
         return failures
@@ -72,11 +70,9 @@ class Referee(ABC):
         self._violation: str | None = None
 
     def begin(self, system: SimSystem) -> None:
-        """The run that is judged."""
         self._system = system
 
     def follow(self, coordinator: MemoryCoordinator) -> None:
-        """Watch the requests of this coordinator from now on."""
         self._coordinator = coordinator
         self._sent.clear()
         self._asked.clear()
@@ -88,17 +84,14 @@ class Referee(ABC):
             self._violation = f"{what} (at {self._system.clock.now():.3f} s)"
 
     def check(self) -> None:
-        """Raise the first violation."""
         if self._violation is not None:
             raise ViolationError(self._violation)
 
     def next_order(self) -> int:
-        """The next place in the order of submits."""
         self._orders += 1
         return self._orders
 
     def sent(self, request: Request) -> None:
-        """A request is on its way."""
         group = request.group
         self.learn_answer(group)
         self._sent[group] = request

@@ -58,7 +58,6 @@ class Report(NamedTuple):
     """Of the first seed that failed."""
 
     def plus(self, other: Report) -> Report:
-        """Both, in any order."""
         return Report(
             self.seeds + other.seeds,
             self.steps + other.steps,
@@ -86,7 +85,6 @@ def silence() -> Iterator[None]:
 
 
 def world_of(seed: int) -> World | ServiceWorld:
-    """The run of ``seed``, before it begins."""
     if seed in PREEMPTED_SEEDS:
         return PreemptedWorld(seed)
     return ServiceWorld(seed) if seed in SERVICE_SEEDS else World(seed)
@@ -115,7 +113,6 @@ def run_seed(seed: int) -> Report:
 
 
 def run_seeds(seeds: range) -> Report:
-    """Live through ``seeds`` until one fails."""
     report = Report()
     with silence():
         for seed in seeds:

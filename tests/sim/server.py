@@ -93,7 +93,6 @@ class ServiceProcess:
 
     @property
     def dead(self) -> bool:
-        """True if the process is gone."""
         return self.process.dead
 
     async def _work(self) -> None:
@@ -101,7 +100,6 @@ class ServiceProcess:
             await self.loop.create_future()
 
     def receive(self, call: Call) -> None:
-        """A request arrives."""
         self._judge.arrives(call)
         self.loop.create_task(self._serve(call), name=call.path)
 
@@ -154,7 +152,6 @@ class ServiceProcess:
         self._network.reset()
 
     def drain(self) -> None:
-        """SIGTERM: commit what is held, then end."""
         done: Future[dict[ManagerKey, StopResult]] = Future()
         self.draining = True
         self._frozen_s = self.process.frozen_s

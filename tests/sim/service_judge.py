@@ -111,13 +111,11 @@ class ServiceJudge(Referee):
     # What users do, and are told.
 
     def submitted(self, key: ManagerKey, order: int, submit: Submitted) -> None:
-        """A client holds a new value."""
         self.submits[order] = submit
         if submit.rewind:
             self.fates[key].rewinds[submit.name].append(submit.rank)
 
     def told_committed(self, key: ManagerKey, name: str, value: OffsetAndMetadata) -> None:
-        """A client was told that ``value`` is committed."""
         fate, order = self.fates[key], order_of(value)
         if order not in fate.applied:
             self.blame(f"{key}: {name} was told that {value} is committed, and it never was")
@@ -162,7 +160,6 @@ class ServiceJudge(Referee):
     # What reaches the service.
 
     def arrives(self, call: Call) -> None:
-        """A request arrives at the service."""
         name, incarnation = _caller(call)
         orders = {order for _, order in _offsets(call)}
         self.met["request: version seen before"] += bool(orders & self.heard.orders)
@@ -174,7 +171,6 @@ class ServiceJudge(Referee):
         self.heard.orders |= orders
 
     def answered(self, call: Call, answer: Answer) -> None:
-        """The service answers."""
         name, incarnation = _caller(call)
         if answer.status != OK:
             return
@@ -195,14 +191,12 @@ class ServiceJudge(Referee):
     # What the broker sees.
 
     def tampered(self, key: ManagerKey, value: OffsetAndMetadata | None) -> None:
-        """Somebody else committed ``value``, or made the broker forget."""
         fate = self.fates[key]
         fate.tampered, fate.current = True, value
         if value is not None:
             fate.applied.add(order_of(value))
 
     def took_effect(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """The broker holds ``offsets`` now."""
         late = self.saw_effect(group, offsets)
         for partition, value in offsets.items():
             key = ManagerKey(group, *partition)

@@ -22,7 +22,6 @@ from tests.sim.queues import (
     MOST_HELD,
     look_at_factory,
     look_at_parts,
-    look_everywhere,
 )
 from tests.sim.referee import WatchedBroker
 from tests.sim.server import DRAIN_S, ServiceProcess
@@ -45,9 +44,6 @@ DAY_S: Final = 86_400.0
 MOST_TIMERS: Final = 300
 
 VERIFY_S: Final = 5.0
-
-LOOK_EVERYWHERE_S: Final = 60.0
-"""Time from one such look to the next."""
 
 _INTERVALS_S = (0.5, 10.0, 20.0)
 _RECOMMIT_S = (0.0, 7.0)
@@ -91,7 +87,6 @@ class ServiceWorld:
         every = {key.topic_partition for keys in self.crowd.keys.values() for key in keys}
         self._partitions = len(every)
         """Of each group."""
-        self._looked_s = 0.0
         self.faults: list[Callable[[], None]] = []
         self.actions = self._draw_actions()
 
@@ -158,7 +153,6 @@ class ServiceWorld:
         action()
 
     def pass_time(self, pause_s: float) -> None:
-        """Let everybody work: sometimes only a few steps."""
         if pause_s == 0.0:
             self.system.few_steps(self.rng.randint(0, 20))
         else:
@@ -167,8 +161,6 @@ class ServiceWorld:
             self._drained(self.service)
         if self.system.timer_count() > MOST_TIMERS:
             self.judge.blame(f"{self.system.timer_count()} timers")
-        if self.system.clock.now() - self._looked_s > LOOK_EVERYWHERE_S:
-            self._look_everywhere()
         self.judge.check()
 
     def _after_step(self, step: Step) -> None:
@@ -179,7 +171,6 @@ class ServiceWorld:
 
     def recover(self) -> None:
         """Faults end: without any help all that a live client holds is committed."""
-        self._look_everywhere()
         self.weather.clear()
         self.network.heal()
         self.crowd.end_zombies()
@@ -192,7 +183,6 @@ class ServiceWorld:
         if self.service is None:  # it was being drained
             self.start_service()
             self.pass_time(15.0)
-        self._look_everywhere()
         for driver in self.crowd.drivers.values():
             if not driver.process.dead and not driver.idle:
                 self.judge.blame(f"{driver.name} still waits for an answer, though all is well")
@@ -208,7 +198,6 @@ class ServiceWorld:
         self._end()
 
     def _end(self) -> None:
-        """Everybody ends properly; nothing is left."""
         service = self.service
         if service is None:
             self.judge.blame("the service is gone")
@@ -231,7 +220,6 @@ class ServiceWorld:
     # Services.
 
     def start_service(self) -> None:
-        """A new process, once the old one is gone."""
         if self.service is not None:
             return
         self.service = ServiceProcess(
@@ -279,7 +267,6 @@ class ServiceWorld:
         )
 
     def drain_service(self) -> None:
-        """Stop it properly."""
         if self.service is not None and not self.service.draining:
             self.service.drain()
             self.crowd.end_zombies()
@@ -299,11 +286,9 @@ class ServiceWorld:
     # Kafka and the clock.
 
     def jump_wall(self) -> None:
-        """Somebody sets the wall clock, to a later day."""
         jump_wall(DAY_S)
 
     def commit_externally(self) -> None:
-        """Somebody else commits."""
         key = self.rng.choice(next(iter(self.crowd.keys.values())))
         value = OffsetAndMetadata(self.rng.randint(0, 40), str(self.judge.next_order()))
         self.judge.tampered(key, value)
@@ -336,14 +321,3 @@ class ServiceWorld:
             look_at_parts(self.judge, "service", parts, MOST_HELD)
             error_limit, partitions = self.settings.error_limit, self._partitions
             look_at_factory(self.judge, assembly.factory, error_limit, partitions)
-
-    def _look_everywhere(self) -> None:
-        """At all that clients and the service hold."""
-        self._looked_s = self.system.clock.now()
-        roots: dict[str, object] = {
-            each.process.name: each.client._core for each in self._running()
-        }
-        if self.service is not None:
-            roots["service"] = self.service.assembly.service
-            roots["events"] = self.service.assembly.hub
-        look_everywhere(self.judge, roots)

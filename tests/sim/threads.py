@@ -51,7 +51,6 @@ class _Scheduler:
         self.wall_skew_s = 0.0
 
     def now(self) -> float:
-        """Seconds of the simulation."""
         return self.clock.now()
 
 
@@ -80,7 +79,6 @@ class SimThread:
         self._ended = SimEvent()
 
     def start(self) -> None:
-        """Have a turn soon."""
         self._process.on_kill.append(self._unwind)
         threading.Thread(target=self._main, name=self.path, daemon=True).start()
         self.wake()
@@ -92,7 +90,6 @@ class SimThread:
             self._process.dispatcher.schedule(self)
 
     def run(self, budget: int) -> str | None:
-        """Go on until it would wait, or ends."""
         del budget
         self._scheduled = False
         if self.done:
@@ -116,16 +113,13 @@ class SimThread:
             raise _KilledError
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end."""
         self._ended.wait(timeout)
 
     def is_alive(self) -> bool:
-        """True if it has not ended."""
         return not self.done
 
     @property
     def process(self) -> Process:
-        """Where it runs."""
         return self._process
 
     def _main(self) -> None:
@@ -163,7 +157,6 @@ class SimLock:
         self._waiting: deque[SimThread] = deque()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002
-        """Take it, or wait for it."""
         me: object = _turn.current or _turn
         if _turn.current is not None and _turn.current.process.dead:
             return True  # it unwinds
@@ -188,7 +181,6 @@ class SimLock:
                 self._waiting.remove(thread)
 
     def release(self) -> None:
-        """Give it back."""
         self._count -= 1
         if self._count <= 0:
             self._owner = None
@@ -202,7 +194,6 @@ class SimLock:
         return count
 
     def restore(self, count: int) -> None:
-        """The way back."""
         self.acquire()
         self._count = count
 
@@ -227,7 +218,6 @@ class SimCondition:
         self._lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until notified, or until the time is over."""
         thread = _turn.current
         if thread is None:
             raise BlockedError("a call that never waits would wait for a thread of the client")
@@ -245,7 +235,6 @@ class SimCondition:
                 self._lock.restore(count)
 
     def wait_for(self, predicate: Callable[[], _T], timeout: float | None = None) -> _T:
-        """Until ``predicate()`` holds."""
         deadline = None if timeout is None else _turn.now() + timeout
         while not (found := predicate()):
             if deadline is not None and _turn.now() >= deadline:
@@ -254,13 +243,11 @@ class SimCondition:
         return found
 
     def notify(self, n: int = 1) -> None:
-        """Wake up to ``n`` of those who wait."""
         woken, self._waiting = self._waiting[:n], self._waiting[n:]
         for thread in woken:
             thread.wake()
 
     def notify_all(self) -> None:
-        """Wake all who wait."""
         self.notify(len(self._waiting))
 
 
@@ -272,16 +259,13 @@ class SimEvent:
         self._set = False
 
     def is_set(self) -> bool:
-        """True if it has happened."""
         return self._set
 
     def set(self) -> None:
-        """It happens."""
         self._set = True
         self._condition.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until it has happened."""
         with self._condition:
             return self._condition.wait_for(self.is_set, timeout)
 
@@ -297,7 +281,6 @@ class _Threading:
 
     @staticmethod
     def current_thread() -> object:
-        """Who asks."""
         return _turn.current
 
 
@@ -306,12 +289,10 @@ class _Time:
 
     @staticmethod
     def monotonic() -> float:
-        """The simulation's clock."""
         return _turn.now()
 
     @staticmethod
     def time_ns() -> int:
-        """The wall clock."""
         return int(wall_s() * 1e9)
 
 
@@ -320,17 +301,14 @@ class _Random:
 
     @staticmethod
     def Random() -> random.Random:  # noqa: N802 -- the name that the client calls
-        """A generator that is replayed with the seed."""
         return random.Random(_turn.rng.getrandbits(32))  # noqa: S311
 
 
 def wall_s() -> float:
-    """What the wall clock shows."""
     return WALL_S + _turn.now() + _turn.wall_skew_s
 
 
 def jump_wall(seconds: float) -> None:
-    """Somebody sets the wall clock."""
     _turn.wall_skew_s += seconds
 
 
@@ -364,7 +342,6 @@ def acting_for(process: Process) -> Iterator[None]:
 
 
 def current_thread() -> SimThread:
-    """The thread whose turn it is."""
     if _turn.current is None:
         raise BlockedError("a call that never waits would wait for the network")
     return _turn.current

@@ -30,7 +30,6 @@ class Weather:
     """Faults by chance; each seed draws which kinds there are at all, and how often."""
 
     def __init__(self, rng: Random, met: Counter[str]) -> None:
-        """``met`` counts what happened."""
         self._rng = rng
         self._met = met
         kinds: list[Callable[[Request], Incident]] = [
@@ -50,12 +49,10 @@ class Weather:
         """True if nothing goes wrong, so that nothing may be left uncommitted."""
 
     def be_calm(self) -> None:
-        """Let nothing go wrong from the start."""
         self.rate = 0.0
         self.calm = True
 
     def clear(self) -> None:
-        """Let the faults end."""
         self.rate = 0.0
 
     def plan(self, request: Request) -> Incident | None:

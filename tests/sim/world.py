@@ -50,7 +50,6 @@ POISON: Final = ProxyCall(attr_path=("no_such_method",), args=(), kwargs={})
 
 
 def _level(value: OffsetAndMetadata | None) -> int:
-    """How high ``value`` is."""
     return 10 if value is None else value.offset // LEVEL
 
 
@@ -272,14 +271,12 @@ class World:
             self._few_steps(self.rng.randint(0, 2))
 
     def submit_again(self) -> None:
-        """Submit exactly what was submitted last."""
         handle = self._some_handle()
         newest = None if handle is None else self.judge.lives[handle.key].newest
         if handle is not None and newest is not None:
             self._offer(handle, newest)
 
     def submit_note(self) -> None:
-        """Submit the same offset with new metadata."""
         handle = self._some_handle()
         newest = None if handle is None else self.judge.lives[handle.key].newest
         if handle is not None and newest is not None:
@@ -287,7 +284,6 @@ class World:
             self._offer(handle, newest._replace(metadata=note))
 
     def submit_lower(self) -> None:
-        """Submit something lower than before, without a rewind."""
         handle = self._some_handle()
         newest = None if handle is None else self._newest(handle.key)
         if handle is not None and newest is not None:
@@ -337,7 +333,6 @@ class World:
             self.judge.submitted(key, value, rewind=rewind)
 
     def flush(self) -> None:
-        """Flush some managers."""
         keys = [key for key in self.handles if self.rng.random() < 0.7]
         self._ask(keys, self.rng.choice(_TIMEOUTS_S), self.factory.flush)
 
@@ -348,17 +343,14 @@ class World:
             self.system.advance(0.002)
 
     def stop(self) -> None:
-        """Stop some managers, some of them a second time."""
         keys = [key for key in self.handles if self.rng.random() < 0.5]
         self._stop(keys, self.rng.choice(_TIMEOUTS_S))
 
     def _stop(self, keys: list[ManagerKey], timeout_s: float) -> None:
-        desks = [self.handles[key]._state for key in keys]
-
-        def stop(_: list[ManagerKey], limit_s: float) -> Future[dict[ManagerKey, StopResult]]:
-            for key in keys:
+        def stop(asked: list[ManagerKey], limit_s: float) -> Future[dict[ManagerKey, StopResult]]:
+            for key in asked:
                 self.judge.lives[key].stopping = True
-            return self.factory._stop_states(desks, limit_s)
+            return self.factory.stop_managers(asked, limit_s)
 
         self.judge.cut_short(keys)
         self._ask(keys, timeout_s, stop)
@@ -376,7 +368,6 @@ class World:
     # What goes wrong beside the coordinator.
 
     def commit_externally(self) -> None:
-        """Somebody else commits."""
         key = self.rng.choice(self.keys)
         value = self._value(self.rng.randint(0, 40))
         self.judge.tampered(key, value)
@@ -389,13 +380,11 @@ class World:
         self.coordinator.broker.forget(key.group, [key.topic_partition])
 
     def crash_manager(self) -> None:
-        """A manager crashes at a message."""
         handle = self._some_handle()
         if handle is not None and handle._state.ref is not None:
             handle._state.ref.try_tell(POISON)
 
     def crash_committer(self) -> None:
-        """A committer crashes at a message."""
         for ref in committers_of(self.factory).values():
             ref.try_tell(POISON)
 
