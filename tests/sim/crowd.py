@@ -130,6 +130,14 @@ class Crowd:
 
     # What drivers do.
 
+    def _some_newest(self) -> tuple[Driver, ManagerKey, int] | None:
+        """A driver, one of its partitions, and what it submitted there last."""
+        driver = self._some()
+        if driver is None or not driver.newest:
+            return None
+        key = self._rng.choice(sorted(driver.newest))
+        return driver, key, driver.newest[key].offset
+
     def submit(self) -> None:
         driver = self._some()
         if driver is not None:
@@ -152,38 +160,30 @@ class Crowd:
             self._pass_time(0.03)
 
     def submit_lower(self) -> None:
-        driver = self._some()
-        if driver is not None and driver.newest:
-            key = self._rng.choice(sorted(driver.newest))
-            below = driver.newest[key].offset - self._rng.randint(1, 4)
-            driver.submit(key, max(0, below))
+        if some := self._some_newest():
+            driver, key, newest = some
+            driver.submit(key, max(0, newest - self._rng.randint(1, 4)))
 
     def submit_same(self) -> None:
-        driver = self._some()
-        if driver is not None and driver.newest:
-            key = self._rng.choice(sorted(driver.newest))
-            driver.submit(key, driver.newest[key].offset)
+        if some := self._some_newest():
+            driver, key, newest = some
+            driver.submit(key, newest)
 
     def rewind(self) -> None:
-        driver = self._some()
-        if driver is not None and driver.newest:
-            key = self._rng.choice(sorted(driver.newest))
-            below = driver.newest[key].offset - self._rng.randint(0, 6)
-            driver.submit(key, max(0, below), rewind=True)
+        if some := self._some_newest():
+            driver, key, newest = some
+            driver.submit(key, max(0, newest - self._rng.randint(0, 6)), rewind=True)
 
     def sync(self) -> None:
-        driver = self._some()
-        if driver is not None and driver.newest:
-            key = self._rng.choice(sorted(driver.newest))
-            offset = driver.newest[key].offset + self._rng.randint(1, 4)
+        if some := self._some_newest():
+            driver, key, newest = some
+            offset = newest + self._rng.randint(1, 4)
             driver.submit_sync(key, offset, self._rng.choice(_WAITS_S))
 
     def overtake(self) -> None:
         """Submit and wait for it, and change one's mind meanwhile."""
-        driver = self._some()
-        if driver is not None and driver.newest:
-            key = self._rng.choice(sorted(driver.newest))
-            newest = driver.newest[key].offset
+        if some := self._some_newest():
+            driver, key, newest = some
             driver.submit_sync(key, newest + self._rng.randint(1, 4), self._rng.choice(_WAITS_S))
             self._pass_time(self._rng.choice((0.0, 0.0, 0.01)))
             if not driver.process.dead and not driver.process.frozen:

@@ -271,12 +271,14 @@ class World:
             self._few_steps(self.rng.randint(0, 2))
 
     def submit_again(self) -> None:
+        """Submit exactly what was submitted last."""
         handle = self._some_handle()
         newest = None if handle is None else self.judge.lives[handle.key].newest
         if handle is not None and newest is not None:
             self._offer(handle, newest)
 
     def submit_note(self) -> None:
+        """Submit the same offset with new metadata."""
         handle = self._some_handle()
         newest = None if handle is None else self.judge.lives[handle.key].newest
         if handle is not None and newest is not None:
@@ -284,21 +286,21 @@ class World:
             self._offer(handle, newest._replace(metadata=note))
 
     def submit_lower(self) -> None:
-        handle = self._some_handle()
-        newest = None if handle is None else self._newest(handle.key)
-        if handle is not None and newest is not None:
-            self._offer(handle, self._value(_level(newest) - self.rng.randint(1, 4)))
+        self._go_back(1, 4, rewind=False)
 
     def rewind(self) -> None:
-        """Go back on purpose; sometimes to exactly what was submitted last."""
+        self._go_back(0, 6, rewind=True)
+
+    def _go_back(self, least: int, most: int, *, rewind: bool) -> None:
+        """Submit something lower; a rewind is sometimes to exactly what was submitted last."""
         handle = self._some_handle()
         newest = None if handle is None else self._newest(handle.key)
         if handle is None or newest is None:
             return
         mine = self.judge.lives[handle.key].newest
-        again = mine is not None and self.rng.random() < 0.3
-        lower = self._value(_level(newest) - self.rng.randint(0, 6))
-        self._offer(handle, mine if again and mine is not None else lower, rewind=True)
+        lower = self._value(_level(newest) - self.rng.randint(least, most))
+        again = rewind and mine is not None and self.rng.random() < 0.3
+        self._offer(handle, mine if again and mine is not None else lower, rewind=rewind)
 
     def _offer(
         self, handle: ManagerHandle, value: OffsetAndMetadata, *, rewind: bool = False

@@ -13,14 +13,13 @@ from offsetmgr.client.partitions import Partitions
 from offsetmgr.manager import Factory
 from offsetmgr.manager.partition_state import Waiter
 from offsetmgr.service.core import OffsetService
-from offsetmgr.service.sessions import Caller, Client, Registry
+from offsetmgr.service.sessions import Client, Registry
 from offsetmgr.types import StopResult
 from tests.sim.run import SERVICE_SEEDS, SeedError, run_seed, silence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from offsetmgr.client.partitions import ClientPartition
     from offsetmgr.errors import OffsetManagerError
     from offsetmgr.types import ManagerKey, OffsetAndMetadata
 
@@ -38,6 +37,40 @@ def found(since: int = 0) -> str:
     pytest.fail(f"{MOST_SEEDS} seeds did not find the bug")
 
 
+def answered_early(
+    factory: Factory, keys: Iterable[ManagerKey], timeout_s: float
+) -> Future[dict[ManagerKey, StopResult]]:
+    """Answer a flush before Kafka has anything."""
+    del timeout_s
+    handles = {key: factory.get(key) for key in keys}
+    done: Future[dict[ManagerKey, StopResult]] = Future()
+    done.set({k: StopResult(h.status().submitted) for k, h in handles.items() if h})
+    return done
+
+
+@pytest.mark.parametrize(
+    ("where", "method", "wrong", "told"),
+    [
+        pytest.param(
+            Partitions, "next_version", lambda _: 1, "; at last|was flushed; called", id="versions"
+        ),
+        pytest.param(Registry, "_check_fence", lambda *_: None, "fenced incarnation", id="fence"),
+        pytest.param(Partitions, "_forgotten", lambda *_: None, "; at last", id="nothing resent"),
+        pytest.param(Factory, "flush", answered_early, "is committed, and", id="flush"),
+        pytest.param(Waiter, "answer", lambda *_: None, "still waits for", id="no answer"),
+        pytest.param(
+            Registry, "disown", lambda *_: True, "the service keeps them|; at last", id="taken"
+        ),
+    ],
+)
+def test_a_method_that_does_not_do_its_work(
+    monkeypatch: pytest.MonkeyPatch, where: type[object], method: str, wrong: object, told: str
+) -> None:
+    """Versions used again, a fence that lets in, a client that trusts a new service, and so on."""
+    monkeypatch.setattr(where, method, wrong)
+    assert re.search(told, found())
+
+
 def test_late_requests_that_undo_newer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that does not look at the version of an offset is found."""
     versions = Client.versions
@@ -48,22 +81,6 @@ def test_late_requests_that_undo_newer_ones(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Client, "versions", newest)
     fallen = "committed offset fell from|committed after a newer submit|was flushed; called"
     assert re.search(fallen, found())
-
-
-def test_versions_that_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client whose offsets all have the same version is found."""
-    monkeypatch.setattr(Partitions, "next_version", lambda _self: 1)
-    assert re.search("; at last|was flushed; called committed", found())
-
-
-def test_fenced_clients_that_are_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service that does not look at the incarnation of a client is found."""
-    monkeypatch.setattr(Registry, "_check_fence", _let_in)
-    assert "fenced incarnation" in found()
-
-
-def _let_in(self: Registry, caller: Caller) -> None:
-    del self, caller
 
 
 def test_lapsed_leases_that_drop_what_is_dirty(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,44 +103,6 @@ def test_lapsed_leases_that_drop_what_is_dirty(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(OffsetService, "sweep", hasty)
     assert "; at last" in found(since=180)
-
-
-def test_clients_that_trust_a_new_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that does not send again what a killed service had taken is found."""
-
-    def trusting(self: Partitions, key: ManagerKey, held: ClientPartition) -> None:
-        del self, key, held
-
-    monkeypatch.setattr(Partitions, "_forgotten", trusting)
-    assert "; at last" in found()
-
-
-def test_acknowledgements_before_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flush that is answered before Kafka has anything is found."""
-
-    def early(
-        self: Factory, keys: Iterable[ManagerKey], timeout_s: float
-    ) -> Future[dict[ManagerKey, StopResult]]:
-        del timeout_s
-        handles = {key: self.get(key) for key in keys}
-        done: Future[dict[ManagerKey, StopResult]] = Future()
-        done.set({k: StopResult(h.status().submitted) for k, h in handles.items() if h})
-        return done
-
-    monkeypatch.setattr(Factory, "flush", early)
-    assert "is committed, and" in found()
-
-
-def test_answers_at_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service that lets whoever flushes or stops wait for the whole of their time is found."""
-    monkeypatch.setattr(Waiter, "answer", lambda *_: None)
-    assert "still waits for an answer" in found()
-
-
-def test_stopped_managers_that_stay_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service that never gives a partition free again is found."""
-    monkeypatch.setattr(Registry, "disown", lambda *_: True)
-    assert re.search("any more, and the service keeps them|; at last", found())
 
 
 def test_submits_that_pile_up_in_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
