@@ -54,7 +54,7 @@ def test_close_with_the_service_away(
     """A close ends by its deadline, and says what was left and why."""
     service.down()
     client.submit("g", {("orders", 3): 5})
-    result = client.close(timeout=0.3)
+    result = client.close(timeout=1)
     assert result.uncommitted[KEY].offset == OffsetAndMetadata(5)
     assert (
         "client etl is closed; not committed: g/orders/3 at 5; reason: the service" in caplog.text

@@ -242,6 +242,7 @@ def test_a_stranger_on_the_port_is_called_so(
     stranger = Fault(act=False, status=200, body=b"hi", headers=(("Offsetmgr-Instance", ""),))
     service.script("/v1/heartbeat", *[stranger] * 50)
     client.submit("g", {("orders", 3): 5})
+    service.wait_for(lambda: len(service.of("/v1/heartbeat")) > 1)  # so one answer was read
     error = client.flush(timeout=0.3).uncommitted[KEY].error
     assert "is not offsetmgr" in str(error)
 
