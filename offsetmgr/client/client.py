@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from offsetmgr.client import lifetime, waits, wire
 from offsetmgr.client.core import Core
+from offsetmgr.client.failure_log import log_uncommitted
 from offsetmgr.client.handle import ManagerHandle
 from offsetmgr.client.transport import Deadline, parse_url
 from offsetmgr.errors import (
-    CoordinatorError,
     InvalidValueError,
     OffsetManagerError,
     OffsetsUncommittedError,
@@ -44,10 +43,6 @@ _T = TypeVar("_T")
 
 TOPICS_PER_REQUEST: Final = 50
 """Keeps the request's first line within what HTTP servers take."""
-
-_NAMED: Final = 5
-
-log = logging.getLogger("offsetmgr.client")
 
 
 class OffsetClient(Offsets):
@@ -117,7 +112,7 @@ class OffsetClient(Offsets):
         found = check_offsets(offsets)
         values = {ManagerKey(group, *where): value for where, value in found.items()}
         if sync:
-            waits.submit(self._core, group, values, deadline, rewind=rewind)
+            waits.submit(self._core, values, deadline, rewind=rewind)
         elif refused := self._core.submit(values, rewind=rewind):
             raise OffsetsUncommittedError.one_of(refused)
 
@@ -258,16 +253,7 @@ class OffsetClient(Offsets):
         result = waits.stop(core, None, None, deadline)
         core.end(deadline)
         lifetime.open_clients.discard(self)
-        if result.uncommitted:
-            left = [f"{key} at {each.offset.offset}" for key, each in result.uncommitted.items()]
-            more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
-            reasons = [each.error for each in result.uncommitted.values()]
-            # What Kafka says is more than that the time was over.
-            kafkas = (each for each in reasons if isinstance(each, CoordinatorError))
-            log.warning(
-                "client %s is closed; not committed: %s%s; reason: %s",
-                self.name, ", ".join(left[:_NAMED]), more, next(kafkas, reasons[0]),
-            )  # fmt: skip
+        log_uncommitted(f"client {self.name}", result.uncommitted)
         return result
 
     def __del__(self) -> None:

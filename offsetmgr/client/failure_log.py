@@ -7,14 +7,19 @@ import math
 import threading
 from typing import TYPE_CHECKING
 
-from offsetmgr.errors import CoordinatorError, OffsetNoticeError, ServiceUnavailableError
+from offsetmgr.errors import (
+    CoordinatorError,
+    OffsetNoticeError,
+    ServiceUnavailableError,
+    listed,
+)
 from offsetmgr.seldom import Seldom
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from offsetmgr.errors import OffsetManagerError
-    from offsetmgr.types import ManagerKey
+    from offsetmgr.types import ManagerKey, Uncommitted
 
 log = logging.getLogger("offsetmgr.client")
 
@@ -93,3 +98,14 @@ class FailureLog:
             for cause in over:
                 del self._failing[cause]
             return over
+
+
+def log_uncommitted(who: str, left: Mapping[ManagerKey, Uncommitted]) -> None:
+    """Log the offsets that are `left` after a close, and why."""
+    if left:
+        offsets = listed([f"{key} at {each.offset.offset}" for key, each in left.items()])
+        reasons = [each.error for each in left.values()]
+        # What Kafka says is more than that the time was over.
+        kafkas = (each for each in reasons if isinstance(each, CoordinatorError))
+        reason = next(kafkas, reasons[0])
+        log.warning("%s is closed; not committed: %s; reason: %s", who, offsets, reason)

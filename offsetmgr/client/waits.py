@@ -21,6 +21,7 @@ from offsetmgr.errors import (
     OffsetRegressionError,
     OffsetsUncommittedError,
     OffsetTimeoutError,
+    listed,
 )
 from offsetmgr.types import FlushResult, Uncommitted
 
@@ -40,8 +41,6 @@ INITIAL_WAIT_S: Final = 10.0
 """Longest wait of one request for an initial offset."""
 GIVE_BACK_S: Final = 2.0
 """Longest wait for the service to take back managers that hold nothing."""
-_NAMED: Final = 3
-"""Partitions that a message names; the others are counted."""
 
 
 def flush(
@@ -78,7 +77,6 @@ def stop(
 
 def submit(
     core: Core,
-    group: str,
     values: Mapping[ManagerKey, OffsetAndMetadata],
     deadline: Deadline,
     *,
@@ -93,16 +91,16 @@ def submit(
         is_final = isinstance(error, (ClientFencedError, ManagerStoppedError)) or key in wait.final
         (refused if is_final else late)[key] = error
     if refused:
-        rest = {key: _uncommitted(group, [key], deadline, error) for key, error in late.items()}
+        rest = {key: _uncommitted([key], deadline, error) for key, error in late.items()}
         raise OffsetsUncommittedError.one_of({**refused, **rest})
     if late:
-        raise _uncommitted(group, late, deadline, next(iter(late.values())))
+        raise _uncommitted(late, deadline, next(iter(late.values())))
 
 
 def _uncommitted(
-    group: str, keys: Iterable[ManagerKey], deadline: Deadline, reason: OffsetManagerError
+    keys: Iterable[ManagerKey], deadline: Deadline, reason: OffsetManagerError
 ) -> OffsetTimeoutError:
-    what = f"could not commit {_named(keys)} of group {group}"
+    what = f"could not commit {_named(keys)}"
     return _timed_out(what, deadline, reason, " (kept, and tried again)")
 
 
@@ -360,8 +358,7 @@ def claim(core: Core, keys: Sequence[ManagerKey], deadline: Deadline) -> None:
             for group, partitions in _pieces_of(keys):
                 stop(core, group, partitions, Deadline(GIVE_BACK_S))
     if not given:
-        what = f"could not acquire {_named(keys)} of group {keys[0].group}"
-        raise _timed_out(what, deadline, reason)
+        raise _timed_out(f"could not acquire {_named(keys)}", deadline, reason)
 
 
 def initial_offset(
@@ -438,6 +435,6 @@ def _timed_out(
 
 
 def _named(keys: Iterable[ManagerKey]) -> str:
-    names = [str(key.topic_partition) for key in keys]
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    """Return partitions of one group as text."""
+    named = list(keys)
+    return f"{listed([key.topic_partition for key in named])} of group {named[0].group}"

@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 from offsetmgr import types
 from offsetmgr.client import lifetime
-from offsetmgr.client.failure_log import FailureLog
+from offsetmgr.client.failure_log import FailureLog, log_uncommitted
 from offsetmgr.errors import (
     CoordinatorError,
     InvalidValueError,
@@ -20,6 +20,7 @@ from offsetmgr.errors import (
     OffsetManagerError,
     OffsetsUncommittedError,
     OffsetTimeoutError,
+    listed,
 )
 from offsetmgr.local.reads import ONE_PER_PROCESS, Reads, answer
 from offsetmgr.types import (
@@ -47,8 +48,6 @@ CLIENTS: Final = 2
 
 ABANDONED_S: Final = 2.0
 """Time to commit what an instance that nobody closed still holds."""
-
-_NAMED: Final = 5
 
 log = logging.getLogger("offsetmgr.client")
 
@@ -286,10 +285,7 @@ class _Reporter:
 def _end(factory: Factory, coordinator: Coordinator, deadline: float, name: str) -> FlushResult:
     result = _flush_result(factory.stop(max(0.0, deadline - time.monotonic())))
     coordinator.close(max(0.0, deadline - time.monotonic()))
-    if result.uncommitted:
-        left = _named(result.uncommitted)
-        reason = next(iter(result.uncommitted.values())).error
-        log.warning("%s is closed; not committed: %s; reason: %s", name, left, reason)
+    log_uncommitted(name, result.uncommitted)
     return result
 
 
@@ -322,12 +318,7 @@ def _check_committed(
         raise OffsetsUncommittedError.one_of({**refused, **late})
     if late:
         first = next(iter(late.values()))
-        text = f"could not commit {_named(left)} within {timeout} s (kept, and tried again): "
+        names = listed([str(key) for key in left])
+        text = f"could not commit {names} within {timeout} s (kept, and tried again): "
         cause = first if isinstance(first, CoordinatorError) else None
         raise OffsetTimeoutError(f"{text}{first}") from cause
-
-
-def _named(left: Mapping[ManagerKey, Uncommitted]) -> str:
-    names = [f"{key} at {each.offset.offset}" for key, each in left.items()]
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
