@@ -370,9 +370,7 @@ def initial_offset(
     for _ in pauses(core, deadline):
         try:
             if _is_registered(core, key, mail, deadline):
-                known, value, reason = _ask_initial(core, key, deadline)
-                if known:
-                    return value
+                return _ask_initial(core, key, deadline)
         except (ClientFencedError, ManagerStoppedError):
             raise
         except OffsetManagerError as error:
@@ -401,26 +399,23 @@ def _is_registered(core: Core, key: ManagerKey, mail: Mailboxes, deadline: Deadl
         return found
 
 
-def _ask_initial(
-    core: Core, key: ManagerKey, deadline: Deadline
-) -> tuple[bool, OffsetAndMetadata | None, OffsetManagerError | None]:
-    """Return whether it is known, the offset, and why it is not known."""
-    wait_s = round(min(deadline.for_service_s(), INITIAL_WAIT_S), 3)
-    query = {**key._asdict(), "wait_s": wait_s}
+def _ask_initial(core: Core, key: ManagerKey, deadline: Deadline) -> OffsetAndMetadata | None:
+    """Return the initial offset; raise why it is not known."""
+    query = {**key._asdict(), "wait_s": min(deadline.for_service_s(), INITIAL_WAIT_S)}
     data = core.get(wire.target(wire.INITIAL_OFFSETS, *query.items()), deadline)
     with wire.reading("the initial offsets"):
-        for entry in data["initial_offsets"]:
-            if wire.partition_of(entry) != key.topic_partition:
-                continue
-            if entry["known"]:
-                found = entry["committed"]
-                return True, None if found is None else wire.offset_of(found), None
-            error = entry["error"]
-            return False, None, kafka_is_silent() if error is None else wire.error_of(error, key)
-    with core.lock:
-        core.partitions.lost([key])
-        core.wake.notify()
-    return False, None, None
+        entries = {wire.partition_of(each): each for each in data["initial_offsets"]}
+        entry = entries.get(key.topic_partition)
+        if entry is not None and entry["known"]:
+            found = entry["committed"]
+            return None if found is None else wire.offset_of(found)
+        failure = None if entry is None else entry["error"]
+        reason = kafka_is_silent() if failure is None else wire.error_of(failure, key)
+    if entry is None:
+        with core.lock:
+            core.partitions.lost([key])
+            core.wake.notify()
+    raise reason
 
 
 def _timed_out(

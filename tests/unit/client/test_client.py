@@ -10,7 +10,6 @@ import pytest
 from offsetmgr.errors import (
     ManagerStoppedError,
     OffsetCommitError,
-    OffsetManagerError,
     OffsetRegressionError,
     OffsetsUncommittedError,
     OffsetTimeoutError,
@@ -171,46 +170,6 @@ def test_flush_during_a_stop_that_commits_nothing(
     offset, error = uncommitted[KEY]
     assert offset == OffsetAndMetadata(5)
     assert isinstance(error, ManagerStoppedError)
-
-
-def test_sync_submit_during_a_stop(service: ScriptedService, client: OffsetClient) -> None:
-    """A stop commits what a sync submit has brought there, at once, and so acknowledges it."""
-    service.lease_s = 600  # no heartbeat of this test wakes anybody
-    client.submit("g", {("orders", 4): 1})
-    client.flush()
-    service.commits, service.commit_error = False, MOVING
-    submitting_failed: list[BaseException] = []
-
-    def submit() -> None:
-        try:
-            client.submit("g", {("orders", 3): 5}, sync=True, timeout=600)
-        except OffsetManagerError as error:
-            submitting_failed.append(error)
-
-    answer = threading.Event()
-    busy = Fault(act=False, status=503)
-    service.script("/v1/offsets", Fault(hold=answer), *[busy] * 1_000)
-    submitting = threading.Thread(target=submit, daemon=True)
-    submitting.start()
-    service.wait_for(lambda: KEY in service.taken)
-    service.commits = True
-    stopped: list[FlushResult] = []
-
-    def stop() -> None:
-        stopped.append(
-            client.stop_managers(timeout=600, group="g", partitions=[KEY.topic_partition])
-        )
-
-    stopping = threading.Thread(target=stop, daemon=True)
-    stopping.start()
-    while not client._core.changed._waiters:  # type: ignore[attr-defined]
-        pass  # until the stop waits for what is on its way, or the test run's guard ends it
-    answer.set()
-    stopping.join(WAIT_S)
-    assert stopped == [({KEY: OffsetAndMetadata(5)}, {})]
-    submitting.join(WAIT_S)
-    assert not submitting.is_alive()
-    assert submitting_failed == []
 
 
 def _heal_after_flushes(service: ScriptedService, count: int) -> None:

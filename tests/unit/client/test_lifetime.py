@@ -141,29 +141,6 @@ def test_a_close_beside_a_stop(service: ScriptedService, client: OffsetClient) -
     assert closed == [({}, {})]
 
 
-def test_a_stop_beside_a_close_that_is_over(service: ScriptedService, client: OffsetClient) -> None:
-    """A stop that the end of its client overtakes answers then, not at its own deadline."""
-    answer = threading.Event()
-    service.script("/v1/offsets", Fault(hold=answer))
-    client.submit("g", {("orders", 3): 5})
-    service.wait_for(lambda: len(service.of("/v1/offsets")) == 1)
-    stopped: list[FlushResult] = []
-    stopping = threading.Thread(target=lambda: stopped.append(client.stop_managers(timeout=600)))
-    stopping.daemon = True
-    stopping.start()
-    while not client._core.changed._waiters:  # type: ignore[attr-defined]
-        pass  # until the stop waits for the request, or the test run's guard ends it
-    assert client.close(timeout=0) == ({}, {})
-    stopping.join(WAIT_S)
-    answer.set()
-    [(committed, uncommitted)] = stopped
-    assert committed == {}
-    offset, error = uncommitted[KEY]
-    assert offset == OffsetAndMetadata(5)
-    assert isinstance(error, ManagerStoppedError)
-    assert "client was closed" in str(error)
-
-
 def test_a_sync_submit_beside_a_close(service: ScriptedService, client: OffsetClient) -> None:
     """One that the end of its client overtakes says so then, not at its own deadline."""
     answer = threading.Event()

@@ -60,18 +60,6 @@ def test_killed_between_accept_and_commit(service: ScriptedService, client: Offs
     assert service.kafka[KEY] == OffsetAndMetadata(5)
 
 
-def test_killed_after_a_commit_that_was_seen(
-    service: ScriptedService, client: OffsetClient
-) -> None:
-    """What is committed is told to the successor too, so that it owns the manager."""
-    client.submit("g", {("orders", 3): 5}, sync=True)
-    service.down()
-    service.restart()
-    service.up()
-    client.submit("g", {("orders", 4): 1})
-    service.wait_for(lambda: KEY in service.managers)
-
-
 def test_killed_after_a_rewind(service: ScriptedService, client: OffsetClient) -> None:
     """A rewind that was taken but not committed is still a rewind for the successor."""
     client.submit("g", {("orders", 3): 100}, sync=True)
@@ -119,22 +107,6 @@ def test_a_lost_answer_to_stop(service: ScriptedService, client: OffsetClient) -
     assert not service.managers
 
 
-def test_a_lost_answer_after_a_stop(service: ScriptedService, client: OffsetClient) -> None:
-    """A request whose answer was lost is not repeated for a manager that was stopped since."""
-    hold = threading.Event()
-    lost = Fault(act=False, cut=True, hold=hold)
-    service.script("/v1/offsets", lost, lost)  # one of a kept connection is repeated at once
-    manager = client.spawn("g", "orders", 3)
-    manager.submit(5)
-    service.wait_for(lambda: bool(service.of("/v1/offsets")))
-    assert manager.stop(timeout=0.1).uncommitted == OffsetAndMetadata(5)
-    hold.set()
-    client.submit("h", {("orders", 0): 1})
-    assert client.flush(timeout=20).committed
-    assert not service.taken
-    assert KEY not in service.kafka
-
-
 def test_stop_when_the_manager_is_gone(service: ScriptedService, client: OffsetClient) -> None:
     """A stop of a manager that the service has lost commits its offset all the same."""
     manager = client.spawn("g", "orders", 3)
@@ -148,16 +120,6 @@ def test_stop_when_the_manager_is_gone(service: ScriptedService, client: OffsetC
     assert service.kafka == {KEY: OffsetAndMetadata(5)}
 
 
-def test_stop_over_a_restart(service: ScriptedService, client: OffsetClient) -> None:
-    """A stop that meets a successor gives it the offset first."""
-    manager = client.spawn("g", "orders", 3)
-    manager.submit(5)
-    service.wait_for(lambda: KEY in service.taken)
-    service.restart()
-    assert manager.stop(timeout=20) == StopResult(OffsetAndMetadata(5))
-    assert not service.managers
-
-
 def test_stop_beside_a_draining_service_is_patient(
     service: ScriptedService, client: OffsetClient
 ) -> None:
@@ -166,30 +128,6 @@ def test_stop_beside_a_draining_service_is_patient(
     service.script("/v1/stop", *[Fault(act=False, status=503, body=error_body("draining"))] * 1_000)
     assert client.stop_managers(timeout=1).uncommitted == {}
     assert 1 < len(service.of("/v1/stop")) < 50
-
-
-def test_flush_over_a_restart(service: ScriptedService, client: OffsetClient) -> None:
-    """A flush that meets a successor is not told that all is well because it knows nothing."""
-    client.submit("g", {("orders", 3): 5})
-    service.wait_for(lambda: KEY in service.taken)
-    service.restart()
-    assert client.flush(timeout=20) == ({KEY: OffsetAndMetadata(5)}, {})
-    assert service.kafka == {KEY: OffsetAndMetadata(5)}
-
-
-def test_flush_and_a_successor_that_has_the_manager(
-    service: ScriptedService, client: OffsetClient
-) -> None:
-    """A successor's older commit is not taken for what its predecessor was given."""
-    service.kafka[KEY] = OffsetAndMetadata(3)
-    client.submit("g", {("orders", 3): 5})
-    service.wait_for(lambda: KEY in service.taken)
-    client.committed("g")
-    with service.lock:
-        service.restart()
-        service.managers[KEY] = "etl"
-    assert client.flush(timeout=20) == ({KEY: OffsetAndMetadata(5)}, {})
-    assert service.kafka == {KEY: OffsetAndMetadata(5)}
 
 
 def test_flush_when_the_manager_is_gone(service: ScriptedService, client: OffsetClient) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from offsetmgr.errors import OffsetTimeoutError
-from offsetmgr.types import ManagerKey, OffsetAndMetadata
+from offsetmgr.types import ManagerKey
 from tests.unit.client.scripted import CUT
 
 if TYPE_CHECKING:
@@ -25,19 +24,6 @@ def test_lost_answers(service: ScriptedService, client: OffsetClient, path: str)
     client.submit("g", {("orders", 3): 5}, sync=True, timeout=20)
     sent = [each["version"] for seen in service.of("/v1/offsets") for each in seen.body["offsets"]]
     assert len(set(sent)) == 1
-
-
-def test_sync_over_a_restart(service: ScriptedService, client: OffsetClient) -> None:
-    """A sync submit waits out a restart of the service and commits with its successor."""
-    service.down()
-    waiting = threading.Thread(
-        target=lambda: client.submit("g", {("orders", 3): 5}, sync=True, timeout=20)
-    )
-    waiting.start()
-    service.restart()
-    service.up()
-    waiting.join()
-    assert service.kafka == {KEY: OffsetAndMetadata(5)}
 
 
 def test_partitions_that_kafka_does_not_take_hold_up_no_other(
