@@ -30,7 +30,6 @@ from offsetmgr.types import check_group
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from actors import TimerHandle
     from offsetmgr.coordinator.explain import LiveMember
     from offsetmgr.coordinator.kafka import KafkaCoordinator
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
@@ -279,7 +278,6 @@ class _Request:
         self.deadline_s = deadline_s
         self.run = run
         self.fail = fail
-        self.timer: TimerHandle | None = None
 
 
 class _FencedGroup:
@@ -351,8 +349,7 @@ class _FencedGroup:
                 self._thread = thread
             self._waiting.append(request)
             self._changed.notify_all()
-        left_s = max(request.deadline_s - self._clock.now(), 0.0)
-        request.timer = self._timers.call_after(left_s, partial(self._expire, request))
+        self._expire_in_time(request)
         return None
 
     def read(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
@@ -430,6 +427,10 @@ class _FencedGroup:
             elif there is not None and there[:2] == value[:2]:  # offset and metadata
                 told[partition] = 0
         return told
+
+    def _expire_in_time(self, request: _Request) -> None:
+        left_s = max(request.deadline_s - self._clock.now(), 0.0)
+        self._timers.call_after(left_s, partial(self._expire, request))
 
     def _expire(self, request: _Request) -> None:
         with self._changed:
@@ -541,18 +542,13 @@ class _FencedGroup:
                 if not self._waiting:
                     continue
                 self._running = request = self._waiting.pop(0)
-            self._finish(request, done=request.run(self))
-
-    def _finish(self, request: _Request, *, done: bool) -> None:
-        in_time = self._clock.now() < request.deadline_s
-        with self._changed:
-            self._running = None
-            if not done and in_time:
-                self._waiting.insert(0, request)
-        if done and request.timer is not None:
-            request.timer.cancel()
-        elif not done and not in_time:
-            request.fail(Failure(JOINING))
+            done = request.run(self)
+            with self._changed:
+                self._running = None
+                if not done:
+                    self._waiting.insert(0, request)
+            if not done:
+                self._expire_in_time(request)
 
     def _ended(self, member: Member) -> bool:
         """Hear what became of the membership."""
