@@ -38,6 +38,9 @@ LIMIT: Final = 1_024
 QUEUE_LIMIT: Final = 4_096
 """Requests that may wait to be handed over."""
 
+LEAST_SEND_S: Final = 0.02
+"""With less time left a request is not sent any more."""
+
 LIBRDKAFKA_S: Final = 120.0
 """What librdkafka is given beyond the deadline, so that it never runs out: well over twice
 STUCK_S, as a client ends no later than that after its last request was handed over."""
@@ -173,11 +176,14 @@ class ConnectionQueue(Generic[_C]):
             open_count = len(self._sent) + len(self._late)
             if len(self._sent) >= WINDOW or open_count >= self._limit:
                 return None
-            request = next(iter(self._waiting))
-            del self._waiting[request]
-            self._sent[request] = None
-            request.sent_s = self._clock.now()
-            return request
+            now_s = self._clock.now()
+            for request in self._waiting:
+                if request.deadline_s - now_s >= LEAST_SEND_S:
+                    del self._waiting[request]
+                    self._sent[request] = None
+                    request.sent_s = now_s
+                    return request
+            return None
 
     def _send(self, request: QueuedRequest[Any]) -> None:
         try:
