@@ -67,7 +67,7 @@ class Deadline:
     def for_service_s(self) -> float:
         """Return what to grant the service, so that its answer is here before the deadline."""
         left_s = self.within_s()
-        return max(0.001, left_s - min(0.25, left_s / 5))
+        return max(0.001, left_s - min(1.0, left_s / 5))
 
 
 class Address(NamedTuple):

@@ -28,8 +28,6 @@ class Failed(NamedTuple):
     """Before its traceback."""
     last: str
     """Its last line but for what the client logs as it closes: the error."""
-    frames: int
-    """Lines of this package in the traceback."""
 
 
 def fail(url: str, *lines: str) -> Failed:
@@ -42,4 +40,4 @@ def fail(url: str, *lines: str) -> Failed:
     assert ended.returncode == 1, ended
     log, _, traceback = ended.stderr.partition("Traceback (most recent call last):\n")
     errors = [line for line in traceback.splitlines() if line.startswith("offsetmgr.")]
-    return Failed(log.splitlines(), errors[-1], traceback.count(f'File "{ROOT}/offsetmgr/'))
+    return Failed(log.splitlines(), errors[-1])

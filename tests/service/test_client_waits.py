@@ -10,9 +10,8 @@ import pytest
 from offsetmgr import OffsetClient
 from offsetmgr.client.core import Core
 from offsetmgr.client.transport import Unreachable
-from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.errors import ManagerExistsError, OffsetTimeoutError
-from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
+from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.service.support import Running, running
 
 KEY = ManagerKey("g", "t", 0)
@@ -86,15 +85,3 @@ def test_a_manager_spawned_anew_outlives_the_stop_of_its_predecessor(
         while registry.owner(PEER) is not None:
             client.committed("h")  # until it is stopped, or the guard of the test run ends it
         assert registry.owner(KEY) == "etl"
-
-
-def test_a_partition_that_kafka_refuses_holds_up_none_of_thousands(service: Running) -> None:
-    """A sync submit of more than one request says of each partition what became of it."""
-    stuck = [TopicPartition("t", number) for number in range(2)]
-    service.coordinator.inject("commit", *[Refuse(3, stuck)] * 10_000)
-    with OffsetClient(service.address, "etl") as client:
-        offsets = {("t", number): 5 for number in range(2_500)}
-        with pytest.raises(OffsetTimeoutError, match=r"commit t-[01], t-[01] of group g within"):
-            client.submit("g", offsets, sync=True, timeout=12)  # thousands, on a slow machine
-        service.coordinator._incidents.clear()
-        assert not client.flush(timeout=60).uncommitted

