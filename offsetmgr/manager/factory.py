@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from actors import ActorSystem
 from offsetmgr.config import CommitSettings
 from offsetmgr.errors import InvalidValueError, ManagerExistsError, ManagerStoppedError
-from offsetmgr.manager.factory_actor import INBOX_LIMIT, FactoryActor, Registry, Start
+from offsetmgr.manager.factory_actor import INBOX_LIMIT, FactoryActor, ManagerRegistry, Start
 from offsetmgr.manager.group_committer import Expedite, Group
 from offsetmgr.manager.handle import ManagerHandle
 from offsetmgr.manager.observer import NO_OBSERVER
@@ -93,7 +93,7 @@ class Factory:
         self._owns_system = system is None
         self._system = ActorSystem(name="offsetmgr") if system is None else system
         self._observer = observer
-        self._registry = Registry()
+        self._registry = ManagerRegistry()
         self._stopped = False
         self._ref = self._system.spawn(
             FactoryActor,

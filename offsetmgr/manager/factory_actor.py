@@ -25,7 +25,7 @@ INBOX_LIMIT: Final = 1_000_000
 """A committer, or the factory, hears from each manager a few times at most between two turns."""
 
 
-class Registry:
+class ManagerRegistry:
     """The live managers: one per group, topic and partition.
 
     Names are taken and given back under one lock; looking one up needs none.
@@ -90,7 +90,7 @@ class FactoryActor(PooledActor):
         settings: CommitSettings,
         rng: Random,
         observer: Observer,
-        registry: Registry,
+        registry: ManagerRegistry,
     ) -> None:
         super().__init__()
         self._coordinator = coordinator

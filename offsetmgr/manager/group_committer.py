@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from offsetmgr.coordinator.base import Coordinator, TopicLog
     from offsetmgr.manager.observer import Observer
     from offsetmgr.manager.partition_state import PartitionState, Waiter
-    from offsetmgr.manager.pending import Request
+    from offsetmgr.manager.pending import GroupRequest
     from offsetmgr.types import StopResult, TopicPartition
 
 
@@ -97,7 +97,7 @@ class _Answered(NamedTuple):
 class Flight:
     """A request under way."""
 
-    request: Request
+    request: GroupRequest
     future: Future[Any]
     started_at: float
 
@@ -121,7 +121,9 @@ class Group:
         """How many ``Attach`` the committer was told since its parent started."""
 
 
-Message: TypeAlias = "Collect | Attach | Rejoin | Leave | Expedite | _Pump | _Answered | _LogsRead"
+CommitterMessage: TypeAlias = (
+    Collect | Attach | Rejoin | Leave | Expedite | _Pump | _Answered | _LogsRead
+)
 
 
 class GroupCommitter(PooledActor):
@@ -156,7 +158,7 @@ class GroupCommitter(PooledActor):
             self._plan.expedite(states)
         self._pump()
 
-    def on_receive(self, message: Message) -> None:
+    def on_receive(self, message: CommitterMessage) -> None:
         """Tell the plan, then send what it wants sent."""
         now = self.system.clock.now()
         match message:
@@ -261,7 +263,7 @@ class GroupCommitter(PooledActor):
 
     # Requests.
 
-    def _send(self, request: Request, now: float) -> None:
+    def _send(self, request: GroupRequest, now: float) -> None:
         future: Future[Any]
         try:
             if isinstance(request, CommitRequest):
@@ -324,7 +326,7 @@ class GroupCommitter(PooledActor):
             log.exception("the ends of logs could not be asked for")
 
 
-def _failed_answer(request: Request, error: BaseException) -> CommitResult | FetchResult:
+def _failed_answer(request: GroupRequest, error: BaseException) -> CommitResult | FetchResult:
     """Return the answer of a coordinator that raised ``error``."""
     failure = Failure(error_info(-1), f"the coordinator's client failed: {error!r}")
     if isinstance(request, CommitRequest):

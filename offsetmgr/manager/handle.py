@@ -98,13 +98,13 @@ class ManagerHandle:
             rewind=True,
         )
 
-    def committed_offsets(self) -> Stream[OffsetAndMetadata]:
+    def committed_offsets(self) -> MailboxStream[OffsetAndMetadata]:
         """Return the mailbox of what the coordinator has acknowledged: the newest unread."""
-        return Stream(self._state.committed, self.key)
+        return MailboxStream(self._state.committed, self.key)
 
-    def errors(self) -> ManagerErrors:
+    def errors(self) -> MailboxErrors:
         """Return the mailbox of errors; the oldest unread are dropped and counted."""
-        return ManagerErrors(self._state.errors, self.key)
+        return MailboxErrors(self._state.errors, self.key)
 
     def status(self) -> ManagerStatus:
         """Return a snapshot, without waiting for anything."""
@@ -118,7 +118,7 @@ class ManagerHandle:
         return self._stop(self._state, timeout)
 
 
-class Stream(Generic[_T]):
+class MailboxStream(Generic[_T]):
     """A mailbox as its reader sees it."""
 
     __slots__ = ("_key", "_mailbox")
@@ -152,7 +152,7 @@ class Stream(Generic[_T]):
         return iter(self._mailbox)
 
 
-class ManagerErrors(Stream["OffsetManagerError"]):
+class MailboxErrors(MailboxStream["OffsetManagerError"]):
     """The newest errors that were not read yet, with a count of what was dropped."""
 
     __slots__ = ("_errors",)

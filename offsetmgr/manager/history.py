@@ -47,7 +47,7 @@ def same(sent: OffsetAndMetadata, found: OffsetAndMetadata | None) -> bool:
     return None in {sent.leader_epoch, found.leader_epoch} or sent == found
 
 
-class Found(Enum):
+class ReadOutcome(Enum):
     """How an offset that was read compares with the history."""
 
     STANDS = "stands"
@@ -60,7 +60,7 @@ class Found(Enum):
     """Somebody else committed it, or it expired."""
 
 
-class _Commit(NamedTuple):
+class _LastCommit(NamedTuple):
     version: Version
     recommit_at: float
 
@@ -84,7 +84,7 @@ class CommitHistory:
         self._departed_s = DEPARTED_TIMEOUTS * settings.request_timeout_s
         self._recommit_s = settings.recommit_interval_s or inf
         self._recommit_soon_s = min(RECOMMIT_SOON_S, settings.recommit_interval_s) or inf
-        self._commits: dict[TopicPartition, _Commit] = {}
+        self._commits: dict[TopicPartition, _LastCommit] = {}
         self._in_doubt: dict[TopicPartition, _InDoubt] = {}
         self._external: dict[TopicPartition, OffsetAndMetadata | None] = {}
         self.check_at = inf
@@ -119,7 +119,7 @@ class CommitHistory:
             self._enter(partition, found.version, now + self._recommit_soon_s)
 
     def _enter(self, partition: TopicPartition, version: Version, recommit_at: float) -> None:
-        self._commits[partition] = _Commit(version, recommit_at)
+        self._commits[partition] = _LastCommit(version, recommit_at)
         self.check_at = min(self.check_at, recommit_at)
 
     def drop(self, partition: TopicPartition) -> None:
@@ -204,19 +204,19 @@ class CommitHistory:
 
     def judge(
         self, partition: TopicPartition, found: OffsetAndMetadata | None
-    ) -> tuple[Found, Version | None]:
+    ) -> tuple[ReadOutcome, Version | None]:
         """Compare an offset that was read; return the version where it is one of this history."""
         last = self.committed(partition)
         if last is not None and same(last.value, found):
-            return Found.STANDS, last
+            return ReadOutcome.STANDS, last
         landed = [each for each in self.in_doubt(partition) if same(each.value, found)]
         if not landed:
-            return Found.EXTERNAL, None
+            return ReadOutcome.EXTERNAL, None
         # What was given up before an external change is older than that.
         older = last is not None and (
             partition in self._external or landed[-1].number < last.number
         )
-        return (Found.OLDER if older else Found.NEWER), landed[-1]
+        return (ReadOutcome.OLDER if older else ReadOutcome.NEWER), landed[-1]
 
     # External changes.
 

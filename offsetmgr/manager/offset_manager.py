@@ -29,7 +29,7 @@ class Abandon(NamedTuple):
     """The deadline of a stop has passed: end now, unless another stop gives more time."""
 
 
-Message: TypeAlias = (
+ManagerMessage: TypeAlias = (
     "Stop | Abandon | lifecycle.Fetched | lifecycle.FetchFailed"
     " | lifecycle.Committed | lifecycle.CommitFailed | lifecycle.Noticed"
 )
@@ -69,7 +69,7 @@ class OffsetManager(PooledActor):
         if self._state.state.phase in {lifecycle.Phase.FETCHING, lifecycle.Phase.CLOSING}:
             self._committer.tell(Rejoin(self._state))
 
-    def on_receive(self, message: Message) -> None:
+    def on_receive(self, message: ManagerMessage) -> None:
         """Turn the message into an event and take the step."""
         if isinstance(message, Stop):
             self._step(self._stop_asked())

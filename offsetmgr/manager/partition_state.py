@@ -55,9 +55,6 @@ class Awaited(NamedTuple):
     waiter: Waiter
 
 
-_INITIAL = State()
-
-
 class PartitionState:
     """One manager's state.
 
@@ -100,7 +97,7 @@ class PartitionState:
         self.errors: DropOldest[OffsetManagerError] = DropOldest(error_limit)
         self.ref: ActorRef[Any] | None = None
         """None until the factory's actor has started the manager's."""
-        self.state = _INITIAL
+        self.state = State()
         self.acknowledged: OffsetAndMetadata | None = None
         """What the coordinator was last known to hold; None where that is nothing."""
         self.acknowledged_at: float | None = None
@@ -120,12 +117,9 @@ class PartitionState:
 
     def add_flush(self, number: int, waiter: Waiter, now: float) -> None:
         """Have ``waiter`` answered when version ``number`` is committed."""
-        if self.flushes:
-            # Expired ones must not pile up while the coordinator is away.
-            waiting = (each for each in self.flushes if each.waiter.deadline > now)
-            self.flushes = (*waiting, Awaited(number, waiter))
-        else:
-            self.flushes = (Awaited(number, waiter),)
+        # Expired ones must not pile up while the coordinator is away.
+        waiting = [each for each in self.flushes if each.waiter.deadline > now]
+        self.flushes = (*waiting, Awaited(number, waiter))
 
     def acknowledge(self, version: Version, now: float) -> None:
         """Publish that the coordinator holds ``version``.

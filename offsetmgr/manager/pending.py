@@ -21,7 +21,7 @@ _DOUBLINGS: Final = 16
 """Past this many the longest pause has long been reached; bounds the exponent."""
 
 
-class Member(Protocol):
+class PlanMember(Protocol):
     """A manager, as the plan sees it."""
 
     @property
@@ -34,7 +34,7 @@ class Member(Protocol):
 class ReadRequest(NamedTuple):
     """Read what is committed: initial offsets, unknown outcomes, or whether commits still stand."""
 
-    members: Mapping[TopicPartition, Member]
+    members: Mapping[TopicPartition, PlanMember]
     """The managers that asked: a new one may take a partition over meanwhile."""
     verified: Mapping[TopicPartition, Version]
     """Offsets to be compared with the ends of their logs, which are read beside."""
@@ -44,11 +44,11 @@ class CommitRequest(NamedTuple):
     """Commit these, and nothing else meanwhile."""
 
     versions: Mapping[TopicPartition, Version]
-    members: Mapping[TopicPartition, Member]
+    members: Mapping[TopicPartition, PlanMember]
     """The managers whose versions they are."""
 
 
-Request: TypeAlias = ReadRequest | CommitRequest
+GroupRequest: TypeAlias = ReadRequest | CommitRequest
 
 
 class Retry:
@@ -150,15 +150,15 @@ class DirtySet:
                     self._expect(entry)
 
     def _expect(self, entry: Dirty) -> None:
-        waited = entry.since + self._commit_interval_s
-        self._first_at = min(self._first_at, max(waited, entry.not_before))
+        due_at = max(entry.since + self._commit_interval_s, entry.not_before)
+        self._first_at = min(self._first_at, due_at)
 
 
-class Reads:
+class OpenReads:
     """The reads that must precede a commit; a partition that cannot be read backs off alone."""
 
     def __init__(self, backoff: Backoff) -> None:
-        self.awaiting: dict[TopicPartition, Member] = {}
+        self.awaiting: dict[TopicPartition, PlanMember] = {}
         """Managers whose initial offset is wanted."""
         self.unknown: dict[TopicPartition, Version] = {}
         """Commits with an unknown outcome."""
@@ -191,7 +191,7 @@ class Reads:
         return -inf if retry is None else retry.not_before
 
     def answered(
-        self, members: Mapping[TopicPartition, Member], result: FetchResult, now: float
+        self, members: Mapping[TopicPartition, PlanMember], result: FetchResult, now: float
     ) -> None:
         """Back off where the coordinator refused: the group, or single partitions."""
         failures = result.failures

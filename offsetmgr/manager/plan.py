@@ -25,10 +25,10 @@ from offsetmgr.errors import (
     Scope,
     Verdict,
 )
-from offsetmgr.manager.history import Found, same
+from offsetmgr.manager.history import ReadOutcome, same
 from offsetmgr.manager.lifecycle import CommitFailed, Committed, FetchFailed, Noticed
 from offsetmgr.manager.log_ends import LogEnds
-from offsetmgr.manager.pending import Backoff, CommitRequest, DirtySet, ReadRequest, Reads
+from offsetmgr.manager.pending import Backoff, CommitRequest, DirtySet, OpenReads, ReadRequest
 from offsetmgr.manager.submits import GroupSubmits, SubmitBuffer, Version
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from offsetmgr.config import CommitSettings
     from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult, TopicLog
     from offsetmgr.manager.history import CommitHistory
-    from offsetmgr.manager.pending import Dirty, Member, Request
+    from offsetmgr.manager.pending import Dirty, GroupRequest, PlanMember
 
 _NOWHERE: Final = TopicPartition("gone", 0)
 
@@ -75,9 +75,9 @@ class CommitPlan:
         self._rng = rng
         self._history = history
         self._backoff = Backoff(settings, rng)
-        self._members: dict[TopicPartition, Member] = {}
+        self._members: dict[TopicPartition, PlanMember] = {}
         self._departed: set[TopicPartition] = set()
-        self._reads = Reads(self._backoff)
+        self._reads = OpenReads(self._backoff)
         self._dirty = DirtySet(settings.commit_interval_s)
         self._log_ends = LogEnds()
         self._verify_at = inf
@@ -95,7 +95,7 @@ class CommitPlan:
 
     # Managers.
 
-    def attach(self, members: Mapping[TopicPartition, Member]) -> None:
+    def attach(self, members: Mapping[TopicPartition, PlanMember]) -> None:
         """Serve managers whose initial offset is wanted: new ones, or restarted ones.
 
         After a crash of the committer all: what is dirty is marked once it has been read.
@@ -154,7 +154,7 @@ class CommitPlan:
 
     # The next request.
 
-    def next_request(self, now: float) -> tuple[Request | None, Results]:
+    def next_request(self, now: float) -> tuple[GroupRequest | None, Results]:
         """Return the request to send now, and results that needed none; none is in flight."""
         self._end_departed()
         results: Results = []
@@ -343,17 +343,17 @@ class CommitPlan:
         history.was_read(partition, now)
         last = history.committed(partition)
         established = self._members[partition].submits.established
-        if kind is Found.EXTERNAL and last is not None and established:
+        if kind is ReadOutcome.EXTERNAL and last is not None and established:
             results.append((partition, self._follow(partition, last, found, now)))
             return found
-        if kind is Found.OLDER and last is not None:
+        if kind is ReadOutcome.OLDER and last is not None:
             self._correct(partition, last)
             return last.value
         if found is None:
             history.drop(partition)
         elif version is None:
             history.commit_initial(partition, found, now)
-        elif kind is not Found.STANDS:
+        elif kind is not ReadOutcome.STANDS:
             history.commit(partition, version, now)
         return found
 
@@ -373,7 +373,7 @@ class CommitPlan:
             # It was to be committed again because it stood; now something else may.
             self._dirty.remove(partition)
             result = self._verified(partition, found, now)
-        elif last is not None and self._history.judge(partition, found)[0] is Found.EXTERNAL:
+        elif last is not None and self._history.judge(partition, found)[0] is ReadOutcome.EXTERNAL:
             result = self._follow(partition, last, found, now)
         self._history.was_read(partition, now)
         return result
@@ -388,19 +388,19 @@ class CommitPlan:
         departed = partition in self._departed
         again = bool(self._settings.verify_interval_s) and not departed
         history.verified(partition, now, again=again)
-        if kind is Found.NEWER and version is not None:
+        if kind is ReadOutcome.NEWER and version is not None:
             newest = self._members[partition].submits.newest
             if newest is not None and newest.number == version.number:
                 return self._landed(partition, version, now)
             history.commit(partition, version, now)
-        elif last is None or (kind is Found.EXTERNAL and departed):
+        elif last is None or (kind is ReadOutcome.EXTERNAL and departed):
             history.drop(partition)
-        elif kind is Found.EXTERNAL:
+        elif kind is ReadOutcome.EXTERNAL:
             return self._follow(partition, last, found, now)
-        elif kind is Found.OLDER or old:
+        elif kind is ReadOutcome.OLDER or old:
             # Entered as if it were new: until it is committed again nobody needs to look.
             history.commit(partition, last, now)
-            if kind is Found.OLDER:
+            if kind is ReadOutcome.OLDER:
                 self._correct(partition, last)
             else:
                 self._dirty.mark_recommit(partition)

@@ -57,7 +57,6 @@ class SubmitBuffer:
         "_force",
         "_leader_epoch",
         "_metadata",
-        "_number",
         "_offset",
         "_rewind",
         "closed",
@@ -65,6 +64,7 @@ class SubmitBuffer:
         "established",
         "floor",
         "group",
+        "number",
         "partition",
         "queued",
         "regressions",
@@ -86,7 +86,8 @@ class SubmitBuffer:
         """The last submit, where it was dropped as a regression."""
         self.settled = 0
         """Number of the newest version that is known to be committed."""
-        self._number = 0  # of the newest version; the value's fields follow, -1 for none
+        self.number = 0
+        """Of the newest version; 0 for none."""
         self._offset = -1
         self._metadata = ""
         self._leader_epoch: int | None = None
@@ -126,11 +127,11 @@ class SubmitBuffer:
             or self._force
         ):
             self._offset, self._metadata, self._leader_epoch = offset, metadata, leader_epoch
-            self._number = number
+            self.number = number
             self._force = False
-        if self._number > self.settled:
+        if self.number > self.settled:
             if rewind:
-                self._rewind = self._number
+                self._rewind = self.number
             if not self.queued:
                 # In this order a Ctrl-C in between does no harm: queued twice is collected once.
                 self.group.queue(self)
@@ -160,17 +161,12 @@ class SubmitBuffer:
     def uncommitted(self) -> Version | None:
         """The newest version, where it is not known to be committed."""
         with self.group.lock:
-            return self._version() if self._number > self.settled else None
-
-    @property
-    def number(self) -> int:
-        """Number of the newest version; 0 for none."""
-        return self._number
+            return self._version() if self.number > self.settled else None
 
     @property
     def dirty(self) -> bool:
         """True if the newest version is not known to be committed."""
-        return self._number > self.settled
+        return self.number > self.settled
 
     @property
     def rewinds(self) -> bool:
@@ -180,7 +176,7 @@ class SubmitBuffer:
     def outlook(self) -> tuple[Version | None, OffsetAndMetadata | None]:
         """Return ``uncommitted``, and the submit that was dropped as a regression; never both."""
         with self.group.lock:
-            version = self._version() if self._number > self.settled else None
+            version = self._version() if self.number > self.settled else None
             return version, self.dropped
 
     def establish(self, committed: OffsetAndMetadata | None) -> None:
@@ -216,7 +212,7 @@ class SubmitBuffer:
 
     def _settle(self, number: int) -> bool:
         self.settled = max(self.settled, number)
-        clean = self._number <= number
+        clean = self.number <= number
         if clean:
             self.queued = False
         if clean or self._rewind <= number:
@@ -229,7 +225,7 @@ class SubmitBuffer:
         It stays dirty and visible; the next submit wakes the committer again.
         """
         with self.group.lock:
-            if self._number > number:
+            if self.number > number:
                 return False
             self.queued = False
             return True
@@ -240,7 +236,7 @@ class SubmitBuffer:
         Return False where it is not the newest.
         """
         with self.group.lock:
-            if self._number != number or number > self.settled:
+            if self.number != number or number > self.settled:
                 return False
             self.settled, self.queued = number - 1, True
             return True
@@ -250,9 +246,9 @@ class SubmitBuffer:
         with self.group.lock:
             if external is None:
                 self._force = True
-            elif self._number <= self.settled:
+            elif self.number <= self.settled:
                 self._set_floor(external)
-                if self._number:
+                if self.number:
                     self._replace(external)
             elif self._offset < external.offset and not self._rewind:
                 self._set_floor(external)
@@ -266,14 +262,14 @@ class SubmitBuffer:
         self._offset, self._metadata, self._leader_epoch = value
 
     def _version(self) -> Version | None:
-        if not self._number:
+        if not self.number:
             return None
         value = OffsetAndMetadata(self._offset, self._metadata, self._leader_epoch)
-        return Version(self._number, value)
+        return Version(self.number, value)
 
     def collect(self) -> bool:
         """Return True if it is dirty, else leave the queue; with the lock held."""
-        self.queued = self._number > self.settled
+        self.queued = self.number > self.settled
         if not self.queued:
             self._rewind = 0  # a rewind to what is committed gives no licence for later
         return self.queued
