@@ -115,7 +115,7 @@ def check(
         settings = load(config, os.environ, flags(listen, bootstrap_servers, log_level, set_))
         names = "listen", "log_level", "cluster_name", "lease_s", "stop_timeout_s", "fence"
         shown = {name: getattr(settings, name) for name in (*names, "fence_session_timeout_s")}
-        for section in ("commit", "limits"):
+        for section in ("commit", "limits", "watch"):
             values = asdict(getattr(settings, section))
             shown |= {f"{section}.{name}": value for name, value in values.items()}
         masked = settings.kafka.masked()

@@ -25,7 +25,7 @@ from offsetmgr.service.openapi import Operation, document
 from offsetmgr.service.requests import CLIENT, INSTANCE
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Sequence
     from typing import Any
 
     from starlette.types import Receive, Scope, Send
@@ -62,8 +62,11 @@ class Api:
         version: str,
         hosts: frozenset[str] | None,
         instance: str,
+        further: Sequence[Operation] = (),
     ) -> None:
-        """``hosts`` are the names that a Host header may carry, None for any.
+        """``further`` operations are offered beside those of this table.
+
+        ``hosts`` are the names that a Host header may carry, None for any.
 
         ``instance`` is this process's id, which every answer carries.
         """
@@ -77,7 +80,7 @@ class Api:
         self._hosts = hosts
         self._instance = instance
         self._abandoned: set[asyncio.Future[Answer]] = set()
-        self.operations = self._operations()
+        self.operations = (*self._operations(), *further)
         self._routes: dict[re.Pattern[str], dict[str, Operation]] = {}
         for each in self.operations:
             path = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(each.path))

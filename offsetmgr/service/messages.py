@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta, Struct
@@ -240,7 +240,7 @@ class ReadyAnswer(Struct, frozen=True):
 # From the core's values and errors
 
 
-def json_response(answer: msgspec.Struct, status: int = HTTPStatus.OK) -> Response:
+def json_response(answer: msgspec.Struct | dict[str, Any], status: int = HTTPStatus.OK) -> Response:
     return Response(encode(answer), status, media_type="application/json")
 
 

@@ -40,6 +40,8 @@ class Source(NamedTuple):
     streams: Callable[[], int]
     dropped_logs: Callable[[], int]
     fence: Callable[[], FenceCounts]
+    watched: Callable[[], Iterable[Metric]]
+    """Of the groups that are watched, whoever commits them."""
     clock: Clock
     wall: Callable[[], float]
     """Seconds since 1970."""
@@ -141,6 +143,7 @@ class Metrics:
             "Log records that could not be written.",
             source.dropped_logs(),
         )
+        yield from source.watched()
         yield from self._partitions(managers, source.wall() - source.clock.now())
 
     def _partitions(

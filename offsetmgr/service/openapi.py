@@ -57,6 +57,7 @@ _READS: Final = (400, 409, 429, 503)
 _WRITES: Final = (400, 408, 409, 413, 415, 429, 503)
 _STATUS_TEXT: Final = {
     400: "A value is wrong; nothing was done.",
+    404: "There is no such group, topic or cluster among those watched.",
     408: "The body did not arrive in time; nothing was done.",
     409: "A newer incarnation of the client has taken over.",
     412: "The request is for an earlier process of the service; nothing was done.",

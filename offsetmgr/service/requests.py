@@ -227,8 +227,9 @@ class Query(Request, frozen=True):
 
     def __post_init__(self) -> None:
         values = msgspec.structs.asdict(self)
-        if values.get("group") is not None:
-            check_group(values["group"])
+        groups = values.get("group") or ()
+        for group in [groups] if isinstance(groups, str) else groups:
+            check_group(group)
         topics = values.get("topic") or ()
         for topic in [topics] if isinstance(topics, str) else topics:
             check_topic(topic)
@@ -273,6 +274,28 @@ class TopicsQuery(Query, frozen=True):
 
 class TopicNamesQuery(Query, frozen=True):
     timeout_s: KafkaTimeout | None = None
+
+
+class GroupsQuery(Query, frozen=True):
+    pass
+
+
+class LagQuery(Query, frozen=True):
+    group: Annotated[
+        list[str], Meta(min_length=1, max_length=MAX_TOPICS, description="Consumer groups.")
+    ]
+
+
+class ClusterQuery(Query, frozen=True):
+    cluster: Annotated[str, Meta(description="The service's `cluster_name`.")]
+
+
+class ConsumerQuery(ClusterQuery, frozen=True):
+    consumer: Annotated[str, Meta(description="A consumer group.")]
+
+
+class TopicQuery(ClusterQuery, frozen=True):
+    topic: Annotated[str, Meta(description="A topic.")]
 
 
 class EventsQuery(Query, frozen=True, rename={"after": LAST_EVENT}):

@@ -35,6 +35,7 @@ from offsetmgr.service.logs import set_level
 from offsetmgr.service.metrics import Metrics, Source
 from offsetmgr.service.reads import Reads
 from offsetmgr.service.sessions import Registry
+from offsetmgr.service.watch import GroupWatch
 
 if TYPE_CHECKING:
     import socket
@@ -113,6 +114,7 @@ class Assembly:
         )
         self.service = OffsetService(self.factory, registry, system.clock)
         self.health = Health(coordinator, system.clock, lambda: self.service.draining)
+        self.watch = GroupWatch(settings, self.factory.managers, wall)
         self.metrics.watch(
             Source(
                 self.factory.managers,
@@ -120,6 +122,7 @@ class Assembly:
                 lambda: self.hub.reader_count,
                 dropped_logs,
                 lambda: coordinator.fence,
+                self.watch.metrics,
                 system.clock,
                 wall,
             )
@@ -135,11 +138,13 @@ class Assembly:
             version=version(),
             hosts=settings.listen.hosts(),
             instance=uuid.uuid4().hex,
+            further=self.watch.operations(),
         )
 
     @contextlib.asynccontextmanager
     async def background(self) -> AsyncIterator[None]:
-        """Look for lapsed leases and ask Kafka how it is, while inside."""
+        """Look for lapsed leases, ask Kafka how it is and watch groups, while inside."""
+        self.watch.start()
         tasks = [
             asyncio.create_task(self._sweep(), name="sweep"),
             asyncio.create_task(self.health.watch(), name="health"),
@@ -147,6 +152,7 @@ class Assembly:
         try:
             yield
         finally:
+            self.watch.close()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

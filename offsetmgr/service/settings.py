@@ -21,6 +21,7 @@ from msgspec import Meta
 
 from offsetmgr.config import CommitSettings
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.lag.watcher import WatchSettings
 from offsetmgr.service.errors import MissingError, WrongValueError, wanted
 from offsetmgr.service.listen import TcpAddress, UnixAddress, check_listen
 
@@ -158,6 +159,26 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Watch:
+    """Groups whose lag is shown in the metrics and by Burrow's rules."""
+
+    groups: str = ""
+    """Regular expression of whole names, such as ``.*``; without it none are watched."""
+    interval_s: Annotated[float, Meta(ge=1, le=3_600)] = 30.0
+    """Between two reads."""
+    allowed_lag: Annotated[int, Meta(ge=0)] = 0
+    """Records behind that are no trouble."""
+    min_distance_s: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
+    """Commits closer than this count as one."""
+    other_names: bool = False
+    """True to show the metrics under kafka-lag-exporter's and kafka_exporter's names too."""
+
+    def rules(self) -> WatchSettings:
+        """Return what a watcher judges by."""
+        return WatchSettings(min_distance_s=self.min_distance_s, allowed_lag=self.allowed_lag)
+
+
+@dataclass(frozen=True)
 class Settings:
     """All settings of the service.  Times are seconds."""
 
@@ -177,21 +198,29 @@ class Settings:
     a broker's ``group.min.session.timeout.ms``, of librdkafka's ``max.poll.interval.ms``."""
     commit: CommitSettings = field(default_factory=CommitSettings)
     limits: Limits = field(default_factory=Limits)
+    watch: Watch = field(default_factory=Watch)
+
+
+_SECTIONS: Final[Mapping[str, type[CommitSettings | Limits | Watch]]] = {
+    "commit": CommitSettings,
+    "limits": Limits,
+    "watch": Watch,
+}
 
 
 def defaults() -> dict[str, object]:
     """Return every setting but Kafka's by its dotted name, with its default."""
     known = {each.name: each.default for each in fields(Settings)}
-    for name in ("kafka", "commit", "limits"):
+    for name in ("kafka", *_SECTIONS):
         del known[name]
-    for name, section in (("commit", CommitSettings()), ("limits", Limits())):
+    for name, section in ((name, kind()) for name, kind in _SECTIONS.items()):
         known |= {f"{name}.{key}": value for key, value in asdict(section).items()}
     return known
 
 
 def _types() -> dict[str, Any]:
     found = get_type_hints(Settings, globals(), include_extras=True)
-    for name, section in (("commit", CommitSettings), ("limits", Limits)):
+    for name, section in _SECTIONS.items():
         hints = get_type_hints(section, include_extras=True)
         found |= {f"{name}.{key}": kind for key, kind in hints.items()}
     return {name: found[name] for name in defaults()}
@@ -266,7 +295,7 @@ def _from_env(env: Mapping[str, str]) -> Found:
 
 
 def _check(found: Found) -> Settings:
-    values: dict[str, dict[str, Any]] = {"": {}, "commit": {}, "limits": {}}
+    values: dict[str, dict[str, Any]] = {"": {}, **{name: {} for name in _SECTIONS}}
     kafka: Found = {}
     for name, (value, source) in found.items():
         section, _, key = name.rpartition(".")
@@ -286,8 +315,8 @@ def _check(found: Found) -> Settings:
         source = found[name][1] if name in found else "default"
         where = f"{name} ({source})"
         raise InvalidValueError(where, error.value, error.problem, error.fix) from None
-    limits = Limits(**values["limits"])
-    return Settings(_check_kafka(kafka), commit=commit, limits=limits, **values[""])
+    limits, watch = Limits(**values["limits"]), Watch(**values["watch"])
+    return Settings(_check_kafka(kafka), commit=commit, limits=limits, watch=watch, **values[""])
 
 
 def _convert(name: str, value: object, where: str) -> object:
@@ -296,11 +325,24 @@ def _convert(name: str, value: object, where: str) -> object:
         return check_listen(value, where)
     if name == "log_level" and isinstance(value, str):
         value = value.lower()
+    if name == "watch.groups":
+        return _check_pattern(value, where)
     kind = _TYPES[name]
     try:
         return msgspec.convert(value, kind, strict=not isinstance(value, str))
     except msgspec.ValidationError:
         raise WrongValueError(where, value, wanted(msgspec.json.schema(kind))) from None
+
+
+def _check_pattern(value: object, where: str) -> str:
+    fix = 'give a regular expression of group names, such as "orders-.*|clicks"'
+    if not isinstance(value, str):
+        raise InvalidValueError(where, value, "is not text", fix)
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise InvalidValueError(where, value, f"is not one ({error})", fix) from None
+    return value
 
 
 def _check_kafka(values: Found) -> KafkaSettings:

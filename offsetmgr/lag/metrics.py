@@ -1,0 +1,132 @@
+"""What is known of watched groups as Prometheus metrics.
+
+A series is there while its partition is: what is not known, or is gone, has none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.core import GaugeMetricFamily
+
+from offsetmgr.lag.measure import worst_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from offsetmgr.lag.watcher import WatchedGroup
+
+_PARTITION: Final = ("cluster_name", "group", "topic", "partition")
+_GROUP: Final = ("cluster_name", "group")
+_MEMBER: Final = (*_PARTITION, "member_host", "consumer_id", "client_id")
+
+
+class _Families:
+    """Gauges by name, in the order in which they were first set."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, GaugeMetricFamily] = {}
+
+    def set(
+        self,
+        name: str,
+        text: str,
+        names: tuple[str, ...],
+        labels: Iterable[object],
+        value: float | None,
+    ) -> None:
+        """Give a series its value; None leaves it out."""
+        family = self._made.get(name)
+        if family is None:
+            family = self._made[name] = GaugeMetricFamily(name, text, labels=names)
+        if value is not None:
+            family.add_metric([str(each) for each in labels], value)
+
+    def __iter__(self) -> Iterator[GaugeMetricFamily]:
+        return iter(self._made.values())
+
+
+def families(
+    cluster: str, view: Mapping[str, WatchedGroup], *, other_names: bool = False
+) -> Iterator[GaugeMetricFamily]:
+    """Return the metrics of watched groups.
+
+    With ``other_names`` also under those of kafka-lag-exporter and kafka_exporter.
+    """
+    made = _Families()
+    failed = sum(1 for each in view.values() if each.error)
+    text = "Watched groups that could not be read in the last round."
+    made.set("offsetmgr_unreadable_groups", text, ("cluster_name",), (cluster,), failed)
+    for name, group in view.items():
+        if group.error:
+            continue  # its numbers are of before
+        where = (cluster, name)
+        text = "Burrow's status: 1 OK, 2 WARN, 3 ERR."
+        made.set("offsetmgr_group_status", text, _GROUP, where, group.status)
+        for each in group.partitions:
+            _partition(made, (*where, *each.now.partition), each.now.end, each.now.lag)
+            labels = (*where, *each.now.partition)
+            text = "Age of the first record that is not committed; 0 where all is."
+            made.set("offsetmgr_lag_seconds", text, _PARTITION, labels, each.now.seconds)
+            text = "Burrow's status: 1 OK, 2 WARN, 4 STOP, 5 STALL, 6 REWIND."
+            status = None if each.now.lag is None else each.status
+            made.set("offsetmgr_partition_status", text, _PARTITION, labels, status)
+        if other_names:
+            _lag_exporter(made, cluster, group)
+            _kafka_exporter(made, group)
+    return iter(made)
+
+
+def _partition(
+    made: _Families, labels: tuple[object, ...], end: int | None, lag: int | None
+) -> None:
+    made.set("offsetmgr_end_offset", "Offset after the last record.", _PARTITION, labels, end)
+    text = "Records behind the end of the log."
+    made.set("offsetmgr_lag", text, _PARTITION, labels, lag)
+
+
+def _lag_exporter(made: _Families, cluster: str, group: WatchedGroup) -> None:
+    name, prefix = group.now.name, "kafka_consumergroup_group"
+    topics: Counter[str] = Counter()
+    for each in (each.now for each in group.partitions):
+        member = each.member
+        who = (member.host, member.member_id, member.client_id) if member else ("", "", "")
+        labels = (cluster, name, *each.partition, *who)
+        committed = each.committed.offset if each.committed else None
+        made.set(f"{prefix}_offset", "Committed offset.", _MEMBER, labels, committed)
+        made.set(f"{prefix}_lag", "Records behind.", _MEMBER, labels, each.lag)
+        made.set(f"{prefix}_lag_seconds", "Seconds behind.", _MEMBER, labels, each.seconds)
+        log, names = (cluster, *each.partition), ("cluster_name", "topic", "partition")
+        made.set("kafka_partition_latest_offset", "End of the log.", names, log, each.end)
+        if each.lag is not None:
+            topics[each.partition.topic] += each.lag
+    lags = [each.now.lag for each in group.partitions if each.now.lag is not None]
+    seconds = worst_seconds((each.now.lag, each.now.seconds) for each in group.partitions)
+    where = (cluster, name)
+    most = max(lags, default=None)
+    made.set(f"{prefix}_max_lag", "Most records behind.", _GROUP, where, most)
+    made.set(f"{prefix}_max_lag_seconds", "Most seconds behind.", _GROUP, where, seconds)
+    made.set(f"{prefix}_sum_lag", "Records behind.", _GROUP, where, sum(lags) if lags else None)
+    for topic, lag in topics.items():
+        names = (*_GROUP, "topic")
+        made.set(f"{prefix}_topic_sum_lag", "Records behind.", names, (*where, topic), lag)
+
+
+def _kafka_exporter(made: _Families, group: WatchedGroup) -> None:
+    name, prefix = group.now.name, "kafka_consumergroup"
+    names = ("consumergroup", "topic", "partition")
+    topics: Counter[str] = Counter()
+    for each in (each.now for each in group.partitions):
+        labels = (name, *each.partition)
+        committed = each.committed.offset if each.committed else None
+        made.set(f"{prefix}_current_offset", "Committed offset.", names, labels, committed)
+        made.set(f"{prefix}_lag", "Records behind.", names, labels, each.lag)
+        text = "End of the log."
+        made.set("kafka_topic_partition_current_offset", text, names[1:], each.partition, each.end)
+        if each.lag is not None:
+            topics[each.partition.topic] += each.lag
+    for topic, lag in topics.items():
+        made.set(f"{prefix}_lag_sum", "Records behind.", names[:2], (name, topic), lag)
+    members = len(group.now.description.members) if group.now.description else 0
+    made.set(f"{prefix}_members", "Live members.", names[:1], (name,), members)

@@ -1,0 +1,312 @@
+"""Lag of any group of the cluster, read in threads beside the service's own work.
+
+Watched groups are read every interval; others when somebody asks.  Nothing here touches what the
+service commits, and no Kafka client is opened before it is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+import structlog
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from offsetmgr.admin.commit_log import TOPIC, decode
+from offsetmgr.coordinator.clients import client_config
+from offsetmgr.errors import OffsetManagerError
+from offsetmgr.lag.burrow import Status
+from offsetmgr.lag.burrow_api import CONSUMERS, ROOT, TOPICS, BurrowApi
+from offsetmgr.lag.cluster import ClusterReader
+from offsetmgr.lag.measure import measure
+from offsetmgr.lag.metrics import families
+from offsetmgr.lag.report import lag_report, listing_report, watched_report
+from offsetmgr.lag.watcher import LoggedCommit, Watcher
+from offsetmgr.service.messages import json_response
+from offsetmgr.service.openapi import Operation
+from offsetmgr.service.requests import (
+    ClusterQuery,
+    ConsumerQuery,
+    GroupsQuery,
+    LagQuery,
+    Request,
+    TopicQuery,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from prometheus_client import Metric
+    from starlette.responses import Response
+
+    from offsetmgr.lag.watcher import WatchedGroup
+    from offsetmgr.manager import ManagerHandle
+    from offsetmgr.service.settings import Settings
+    from offsetmgr.types import TopicPartition
+
+_T = TypeVar("_T")
+
+_THREADS: Final = 4
+"""Questions that may wait for Kafka at once."""
+
+_BATCH: Final = 10_000
+_CONSUME_S: Final = 0.5
+_METADATA_S: Final = 10.0
+
+log = structlog.get_logger("offsetmgr.watch")
+
+
+class GroupsAnswer(msgspec.Struct, frozen=True):
+    """Groups, in the shape that docs/operator.md describes."""
+
+    groups: list[dict[str, Any]]
+
+
+class BurrowRequest(msgspec.Struct, frozen=True):
+    """What was asked for, as Burrow repeats it."""
+
+    url: str
+    host: str
+
+
+class BurrowAnswer(msgspec.Struct, frozen=True):
+    """Burrow's answers, each with further fields of its own."""
+
+    error: bool
+    message: str
+    request: BurrowRequest
+
+
+class GroupWatch:
+    """Watches groups, and answers what is asked of them over HTTP."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        managers: Callable[[], Sequence[ManagerHandle]],
+        wall: Callable[[], float],
+    ) -> None:
+        """``wall`` is the wall clock."""
+        self._settings = settings.watch
+        self._cluster = settings.cluster_name
+        self._kafka = settings.kafka.for_librdkafka()
+        self._timeout_s = settings.commit.request_timeout_s
+        self._managers = managers
+        self._wall = wall
+        self._lock = threading.Lock()
+        self._reader: ClusterReader | None = None
+        self._watcher: Watcher | None = None
+        self._workers = ThreadPoolExecutor(_THREADS, thread_name_prefix="offsetmgr-lag")
+        self._ended = threading.Event()
+        self._host = socket.gethostname()
+
+    def start(self) -> None:
+        """Begin to watch, if any groups are to be watched."""
+        if self._settings.groups:
+            threading.Thread(target=self._watch, name="offsetmgr-watch", daemon=True).start()
+
+    def close(self) -> None:
+        """Take no more questions, and end the connections."""
+        self._ended.set()
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            if self._reader is not None:
+                self._reader.close()
+
+    def metrics(self) -> Iterable[Metric]:
+        """Return the metrics of watched groups; none where none are watched."""
+        if self._watcher is None:
+            return ()
+        other_names = self._settings.other_names
+        return families(self._cluster, self._watcher.view, other_names=other_names)
+
+    def operations(self) -> tuple[Operation, ...]:
+        """Return what is offered over HTTP."""
+        return (
+            Operation(
+                "GET", "/v1/groups", "groups", "Consumer groups of the cluster", self._groups,
+                GroupsQuery, GroupsAnswer, statuses=(502, 504),
+            ),
+            Operation(
+                "GET", "/v1/lag", "lag", "Lag of groups, as it is now", self._lag,
+                LagQuery, GroupsAnswer, statuses=(502, 504),
+            ),
+            Operation(
+                "GET", "/v1/watched", "watched", "Watched groups, as of the last round",
+                self._watched, GroupsQuery, GroupsAnswer,
+            ),
+            self._burrow(ROOT, "clusters", GroupsQuery, lambda api, _: api.clusters()),
+            self._burrow(
+                CONSUMERS, "consumers", ClusterQuery, lambda api, at: api.consumers(at.cluster)
+            ),
+            self._burrow(
+                f"{CONSUMERS}/{{consumer}}", "consumer", ConsumerQuery,
+                lambda api, at: api.consumer(at.cluster, at.consumer),
+            ),
+            self._burrow(
+                f"{CONSUMERS}/{{consumer}}/status", "status", ConsumerQuery,
+                lambda api, at: api.status(at.cluster, at.consumer, everything=False),
+            ),
+            self._burrow(
+                f"{CONSUMERS}/{{consumer}}/lag", "full_status", ConsumerQuery,
+                lambda api, at: api.status(at.cluster, at.consumer, everything=True),
+            ),
+            self._burrow(TOPICS, "topics", ClusterQuery, lambda api, at: api.topics(at.cluster)),
+            self._burrow(
+                f"{TOPICS}/{{topic}}", "topic", TopicQuery,
+                lambda api, at: api.topic(at.cluster, at.topic),
+            ),
+        )  # fmt: skip
+
+    # Answers
+
+    async def _groups(self, *_: object) -> GroupsAnswer:
+        found = await self._in_worker(lambda: self._open().groups())
+        return GroupsAnswer(**listing_report(found))
+
+    async def _lag(self, _: object, asked: LagQuery) -> GroupsAnswer:
+        def read() -> dict[str, Any]:
+            found = measure(self._open(), asked.group, now_s=self._wall())
+            return lag_report(found, self._view(), self._committers())
+
+        return GroupsAnswer(**await self._in_worker(read))
+
+    async def _watched(self, *_: object) -> GroupsAnswer:
+        report = await self._in_worker(
+            lambda: watched_report(self._view().values(), self._committers())
+        )
+        return GroupsAnswer(**report)
+
+    def _burrow(
+        self,
+        path: str,
+        name: str,
+        kind: type[Request],
+        read: Callable[[BurrowApi, Any], dict[str, Any] | str],
+    ) -> Operation:
+        async def answer(_: object, asked: Request) -> Response:
+            found = await self._in_worker(
+                lambda: read(BurrowApi(self._cluster, self._view()), asked)
+            )
+            url = path.format(**msgspec.structs.asdict(asked))
+            return json_response(*_burrow_answer(found, {"url": url, "host": self._host}))
+
+        summary = f"What Burrow answers at {path}, for watched groups"
+        return Operation(
+            "GET", path, f"burrow_{name}", summary, answer, kind, BurrowAnswer,
+            others={404: BurrowAnswer},
+        )  # fmt: skip
+
+    def _view(self) -> Mapping[str, WatchedGroup]:
+        return {} if self._watcher is None else self._watcher.view
+
+    def _committers(self) -> dict[tuple[str, TopicPartition], str]:
+        return {(each.key.group, each.key.topic_partition): each.owner for each in self._managers()}
+
+    async def _in_worker(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._workers, work)
+
+    def _open(self) -> ClusterReader:
+        """Return the reader, made at its first use.  Raises InvalidValueError."""
+        with self._lock:
+            if self._reader is None:
+                self._reader = ClusterReader(self._kafka, timeout_s=self._timeout_s)
+            return self._reader
+
+    # The thread that watches
+
+    def _watch(self) -> None:
+        chosen = re.compile(self._settings.groups)
+        commits = CommitTail(self._kafka)
+        while not self._ended.is_set():
+            try:
+                reader = self._open()
+                if self._watcher is None:
+                    self._watcher = Watcher(reader, self._wall, self._settings.rules())
+                names = [each.name for each in reader.groups() if chosen.fullmatch(each.name)]
+                self._watcher.poll(names, commits.read())
+            except OffsetManagerError as error:
+                log.warning("watch_failed", code=error.code, error=str(error))
+            except Exception:  # one bad round must not end the watch
+                if not self._ended.is_set():  # else the reader was closed in its middle
+                    log.exception("watch_failed")
+            self._ended.wait(self._settings.interval_s)
+        commits.close()
+
+
+class CommitTail:
+    """New commits of all groups, from Kafka's own log of them."""
+
+    def __init__(self, config: Mapping[str, object]) -> None:
+        self._config = config
+        self._consumer: Consumer | None = None
+        self._refused = False
+
+    def read(self) -> list[LoggedCommit] | None:
+        """Return the commits since the last call; None where the log may not be read."""
+        if self._refused:
+            return None
+        try:
+            if self._consumer is None:
+                self._consumer = self._open()
+                return None
+            return self._new(self._consumer)
+        except KafkaException as error:
+            log.warning("commit_log_unread", error=error.args[0].str(), needs=f"READ on {TOPIC}")
+            self.close()
+            self._refused = error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+            return None
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def _open(self) -> Consumer:
+        consumer = Consumer(
+            {
+                **client_config(self._config),
+                "group.id": "offsetmgr-watch",  # librdkafka wants a name; it joins no group
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+            }
+        )
+        found = consumer.list_topics(TOPIC, timeout=_METADATA_S).topics[TOPIC]
+        if found.error is not None:
+            consumer.close()
+            raise KafkaException(found.error)
+        consumer.assign([KafkaPartition(TOPIC, each, OFFSET_END) for each in found.partitions])
+        return consumer
+
+    def _new(self, consumer: Consumer) -> list[LoggedCommit]:
+        commits = []
+        messages = consumer.consume(_BATCH, _CONSUME_S)
+        while messages:
+            for message in messages:
+                error, key = message.error(), message.key()
+                if error is not None and not error.retriable():
+                    raise KafkaException(error)
+                record = decode(key, message.value()) if error is None and key else None
+                if record is not None and record.offset is not None:
+                    at_ms = int(record.at_s * 1000)
+                    commits.append(LoggedCommit(record.key, record.offset, at_ms))
+            messages = consumer.consume(_BATCH, 0) if len(messages) == _BATCH else []
+        return commits
+
+
+def _burrow_answer(
+    found: dict[str, Any] | str, request: dict[str, str]
+) -> tuple[dict[str, Any], HTTPStatus]:
+    if isinstance(found, str):
+        return {"error": True, "message": found, "request": request}, HTTPStatus.NOT_FOUND
+    absent = found.get("status", {}).get("status") == Status.NOTFOUND.name
+    status = HTTPStatus.NOT_FOUND if absent else HTTPStatus.OK
+    return {"error": False, **found, "request": request}, status

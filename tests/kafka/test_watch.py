@@ -1,0 +1,162 @@
+"""The service process watches groups of a real Kafka, whoever commits them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+import yaml
+
+from offsetmgr import OffsetClient
+from offsetmgr.types import TopicPartition
+from tests.kafka.test_cluster_reader import commit, produce
+from tests.kafka.test_lag_commands import our_rows, run
+from tests.service.support import serve_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from offsetmgr.devkafka import DevKafka
+    from tests.conftest import TopicFactory
+    from tests.service.support import ServeProcess
+
+_WAIT_S = 60.0
+_DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+@pytest.fixture(scope="module")
+def watching(kafka: DevKafka) -> Iterator[ServeProcess]:
+    """A service that watches every group, once a second."""
+    env = {
+        "OFFSETMGR_WATCH__GROUPS": ".*",
+        "OFFSETMGR_WATCH__INTERVAL_S": "1",
+        "OFFSETMGR_WATCH__OTHER_NAMES": "true",
+        "OFFSETMGR_CLUSTER_NAME": "local",
+        "OFFSETMGR_COMMIT__COMMIT_INTERVAL_S": "0.1",
+    }
+    servers = kafka.bootstrap_servers
+    with serve_process(
+        "--listen", "127.0.0.1:0", "--bootstrap-servers", servers, env=env
+    ) as process:
+        yield process
+
+
+def get(service: ServeProcess, path: str) -> httpx.Response:
+    return httpx.get(f"{service.address}{path}", timeout=_WAIT_S)
+
+
+def until(look: Callable[[], Any]) -> Any:
+    """Return the first answer that is none of nothing."""
+    deadline_s = time.monotonic() + _WAIT_S
+    while time.monotonic() < deadline_s:
+        found = look()
+        if found:
+            return found
+    pytest.fail("it did not come about in time")
+
+
+def watched(service: ServeProcess, group: str) -> Any:
+    groups = get(service, "/v1/watched").json()["groups"]
+    return next((each for each in groups if each["name"] == group and not each["error"]), None)
+
+
+def test_groups_of_both_kinds(
+    kafka: DevKafka, watching: ServeProcess, new_topic: TopicFactory, group: str
+) -> None:
+    """Lag of a group committed here and of another; the former says for which client."""
+    topic, other = new_topic(2), f"{group}-other"
+    produce(kafka, topic, 0, 20)
+    commit(kafka, other, {TopicPartition(topic, 0): 15})
+    with OffsetClient(watching.address, name="nightly") as client:
+        client.submit(group, {(topic, 0): 5}, sync=True, timeout=_WAIT_S)
+        asked = f"/v1/lag?group={group}&group={other}"
+        found = {each["name"]: each for each in get(watching, asked).json()["groups"]}
+        assert {name: each["lag"] for name, each in found.items()} == {group: 15, other: 5}
+        assert found[group]["partitions"][0]["committer"] == "nightly"
+        assert found[other]["partitions"][0]["committer"] is None
+
+        through = run_service(watching, "describe", group, "--json")
+        assert our_rows(through) == our_rows(run(kafka, "describe", group, "--json").json())
+        listed = run_service(watching, "groups", "--json")["groups"]
+        assert {group, other} <= {each["name"] for each in listed}
+    until(lambda: watched(watching, other))
+    seen = {each["name"] for each in run_service(watching, "top", "--json")["groups"]}
+    assert other in seen
+
+
+def run_service(service: ServeProcess, *args: str) -> Any:
+    command = [sys.executable, "-m", "offsetmgr", *args, "--service", service.address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_burrow_drop_in(
+    kafka: DevKafka, watching: ServeProcess, new_topic: TopicFactory, group: str
+) -> None:
+    """An offset that is committed again and again while records wait is a STALL, as in Burrow."""
+    topic = new_topic()
+    produce(kafka, topic, 0, 20)
+    where = TopicPartition(topic, 0)
+    path = f"/v3/kafka/local/consumer/{group}/status"
+    assert get(watching, path).status_code == 404
+
+    def stalled() -> Any:
+        commit(kafka, group, {where: 5})
+        answer = get(watching, path)
+        status = answer.json()["status"]
+        bad = [each for each in status["partitions"] if each["status"] == "STALL"]
+        return (answer, status, bad[0]) if bad else None
+
+    answer, status, partition = until(stalled)
+    assert answer.status_code == 200
+    assert answer.json()["error"] is False
+    assert answer.json()["request"]["url"] == path
+    assert (status["status"], status["totallag"]) == ("ERR", 15)
+    assert (partition["complete"], partition["current_lag"]) == (1.0, 15)
+    consumers = get(watching, "/v3/kafka/local/consumer").json()["consumers"]
+    assert group in consumers
+    absent = get(watching, "/v3/kafka/elsewhere/consumer")
+    assert (absent.status_code, absent.json()["message"]) == (404, "cluster not found")
+
+
+def test_rules_and_dashboard_are_of_exported_metrics(
+    kafka: DevKafka, watching: ServeProcess, new_topic: TopicFactory, group: str
+) -> None:
+    """Every metric that an alert or a panel names is one that the service exports."""
+    topic = new_topic()
+    commit(kafka, group, {TopicPartition(topic, 0): 0})
+    until(lambda: watched(watching, group))
+    page = get(watching, "/metrics").text
+    exported = set(re.findall(r"^# TYPE (\w+) ", page, re.MULTILINE))
+    exported |= {f"{name}_{end}" for name in exported for end in ("bucket", "count", "sum")}
+    labels = set(re.findall(r"(\w+)=\"", page)) | {"job", "instance", "le", "severity"}
+
+    rules = yaml.safe_load((_DEPLOY / "prometheus" / "offsetmgr.rules.yml").read_text())
+    alerts = [rule for each in rules["groups"] for rule in each["rules"]]
+    assert all({"summary", "description"} <= set(rule["annotations"]) for rule in alerts)
+    board = json.loads((_DEPLOY / "grafana" / "offsetmgr.json").read_text())
+    queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+    queries += [each["query"] for each in board["templating"]["list"] if each["type"] == "query"]
+    assert alerts
+    assert queries
+    for query in [*queries, *(rule["expr"] for rule in alerts)]:
+        assert set(re.findall(r"\b(?:offsetmgr|kafka|process)_\w+", query)) <= exported, query
+        assert set(re.findall(r"(\w+)=~?\"", query)) <= labels, query
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool() -> None:
+    """Prometheus itself takes the rules."""
+    rules = _DEPLOY / "prometheus" / "offsetmgr.rules.yml"
+    command = ["promtool", "check", "rules", str(rules)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

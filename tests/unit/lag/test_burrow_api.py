@@ -1,0 +1,168 @@
+"""Burrow's answers, field by field, and the metrics of watched groups."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from offsetmgr.lag.burrow_api import BurrowApi
+from offsetmgr.lag.metrics import families
+from offsetmgr.lag.watcher import Watcher
+from offsetmgr.types import TopicPartition
+from tests.unit.lag.fake_cluster import FakeCluster
+
+ORDERS = [TopicPartition("orders", number) for number in range(3)]
+
+
+class Clock:
+    now_s = 1_000.0
+
+
+@pytest.fixture
+def watched() -> tuple[FakeCluster, Watcher]:
+    """A member reads partition 0 and keeps up; partition 2 has stood still for 11 rounds."""
+    kafka, clock = FakeCluster(), Clock()
+    watcher = Watcher(kafka, lambda: clock.now_s)
+    kafka.member("etl", ORDERS[0])
+    for number in range(11):
+        clock.now_s = 1_000.0 + 30 * number
+        kafka.ends = {ORDERS[0]: 100 * number, ORDERS[2]: 1_000}
+        kafka.commit("etl", ORDERS[0], 100 * number)
+        kafka.commit("etl", ORDERS[2], 400)
+        watcher.poll(["etl"])
+    return kafka, watcher
+
+
+def test_status(watched: tuple[FakeCluster, Watcher]) -> None:
+    """``/status`` names what is bad alone, ``/lag`` all; both have the sums of all."""
+    api = BurrowApi("local", watched[1].view)
+    answer = api.status("local", "etl", everything=True)
+    assert answer["message"] == "consumer status returned"
+    good, bad = answer["status"].pop("partitions")
+    assert answer["status"] == {
+        "cluster": "local",
+        "group": "etl",
+        "status": "ERR",
+        "complete": 0.5,
+        "partition_count": 2,
+        "maxlag": bad,
+        "totallag": 600,
+    }
+    assert good == {
+        "topic": "orders",
+        "partition": 0,
+        "owner": "/10.0.0.1",
+        "client_id": "one",
+        "status": "OK",
+        "start": {"offset": 100, "timestamp": 1_030_000, "observedAt": 1_030_000, "lag": 0},
+        "end": {"offset": 1_000, "timestamp": 1_300_000, "observedAt": 1_300_000, "lag": 0},
+        "current_lag": 0,
+        "complete": 1.0,
+    }
+    assert (bad["owner"], bad["status"], bad["current_lag"], bad["complete"]) == (
+        "", "STOP", 600, 0.1,
+    )  # fmt: skip
+    assert api.status("local", "etl", everything=False)["status"]["partitions"] == [bad]
+
+
+def test_an_absent_group(watched: tuple[FakeCluster, Watcher]) -> None:
+    """It has a status like any other: NOTFOUND."""
+    api = BurrowApi("local", watched[1].view)
+    for cluster, consumer in (("local", "none"), ("other", "etl")):
+        assert api.status(cluster, consumer, everything=True)["status"] == {
+            "cluster": cluster,
+            "group": consumer,
+            "status": "NOTFOUND",
+            "complete": 1.0,
+            "partitions": [],
+            "partition_count": 0,
+            "maxlag": None,
+            "totallag": 0,
+        }
+
+
+def test_lists(watched: tuple[FakeCluster, Watcher]) -> None:
+    """Clusters, consumers and topics; what is not known is told in Burrow's words."""
+    api = BurrowApi("local", watched[1].view)
+    assert api.clusters() == {"message": "cluster list returned", "clusters": ["local"]}
+    assert api.consumers("local") == {"message": "consumer list returned", "consumers": ["etl"]}
+    assert api.topics("local") == {"message": "topic list returned", "topics": ["orders"]}
+    assert api.topic("local", "orders") == {
+        "message": "topic offsets returned",
+        "offsets": [1_000, 0, 1_000],
+    }
+    assert api.consumers("other") == api.topics("other") == "cluster not found"
+    assert api.consumer("local", "none") == "cluster or consumer not found"
+    assert api.topic("local", "none") == "cluster or topic not found"
+
+
+def test_windows(watched: tuple[FakeCluster, Watcher]) -> None:
+    """A window stands at the place of its partition's number, empty places before its commits."""
+    answer = BurrowApi("local", watched[1].view).consumer("local", "etl")
+    assert isinstance(answer, dict)
+    first, empty, last = answer["topics"]["orders"]
+    assert [each["offset"] for each in first["offsets"]] == list(range(100, 1_001, 100))
+    assert empty == {"offsets": [], "owner": "", "client_id": "", "current-lag": 0}
+    assert last["offsets"][:9] == [None] * 9
+    assert last["current-lag"] == 600
+
+
+def series(watcher: Watcher, *, other_names: bool = False) -> dict[str, float]:
+    """Values by name and labels (in the order of their names), as a scrape has them."""
+
+    class Page:
+        def collect(self) -> object:
+            return families("local", watcher.view, other_names=other_names)
+
+    registry = CollectorRegistry()
+    registry.register(Page())  # type: ignore[arg-type]
+    text = generate_latest(registry).decode()
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = [sample.labels[name] for name in sorted(sample.labels)]
+            found[f"{sample.name}{{{','.join(labels)}}}"] = sample.value
+    return found
+
+
+def test_metrics(watched: tuple[FakeCluster, Watcher]) -> None:
+    """Own names by default; those of other exporters, with their labels, where asked for."""
+    found = series(watched[1])
+    assert found["offsetmgr_lag{local,etl,2,orders}"] == 600
+    assert found["offsetmgr_end_offset{local,etl,0,orders}"] == 1_000
+    assert found["offsetmgr_lag_seconds{local,etl,0,orders}"] == 0
+    assert found["offsetmgr_group_status{local,etl}"] == 3
+    assert found["offsetmgr_partition_status{local,etl,2,orders}"] == 4
+    assert found["offsetmgr_unreadable_groups{local}"] == 0
+    assert not [name for name in found if name.startswith("kafka")]
+    found = series(watched[1], other_names=True)
+    assert found["kafka_consumergroup_group_lag{one,local,one-1,etl,/10.0.0.1,0,orders}"] == 0
+    assert found["kafka_consumergroup_group_lag{,local,,etl,,2,orders}"] == 600
+    assert found["kafka_consumergroup_group_max_lag{local,etl}"] == 600
+    assert found["kafka_consumergroup_group_sum_lag{local,etl}"] == 600
+    assert found["kafka_consumergroup_group_topic_sum_lag{local,etl,orders}"] == 600
+    assert found["kafka_partition_latest_offset{local,2,orders}"] == 1_000
+    assert found["kafka_consumergroup_lag{etl,2,orders}"] == 600
+    assert found["kafka_consumergroup_current_offset{etl,2,orders}"] == 400
+    assert found["kafka_consumergroup_lag_sum{etl,orders}"] == 600
+    assert found["kafka_consumergroup_members{etl}"] == 1
+    assert found["kafka_topic_partition_current_offset{2,orders}"] == 1_000
+
+
+def test_the_series_of_the_dead_vanish(watched: tuple[FakeCluster, Watcher]) -> None:
+    """Of a deleted topic, of a deleted group, and of one that could not be read."""
+    kafka, watcher = watched
+    del kafka.ends[ORDERS[2]]
+    watcher.poll(["etl"])
+    found = series(watcher, other_names=True)
+    assert not [name for name in found if name.startswith("offsetmgr") and ",2,orders" in name]
+    assert "kafka_consumergroup_group_lag{,local,,etl,,2,orders}" not in found
+    kafka.down = True
+    watcher.poll(["etl"])
+    assert series(watcher, other_names=True) == {"offsetmgr_unreadable_groups{local}": 1}
+    kafka.down = False
+    kafka.offsets.clear()
+    kafka.members.clear()
+    watcher.poll(["etl"])
+    assert series(watcher, other_names=True) == {"offsetmgr_unreadable_groups{local}": 0}
