@@ -58,7 +58,7 @@ class Core:
         """For new managers, while they are over quota."""
         self.session = Session(url, address, name, self._heard)
         self.met = False
-        """True if the service, as it lives now, has said how long its lease is."""
+        """True if the lease of the service, as it lives now, is known."""
         self.first_event_id = ""
         """The service's newest event when it was met first: an event stream begins there."""
         self.fenced: ClientFencedError | None = None

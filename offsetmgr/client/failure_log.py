@@ -47,7 +47,7 @@ class FailureLog:
         with self._lock:
             failing = self._failing.get(cause)
             untold = self._seldom.untold(cause, now_s) if failing is None else None
-            # A notice tells of a moment: nothing fails that could succeed again.
+            # A notice is of a moment: nothing fails that could succeed again.
             lasts = is_held and not isinstance(error, OffsetNoticeError)
             if lasts and (failing is not None or untold is not None):
                 self._failing.setdefault(cause, {})[key] = -1 if offset is None else offset

@@ -113,13 +113,13 @@ class ManagerErrors(Stream[OffsetManagerError]):
 
 
 class Mailboxes:
-    """What one manager's handle hands out."""
+    """The mailboxes of one manager, and its end."""
 
     def __init__(self, key: ManagerKey) -> None:
         self.committed = CommittedOffsets(str(key))
         self.errors = ManagerErrors(str(key))
         self.result: StopResult | None = None
-        """What the stop ended with; None while the manager lives."""
+        """The stop's; None while the manager lives."""
 
     def stop(self, result: StopResult) -> None:
         self.result = result

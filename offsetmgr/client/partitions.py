@@ -46,14 +46,14 @@ class Batch(NamedTuple):
     submits: bool
     """True if it carries offsets; otherwise it asks for managers."""
     registration: int
-    """What it was made for; the answer counts for no other."""
+    """The answer counts for no other."""
     instance: str | None
     """The process of the service that may take it; None for any."""
 
 
 @dataclass(slots=True, eq=False)
 class ClientPartition:
-    """What is known of one partition; version 0 stands for none."""
+    """One partition of the client; version 0 stands for none."""
 
     since: int
     """Version of the manager: what has a lower one is about an earlier manager."""
@@ -64,8 +64,8 @@ class ClientPartition:
     refused: int = 0
     """Newest version that it refused for good."""
     rewind_version: int = 0
-    """Of the last rewind, which the service is told of until that is taken, and again after a
-    restart until it is known to be committed."""
+    """Of the last rewind.  Offsets are sent as rewinds until it is taken, and again after a
+    restart of the service until it is known to be committed."""
     committed: OffsetAndMetadata | None = None
     committed_version: int = 0
     error: OffsetManagerError | None = None
@@ -195,7 +195,7 @@ class Partitions:
         self.over_quota = PendingQueue()
         """New ones, for whose managers the service had no quota when it was asked last."""
         self.quota_error: OffsetManagerError | None = None
-        """What it said then; None where it has made a manager since."""
+        """Its answer then; None where it has made a manager since."""
         self._quota = BATCH_LIMIT
         """So many of them are asked for at once: the service makes all of a request or none."""
         self.owned_elsewhere: dict[ManagerKey, None] = {}
@@ -343,7 +343,7 @@ class Partitions:
             held.owned_elsewhere = False
             self._queue(key, held)
 
-    # What the service said
+    # Answers of the service
 
     def accept(
         self, batch: Batch, refused: Mapping[TopicPartition, OffsetManagerError]
@@ -438,7 +438,7 @@ class Partitions:
     ) -> list[tuple[ManagerKey, OffsetManagerError]]:
         """The service calls the request bad, or too large, and has done nothing of it.
 
-        Smaller ones tell which entry is bad.  Sending that again is pointless: it is returned,
+        Smaller ones show which entry is bad.  Sending that again is pointless: it is returned,
         unless it was reported before.
         """
         news = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
@@ -52,8 +51,6 @@ _BAD_REQUESTS: Final = frozenset({400, 413})
 
 _NOT_FOUND: Final = 404
 _OTHER_INSTANCE: Final = 412
-
-log = logging.getLogger("offsetmgr.client")
 
 
 class PendingStop(NamedTuple):
@@ -125,7 +122,7 @@ class Sender:
         self._stop_at = 0.0
         """Stops that nobody waits for are sent then."""
         self._retry_at = 0.0
-        """What other clients have is tried again then."""
+        """Partitions that other clients had are tried again then."""
 
     def run(self) -> None:
         """Send until the client is closed or fenced."""
@@ -213,15 +210,13 @@ class Sender:
         try:
             core.post(wire.STOP, body, deadline)
         except OffsetManagerError as error:
-            if isinstance(error, ServiceError) and error.status in _BAD_REQUESTS:
-                log.warning("partitions of group %s could not be given back: %s", stop.group, error)
-                return
             with core.lock:
                 core.partitions.add_pending_stops(stop.keys)
             self._stop_at = time.monotonic() + PENDING_STOP_PAUSE_S
-            if not deadline.over:  # else it commits first, or is away: what else is sent will tell
+            if not deadline.over:  # else it commits first, or is away: the next request will show
                 self._failed(error)
         else:
+            self._stop_at = time.monotonic() + SEND_INTERVAL_S  # offsets have a turn in between
             core.succeeded()
 
     def _send(self, batch: Batch) -> None:

@@ -56,7 +56,7 @@ class LocalOffsets(Reads, Offsets):
     """Commits offsets from this process to Kafka; stands wherever an OffsetClient does.
 
     `kafka` is the bootstrap servers (`host:port,host:port`) or a mapping of librdkafka's settings.
-    `name` is the owner that ManagerExistsError tells of, `settings` how often is committed.
+    `name` is the owner that ManagerExistsError names, `settings` how often is committed.
 
     Nothing is shared with another process.  There is no lease, and nobody takes managers over; a
     second process that commits the same group is not refused, but noticed when the committed
@@ -257,7 +257,7 @@ class LocalOffsets(Reads, Offsets):
 
 
 class _Reporter:
-    """A `manager.Observer` that logs failures and tells them to whoever watches."""
+    """A `manager.Observer` that logs failures and passes them to whoever watches."""
 
     def __init__(self) -> None:
         self.watchers: dict[object, OnError] = {}
