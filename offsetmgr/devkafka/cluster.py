@@ -42,7 +42,7 @@ _SS_S: Final = 5.0
 _HEAP_MB: Final = 512
 _START_S: Final = 180.0
 _STOP_S: Final = 20.0
-_FORMAT_S: Final = 60.0
+_FORMAT_S: Final = 180.0
 _ANSWER_S: Final = 0.5
 _POLL_S: Final = 0.05
 

@@ -15,7 +15,7 @@ from confluent_kafka.admin import NewTopic
 
 from offsetmgr.devkafka.cluster import DevKafka, quiet_admin
 from offsetmgr.devkafka.jars import KAFKA_VERSION
-from offsetmgr.devkafka.process import DevKafkaError
+from offsetmgr.devkafka.process import DevKafkaError, log_tail
 from offsetmgr.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _FIRST: Final = datetime(2026, 1, 1, tzinfo=timezone.utc)
 _PAUSE: Final = timedelta(seconds=20)
 _COUNTRIES: Final = ("DE", "FR", "IT", "NL", "PL")
 _PRODUCTS: Final = ("bicycle", "helmet", "lamp", "lock", "pump", "saddle", "tyre")
-_END_S: Final = 5.0
+_END_S: Final = 60.0
 
 
 def run_dev_kafka(
@@ -76,7 +76,11 @@ def run_dev_kafka(
     before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
     try:
         with kafka:
-            filled = _fill(kafka.bootstrap_servers, wanted, produce)
+            try:
+                filled = _fill(kafka.bootstrap_servers, wanted, produce)
+            except KafkaException as error:
+                tail = log_tail(kafka.broker(1).log_path)
+                raise DevKafkaError(f"Kafka does not answer: {error}; broker 1: {tail}") from error
             _say(f"Kafka {KAFKA_VERSION} is ready: {kafka.bootstrap_servers}{filled}")
             kept = f"Its data is kept in {data_dir}." if data_dir else "Its data goes with it."
             _say(f"Ctrl-C stops it. {kept}")

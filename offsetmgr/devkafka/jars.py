@@ -31,7 +31,7 @@ _JAVA_ADVICE: Final = (
     f"install Java {_OLDEST_JAVA} or newer (on Debian and Ubuntu: "
     "apt-get install openjdk-17-jre-headless) and put it on the PATH, or set JAVA_HOME"
 )
-_JAVA_VERSION_S: Final = 30
+_JAVA_VERSION_S: Final = 60
 _TOOL: Final = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 _TOOL_S: Final = 60.0
 
