@@ -16,7 +16,7 @@ import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
@@ -27,7 +27,6 @@ from offsetmgr.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from concurrent.futures import Future
 
     from typing_extensions import Self
 
@@ -82,11 +81,7 @@ class Broker:
         properties: Mapping[str, str],
         java: Sequence[str],
     ) -> None:
-        """Describe the broker; nothing is started.
-
-        ``properties`` are its whole server.properties but for the place of its data, ``java`` is
-        the command line up to the main class.
-        """
+        """``java`` is the command line up to the main class; ``log.dirs`` is added."""
         self.node_id = node_id
         self.bootstrap_server = f"{HOST}:{port}"
         self.log_path = folder / "broker.log"
@@ -97,7 +92,6 @@ class Broker:
 
     @property
     def running(self) -> bool:
-        """True if its process is there, paused or not."""
         return self._process is not None and self._process.running()
 
     @property
@@ -112,7 +106,6 @@ class Broker:
         return self.process.pid
 
     def format(self, cluster_id: str) -> None:
-        """Prepare the folder of a broker that has never run, with Kafka's own tool."""
         if (self._folder / _DATA / "meta.properties").exists():
             return
         self._write_properties()
@@ -172,11 +165,10 @@ class Broker:
         self._release()
 
     def pause(self) -> None:
-        """Freeze the broker (SIGSTOP): its connections stay and nothing is answered."""
+        """Freeze the broker: its connections stay and nothing is answered."""
         self.process.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused broker go on (SIGCONT)."""
         self.process.signal(signal.SIGCONT)
 
     def _failed(self, what: str) -> DevKafkaError:
@@ -310,11 +302,9 @@ class DevKafka:
         return tuple(self._brokers)
 
     def broker(self, node_id: int) -> Broker:
-        """Return the broker ``node_id``, from 1."""
         return self.brokers[node_id - 1]
 
     def consumer_groups(self, *args: str) -> str:
-        """Run Kafka's own kafka-consumer-groups on this Kafka and return what it prints."""
         return consumer_groups(self.bootstrap_servers, *args)
 
 
@@ -493,15 +483,12 @@ def _await_groups(brokers: Sequence[Broker], deadline: float) -> None:
         admin = quiet_admin(servers)
         asked = admin.describe_consumer_groups(list(_PROBE_GROUPS), request_timeout=_NEVER_S)
         answered, missing = wait(asked.values(), min(_STUCK_S, deadline - time.monotonic()))
-        if not missing and all(map(_is_served, answered)):
+        errors = [answer.exception() for answer in answered]
+        codes = {error.args[0].code() for error in errors if isinstance(error, KafkaException)}
+        if not missing and not codes & _UNSERVED:
             return
         time.sleep(_POLL_S)
     raise DevKafkaError(
         "Kafka came up, but its group coordinators did not; broker 1: "
         f"{log_tail(brokers[0].log_path)}"
     )
-
-
-def _is_served(answer: Future[Any]) -> bool:
-    error = answer.exception()
-    return not (isinstance(error, KafkaException) and error.args[0].code() in _UNSERVED)

@@ -100,7 +100,6 @@ class WatchedProcess:
         return self._output.fileno()
 
     def running(self) -> bool:
-        """Tell whether the command runs, paused or not."""
         return self.status() is None
 
     def status(self) -> int | None:

@@ -7,17 +7,15 @@ given both ends, and the end is what is committed.
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from offsetmgr.errors import (
     InvalidValueError,
-    ManagerExistsError,
     ManagerStoppedError,
     OffsetConflictError,
     listed,
@@ -34,7 +32,7 @@ from offsetmgr.spark.starting import (
 from offsetmgr.types import TopicPartition, check_group, check_offset
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
     from types import TracebackType
 
     from typing_extensions import Self
@@ -46,10 +44,6 @@ Until: TypeAlias = "datetime | Mapping[tuple[str, int], int]"
 """Where a batch ends: at the first record of a time, or at offsets (exclusive)."""
 
 TIMEOUT_S: Final = 30.0
-
-_running: set[tuple[str, str]] = set()
-"""The service and the group of each batch of this process that is under way."""
-_running_lock: Final = threading.Lock()
 
 
 def kafka_batch(
@@ -162,7 +156,6 @@ class KafkaBatch:
         """
         deadline = time.monotonic() + self._timeout
         with ExitStack() as cleanup:
-            cleanup.enter_context(_sole_batch(self._client.url, self._group))
             logs = self._client.topics(self._topics, timeout=seconds_left(deadline))
             partitions = [TopicPartition(topic, n) for topic, log in logs.items() for n in log]
             # Only what is its own is pinned: nobody else commits for it from here on.
@@ -258,20 +251,6 @@ class KafkaBatch:
 
     def _release(self, partitions: Collection[TopicPartition]) -> None:
         self._client.stop_managers(timeout=self._timeout, group=self._group, partitions=partitions)
-
-
-@contextmanager
-def _sole_batch(url: str, group: str) -> Iterator[None]:
-    """Refuse a second batch of the group in this process, as long as the block lasts."""
-    with _running_lock:
-        if (url, group) in _running:
-            raise ManagerExistsError(f"group {group}", "another batch of this process")
-        _running.add((url, group))
-    try:
-        yield
-    finally:
-        with _running_lock:
-            _running.discard((url, group))
 
 
 def bounded(
