@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import signal
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +18,6 @@ from tests.service.support import serve_process
 from tests.spark.support import WAIT_S, Collected, Topic, ends, eventually, offsets_of, run, start
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -33,11 +31,6 @@ def owned(sidecar: ServeProcess, client: OffsetClient) -> int:
     """How many managers the service keeps for the client."""
     with sidecar.http() as http:
         return len(http.get("/v1/managers", params={"client": client.name}).json()["managers"])
-
-
-@contextmanager
-def nobody() -> Iterator[str]:
-    yield "http://127.0.0.1:9"
 
 
 def test_a_groups_offsets_are_where_spark_has_finished(job: Job) -> None:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 from pyspark.errors import StreamingQueryException
+from typer.testing import CliRunner
 
+from offsetmgr.cli.app import app
 from offsetmgr.spark import batch_ranges, commit_offsets, reconcile
 from tests.spark.support import WAIT_S, Topic, ends, eventually, offsets_of, run
 
@@ -89,12 +91,19 @@ def test_a_batch_that_fails_is_run_again_with_its_ranges(
 def test_a_job_without_the_listener_is_reconciled(
     spark: SparkSession, client: OffsetClient, topic: Topic, group: str, checkpoint: str
 ) -> None:
-    """Its checkpoint alone says where it is, read on this machine or through the session."""
+    """Its checkpoint alone says where it is, read on this machine or through the session.
+
+    The command does without a service too.
+    """
+    servers = f"kafka://{topic.kafka.bootstrap_servers}"
+    command = ["spark", "reconcile", "--checkpoint", checkpoint, "--group", group]
     topic.produce(30)
     query = run(topic.read(spark, "earliest", 10), lambda _batch, _id: None, checkpoint)
     found = reconcile(client, group, checkpoint)
     assert {where: each.checkpoint for where, each in found.partitions.items()} == ends(query)
     assert reconcile(client, group, f"file:{checkpoint}", spark=spark) == found
+    assert CliRunner().invoke(app, [*command, "--service", servers]).exit_code == 3
     found.execute(client, timeout=WAIT_S)
     assert offsets_of(client.committed(group)) == ends(query)
     assert reconcile(client, group, checkpoint).differences == {}
+    assert CliRunner().invoke(app, [*command, "--service", servers]).exit_code == 0
