@@ -78,8 +78,11 @@ class PythonProcess(WatchedProcess):
     def close(self) -> None:
         super().close()
         # Spark's Java ends by itself when its Python is gone, but not at once.
+        deadline = time.monotonic() + _REQUEST_S
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.session, signal.SIGKILL)
+            while time.monotonic() < deadline:
+                os.killpg(self.session, signal.SIGKILL)
+                time.sleep(_POLL_S)
 
 
 class Demo(NamedTuple):
