@@ -403,6 +403,16 @@ def test_what_is_handed_over_too_late_is_logged_too(
     assert len([each for each in caplog.messages if "reconcile" in each]) == 1
 
 
+def test_a_client_that_is_closed_first_is_logged_too(
+    away: Away, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a closed client has left is logged with its remedy, and nothing waits any more."""
+    away.client.close(timeout=0.1)
+    away.commits.detach(WAIT_S)
+    (logged,) = [each for each in caplog.messages if "reconcile" in each]
+    assert "orders-0 at 9" in logged
+
+
 DRIVER = f"""
 import threading
 from offsetmgr import OffsetClient
