@@ -477,6 +477,7 @@ def _await_groups(brokers: Sequence[Broker], deadline: float) -> None:
     just started a Kafka should have to handle.
     """
     servers = ",".join(broker.bootstrap_server for broker in brokers)
+    problem = "time is up"
     while time.monotonic() < deadline:
         for broker in brokers:
             broker.check_alive()
@@ -484,11 +485,13 @@ def _await_groups(brokers: Sequence[Broker], deadline: float) -> None:
         asked = admin.describe_consumer_groups(list(_PROBE_GROUPS), request_timeout=_NEVER_S)
         answered, missing = wait(asked.values(), min(_STUCK_S, deadline - time.monotonic()))
         errors = [answer.exception() for answer in answered]
-        codes = {error.args[0].code() for error in errors if isinstance(error, KafkaException)}
-        if not missing and not codes & _UNSERVED:
+        found = [error.args[0] for error in errors if isinstance(error, KafkaException)]
+        unserved = sorted({each.name() for each in found if each.code() in _UNSERVED})
+        if not missing and not unserved:
             return
+        problem = f"{len(missing)} groups without an answer, {', '.join(unserved) or 'no error'}"
         time.sleep(_POLL_S)
     raise DevKafkaError(
-        "Kafka came up, but its group coordinators did not; broker 1: "
+        f"Kafka came up, but its group coordinators did not ({problem}); broker 1: "
         f"{log_tail(brokers[0].log_path)}"
     )
