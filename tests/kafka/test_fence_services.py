@@ -108,8 +108,9 @@ def until_kafka_dropped_all(kafka: DevKafka, group: str) -> None:
 
 
 @pytest.mark.fault(8)
-@pytest.mark.parametrize("successor", ["lives", "is gone"])
-@pytest.mark.parametrize("dropped", [False, True], ids=["for a moment", "beyond its session"])
+@pytest.mark.parametrize(
+    ("dropped", "successor"), [(False, "lives"), (False, "is gone"), (True, "is gone")]
+)
 def test_what_a_zombie_still_held_does_not_win(
     kafka: DevKafka, new_topic: TopicFactory, group: str, successor: str, *, dropped: bool
 ) -> None:
