@@ -27,6 +27,8 @@ _EXPIRY_SHARE: Final = 0.75
 """Commits older than this part of the retention are about to expire."""
 _SKEW_S: Final = 2.0
 """A difference of clocks that is no chance."""
+_RECENT_S: Final = 86_400.0
+"""Older deletions are taken for wanted ones."""
 _MILLISECOND_S: Final = 0.001
 _FENCE: Final = "offsetmgr"
 """``group.instance.id`` of every service with a fence."""
@@ -96,6 +98,16 @@ def examine(facts: Facts) -> list[Finding]:
                 found += bad or [Finding(Level.OK, name, f"group {group}", group=group)]
     order = list(Level)
     return sorted(found, key=lambda finding: order.index(finding.level))
+
+
+def deletions(steps: Iterable[Step], now_s: float) -> dict[TopicPartition, Step]:
+    """Return the partitions whose last step is a deletion of the last day."""
+    last = {step.partition: step for step in steps}
+    return {
+        where: step
+        for where, step in last.items()
+        if step.move is Move.DELETED and now_s - step.at_s < _RECENT_S
+    }
 
 
 def _connection(facts: Facts) -> Iterable[Finding]:
@@ -263,8 +275,8 @@ def _retention(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
             "retention",
             f"the offsets of {_places(old)} were last committed {age_text(max(old.values()))} ago; "
             f"Kafka may forget them in {age_text(left_s)}",
-            why,
-            f"offsetmgr reset {group} --all-topics --to-current --execute (commits them again)",
+            f"{why}; to commit them again:",
+            f"offsetmgr reset {group} --all-topics --to-current --execute",
         )
 
 
@@ -329,13 +341,60 @@ def _outside_log(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
         )
 
 
+def _deleted(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
+    """Find offsets that were deleted or expired in the last day, and not committed again."""
+    if isinstance(each.committed, OffsetManagerError):
+        return
+    why = "a job without a checkpoint starts anew there: it repeats or skips records"
+    gone: list[TopicPartition] = []
+    anew: list[TopicPartition] = []
+    expired: dict[TopicPartition, Step] = {}
+    for where, step in deletions(_steps(facts, group), facts.now_s).items():
+        log = facts.logs.get(where)
+        if where in each.committed:
+            continue
+        if _is_gone(log):
+            gone.append(where)
+        elif log is None or isinstance(log, OffsetManagerError):
+            continue
+        elif (step.before or 0) > log.high_watermark:
+            anew.append(where)
+        else:
+            expired[where] = step
+    if gone:
+        yield Finding(
+            Level.TROUBLE,
+            "deleted",
+            f"{_places(gone)}: the topic was deleted, and Kafka deleted the offsets with it",
+            "a job that reads it fails, or waits for it",
+            "take the topic out of the job; in Kafka there is nothing to mend",
+        )
+    if anew:
+        yield Finding(
+            Level.TROUBLE,
+            "deleted",
+            f"{_places(anew)}: the topic was made anew, and Kafka deleted the offsets",
+            why,
+            f"offsetmgr reset {group} {_options(anew)} --to-earliest --execute",
+        )
+    if expired:
+        before = time_text(min(step.at_s for step in expired.values()) - _MILLISECOND_S)
+        yield Finding(
+            Level.TROUBLE,
+            "deleted",
+            f"{_places(expired)}: the offsets expired, or somebody deleted them",
+            f"{why}; to bring them back:",
+            f"offsetmgr reset {group} {_options(expired)} --to-history {before} --execute",
+        )
+
+
 def _topics_gone(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     gone = [where for where in _known(each.committed, {}) if _is_gone(facts.logs.get(where))]
     if gone:
         yield Finding(
             Level.TROUBLE,
             "topics gone",
-            f"{_places(gone)}: committed, but the topic or partition does not exist any more",
+            f"{_places(gone)}: committed, but there is no such partition; Kafka has not deleted it",
             "lag tools alert on it for ever; for a new topic of that name it is a wrong start",
             f"offsetmgr delete-offsets {group} {_options(gone)} --execute",
         )
@@ -348,9 +407,9 @@ def _readable(_facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
         yield Finding(
             Level.TROUBLE,
             "offsets",
-            f"group {group} has no committed offsets: they expired, or nobody ever committed any",
+            f"group {group} has no committed offsets",
             "a job without a checkpoint starts anew: it repeats or skips records",
-            f"offsetmgr history {group} shows what it had; reset --to-history brings it back",
+            f"offsetmgr history {group}",
         )
 
 
@@ -363,6 +422,7 @@ _CHECKS: Final[tuple[Callable[[Facts, str, GroupFacts], Iterable[Finding]], ...]
     _retention,
     _regressions,
     _outside_log,
+    _deleted,
     _topics_gone,
 )
 

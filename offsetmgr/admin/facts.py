@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from offsetmgr.admin.commit_log import TOPIC, read_commits
-from offsetmgr.admin.doctor import Facts, GroupFacts
+from offsetmgr.admin.doctor import Facts, GroupFacts, deletions
 from offsetmgr.admin.history import steps
 from offsetmgr.coordinator.answers import failure_of_exception
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError, error_info
@@ -58,22 +58,26 @@ def gather(
             return Facts(time.time(), versions, cluster, service=asked)
         names = [each.name for each in reader.groups()] if groups is None else list(groups)
         found = _groups(reader, names)
+        history, now_s = _tried(lambda: _history(config, names)), time.time()
         partitions = {
             where
             for each in found.values()
             if not isinstance(each.committed, OffsetManagerError)
             for where in each.committed
         }
+        topics = {where.topic for where in partitions}
+        if not isinstance(history, OffsetManagerError):
+            partitions.update(*(deletions(each, now_s) for each in history.values()))
         return Facts(
-            now_s=time.time(),
+            now_s=now_s,
             versions=versions,
             cluster=cluster,
             stuck_after_s=stuck_after_s,
             retention_s=_tried(lambda: _retention_s(reader)),
             groups=found,
             logs=reader.log_ranges(partitions),
-            topic_rights=_topic_rights(reader, {where.topic for where in partitions}),
-            history=_tried(lambda: _history(config, names)),
+            topic_rights=_topic_rights(reader, topics),
+            history=history,
             service=asked,
         )
 

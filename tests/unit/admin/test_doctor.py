@@ -67,6 +67,8 @@ def test_nothing_is_found_where_all_is_well() -> None:
 
 
 MEMBER = GroupMember("m", "reader", "/10.0.0.7", "", (P0,))
+GONE = CommitRecord(ManagerKey("etl", *P1), None, "", NOW_S - 10)
+BOTH = {P0: PartitionRange(10, 60), P1: PartitionRange(0, 60)}
 SICK: dict[str, tuple[Facts, str, str]] = {
     "connection": (
         replace(HEALTHY, cluster=KafkaRequestError("connection", error_info(-195))),
@@ -148,6 +150,25 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         "orders 0: committed, but",
         "offsetmgr delete-offsets etl --topic orders:0 --execute",
     ),
+    "offsets expired": (
+        replace(HEALTHY, history={"etl": steps([*commits(50), GONE])}, logs=BOTH),
+        "orders 1: the offsets expired, or somebody deleted them",
+        "offsetmgr reset etl --topic orders:1 --to-history 2023-11-14T22:13:09.999Z --execute",
+    ),
+    "topic was deleted": (
+        replace(HEALTHY, history={"etl": steps([*commits(50), GONE])}, logs={**BOTH, P1: NO_TOPIC}),
+        "orders 1: the topic was deleted",
+        "take the topic out of the job",
+    ),
+    "topic was made anew": (
+        replace(
+            HEALTHY,
+            history={"etl": steps([*commits(50), GONE._replace(offset=7), GONE])},
+            logs={**BOTH, P1: PartitionRange(0, 5)},
+        ),
+        "orders 1: the topic was made anew",
+        "offsetmgr reset etl --topic orders:1 --to-earliest --execute",
+    ),
     "nothing committed": (
         with_group(committed={}),
         "no committed offsets",
@@ -180,6 +201,12 @@ def test_what_cannot_be_checked_is_no_trouble_and_no_silence() -> None:
 def test_a_fall_that_was_made_good_is_no_trouble() -> None:
     """The group is past where it was."""
     assert not bad(replace(HEALTHY, history={"etl": steps(commits(45, 20, 50))}))
+
+
+def test_an_old_deletion_is_taken_for_a_wanted_one() -> None:
+    """Else it would be told until Kafka has compacted it away."""
+    old = GONE._replace(at_s=NOW_S - 2 * DAY_S)
+    assert not bad(replace(HEALTHY, history={"etl": steps([old, *commits(50)])}, logs=BOTH))
 
 
 def test_a_fence_of_ours_is_no_stranger() -> None:
