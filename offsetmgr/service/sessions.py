@@ -113,10 +113,6 @@ class Registry:
         """Clients whose lease has not lapsed."""
         return len(self._clients)
 
-    @property
-    def manager_count(self) -> int:
-        return self._managers
-
     def owner(self, key: ManagerKey) -> str | None:
         """Return the name of the client that owns ``key``; for any thread."""
         owners = self._owners.get(key.group)

@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from offsetmgr.coordinator.memory import Refuse
-from tests.service.support import Running, running
+from offsetmgr.errors import OffsetCommitError, error_info
+from offsetmgr.service.events import FAILURES_KEPT
+from offsetmgr.types import ManagerKey, OffsetAndMetadata
+from tests.service.support import Running, connected, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import httpx
+
+KEY = ManagerKey("g", "t", 0)
 
 
 def submit(client: httpx.Client, group: str, offset: int) -> None:
@@ -122,3 +129,29 @@ def test_open_streams_do_not_hold_up_the_stop() -> None:
         service.stop()
         assert list(lines) == [""]
     assert service.status == 0
+
+
+@pytest.mark.fault(30)
+def test_a_reader_that_stands_still_costs_its_bounds_and_nobody_else(
+    service: Running, etl: httpx.Client
+) -> None:
+    """What it does not take is dropped and counted, however much comes; others are served."""
+    hub = service.service.assembly.hub
+    error = OffsetCommitError(*KEY, 5, error_info(25))
+    with connected(service) as slow:
+        slow.sendall(b"GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b" 200 " in slow.recv(100)
+        (reader,) = hub._readers
+        told = -1
+        while told != reader.next_failure:  # until the stream is full
+            told = reader.next_failure
+            for _ in range(FAILURES_KEPT + 1):
+                hub.failed(KEY, error)
+            for _ in range(3):
+                assert etl.get("/livez").status_code == 200
+        submit(etl, "g", 7)
+        held = service.coordinator.broker.committed("g")
+        assert held == {KEY.topic_partition: OffsetAndMetadata(7)}
+        received = slow.recv(65_536)
+        while b"event: dropped" not in received[-130_000:]:
+            received += slow.recv(65_536)
