@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import io
 import json
+import os
+import pty
+import select
+import struct
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+import termios
+import uuid
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from offsetmgr.types import TopicPartition
+from tests.conftest import create_topic
 from tests.kafka.test_cluster_reader import commit, produce
 
 if TYPE_CHECKING:
@@ -39,17 +49,23 @@ def run(kafka: DevKafka, *args: str) -> Ran:
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
-def kafkas_rows(kafka: DevKafka, group: str) -> dict[TopicPartition, tuple[str, str, str]]:
-    """What Kafka's own tool prints: offset, end and lag of each partition."""
-    rows = {}
-    for line in kafka.consumer_groups("--describe", "--group", group).splitlines():
+Rows: TypeAlias = "dict[TopicPartition, tuple[str, str, str]]"
+"""Offset, end and lag of each partition, as they are printed."""
+
+
+def kafkas_rows(kafka: DevKafka, *groups: str) -> dict[str, Rows]:
+    """What Kafka's own tool prints of groups."""
+    rows: dict[str, Rows] = {group: {} for group in groups}
+    asked = [each for group in groups for each in ("--group", group)]
+    for line in kafka.consumer_groups("--describe", *asked).splitlines():
         fields = line.split()
-        if fields and fields[0] == group:
-            rows[TopicPartition(fields[1], int(fields[2]))] = (fields[3], fields[4], fields[5])
+        if fields and fields[0] in rows:
+            where = TopicPartition(fields[1], int(fields[2]))
+            rows[fields[0]][where] = (fields[3], fields[4], fields[5])
     return rows
 
 
-def our_rows(answer: Any) -> dict[TopicPartition, tuple[str, str, str]]:
+def our_rows(answer: Any) -> Rows:
     (group,) = answer["groups"]
     rows = {}
     for each in group["partitions"]:
@@ -76,7 +92,7 @@ def test_as_kafkas_own_tool(kafka: DevKafka, new_topic: TopicFactory, group: str
     )
     ran = run(kafka, "describe", group, "--json")
     assert ran.status == 0, ran.err
-    assert our_rows(ran.json()) == kafkas_rows(kafka, group)
+    assert our_rows(ran.json()) == kafkas_rows(kafka, group)[group]
     (found,) = ran.json()["groups"]
     assert (found["name"], found["state"], found["lag"]) == (group, "Empty", 22)
     lagging = [each for each in found["partitions"] if each["lag"]]
@@ -86,7 +102,80 @@ def test_as_kafkas_own_tool(kafka: DevKafka, new_topic: TopicFactory, group: str
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.delete_topics([gone])[gone].result(_WAIT_S)
     ran = run(kafka, "describe", group, "--json")
-    assert our_rows(ran.json()) == kafkas_rows(kafka, group)
+    assert our_rows(ran.json()) == kafkas_rows(kafka, group)[group]
+
+
+_OFFSETS = st.dictionaries(st.integers(0, 3), st.integers(0, 20), max_size=4)
+
+
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(groups=st.lists(_OFFSETS, min_size=6, max_size=6))
+def test_random_groups(kafka: DevKafka, full_topic: str, groups: list[dict[int, int]]) -> None:
+    """Whatever is committed, both tools tell the same: one run of each tells many groups."""
+    names = []
+    for offsets in groups:
+        if offsets:
+            names.append(f"group-{uuid.uuid4().hex}")
+            wanted = {TopicPartition(full_topic, each): at for each, at in offsets.items()}
+            commit(kafka, names[-1], wanted)
+    if not names:
+        return
+    told = kafkas_rows(kafka, *names)
+    answer = run(kafka, "describe", *names, "--json").json()
+    assert {each["name"]: our_rows({"groups": [each]}) for each in answer["groups"]} == told
+
+
+@pytest.fixture(scope="module")
+def full_topic(kafka: DevKafka) -> str:
+    """A topic of four partitions with 20, 21, 22 and 23 records."""
+    name = f"full-{uuid.uuid4().hex[:8]}"
+    create_topic(kafka, name, 4)
+    for partition in range(4):
+        produce(kafka, name, partition, 20 + partition)
+    return name
+
+
+def test_top_in_a_terminal(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
+    """It draws the groups, hears its keys, ends with q and leaves the terminal as it was."""
+    topic = new_topic()
+    produce(kafka, topic, 0, 10)
+    commit(kafka, group, {TopicPartition(topic, 0): 4})
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 160, 0, 0))
+    before = termios.tcgetattr(theirs)
+    command = [sys.executable, "-m", "offsetmgr", "top", group, "--interval", "0.5"]
+    command += ["--bootstrap-servers", kafka.bootstrap_servers, "--timeout", "60"]
+    # What the run itself was started in must not decide the size.
+    env = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, env={**env, "TERM": "xterm-256color"}
+    )
+    seen = b""
+
+    def read_until(wanted: str) -> None:
+        nonlocal seen
+        while wanted.encode() not in seen:
+            ready, _, _ = select.select([ours], [], [], _WAIT_S)
+            assert ready, f"{wanted} was not drawn; but {seen[-2000:]!r}"
+            seen += os.read(ours, 65_536)
+
+    try:
+        read_until(group)
+        os.write(ours, b"p")
+        read_until("PARTITION")
+        read_until(f"{topic}-0")
+        os.write(ours, b"q")
+        # It waits for its output to be read.
+        while process.poll() is None:
+            ready, _, _ = select.select([ours], [], [], 0.1)
+            seen += os.read(ours, 65_536) if ready else b""
+        assert process.returncode == 0
+        assert termios.tcgetattr(theirs) == before
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+        os.close(theirs)
 
 
 def test_csv_and_lists(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:

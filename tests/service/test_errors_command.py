@@ -1,0 +1,56 @@
+"""``offsetmgr errors``: what the service could not commit, now and as it comes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from offsetmgr.coordinator.memory import Refuse
+from tests.service.support import running
+
+_METADATA_TOO_LARGE = 12
+_WAIT_S = 120
+
+
+def command(address: str, *options: str) -> list[str]:
+    return [sys.executable, "-m", "offsetmgr", "errors", "--service", address, *options]
+
+
+def test_errors() -> None:
+    """Status 0 where all is committed; else 1, with what failed and why."""
+    with running(stop_timeout_s=2) as service, service.http("etl") as etl:
+        fine = subprocess.run(
+            command(service.address), capture_output=True, timeout=_WAIT_S, check=False
+        )
+        assert fine.returncode == 0, fine.stderr
+        service.coordinator.inject("commit", *[Refuse(_METADATA_TOO_LARGE)] * 1_000, group="bad")
+        follow = command(service.address, "bad", "--follow", "--json")
+        with subprocess.Popen(follow, stdout=subprocess.PIPE, text=True) as following:
+            try:
+                while b"\noffsetmgr_event_streams 1.0" not in etl.get("/metrics").content:
+                    assert following.poll() is None
+                offsets = [{"topic": "t", "partition": 3, "offset": 7}]
+                etl.post("/v1/offsets", json={"group": "bad", "offsets": offsets})
+                assert following.stdout is not None
+                told = json.loads(following.stdout.readline())
+            finally:
+                following.terminate()
+        assert (told["group"], told["topic"], told["partition"]) == ("bad", "t", 3)
+        assert told["code"] == "OFFSET_METADATA_TOO_LARGE"
+        now = subprocess.run(
+            command(service.address, "--json"),
+            capture_output=True,
+            text=True,
+            timeout=_WAIT_S,
+            check=False,
+        )
+        assert now.returncode == 1, now.stderr
+        (found,) = json.loads(now.stdout)["errors"]
+        assert (found["group"], found["client"]) == ("bad", "etl")
+        assert "metadata" in found["message"]
+    gone = subprocess.run(
+        command(service.address), capture_output=True, text=True, timeout=_WAIT_S, check=False
+    )
+    assert gone.returncode == 3
+    assert len(gone.stderr.splitlines()) == 1
