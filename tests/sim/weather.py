@@ -67,16 +67,13 @@ class Weather:
         named = sorted(request.partitions or ())
         return self._rng.sample(named, self._rng.randint(1, len(named)))
 
-    def _slow(self, request: Request) -> Incident:
-        del request
+    def _slow(self, _request: Request) -> Incident:
         return Answer(self._rng.uniform(0.01, 0.95) * REQUEST_TIMEOUT_S)
 
-    def _beyond_the_deadline(self, request: Request) -> Incident:
-        del request
+    def _beyond_the_deadline(self, _request: Request) -> Incident:
         return Answer(self._rng.uniform(REQUEST_TIMEOUT_S + 0.001, LATEST_LANDING_S))
 
-    def _refuse_all(self, request: Request) -> Incident:
-        del request
+    def _refuse_all(self, _request: Request) -> Incident:
         return Refuse(self._rng.choice(_GROUP_CODES))
 
     def _refuse_some(self, request: Request) -> Incident:
@@ -90,8 +87,7 @@ class Weather:
     def _unclear(self) -> int:
         return self._rng.choice((_TIMED_OUT, _TRANSPORT, _NOT_COORDINATOR, _REQUEST_TIMED_OUT))
 
-    def _lose(self, request: Request) -> Incident:
-        del request
+    def _lose(self, _request: Request) -> Incident:
         return Unknown(self._unclear(), self._rng.choice((None, 0.0)))
 
     def _half_apply(self, request: Request) -> Incident:
