@@ -56,10 +56,10 @@ class Notifier:
     ) -> lifecycle.Event | None:
         """Return what the manager has to hear, if anything."""
         match result:
-            case InitialKnown(committed):
-                return self._initial_known(state, committed, answers, now)
             case lifecycle.Committed():
                 return result if self._committed(state, result, answers) else None
+            case InitialKnown(committed):
+                return self._initial_known(state, committed, answers, now)
             case lifecycle.CommitFailed():
                 self._failed(state, result, answers)
             case lifecycle.Noticed(_, committed):

@@ -278,9 +278,7 @@ class CommitPlan:
     def read(self, request: ReadRequest, result: FetchResult, now: float) -> Results:
         """Enter initial offsets, outcomes of commits, and whether verified ones still stand."""
         results: Results = []
-        for partition, member in request.members.items():
-            if self._members.get(partition) is not member:
-                continue
+        for partition in self._served(request.members):
             failure = result.failures.get(partition)
             if failure is None:
                 self._was_read(partition, result.offsets.get(partition), now, results)
@@ -289,6 +287,11 @@ class CommitPlan:
         self._reads.answered(request.members, result, now)
         self._dirty.expect(request.members)
         return results
+
+    def _served(self, members: Mapping[TopicPartition, PlanMember]) -> dict[TopicPartition, None]:
+        """Return the partitions that still belong to these managers, in order."""
+        now = self._members
+        return {each: None for each, member in members.items() if now.get(each) is member}
 
     def _not_read(
         self, partition: TopicPartition, failure: Failure, now: float, results: Results
@@ -477,13 +480,18 @@ class CommitPlan:
         """Enter each partition as committed, refused or unknown."""
         # The history is complete before anything is published: an observer that fails must not
         # make what was committed here look like somebody else's.
-        failures = result.failures
+        failures, served = result.failures, self._served(request.members)
         for partition, version in request.versions.items():
-            self._enter(request, partition, version, failures.get(partition), now)
+            failure = failures.get(partition)
+            if failure is not None and failure.info.verdict is Verdict.UNKNOWN:
+                self._enter_unknown(partition, version, now, served=partition in served)
+            elif failure is None and partition in served:
+                self._commit_ours(partition, version, now)
+            elif failure is None and partition in self._members:
+                self._history.commit(partition, version, now)
         results: Results = []
-        for partition, version in request.versions.items():
-            if self._members.get(partition) is not request.members[partition]:
-                continue
+        for partition in served:
+            version = request.versions[partition]
             failure = failures.get(partition)
             if failure is None:
                 results.append((partition, self._settled(partition, version, now)))
@@ -498,28 +506,14 @@ class CommitPlan:
         self._dirty.expect(request.versions)
         return results
 
-    def _enter(
-        self,
-        request: CommitRequest,
-        partition: TopicPartition,
-        version: Version,
-        failure: Failure | None,
-        now: float,
+    def _enter_unknown(
+        self, partition: TopicPartition, version: Version, now: float, *, served: bool
     ) -> None:
-        """Enter the outcome in the history; the manager may be gone by now."""
-        served = self._members.get(partition) is request.members[partition]
-        unknown = failure is not None and failure.info.verdict is Verdict.UNKNOWN
-        if failure is None:
-            if served:
-                self._commit_ours(partition, version, now)
-            elif partition in self._members:
-                self._history.commit(partition, version, now)
-        elif unknown:
-            self._history.doubt(partition, version, now)
-            if not served and partition in self._members:
-                self._history.was_read(partition, now)
-            elif not served:
-                self._history.depart(partition, now)
+        self._history.doubt(partition, version, now)
+        if not served and partition in self._members:
+            self._history.was_read(partition, now)
+        elif not served:
+            self._history.depart(partition, now)
 
     def _landed(self, partition: TopicPartition, version: Version, now: float) -> Committed:
         self._commit_ours(partition, version, now)
