@@ -20,8 +20,8 @@ from tests.secured import SecuredKafka
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# How long an example takes says how busy the machine is.
-settings.register_profile("offsetmgr", deadline=None)
+# How long an example takes says how busy the machine is; the same examples in every run.
+settings.register_profile("offsetmgr", deadline=None, derandomize=True)
 settings.load_profile("offsetmgr")
 
 # Most Java here lives for seconds: the second compiler takes half of the processor for its start
