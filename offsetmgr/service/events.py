@@ -63,7 +63,7 @@ class _DroppedData(msgspec.Struct):
     count: int
 
 
-class Failure(NamedTuple):
+class FailureEvent(NamedTuple):
     number: int
     key: ManagerKey
     client: str | None
@@ -151,7 +151,7 @@ class EventHub:
         self._first_number = first_number
         self._lock = Lock()
         self._number = first_number
-        self._failures: deque[Failure] = deque(maxlen=FAILURES_KEPT)
+        self._failures: deque[FailureEvent] = deque(maxlen=FAILURES_KEPT)
         self._news: dict[ManagerKey, tuple[str | None, News]] = {}
         self._delivery_due = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -171,7 +171,7 @@ class EventHub:
     def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
         client = self._owners().owner(key)
         with self._lock:
-            self._failures.append(Failure(self._number, key, client, error))
+            self._failures.append(FailureEvent(self._number, key, client, error))
             self._number += 1
             if self._readers:
                 self._call_deliver()

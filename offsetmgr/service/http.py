@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from offsetmgr.service.events import EventHub, Subscription
     from offsetmgr.service.health import Health
     from offsetmgr.service.metrics import Metrics
-    from offsetmgr.service.reads import Reads
+    from offsetmgr.service.reads import ServiceReads
     from offsetmgr.service.sessions import Caller
 
 Answer: TypeAlias = msgspec.Struct | Response
@@ -54,7 +54,7 @@ class Api:
     def __init__(
         self,
         service: OffsetService,
-        reads: Reads,
+        reads: ServiceReads,
         hub: EventHub,
         metrics: Metrics,
         health: Health,
@@ -265,7 +265,7 @@ class Api:
             return await self._run(request, operation.handler(None, None), cancel=True)
 
     async def _write(
-        self, operation: Operation, kind: type[requests.Request], request: Request
+        self, operation: Operation, kind: type[requests.ApiRequest], request: Request
     ) -> Answer:
         caller = requests.read_caller(request.headers)
         if caller is None:
@@ -277,7 +277,7 @@ class Api:
             return await self._run(request, operation.handler(caller, asked), cancel=False)
 
     async def _read(
-        self, operation: Operation, kind: type[requests.Request], request: Request
+        self, operation: Operation, kind: type[requests.ApiRequest], request: Request
     ) -> Answer:
         caller = requests.read_caller(request.headers)
         asked = requests.read_query(kind, request)

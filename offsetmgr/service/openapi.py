@@ -13,7 +13,7 @@ from offsetmgr.service.requests import (
     INSTANCE,
     LAST_EVENT,
     MAX_NAME_CHARS,
-    Request,
+    ApiRequest,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Operation(NamedTuple):
     """The operation's id."""
     summary: str
     handler: Handler
-    request: type[Request] | None = None
+    request: type[ApiRequest] | None = None
     """Type of the body of a POST, of the query of a GET.  None for what needs neither a client nor
     a service that is not stopping: health, metrics, this document."""
     answer: type[msgspec.Struct] | None = None

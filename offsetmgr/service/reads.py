@@ -54,7 +54,7 @@ _T = TypeVar("_T")
 _CURSOR: Final = msgspec.json.Decoder(tuple[str, str, int])
 
 
-class Reads:
+class ServiceReads:
     def __init__(
         self, factory: Factory, coordinator: Coordinator, timers: Timers, request_timeout_s: float
     ) -> None:

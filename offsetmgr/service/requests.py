@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from starlette.datastructures import Headers
-    from starlette.requests import Request as HttpRequest
+    from starlette.requests import Request
 
-_R = TypeVar("_R", bound="Request")
+_R = TypeVar("_R", bound="ApiRequest")
 
 CLIENT: Final = "Offsetmgr-Client"
 INCARNATION: Final = "Offsetmgr-Incarnation"
@@ -99,7 +99,7 @@ KafkaTimeout = Annotated[
 ]
 
 
-class Request(Struct, frozen=True, forbid_unknown_fields=True):
+class ApiRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """Base of bodies and queries.  ``__post_init__`` checks what a type cannot say."""
 
 
@@ -109,7 +109,7 @@ class Request(Struct, frozen=True, forbid_unknown_fields=True):
 _check_topic: Final = lru_cache(maxsize=1_000)(check_topic)
 
 
-class PartitionRef(Request, frozen=True, gc=False):
+class PartitionRef(ApiRequest, frozen=True, gc=False):
     """A partition of a topic."""
 
     topic: Topic
@@ -142,7 +142,7 @@ class SubmitEntry(PartitionRef, frozen=True, gc=False):
             check_metadata(self.metadata)
 
 
-class OpenRequest(Request, frozen=True):
+class OpenRequest(ApiRequest, frozen=True):
     """Partitions of one group that the client wants managers for."""
 
     group: Group
@@ -153,7 +153,7 @@ class OpenRequest(Request, frozen=True):
         _check_distinct("partitions", self.partitions)
 
 
-class SubmitRequest(Request, frozen=True):
+class SubmitRequest(ApiRequest, frozen=True):
     """Offsets of one group to commit; managers that do not exist yet are spawned."""
 
     group: Group
@@ -179,7 +179,7 @@ class SubmitRequest(Request, frozen=True):
         return {TopicPartition(e.topic, e.partition): e.offset for e in self.offsets}
 
 
-class FlushRequest(Request, frozen=True):
+class FlushRequest(ApiRequest, frozen=True):
     """Which of the client's managers to flush; all of them where nothing is named."""
 
     group: Group | None = None
@@ -203,7 +203,7 @@ class StopRequest(FlushRequest, frozen=True):
     version: Version | None = None
 
 
-class HeartbeatRequest(Request, frozen=True):
+class HeartbeatRequest(ApiRequest, frozen=True):
     """Nothing: the headers say who is alive."""
 
 
@@ -222,7 +222,7 @@ def _check_distinct(field: str, entries: Sequence[PartitionRef]) -> None:
 # Queries
 
 
-class Query(Request, frozen=True):
+class Query(ApiRequest, frozen=True):
     """Base of queries.  A field that is a list may stand several times."""
 
     def __post_init__(self) -> None:
@@ -333,7 +333,7 @@ def _client_name(raw: str) -> str:
     return name
 
 
-def read_query(kind: type[_R], request: HttpRequest) -> _R:
+def read_query(kind: type[_R], request: Request) -> _R:
     """Return the query, with the parameters of the path.  Raises InvalidValueError."""
     values: dict[str, Any] = dict(request.path_params)
     properties = _schema_of(kind)["properties"]
@@ -353,7 +353,7 @@ def read_query(kind: type[_R], request: HttpRequest) -> _R:
         raise _explained(error, kind, values, "query") from None
 
 
-async def read_body(request: HttpRequest) -> bytes:
+async def read_body(request: Request) -> bytes:
     """Return the body of a JSON request.
 
     Raises HttpStatusError where it is not JSON (415), too large (413) or too slow (408), and
@@ -390,7 +390,7 @@ def decode(kind: type[_R], body: bytes) -> _R:
         raise _refused(error, kind, body) from None
 
 
-def _refused(error: Exception, kind: type[Request], body: bytes) -> InvalidValueError:
+def _refused(error: Exception, kind: type[ApiRequest], body: bytes) -> InvalidValueError:
     try:
         # Python converts no more digits than this; so long a number is too large wherever it is.
         given = json.loads(body, parse_int=lambda digits: int(digits[:MAX_INT_DIGITS]))
@@ -418,7 +418,7 @@ _STEP: Final = re.compile(r"\.([\w-]+)|\[(\d+)\]")
 
 
 def _explained(
-    error: msgspec.ValidationError, kind: type[Request], given: object, place: str
+    error: msgspec.ValidationError, kind: type[ApiRequest], given: object, place: str
 ) -> InvalidValueError:
     """Return ``error`` with the field, its value and the fix; ``place`` is "query" or ""."""
     text, found, path = str(error).rpartition(" - at `$")
@@ -455,11 +455,11 @@ def _explained(
     return WrongValueError(field or "body", value, wanted(schema))
 
 
-def _schema_of(kind: type[Request]) -> dict[str, Any]:
+def _schema_of(kind: type[ApiRequest]) -> dict[str, Any]:
     return _resolved(msgspec.json.schema(kind), kind)
 
 
-def _resolved(schema: dict[str, Any], kind: type[Request]) -> dict[str, Any]:
+def _resolved(schema: dict[str, Any], kind: type[ApiRequest]) -> dict[str, Any]:
     """Return what a schema refers to; of alternatives the one that is not null."""
     schema = schema.get("anyOf", [schema])[0]
     if "$ref" not in schema:

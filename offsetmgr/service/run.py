@@ -33,7 +33,7 @@ from offsetmgr.service.http import Api
 from offsetmgr.service.listen import listening
 from offsetmgr.service.logs import set_level
 from offsetmgr.service.metrics import Metrics, Source
-from offsetmgr.service.reads import Reads
+from offsetmgr.service.reads import ServiceReads
 from offsetmgr.service.sessions import Registry
 from offsetmgr.service.watch import GroupWatch
 
@@ -128,7 +128,7 @@ class Assembly:
             )
         )
         timeout_s = settings.commit.request_timeout_s
-        reads = Reads(self.factory, coordinator.reader, system.timers, timeout_s)
+        reads = ServiceReads(self.factory, coordinator.reader, system.timers, timeout_s)
         self.app = Api(
             self.service,
             reads,

@@ -32,11 +32,11 @@ from offsetmgr.lag.watcher import LoggedCommit, Watcher
 from offsetmgr.service.messages import json_response
 from offsetmgr.service.openapi import Operation
 from offsetmgr.service.requests import (
+    ApiRequest,
     ClusterQuery,
     ConsumerQuery,
     GroupsQuery,
     LagQuery,
-    Request,
     TopicQuery,
 )
 
@@ -188,10 +188,10 @@ class GroupWatch:
         self,
         path: str,
         name: str,
-        kind: type[Request],
+        kind: type[ApiRequest],
         read: Callable[[BurrowApi, Any], dict[str, Any] | str],
     ) -> Operation:
-        async def answer(_: object, asked: Request) -> Response:
+        async def answer(_: object, asked: ApiRequest) -> Response:
             found = await self._in_worker(
                 lambda: read(BurrowApi(self._cluster, self._view()), asked)
             )
