@@ -172,7 +172,8 @@ def _follow(verdict: Verdict, trail: _Trail, event: Event) -> None:
         trail.accepted.append(event)
         if event.action == "sync" and event.outcome == "ok":
             trail.promises.append(event)
-        if event.action == "lower":
+        # Without an answer, such as of a client that was fenced, nothing may have been taken.
+        if event.action == "lower" and event.outcome == "ok":
             what = f"{event} was taken, though it is lower and no rewind"
             verdict.violations.append(Violation("lower", event.key, what))
 
