@@ -113,10 +113,17 @@ def _source(
     timeout: float,
 ) -> Iterator[_Source]:
     if service is not None:
+        _refuse_both(servers)
         yield _FromService(service, timeout)
     else:
         with _reader(config, servers, others, timeout) as reader:
             yield _FromKafka(reader)
+
+
+def _refuse_both(servers: str | None) -> None:
+    if servers is not None:
+        text = "a service was named too, which has a Kafka of its own; give one of the two"
+        raise typer.BadParameter(text, param_hint="--bootstrap-servers")
 
 
 def groups(
@@ -256,6 +263,7 @@ def top(
     with for_scripts(), contextlib.ExitStack() as stack:
         look: Look
         if service is not None:
+            _refuse_both(bootstrap_servers)
             look = _look_at_service(service, names, timeout)
         else:
             reader = stack.enter_context(_reader(config, bootstrap_servers, set_, timeout))

@@ -212,6 +212,7 @@ def test_exit_statuses(kafka: DevKafka, new_topic: TopicFactory, group: str) -> 
     assert "no such group" in absent.out
     assert run(kafka, "lag", group, "--no-such-option").status == 2
     assert run(kafka, "describe", " bad name ").status == 2
+    assert run(kafka, "lag", group, "--service", "http://127.0.0.1:1").status == 2
     commit(kafka, group, {TopicPartition(topic, 0): 400})
     beyond = run(kafka, "describe", group)
     assert beyond.status == 1
