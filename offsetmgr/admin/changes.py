@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from confluent_kafka import KafkaException
 
+from offsetmgr.admin.answers import does_not_exist, known
 from offsetmgr.admin.commit_log import read_commits
 from offsetmgr.admin.history import group_at
 from offsetmgr.admin.reset import LogFacts, Mode, Row, Target, parse_csv, plan, to_group_at, whole
@@ -44,9 +45,6 @@ if TYPE_CHECKING:
     from offsetmgr.types import OffsetAndMetadata
 
 _FREE: Final = frozenset({"Empty", "Dead"})
-_NO_SUCH_PARTITION: Final = frozenset({3, -188, -190})
-"""UNKNOWN_TOPIC_OR_PARTITION, and librdkafka's two ways to find that out by itself."""
-
 _T = TypeVar("_T")
 
 
@@ -240,15 +238,3 @@ class GroupChanges:
         traceback: TracebackType | None,
     ) -> None:
         self.reader.close()
-
-
-def known(answer: _T | OffsetManagerError) -> _T:
-    """Return an answer of the reader; raise it if it is an error."""
-    if isinstance(answer, OffsetManagerError):
-        raise answer
-    return answer
-
-
-def does_not_exist(answer: object) -> bool:
-    """Return True if the answer is that there is no such topic or partition."""
-    return isinstance(answer, KafkaRequestError) and answer.info.code in _NO_SUCH_PARTITION

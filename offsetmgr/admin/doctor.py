@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from offsetmgr.admin.answers import does_not_exist
 from offsetmgr.admin.commit_log import TOPIC
 from offsetmgr.admin.history import Move, Step
 from offsetmgr.admin.times import age_text, time_text
-from offsetmgr.errors import KafkaRequestError, OffsetManagerError, listed
+from offsetmgr.errors import OffsetManagerError, listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,9 +33,6 @@ _RECENT_S: Final = 86_400.0
 _MILLISECOND_S: Final = 0.001
 _FENCE: Final = "offsetmgr"
 """``group.instance.id`` of every service with a fence."""
-_NO_SUCH_PARTITION: Final = frozenset({3, -188, -190})
-"""UNKNOWN_TOPIC_OR_PARTITION, and librdkafka's two ways to find that out by itself."""
-
 _T = TypeVar("_T")
 
 
@@ -190,7 +188,7 @@ def _rights(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     for topic in sorted({where.topic for where in _known(each.committed, {})}):
         rights = facts.topic_rights.get(topic, frozenset())
         if isinstance(rights, OffsetManagerError):
-            if not _is_gone(rights):
+            if not does_not_exist(rights):
                 yield _unknown("rights", rights, why)
         elif "READ" not in rights:
             what = f"this user lacks READ on topic {topic}"
@@ -307,8 +305,8 @@ def _regressions(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
         "regressions",
         f"{_places(step.partition for step in fallen)} went backwards, first at {at} "
         f"({first.partition} from {first.before} to {first.after})",
-        why,
-        f"if that was a mistake: offsetmgr reset {group} --to-history {before} --execute",
+        f"{why}; to go back to where they were:",
+        f"offsetmgr reset {group} --to-history {before} --execute",
     )
 
 
@@ -353,7 +351,7 @@ def _deleted(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
         log = facts.logs.get(where)
         if where in each.committed:
             continue
-        if _is_gone(log):
+        if does_not_exist(log):
             gone.append(where)
         elif log is None or isinstance(log, OffsetManagerError):
             continue
@@ -389,7 +387,7 @@ def _deleted(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
 
 
 def _topics_gone(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
-    gone = [where for where in _known(each.committed, {}) if _is_gone(facts.logs.get(where))]
+    gone = [where for where in _known(each.committed, {}) if does_not_exist(facts.logs.get(where))]
     if gone:
         yield Finding(
             Level.TROUBLE,
@@ -433,10 +431,6 @@ def _steps(facts: Facts, group: str) -> Sequence[Step]:
 
 def _known(value: _T | OffsetManagerError, default: _T) -> _T:
     return default if isinstance(value, OffsetManagerError) else value
-
-
-def _is_gone(value: object) -> bool:
-    return isinstance(value, KafkaRequestError) and value.info.code in _NO_SUCH_PARTITION
 
 
 def _unknown(check: str, error: OffsetManagerError, why: str) -> Finding:

@@ -130,7 +130,7 @@ def history(
             before = time_text(bad[-1].at_s - _MILLISECOND_S)
             print(
                 f"To go back to where the group stood before the last of these: "
-                f"offsetmgr reset {group} --all-topics --to-history {before}"
+                f"offsetmgr reset {group} --to-history {before}"
             )
     raise typer.Exit(EXIT_TROUBLE if bad else 0)
 
@@ -417,7 +417,7 @@ def spark_status(
       2    an option is wrong, or there is no such checkpoint
     """  # noqa: D301 -- \b is typer's mark for lines to keep
     with for_scripts():
-        from offsetmgr.admin.changes import does_not_exist, known
+        from offsetmgr.admin.answers import does_not_exist, known
         from offsetmgr.admin.spark_status import positions, status
         from offsetmgr.cli.output import print_json, print_table
         from offsetmgr.lag.cluster import ClusterReader

@@ -1,0 +1,57 @@
+"""The doctor on a real Kafka: what it learns of rights, and what it cannot learn without them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from confluent_kafka.admin import AclOperation, ResourceType
+
+from offsetmgr import LocalOffsets
+from offsetmgr.admin.doctor import Level, examine
+from offsetmgr.admin.facts import gather
+from tests.faults.support import WAIT_S
+from tests.faults.test_credentials import allow
+from tests.secured import user_login
+
+if TYPE_CHECKING:
+    from offsetmgr.admin.doctor import Finding
+    from offsetmgr.devkafka import DevKafka
+    from tests.conftest import TopicFactory
+
+
+def bad(config: dict[str, str], *groups: str) -> list[Finding]:
+    facts = gather(config, groups, None, version="0", stuck_after_s=WAIT_S, timeout_s=WAIT_S)
+    return [each for each in examine(facts) if each.level is not Level.OK]
+
+
+def test_missing_rights_are_named_and_what_needs_more_is_said_to_be_unknown(
+    kafka: DevKafka, new_topic: TopicFactory, group: str
+) -> None:
+    """This user may look at the group and its topic, and commit to neither."""
+    topic = new_topic(1)
+    with LocalOffsets(kafka.bootstrap_servers) as job:
+        job.submit(group, {(topic, 0): 0}, sync=True, timeout=WAIT_S)
+    assert not bad({"bootstrap.servers": kafka.bootstrap_servers}, group)
+
+    allow(kafka, ResourceType.GROUP, group, AclOperation.DESCRIBE)
+    allow(kafka, ResourceType.TOPIC, topic, AclOperation.DESCRIBE)
+    found = bad(user_login(kafka), group)
+    trouble = {each.what: each.mend for each in found if each.level is Level.TROUBLE}
+    grant = "kafka-acls --add --allow-principal User:NAME --operation Read"
+    assert trouble == {
+        f"this user lacks READ on group {group}": f"{grant} --group {group}",
+        f"this user lacks READ on topic {topic}": f"{grant} --topic {topic}",
+    }
+    unknown = {each.check for each in found if each.level is Level.UNKNOWN}
+    assert unknown == {"retention", "regressions"}
+
+    allow(kafka, ResourceType.GROUP, group, AclOperation.READ)
+    allow(kafka, ResourceType.TOPIC, topic, AclOperation.READ)
+    assert {each.level for each in bad(user_login(kafka), group)} == {Level.UNKNOWN}
+
+
+def test_a_kafka_that_does_not_answer_is_the_only_finding() -> None:
+    """Within the time-out."""
+    facts = gather({"bootstrap.servers": "127.0.0.1:1"}, ["g"], None, version="0", timeout_s=1)
+    (found,) = [each for each in examine(facts) if each.level is not Level.OK]
+    assert (found.level, found.check) == (Level.TROUBLE, "connection")
