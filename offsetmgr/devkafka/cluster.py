@@ -419,7 +419,8 @@ def _cluster_id(folder: Path) -> str:
         found = re.search(r"^cluster\.id=(.*)$", meta.read_text(), re.MULTILINE)
         if found:
             return found.group(1)
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    # Kafka's tool would take an id that begins with "-" for an option; this one begins with "A".
+    return base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
 
 
 def _properties(node_id: int, port: int, controllers: Sequence[int]) -> dict[str, str]:
