@@ -246,7 +246,6 @@ class Core:
         self.ended = threading.Event()
         self.ended.set()
         self.closing = self.forked = True
-        self.session.leave()
 
     # Requests
 

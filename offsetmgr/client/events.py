@@ -37,7 +37,7 @@ class EventParser:
         """Return the events which `piece` completes, as their fields."""
         *texts, self._rest = (self._rest + piece).split(b"\n\n")
         if len(self._rest) > MAX_EVENT_BYTES:
-            raise Unreachable(f"sent an event of more than {MAX_EVENT_BYTES} bytes", sent=True)
+            raise Unreachable(f"sent an event of more than {MAX_EVENT_BYTES} bytes")
         lines = (text.decode("utf-8", "replace").split("\n") for text in texts)
         events = [dict(line.split(": ", 1) for line in each if ": " in line) for each in lines]
         return [event for event in events if "data" in event]

@@ -34,8 +34,6 @@ class Item(NamedTuple):
     value: OffsetAndMetadata | None
     """None where only a manager is asked for."""
     rewind: bool = False
-    asked_before: bool = False
-    """True if an earlier request may have brought the service the manager."""
 
 
 class Batch(NamedTuple):
@@ -72,7 +70,7 @@ class ClientPartition:
     """Why the newest was refused; None where it was not."""
     registered: bool = False
     asked: bool = False
-    """A request for it is under way: the service may have the manager."""
+    """It was asked for: the service may have the manager."""
     owned_elsewhere: bool = False
     """Another client has the manager."""
     stopping: bool = False
@@ -305,12 +303,12 @@ class Partitions:
         items = []
         for key in keys:
             held = self._held[key]
-            asked, held.asked = held.asked, True
+            held.asked = True
             if submits:
                 rewind = held.rewind_version > max(held.sent, held.committed_version)
-                items.append(Item(key, held.version, held.newest, rewind, asked))
+                items.append(Item(key, held.version, held.newest, rewind))
             else:
-                items.append(Item(key, held.since, None, asked_before=asked))
+                items.append(Item(key, held.since, None))
         return Batch(group, tuple(items), submits, self.registration, self.instance)
 
     def next_version(self) -> int:
@@ -397,13 +395,11 @@ class Partitions:
         held = self._held.get(item.key)
         return held if held is not None and item.version >= held.since else None
 
-    def give_back(self, batch: Batch, *, sent: bool = True) -> None:
-        """`batch` is not repeated, and may not even have been `sent`: it waits again."""
+    def give_back(self, batch: Batch) -> None:
+        """`batch` is not repeated: what of it is still wanted waits again."""
         for item in batch.items:
             held = self._held.get(item.key)
             if held is not None:
-                if not sent and item.version >= held.since:
-                    held.asked = item.asked_before
                 self._queue(item.key, held)
 
     def _accepted(self, item: Item, held: ClientPartition) -> None:

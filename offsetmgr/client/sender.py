@@ -13,7 +13,6 @@ from offsetmgr.client.transport import (
     BusyError,
     Deadline,
     OverQuotaError,
-    Unreachable,
 )
 from offsetmgr.errors import ClientFencedError, OffsetManagerError, ServiceError
 
@@ -253,8 +252,7 @@ class Sender:
             return
         with core.lock:
             over_quota = isinstance(error, OverQuotaError) and core.partitions.exceed(batch, error)
-            sent = not isinstance(error, Unreachable) or error.sent
-            core.partitions.give_back(batch, sent=sent)
+            core.partitions.give_back(batch)
             if over_quota:  # all others go on
                 core.quota_times.failed(now, _asked_pause_s(error))
         if over_quota:

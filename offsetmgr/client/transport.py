@@ -134,12 +134,11 @@ def parse_url(url: object) -> Address:
 class Unreachable(ServiceUnavailableError):  # noqa: N818 -- raised to users as its base
     """No whole answer came; the message begins after "the service at http://127.0.0.1:8741".
 
-    `sent`: the request may have had its effect; `no_http`: this may be no HTTP server.
+    `no_http`: this may be no HTTP server.
     """
 
-    def __init__(self, message: str, *, sent: bool = False, no_http: bool = False) -> None:
+    def __init__(self, message: str, *, no_http: bool = False) -> None:
         super().__init__(message)
-        self.sent = sent
         self.no_http = no_http
 
 
@@ -195,11 +194,11 @@ class Connection:
         while piece := self._read(response, deadline.within_s(), late):
             pieces.append(piece)
             if sum(map(len, pieces)) > MAX_BODY_BYTES:
-                raise Unreachable(f"answered with more than {MAX_BODY_BYTES} bytes", sent=True)
+                raise Unreachable(f"answered with more than {MAX_BODY_BYTES} bytes")
         if response.length:
-            raise Unreachable("closed the connection in the middle of its answer", sent=True)
+            raise Unreachable("closed the connection in the middle of its answer")
         response.close()
-        return Answer(response.status, _headers(response), b"".join(pieces))
+        return _answer(response, b"".join(pieces))
 
     def stream(self, request: Request, read_timeout_s: float) -> tuple[Answer, Iterator[bytes]]:
         """Send `request`; return the head of its answer, and the pieces of its body as they come.
@@ -214,7 +213,7 @@ class Connection:
             while piece := self._read(response, read_timeout_s, late):
                 yield piece
 
-        return Answer(response.status, _headers(response), b""), pieces()
+        return _answer(response), pieces()
 
     def _ask(self, request: Request, deadline: Deadline) -> HTTPResponse:
         if deadline.over:
@@ -224,24 +223,24 @@ class Connection:
             self._http.request(request.method, request.target, request.body, dict(request.headers))
             return self._http.getresponse()
         except TimeoutError:
-            raise Unreachable(f"did not answer within {deadline.timeout} s", sent=True) from None
+            raise Unreachable(f"did not answer within {deadline.timeout} s") from None
         except ConnectionError:
             text = "closed the connection without an answer"
-            raise Unreachable(text, sent=True, no_http=True) from None
+            raise Unreachable(text, no_http=True) from None
         except HTTPException:
-            raise Unreachable("did not answer in HTTP", sent=True, no_http=True) from None
+            raise Unreachable("did not answer in HTTP", no_http=True) from None
         except (OSError, ValueError) as error:
-            raise Unreachable(f"gave no answer: {_text(error)}", sent=True) from None
+            raise Unreachable(f"gave no answer: {_text(error)}") from None
 
     def _read(self, response: HTTPResponse, timeout_s: float, late: str) -> bytes:
         try:
             self._sock.settimeout(max(timeout_s, 0.001))  # 0 would be no time-out
             return response.read1(_CHUNK_BYTES)
         except TimeoutError:
-            raise Unreachable(late, sent=True) from None
+            raise Unreachable(late) from None
         except (OSError, HTTPException, ValueError) as error:
             text = f"closed the connection in the middle of its answer ({_text(error)})"
-            raise Unreachable(text, sent=True) from None
+            raise Unreachable(text) from None
 
     @property
     def open(self) -> bool:
@@ -318,12 +317,6 @@ class Session:
             with suppress(IndexError):  # another thread was quicker
                 self._idle.pop().close()
 
-    def leave(self) -> None:
-        """This is the child of a fork: let go of the parent's connections."""
-        for connection in (*self._busy, *self._idle):
-            connection.close()
-        self._idle.clear()
-
     def _ask(self, request: Request, deadline: Deadline) -> dict[str, Any]:
         try:
             answer = self._exchange(request, deadline)
@@ -336,7 +329,7 @@ class Session:
             data = None
         if not isinstance(data, dict):
             text = f"the service at {self.url} answered with what is no JSON object"
-            raise Unreachable(f"{text}: {shown(answer.body)}", sent=True)
+            raise Unreachable(f"{text}: {shown(answer.body)}")
         self._heard(instance, True)  # noqa: FBT003
         return data
 
@@ -346,20 +339,14 @@ class Session:
         The service may have closed a kept one: then a new one is tried at once, which is harmless
         because every request may be repeated.
         """
-        sent = False
         with suppress(IndexError):
             kept = self._idle.pop()
             try:
                 return self._exchange_on(kept, request, deadline)
-            except Unreachable as error:
+            except Unreachable:
                 if deadline.over or self._ended:
                     raise
-                sent = error.sent
-        try:
-            return self._exchange_on(Connection(self._address, deadline), request, deadline)
-        except Unreachable as error:
-            error.sent |= sent
-            raise
+        return self._exchange_on(Connection(self._address, deadline), request, deadline)
 
     def _exchange_on(self, connection: Connection, request: Request, deadline: Deadline) -> Answer:
         with self._using(connection):
@@ -408,7 +395,7 @@ class Session:
         if error.no_http and not self._is_ours:
             where = self._address.authority
             text += f"; is {where} the service's port? Kafka's does not speak HTTP"
-        return Unreachable(text, sent=error.sent)
+        return Unreachable(text)
 
 
 def _retry_after_s(answer: Answer) -> float:
@@ -419,8 +406,9 @@ def _retry_after_s(answer: Answer) -> float:
     return min(int(asked[:9]), LONGEST_RETRY_AFTER_S) if is_number else 0.0
 
 
-def _headers(response: HTTPResponse) -> dict[str, str]:
-    return {name.lower(): value for name, value in response.getheaders()}
+def _answer(response: HTTPResponse, body: bytes = b"") -> Answer:
+    headers = {name.lower(): value for name, value in response.getheaders()}
+    return Answer(response.status, headers, body)
 
 
 def _why_not_connected(error: Exception) -> str:

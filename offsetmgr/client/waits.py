@@ -39,8 +39,6 @@ CHUNK: Final = 5_000
 LONGEST_PAUSE_S: Final = 1.0
 INITIAL_WAIT_S: Final = 10.0
 """Longest wait of one request for an initial offset."""
-GIVE_BACK_S: Final = 2.0
-"""Longest wait for the service to take back managers that hold nothing."""
 
 
 def flush(
@@ -355,8 +353,7 @@ def claim(core: Core, keys: Sequence[ManagerKey], deadline: Deadline) -> None:
             reason = core.link_error or core.partitions.quota_error
     finally:  # after Ctrl-C too: nobody else would give them back
         if not given:
-            for group, partitions in _pieces_of(keys):
-                stop(core, group, partitions, Deadline(GIVE_BACK_S))
+            core.forget(keys, FlushResult({}, {}), answered=False)
     if not given:
         raise _timed_out(f"could not acquire {_named(keys)}", deadline, reason)
 

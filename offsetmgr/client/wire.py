@@ -93,7 +93,7 @@ def flush_body(
 
 
 def _entry(item: Item) -> dict[str, object]:
-    (_, topic, partition), version, value, rewind, _ = item
+    (_, topic, partition), version, value, rewind = item
     entry: dict[str, object] = {"topic": topic, "partition": partition, "version": version}
     if value is not None:
         entry["offset"] = value.offset

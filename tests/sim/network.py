@@ -88,7 +88,7 @@ class Network:
             if call in self._open:
                 self._open.remove(call)
         if call.answer is None:
-            raise Unreachable(f"no answer: {fate}", sent=True)
+            raise Unreachable(f"no answer: {fate}")
         return call.answer
 
     def _send(self, call: Call, deadline: Deadline) -> str:
@@ -174,7 +174,7 @@ class Network:
         while call.answer is None and not call.broken:
             call.thread.pause(read_timeout_s)
         if call.answer is None:
-            raise Unreachable("the stream broke off", sent=True)
+            raise Unreachable("the stream broke off")
         return call.answer, self._pieces(call, read_timeout_s)
 
     def _pieces(self, call: Call, read_timeout_s: float) -> Iterator[bytes]:
@@ -187,8 +187,8 @@ class Network:
                 call.thread.pause(read_timeout_s)
                 silent_s = self._host.clock.now() - before
                 if not call.pieces and silent_s >= read_timeout_s:
-                    raise Unreachable("the stream is silent", sent=True)
-            raise Unreachable("the stream broke off", sent=True)
+                    raise Unreachable("the stream is silent")
+            raise Unreachable("the stream broke off")
         finally:
             call.hang_up()
             if call in self._open:
