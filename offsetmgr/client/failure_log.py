@@ -13,7 +13,7 @@ from offsetmgr.errors import (
     ServiceUnavailableError,
     listed,
 )
-from offsetmgr.seldom import Seldom
+from offsetmgr.repeats import RepeatLimiter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ class FailureLog:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._seldom = Seldom()
+        self._repeats = RepeatLimiter()
         self._trouble: str | None = None
         """Code of the service's own error that was logged last, until it is over."""
         self._failing: dict[tuple[str, str], dict[ManagerKey, int]] = {}
@@ -46,18 +46,18 @@ class FailureLog:
         offset = error.offset if isinstance(error, CoordinatorError) else None
         with self._lock:
             failing = self._failing.get(cause)
-            untold = self._seldom.untold(cause, now_s) if failing is None else None
+            suppressed = self._repeats.suppressed(cause, now_s) if failing is None else None
             # A notice is of a moment: nothing fails that could succeed again.
             lasts = is_held and not isinstance(error, OffsetNoticeError)
-            if lasts and (failing is not None or untold is not None):
+            if lasts and (failing is not None or suppressed is not None):
                 self._failing.setdefault(cause, {})[key] = -1 if offset is None else offset
-        if untold is not None:
-            more = f" (and {untold} more of {key.group} before)" if untold else ""
+        if suppressed is not None:
+            more = f" (and {suppressed} more of {key.group} before)" if suppressed else ""
             log.warning("%s%s", error, more)
 
     def unreachable(self, url: str, error: OffsetManagerError, now_s: float) -> None:
         """Log that the service at `url` takes nothing: each cause once, until it is over."""
-        if error.code == self._trouble or self._seldom.untold(error.code, now_s) is None:
+        if error.code == self._trouble or self._repeats.suppressed(error.code, now_s) is None:
             return
         self._trouble = error.code
         refuses = not isinstance(error, ServiceUnavailableError)
@@ -72,7 +72,7 @@ class FailureLog:
 
     def unforeseen(self, error: Exception, now_s: float) -> None:
         """Log a bug of the client itself, with its traceback."""
-        if self._seldom.untold(type(error).__name__, now_s) is not None:
+        if self._repeats.suppressed(type(error).__name__, now_s) is not None:
             log.error("a request to the offset service failed unexpectedly", exc_info=error)
 
     def committed(self, key: ManagerKey, offset: int, *, is_newest: bool) -> None:

@@ -13,7 +13,7 @@ from actors.logs import get_logger
 from offsetmgr.coordinator.base import Failure
 from offsetmgr.coordinator.explain import cause_of, one_line
 from offsetmgr.errors import InvalidValueError, error_info
-from offsetmgr.seldom import Seldom
+from offsetmgr.repeats import RepeatLimiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,7 +95,7 @@ class ConnectionReports:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._seldom = Seldom()
+        self._repeats = RepeatLimiter()
         self._trouble: tuple[int, str] | None = None
         self._logged: int | None = None
 
@@ -138,10 +138,10 @@ class ConnectionReports:
     def log(self, level: int, template: str, kind: str, client: str, text: str) -> None:
         """Log one line; ``kind`` is one of librdkafka's few facilities, such as FAIL."""
         del template, client
-        untold = self._seldom.untold((kind, cause_of(text)), self._clock.now())
-        if untold is not None:
+        suppressed = self._repeats.suppressed((kind, cause_of(text)), self._clock.now())
+        if suppressed is not None:
             text = one_line(text, _REPORT_CHARS)
-            librdkafka.log(level, "librdkafka", kind=kind, text=text, not_shown_before=untold)
+            librdkafka.log(level, "librdkafka", kind=kind, text=text, not_shown_before=suppressed)
 
 
 class ReplaceableClient(Generic[_C]):

@@ -23,7 +23,7 @@ from offsetmgr.errors import (
     OffsetRegressionError,
     OverloadedError,
 )
-from offsetmgr.seldom import Seldom
+from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.service.messages import CommittedEntry, ErrorBody, OfGroup, encode, error_body
 
 if TYPE_CHECKING:
@@ -327,7 +327,7 @@ class Reporter:
         self._metrics = metrics
         self._hub = hub
         self._clock = clock
-        self._seldom = Seldom()
+        self._repeats = RepeatLimiter()
 
     def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
         self._hub.committed(key, offset)
@@ -335,8 +335,8 @@ class Reporter:
     def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
         self._metrics.failed(error)
         self._hub.failed(key, error)
-        unlogged = self._seldom.untold((key.group, error.code), self._clock.now())
-        if unlogged is not None:
+        suppressed = self._repeats.suppressed((key.group, error.code), self._clock.now())
+        if suppressed is not None:
             commit_log.warning(
                 _log_event(error),
                 group=key.group,
@@ -344,7 +344,7 @@ class Reporter:
                 partition=key.partition,
                 code=error.code,
                 error=str(error),
-                not_shown_before=unlogged,
+                not_shown_before=suppressed,
             )
 
     def requested(

@@ -12,7 +12,7 @@ import structlog
 
 from actors import Future, PooledActor
 from offsetmgr.coordinator.explain import cause_of
-from offsetmgr.seldom import Seldom
+from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.service.messages import ReadyAnswer
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Health:
         self._draining = draining
         self._answered_s: float | None = None
         self._trouble = "not asked yet"
-        self._seldom = Seldom()
+        self._repeats = RepeatLimiter()
         self._failed_checks = 0
 
     def ready(self) -> ReadyAnswer:
@@ -66,12 +66,12 @@ class Health:
             if self._trouble:
                 log.info("kafka_reachable", failed_checks=self._failed_checks)
             self._answered_s, self._trouble = self._clock.now(), ""
-            self._seldom = Seldom()
+            self._repeats = RepeatLimiter()
             self._failed_checks = 0
             return
         self._failed_checks += 1
         self._trouble = f"{failure.detail or failure.info.hint} ({failure.info.name})"
-        if self._seldom.untold(cause_of(self._trouble), self._clock.now()) is not None:
+        if self._repeats.suppressed(cause_of(self._trouble), self._clock.now()) is not None:
             log.warning("kafka_unreachable", error=self._trouble, code=failure.info.name)
 
     async def watch(self) -> None:

@@ -16,14 +16,14 @@ ARROWS: dict[str, set[str]] = {
     "errors": {"codes"},
     "codes": set(),
     "config": {"errors"},
-    "seldom": set(),
-    "coordinator": WORDS | {"seldom", "actors"},
-    "lag": WORDS | {"seldom", "coordinator", "actors"},
-    "admin": WORDS | {"seldom", "coordinator", "actors", "lag", "client", "spark"},
+    "repeats": set(),
+    "coordinator": WORDS | {"repeats", "actors"},
+    "lag": WORDS | {"repeats", "coordinator", "actors"},
+    "admin": WORDS | {"repeats", "coordinator", "actors", "lag", "client", "spark"},
     "manager": WORDS | {"coordinator", "actors"},
-    "service": WORDS | {"seldom", "coordinator", "manager", "actors", "lag", "admin"},
-    "client": {"types", "errors", "seldom"},
-    "consumer": WORDS | {"seldom"},
+    "service": WORDS | {"repeats", "coordinator", "manager", "actors", "lag", "admin"},
+    "client": {"types", "errors", "repeats"},
+    "consumer": WORDS | {"repeats"},
     "spark": {"types", "errors", "client"},
     "local": WORDS | {"coordinator", "manager", "client", "actors"},
     "devkafka": {"errors"},
@@ -33,7 +33,7 @@ ARROWS: dict[str, set[str]] = {
 }
 """Which rooms a room may import; a room that is not here does not exist yet."""
 
-STANDARD_LIBRARY_ONLY = ("types", "errors", "codes", "client", "config", "seldom")
+STANDARD_LIBRARY_ONLY = ("types", "errors", "codes", "client", "config", "repeats")
 
 
 def _room(path: Path) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from offsetmgr.client.failure_log import FailureLog
 from offsetmgr.errors import OffsetCommitError, error_info
-from offsetmgr.seldom import INTERVAL_S
+from offsetmgr.repeats import INTERVAL_S
 from offsetmgr.types import ManagerKey
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from actors.testing import ManualClock
 from offsetmgr.coordinator.clients import ConnectionReports
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.seldom import INTERVAL_S
+from offsetmgr.repeats import INTERVAL_S
 
 ALL_DOWN, AUTHENTICATION, TRANSPORT = -187, -169, -195
 

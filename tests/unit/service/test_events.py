@@ -13,7 +13,7 @@ from actors.testing import ManualClock, SimSystem
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import OffsetCommitError, OffsetFetchError, error_info
 from offsetmgr.manager import Factory
-from offsetmgr.seldom import INTERVAL_S
+from offsetmgr.repeats import INTERVAL_S
 from offsetmgr.service.events import (
     FAILURES_KEPT,
     NEWS_KEPT,
