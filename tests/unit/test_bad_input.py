@@ -115,7 +115,7 @@ ALL: Final[Mapping[type, Mapping[str, Mapping[str, Any]]]] = {
         "offsets_at": {"topics": ["t"], "at_ms": 0, "timeout": 0},
         "stable_ends": {"topics": ["t"], "timeout": 0},
         "topic_names": {"timeout": 0},
-        "watch_errors": {"told": print},
+        "watch_errors": {"on_error": print},
         "close": {"timeout": 0},
     },
     KafkaCoordinator: {
