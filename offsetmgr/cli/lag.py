@@ -7,7 +7,8 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol
 from urllib.parse import urlencode
@@ -27,7 +28,6 @@ from offsetmgr.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from offsetmgr.cli.top import Look
     from offsetmgr.lag.cluster import ClusterReader
 
 Service = Annotated[
@@ -43,6 +43,10 @@ SomeGroups = Annotated[
 _WIDE = 120
 """From so many columns on, a table tells who reads a partition."""
 
+_PAGE_COLUMNS = 160
+_HEADER_LINES = 4
+"""Of ``top`` where it is printed and not watched."""
+
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands to the command line."""
@@ -51,7 +55,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 class _Source(Protocol):
-    """Where answers come from: Kafka itself, or a service; each in the documented shape."""
+    """Where answers come from, in the shape that docs/operator.md describes."""
 
     def groups(self) -> dict[str, Any]:
         """Return all groups of the cluster."""
@@ -59,10 +63,16 @@ class _Source(Protocol):
     def lag(self, names: Iterable[str] | None) -> dict[str, Any]:
         """Return the lag of groups, of all where None."""
 
+    def watched(self, names: Collection[str]) -> dict[str, Any]:
+        """Return what a watch of groups has found by now; of all where there is no name."""
+
 
 class _FromKafka:
     def __init__(self, reader: ClusterReader) -> None:
+        from offsetmgr.lag.watcher import Watcher
+
         self._reader = reader
+        self._watcher = Watcher(reader, time.time)
 
     def groups(self) -> dict[str, Any]:
         from offsetmgr.lag.report import listing_report
@@ -73,8 +83,16 @@ class _FromKafka:
         from offsetmgr.lag.measure import measure
         from offsetmgr.lag.report import lag_report
 
-        found = [each.name for each in self._reader.groups()] if names is None else names
-        return lag_report(measure(self._reader, found, now_s=time.time()))
+        found = self._all() if names is None else names
+        return lag_report(measure(self._reader, found, time.time()))
+
+    def watched(self, names: Collection[str]) -> dict[str, Any]:
+        from offsetmgr.lag.report import watched_report
+
+        return watched_report(self._watcher.poll(names or self._all()).values())
+
+    def _all(self) -> list[str]:
+        return [each.name for each in self._reader.groups()]
 
 
 class _FromService:
@@ -92,16 +110,9 @@ class _FromService:
         asked = urlencode([("group", name) for name in names])
         return self._service.ask("GET", f"/v1/lag?{asked}") if asked else {"groups": []}
 
-
-@contextlib.contextmanager
-def _reader(
-    config: Path | None, servers: str | None, others: list[str] | None, timeout: float
-) -> Iterator[ClusterReader]:
-    from offsetmgr.lag.cluster import ClusterReader
-
-    kafka = load_settings(config, servers, others).kafka.for_librdkafka()
-    with ClusterReader(kafka, timeout_s=timeout) as reader:
-        yield reader
+    def watched(self, names: Collection[str]) -> dict[str, Any]:
+        found = self._service.ask("GET", "/v1/watched")["groups"]
+        return {"groups": [each for each in found if not names or each["name"] in names]}
 
 
 @contextlib.contextmanager
@@ -112,18 +123,17 @@ def _source(
     service: str | None,
     timeout: float,
 ) -> Iterator[_Source]:
-    if service is not None:
-        _refuse_both(servers)
-        yield _FromService(service, timeout)
-    else:
-        with _reader(config, servers, others, timeout) as reader:
+    from offsetmgr.lag.cluster import ClusterReader
+
+    if service is None:
+        kafka = load_settings(config, servers, others).kafka.for_librdkafka()
+        with ClusterReader(kafka, timeout_s=timeout) as reader:
             yield _FromKafka(reader)
-
-
-def _refuse_both(servers: str | None) -> None:
-    if servers is not None:
+    elif servers is not None:
         text = "a service was named too, which has a Kafka of its own; give one of the two"
         raise typer.BadParameter(text, param_hint="--bootstrap-servers")
+    else:
+        yield _FromService(service, timeout)
 
 
 def groups(
@@ -180,8 +190,7 @@ def describe(
             answer = source.lag(names)
     found = answer["groups"]
     if as_json or as_csv:
-        heads, rows = _partition_rows(found)
-        _print(answer, heads, rows, as_json=as_json, as_csv=as_csv)
+        _print(answer, *_partition_rows(found), as_json=as_json, as_csv=as_csv)
     else:
         for each in found:
             _print_group(each)
@@ -223,8 +232,7 @@ def lag(
             answer = source.lag(names)
     found = answer["groups"]
     if as_json or as_csv:
-        heads, rows = _partition_rows(found)
-        _print(answer, heads, rows, as_json=as_json, as_csv=as_csv)
+        _print(answer, *_partition_rows(found), as_json=as_json, as_csv=as_csv)
     else:
         _print(answer, *_topic_rows(found), as_json=False, as_csv=False)
         for each in found:
@@ -260,55 +268,25 @@ def top(
     from offsetmgr.types import check_group
 
     names = [check_group(name) for name in groups or ()]
-    with for_scripts(), contextlib.ExitStack() as stack:
-        look: Look
-        if service is not None:
-            _refuse_both(bootstrap_servers)
-            look = _look_at_service(service, names, timeout)
-        else:
-            reader = stack.enter_context(_reader(config, bootstrap_servers, set_, timeout))
-            look = _look_at_kafka(reader, names)
-        if as_json or as_csv or not sys.stdout.isatty():
-            look()
-            time.sleep(interval)
-            answer = look()
-            if as_json or as_csv:
-                _print(answer, *_partition_rows(answer["groups"]), as_json=as_json, as_csv=as_csv)
-            else:
-                from offsetmgr.cli.output import console
-                from offsetmgr.cli.top import Screen, drawn
+    with for_scripts(), _source(config, bootstrap_servers, set_, service, timeout) as source:
+        look = partial(source.watched, names)
+        if sys.stdout.isatty() and not as_json and not as_csv:
+            from offsetmgr.cli.top import run
 
-                console().print(drawn(answer, Screen(), 160, len(answer["groups"]) + 10))
-            _exit(answer["groups"], [each for each in answer["groups"] if _missing(each)])
-        from offsetmgr.cli.top import run
+            run(look, interval)
+            return
+        look()
+        time.sleep(interval)
+        answer = look()
+    found = answer["groups"]
+    if as_json or as_csv:
+        _print(answer, *_partition_rows(found), as_json=as_json, as_csv=as_csv)
+    else:
+        from offsetmgr.cli.output import console
+        from offsetmgr.cli.top import Screen, drawn
 
-        run(look, interval)
-
-
-def _look_at_kafka(reader: ClusterReader, names: list[str]) -> Look:
-    from offsetmgr.lag.report import watched_report
-    from offsetmgr.lag.watcher import Watcher
-
-    watcher = Watcher(reader, time.time)
-
-    def look() -> dict[str, Any]:
-        wanted = names or [each.name for each in reader.groups()]
-        return watched_report(watcher.poll(wanted).values())
-
-    return look
-
-
-def _look_at_service(url: str, names: list[str], timeout_s: float) -> Look:
-    from offsetmgr.admin.service import ServiceReader
-
-    service = ServiceReader(url, timeout_s)
-
-    def look() -> dict[str, Any]:
-        seen = service.ask("GET", "/v1/watched")
-        chosen = [each for each in seen["groups"] if not names or each["name"] in names]
-        return {"groups": chosen}
-
-    return look
+        console().print(drawn(answer, Screen(), _PAGE_COLUMNS, len(found) + _HEADER_LINES))
+    _exit(found, [])
 
 
 def errors(

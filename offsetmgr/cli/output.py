@@ -7,10 +7,13 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
 
 from offsetmgr.service.logs import visible
+
+_GAP = "  "
 
 _ENDLESS = 10_000
 """Columns of an output that is no terminal: nothing is cut there."""
@@ -44,13 +47,39 @@ def print_table(
     ``styles`` colours the rows whose last cell is one of its keys.
     """
     shown = [[_cell(each) for each in row] for row in rows]
+    right = [any(isinstance(row[index], int) for row in rows) for index in range(len(heads))]
+    widths = [max(map(cell_len, column)) for column in zip(heads, *shown, strict=True)]
+    out = console()
+    if sum(widths) + len(_GAP) * len(widths) > out.width:
+        _print_folded(out, heads, shown, right, styles or {})
+        return
+    # Many times as quick as rich's own tables, which matters from some thousands of rows on.
+    for row in (heads, *shown):
+        cells = [
+            " " * (width - cell_len(cell)) + cell if to_right else set_cell_size(cell, width)
+            for cell, width, to_right in zip(row, widths, right, strict=True)
+        ]
+        line, style = _GAP.join(cells).rstrip(), (styles or {}).get(row[-1])
+        if row is heads or style:
+            out.print(line, style=style or "bold")
+        else:
+            print(line)
+
+
+def _print_folded(
+    out: Console,
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[bool],
+    styles: Mapping[str, str],
+) -> None:
+    """Print a table that is too wide, with its longest cells on several lines."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for index, head in enumerate(heads):
-        numbers = any(isinstance(row[index], int) for row in rows)
-        table.add_column(head, justify="right" if numbers else "left", overflow="fold")
-    for row in shown:
-        table.add_row(*row, style=(styles or {}).get(row[-1]))
-    console().print(table)
+    for head, to_right in zip(heads, right, strict=True):
+        table.add_column(head, justify="right" if to_right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row, style=styles.get(row[-1]))
+    out.print(table)
 
 
 def _cell(value: object) -> str:

@@ -102,10 +102,8 @@ def worst_seconds(behind: Iterable[tuple[int | None, float | None]]) -> float | 
     return max((seconds for seconds in lagging if seconds is not None), default=None)
 
 
-def measure(
-    source: LagSource, groups: Iterable[str], *, now_s: float | None = None
-) -> list[GroupLag]:
-    """Return the lag of ``groups``; with the time (seconds since 1970) also in seconds."""
+def measure(source: LagSource, groups: Iterable[str], now_s: float) -> list[GroupLag]:
+    """Return the lag of ``groups``; ``now_s`` is the time in seconds since 1970."""
     names = list(groups)
     described = source.describe(names)
     # Before the ends: a record that arrives in between makes lag, never a negative one.
@@ -115,8 +113,6 @@ def measure(
     )
     ends = source.log_ends(partitions)
     found = [group_lag(name, described[name], committed[name], ends) for name in names]
-    if now_s is None:
-        return found
     times = timelines(source, (each for group in found for each in group.partitions), now_s)
     return [_with_seconds(group, times, now_s) for group in found]
 

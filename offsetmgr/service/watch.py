@@ -173,7 +173,7 @@ class GroupWatch:
 
     async def _lag(self, _: object, asked: LagQuery) -> GroupsAnswer:
         def read() -> dict[str, Any]:
-            found = measure(self._open(), asked.group, now_s=self._wall())
+            found = measure(self._open(), asked.group, self._wall())
             return lag_report(found, self._view(), self._committers())
 
         return GroupsAnswer(**await self._in_worker(read))

@@ -7,6 +7,7 @@ from offsetmgr.lag.measure import measure, worst_seconds
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.unit.lag.fake_cluster import FakeCluster
 
+NOW_S = 1_000_000.0
 ORDERS = [TopicPartition("orders", number) for number in range(4)]
 
 
@@ -22,7 +23,7 @@ def test_lag_of_each_kind_of_partition() -> None:
     for number, offset in ((0, 70), (1, 60), (3, 5)):
         kafka.commit("etl", ORDERS[number], offset)
     member = kafka.member("etl", ORDERS[0], ORDERS[2])
-    (found,) = measure(kafka, ["etl"])
+    (found,) = measure(kafka, ["etl"], NOW_S)
     assert [each.lag for each in found.partitions] == [30, 0, None, None]
     behind, beyond, uncommitted, gone = found.partitions
     assert behind.member == uncommitted.member == member
@@ -40,15 +41,16 @@ def test_committed_offsets_are_read_before_the_ends() -> None:
     kafka = cluster()
     for group in ("a", "b", "c"):
         kafka.commit(group, ORDERS[0], 70)
-    measure(kafka, ["a", "b", "c"])
-    assert kafka.asked == ["describe", "committed", "log_ends"]
+    measure(kafka, ["a", "b", "c"], NOW_S)
+    assert kafka.asked[:3] == ["describe", "committed", "log_ends"]
+    assert set(kafka.asked[3:]) == {"offsets_at"}
 
 
 def test_a_group_without_commits() -> None:
     """Its lag is unknown, not 0; one that does not exist is known as such."""
     kafka = cluster()
     kafka.member("new", ORDERS[0])
-    new, absent = measure(kafka, ["new", "absent"])
+    new, absent = measure(kafka, ["new", "absent"], NOW_S)
     assert (new.total, new.seconds, new.exists) == (None, None, True)
     assert not absent.exists
 
@@ -57,7 +59,7 @@ def test_no_answer() -> None:
     """A group that could not be read has an error in the place of numbers."""
     kafka = cluster()
     kafka.down = True
-    (found,) = measure(kafka, ["etl"])
+    (found,) = measure(kafka, ["etl"], NOW_S)
     assert isinstance(found.error, KafkaRequestError)
     assert found.partitions == ()
 
@@ -65,12 +67,12 @@ def test_no_answer() -> None:
 def test_seconds() -> None:
     """The age of the first unread record is found in the log's own times, in a few questions."""
     kafka = cluster()
-    now_s = 1_000_000.0
+    now_s = NOW_S
     # A record each second: that at 70 was written 30 s ago.
     kafka.times = {ORDERS[0]: [(now_s - 100 + n, n) for n in range(100)]}
     kafka.commit("etl", ORDERS[0], 70)
     kafka.commit("done", ORDERS[1], 50)
-    etl, done = measure(kafka, ["etl", "done"], now_s=now_s)
+    etl, done = measure(kafka, ["etl", "done"], now_s)
     assert etl.seconds is not None
     assert abs(etl.seconds - 30) < 1
     assert done.seconds == 0
@@ -92,6 +94,6 @@ def test_seconds_beyond_a_week() -> None:
     now_s = 100 * day
     kafka.times = {ORDERS[0]: [(n * day, n) for n in range(100)]}
     kafka.commit("etl", ORDERS[0], 10)
-    (found,) = measure(kafka, ["etl"], now_s=now_s)
+    (found,) = measure(kafka, ["etl"], now_s)
     assert found.seconds is not None
     assert 80 * day < found.seconds < 100 * day
