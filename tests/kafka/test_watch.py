@@ -88,8 +88,8 @@ def test_groups_of_both_kinds(
         listed = run_service(watching, "groups", "--json")["groups"]
         assert {group, other} <= {each["name"] for each in listed}
     until(lambda: watched(watching, other))
-    seen = {each["name"] for each in run_service(watching, "top", "--json")["groups"]}
-    assert other in seen
+    seen = run_service(watching, "top", other, "--json")["groups"]
+    assert [each["name"] for each in seen] == [other]
 
 
 def run_service(service: ServeProcess, *args: str) -> Any:
