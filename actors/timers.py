@@ -23,7 +23,7 @@ log = get_logger("actors.timers")
 
 
 class Clock(Protocol):
-    """Where actors and timers read the time."""
+    """The clock of actors and timers."""
 
     def now(self) -> float:
         """Seconds that never go back, from an arbitrary start."""

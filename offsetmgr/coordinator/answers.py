@@ -1,4 +1,4 @@
-"""What librdkafka and confluent-kafka answer, as the port's records."""
+"""Converts answers of librdkafka and confluent-kafka to the port's records."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Failure(NamedTuple):
 
     info: ErrorInfo
     detail: str = ""
-    """What is known of this case alone, such as the live members of the group; may be empty."""
+    """Facts of this case, such as the live members of the group; may be empty."""
 
 
 class FetchResult(NamedTuple):

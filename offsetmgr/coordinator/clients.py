@@ -49,8 +49,8 @@ FORCED: Final[Mapping[str, object]] = {
 """Settings the pool depends on: nobody else may set them."""
 
 MOVED_WAIT_S: Final = 2.5
-"""How long a group is left alone after NOT_COORDINATOR, for its coordinator to be looked up anew:
-``metadata.max.age.ms``, the second between librdkafka's checks of it, and some room."""
+"""Pause of a group after NOT_COORDINATOR, in which librdkafka looks up the coordinator again:
+``metadata.max.age.ms``, the second between librdkafka's checks of it, and a margin."""
 
 STUCK_S: Final = 12.0
 """librdkafka answers what it has written within ``socket.timeout.ms`` (10 s).  What it holds for
@@ -87,10 +87,10 @@ librdkafka = get_logger("offsetmgr.librdkafka")
 
 
 class ConnectionReports:
-    """What clients say of their connections: a line of each cause once in a while in the log.
+    """Logs the connection errors of clients, with repeats limited.
 
-    The last trouble is remembered, so that a time-out can say more than that it was one.
-    It is the ``Listener`` of a client, and the ``logger`` of confluent-kafka's.
+    The last error is remembered, so that a time-out can name its cause.
+    It is the ``Listener`` of a client, and the ``logger`` of confluent-kafka's clients.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -42,8 +42,8 @@ LEAST_SEND_S: Final = 0.02
 """With less time left a request is not sent any more."""
 
 LIBRDKAFKA_S: Final = 120.0
-"""What librdkafka is given beyond the deadline, so that it never runs out: well over twice
-STUCK_S, as a client ends no later than that after its last request was handed over."""
+"""Added to our deadline for librdkafka's own time-out, which must never fire.  It is well over
+twice STUCK_S: a client is closed at most that long after its last request was handed over."""
 
 _DESTROYED: Final = error_info(-197)
 

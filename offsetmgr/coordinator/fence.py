@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 SESSION_TIMEOUT_S: Final = 45.0
-"""How long Kafka keeps a group for a service that is silent: it died, or is cut off.  Its
-successor does not wait for that; ordinary consumers and Kafka's own tools do."""
+"""Session time-out: Kafka reserves a group this long for a service that died or is cut off.
+Its successor need not wait for it; ordinary consumers and Kafka's own tools must."""
 
 MOST_GROUPS: Final = 200
 """Groups with a fence: each costs five threads, a connection to its coordinator and 0.5 MB."""
@@ -54,10 +54,10 @@ _RETRY_S: Final = 5.0
 """After a membership could not be had, unless a manager asks for it sooner."""
 
 _IDLE_S: Final = 1.0
-"""How often a member looks for what became of it, and whether it is wanted still."""
+"""Interval at which a group's thread polls its membership and for requests."""
 
 _JOIN_POLLS: Final = 60
-"""How often to wait that long for a membership before everything is looked at anew."""
+"""Polls of ``_IDLE_S`` that a join may take before it is given up and tried anew."""
 
 _TIMED_OUT: Final = -185
 _DESTROYED: Final = -197
@@ -143,7 +143,7 @@ class FencedCoordinator:
 
     @property
     def fence(self) -> FenceCounts:
-        """How many groups are this service's, and how many another one's by now."""
+        """The number of groups this service has, and of those that another one took over."""
         with self._lock:
             standings = [group.standing for group in self._groups.values()]
         return FenceCounts(standings.count(_Standing.HELD), standings.count(_Standing.FENCED))
@@ -254,17 +254,17 @@ class FencedCoordinator:
 
 
 class _Standing(Enum):
-    """How the service stands to a group."""
+    """The service's membership in a group."""
 
     OUT = "out"
-    """It is no member: not yet, not any more, or it lost its membership."""
+    """Not a member: not yet, no longer, or dropped."""
     HELD = "held"
     FENCED = "fenced"
     """Another service has, or had, the group: this one never commits to it again."""
 
 
 class _Request:
-    """What a member is to do for its group, or is refused by the deadline."""
+    """A request that a member runs for its group, or fails at the deadline."""
 
     def __init__(
         self,
@@ -311,7 +311,7 @@ class _FencedGroup:
         self._waiting: list[_Request] = []
         self._running: _Request | None = None
         self._ours: dict[TopicPartition, set[int]] = {}
-        """What this service read, committed, or may have committed."""
+        """Offsets that this service has read, committed, or may have committed."""
         self._refusal = Failure(error_info(_FENCED_INSTANCE_ID))
         # Of the group's thread:
         self._member: Member | None = None

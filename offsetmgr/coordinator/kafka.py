@@ -86,7 +86,7 @@ QUESTIONS: Final = 32
 """Questions about the cluster that librdkafka may hold: each takes a thread."""
 
 POLL_INTERVAL_S: Final = 0.2
-"""How often the admin client's log and connection errors are taken from it."""
+"""Interval at which the admin client is polled for its log lines and connection errors."""
 
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Topics that Kafka keeps for itself, as it names them."""

@@ -77,7 +77,7 @@ class Listener(Protocol):
 
 
 class PartitionAnswer(NamedTuple):
-    """What the coordinator says of one partition."""
+    """The coordinator's answer for one partition."""
 
     topic: str
     partition: int
@@ -91,14 +91,14 @@ class PartitionAnswer(NamedTuple):
 
 
 class GroupAnswer(NamedTuple):
-    """What came of a fetch or a commit."""
+    """The coordinator's answer to a fetch, a commit or a deletion."""
 
     error: int
     """Code of the request as a whole, 0 for none."""
     text: str
     """librdkafka's words for that error."""
     partitions: list[PartitionAnswer]
-    """Of a fetch all, of a commit or a deletion those that were refused."""
+    """All partitions of a fetch; of a commit or a deletion, those that were refused."""
 
 
 class _Partition(ctypes.Structure):

@@ -40,11 +40,11 @@ _LEAVE_POLLS: Final = 50
 
 
 class MemberEvent(NamedTuple):
-    """What became of a membership."""
+    """A change of a membership."""
 
     kind: Literal["assigned", "revoked", "lost", "failed"]
-    """It is in the group; it is not any more as others joined, or as the coordinator dropped it;
-    the coordinator, or a connection to it, failed."""
+    """``assigned``: in the group; ``revoked``: others have joined; ``lost``: the coordinator
+    dropped the member; ``failed``: the coordinator, or a connection to it, failed."""
     code: int = 0
     text: str = ""
 

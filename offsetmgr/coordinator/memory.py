@@ -103,7 +103,7 @@ class Unknown:
 
 
 Incident = Answer | Refuse | Unknown
-"""What happens to one request."""
+"""The scripted outcome of one request."""
 
 
 class Request(NamedTuple):
@@ -111,22 +111,22 @@ class Request(NamedTuple):
 
     operation: Operation
     group: str
-    """Empty for requests that speak of no group."""
+    """Empty for requests that concern no group."""
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
-    """What a commit carried; empty for other requests."""
+    """The offsets of a commit; empty for other requests."""
     partitions: Collection[TopicPartition] | None
-    """What a fetch or a commit named; None for all of the group's, and for other requests."""
+    """The partitions of a fetch or a commit; None for the whole group and for other requests."""
     started_s: float
     ended_s: float | None
     """When it was answered, by the coordinator's clock; None while it is in flight."""
 
 
 class BrokerState:
-    """What the broker knows: committed offsets, members and topics.  Thread-safe.
+    """The broker's state: committed offsets, members and topics.  Thread-safe.
 
-    Tests play "somebody else" here: a member that joins, a tool that commits.
-    A topic nobody created or deleted takes commits for any partition, so that a test of commits
-    needs no set-up; a created one takes those of its own partitions, a deleted one none.
+    Tests use it to act as others: a member that joins, a tool that commits.
+    A topic that was never created or deleted takes commits for any partition, so tests of commits
+    need no set-up.  A created topic takes commits for its partitions, a deleted one takes none.
     """
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class BrokerState:
         self._times_ms: dict[TopicPartition, dict[int, int]] = {}
         self._deleted: set[str] = set()
         self._ids: dict[str, int] = {}
-        """How often each topic was created."""
+        """The number of times each topic was created."""
 
     def join(self, group: str, client_id: str, host: str = "/127.0.0.1") -> None:
         """Make ``client_id`` a live member: commits of others are refused until it leaves."""
@@ -267,7 +267,7 @@ CallAfter: TypeAlias = "Callable[[float, Callable[[], None]], Any]"
 """Calls a function once, after so many seconds; what it returns can be cancelled."""
 
 Failed: TypeAlias = "Failure | Mapping[TopicPartition, Failure]"
-"""What failed of a request: all of it, or some of its partitions."""
+"""The failure of a whole request, or of some of its partitions."""
 
 
 @dataclass
