@@ -72,7 +72,7 @@ class Vacant(NamedTuple):
 
     group: Group
     attached: int
-    """How many ``Attach`` the committer had handled."""
+    """The number of ``Attach`` messages that the committer had handled."""
 
 
 class _Pump(NamedTuple):
@@ -114,11 +114,11 @@ class Group:
         self.history = CommitHistory(settings)
         self.flight: Flight | None = None
         self.attached = 0
-        """How many ``Attach`` the committer has handled since its parent started."""
+        """The number of ``Attach`` messages handled since the committer's parent started."""
         self.committer: ActorRef[GroupCommitter] | None = None
         """Its parent's, as is the next."""
         self.told = 0
-        """How many ``Attach`` the committer was told since its parent started."""
+        """The number of ``Attach`` messages sent since the committer's parent started."""
 
 
 CommitterMessage: TypeAlias = (

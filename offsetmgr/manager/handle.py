@@ -163,7 +163,7 @@ class MailboxErrors(MailboxStream["OffsetManagerError"]):
 
     @property
     def dropped(self) -> int:
-        """How many errors were dropped because they were not read in time."""
+        """The number of errors that were dropped because they were not read in time."""
         return self._errors.dropped
 
 

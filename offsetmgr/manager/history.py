@@ -1,7 +1,7 @@
-"""What the broker should hold for one group: last commits, commits in doubt, external changes.
+"""The commit history of one group: last commits, commits in doubt, external changes.
 
-It outlives the plan and the committer: a commit that was given up knows nothing of a restarted
-actor, and can still land behind a newer one.
+It outlives the plan and the committer: a commit that was given up can still land behind a newer
+one after the actor was restarted.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 IN_DOUBT_LIMIT: Final = 16
-"""Commits in doubt remembered of one partition; each is followed by a read, so few are met."""
+"""Limit of the commits in doubt per partition; a read follows each, so there are rarely many."""
 
 LANDING_TIMEOUTS: Final = 2
-"""How many request time-outs after the coordinator answers again nearly all that it still held has
-landed."""
+"""Request time-outs between a coordinator's first answer and the verification of commits in doubt:
+by then nearly all that it still held have landed."""
 
 DEPARTED_TIMEOUTS: Final = 12
-"""The same where the manager is gone, and only one verification follows.  Not later: then it is
-more likely that an operator has reset the group."""
+"""The same for a manager that is gone, of which only one verification follows.  Later than that, a
+difference is more likely an operator's reset of the group."""
 
 LATEST_LANDING_S: Final = 900.0
-"""How long a commit in doubt may still land: as long as a host goes on sending for a connection
-that was given up."""
+"""Time in which a commit in doubt may still land: a host may go on sending for a connection that
+was given up."""
 
 RECOMMIT_SOON_S: Final = 60.0
-"""How soon an offset found at the start is committed again: its age is unknown, and the broker's
-retention may be about to end."""
+"""Delay until an offset found at the start is committed again: its age is unknown, so it may be
+about to expire."""
 
 _SHOWN_CHARS: Final = 40
 
@@ -48,7 +48,7 @@ def same(sent: OffsetAndMetadata, found: OffsetAndMetadata | None) -> bool:
 
 
 class ReadOutcome(Enum):
-    """How an offset that was read compares with the history."""
+    """The result of comparing a committed offset with the history."""
 
     STANDS = "stands"
     """It is what was committed last."""

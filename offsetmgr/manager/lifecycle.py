@@ -94,7 +94,7 @@ class Noticed(NamedTuple):
 
     error: OffsetManagerError
     committed: OffsetAndMetadata | None
-    """What is committed now."""
+    """The offset that is committed now."""
 
 
 class StopAsked(NamedTuple):

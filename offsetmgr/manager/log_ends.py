@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LogEnds:
-    """What was seen of the logs of one group."""
+    """Topic ids and reported out-of-range offsets of one group."""
 
     def __init__(self) -> None:
         self._topic_ids: dict[TopicPartition, str] = {}

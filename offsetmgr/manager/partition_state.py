@@ -1,6 +1,6 @@
-"""What one manager shares with its user: submits, mailboxes, and the callers that wait for it.
+"""The state one manager shares with its user: submits, mailboxes, and waiting callers.
 
-It outlives the manager's actor: a restarted actor finds here what was submitted and awaited.
+It outlives the manager's actor: a restarted actor finds its submits and waiters here.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class ManagerStatus(NamedTuple):
     dirty: bool
     """True if the newest submitted offset is not known to be committed."""
     last_error: OffsetManagerError | None
-    """What went wrong last; None once a later request succeeded."""
+    """The last failure; None once a later request succeeded."""
     regressions: int
-    """How many lower offsets were refused."""
+    """The number of lower offsets that were refused."""
 
 
 class Awaited(NamedTuple):
@@ -99,7 +99,7 @@ class PartitionState:
         """None until the factory's actor has started the manager's."""
         self.state = State()
         self.acknowledged: OffsetAndMetadata | None = None
-        """What the coordinator was last known to hold; None where that is nothing."""
+        """The last known committed offset; None where nothing is committed."""
         self.acknowledged_at: float | None = None
         """When it last acknowledged a commit, in the clock's seconds."""
         self.troubled = False
@@ -107,7 +107,7 @@ class PartitionState:
         self.flushes: tuple[Awaited, ...] = ()
         self.stops: tuple[Waiter, ...] = ()
         self.result: StopResult | None = None
-        """How it ended; None while it lives."""
+        """The result of its stop; None while it lives."""
         self._observer = observer
 
     def add_stop(self, waiter: Waiter) -> None:

@@ -1,4 +1,4 @@
-"""What a group has to read and to commit, and when each may be tried."""
+"""The partitions a group has to read and to commit, and when each may be tried."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ GroupRequest: TypeAlias = ReadRequest | CommitRequest
 
 
 class Retry:
-    """How often something failed in a row, and when it may be tried again."""
+    """Consecutive failures, and the time of the next try."""
 
     attempts: int = 0
     not_before: float = -inf

@@ -81,7 +81,7 @@ class SubmitBuffer:
         self.established = False
         """True if the committed offset at the start is known; nothing is committed before."""
         self.regressions = 0
-        """How many lower offsets were refused."""
+        """The number of lower offsets that were refused."""
         self.dropped: OffsetAndMetadata | None = None
         """The last submit, where it was dropped as a regression."""
         self.settled = 0
@@ -280,7 +280,7 @@ class Collect(NamedTuple):
 
 
 class WakeUp(NamedTuple):
-    """How a group's committer is told of submits, an interval after the first."""
+    """Wakes a group's committer one interval after the first submit."""
 
     committer: ActorRef[Any]
     timers: Timers
