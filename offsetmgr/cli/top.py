@@ -51,7 +51,7 @@ class Row(NamedTuple):
 
 
 class Screen(NamedTuple):
-    """What the keys have chosen."""
+    """The view chosen by keys."""
 
     sort: str = "l"
     reverse: bool = False

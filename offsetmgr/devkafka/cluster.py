@@ -291,7 +291,7 @@ class DevKafka:
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients connect to.  Raises DevKafkaError where the Kafka is not started."""
+        """The addresses for clients.  Raises DevKafkaError if the Kafka is not started."""
         return ",".join(broker.bootstrap_server for broker in self.brokers)
 
     @property

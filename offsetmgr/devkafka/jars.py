@@ -41,9 +41,9 @@ _SHOWN_LINES: Final = 15
 _UNREACHED: Final = re.compile(
     r"Server access error.*|SERVER ERROR.*|Host \S+ not found.*|Your proxy requires auth.*"
 )
-"""What Ivy says of a repository that gave no answer."""
+"""Ivy's messages for a repository that gave no answer."""
 _ABSENT: Final = re.compile(r":: (\S+): not found|\[NOT FOUND *\] (\S+)")
-"""What it says of a module or a jar that a repository does not have; also after the former."""
+"""Ivy's messages for a missing module or jar; they also follow those of ``_UNREACHED``."""
 
 # The tools pull in Kafka Connect, a third of all jars, which nothing here runs.
 _KAFKA: Final = f"""

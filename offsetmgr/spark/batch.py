@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from offsetmgr.types import OffsetAndMetadata, Offsets, PartitionRange
 
 Until: TypeAlias = "datetime | Mapping[tuple[str, int], int]"
-"""Where a batch ends: at the first record of a time, or at offsets (exclusive)."""
+"""The end of a batch: the first record at or after a time, or offsets (exclusive)."""
 
 TIMEOUT_S: Final = 30.0
 
@@ -109,7 +109,7 @@ class KafkaBatch:
 
     @property
     def ranges(self) -> Mapping[TopicPartition, OffsetRange]:
-        """What is read of each partition.  Raises ManagerStoppedError before the block."""
+        """The offsets read of each partition.  Raises ManagerStoppedError before the block."""
         if self._ranges is None:
             raise ManagerStoppedError("the batch is not begun: use it in a with statement")
         return self._ranges

@@ -39,7 +39,7 @@ _FIX: Final = "give the checkpointLocation of a streaming query of Spark 3 or 4"
 
 
 class OffsetRange(NamedTuple):
-    """What of a partition is read: from ``start`` up to before ``end``."""
+    """Offsets of a partition from ``start`` (inclusive) to ``end`` (exclusive)."""
 
     start: int
     end: int

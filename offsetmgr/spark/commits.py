@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("offsetmgr.spark")
 
 DETACH_S: Final = 10.0
-"""How long leaving a ``with`` block waits for the last commits."""
+"""Seconds that leaving a ``with`` block waits for the last commits."""
 
 AT_EXIT_S: Final = 2.0
-"""How long the interpreter's exit waits for the last commits, where nobody has detached."""
+"""Seconds that the interpreter's exit waits for the last commits of listeners still attached."""
 
 
 def commit_offsets(

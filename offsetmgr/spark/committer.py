@@ -66,12 +66,12 @@ _Task: TypeAlias = "Callable[[], bool]"
 
 
 class CommitCounts(NamedTuple):
-    """What became of the offsets that queries reported."""
+    """Counts of the offsets that queries reported, by outcome."""
 
     submitted: int = 0
     """Offsets handed to the client."""
     rewinds: int = 0
-    """Of those, how many took a partition back because a query started anew further behind."""
+    """Of those, the rewinds: a query started anew at a lower offset."""
     lower: int = 0
     """Offsets not handed over, because the same run had reported a higher one before."""
     not_taken: int = 0
@@ -104,7 +104,7 @@ class _Unread:
     query_id: str
     """The last query to read it."""
     left: Uncommitted | None = None
-    """What was not committed when that was last tried, and why."""
+    """The offset that the last try could not commit, and why."""
     is_reported: bool = False
 
 
@@ -128,7 +128,7 @@ class Committer:
         self._handed_over = False
         """Nothing more will be submitted."""
         self._is_overdue = False
-        """What is not committed is logged at once."""
+        """True if uncommitted offsets are logged at once."""
         self._managers = threading.Lock()
         """Held while managers take offsets or are stopped, and taken before ``_changed``."""
         for run, name in ((self._hand_over, "offsetmgr-spark"), (self._stop, "offsetmgr-release")):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from offsetmgr.spark.progress import Snapshot
 
 _MAX_ENDED: Final = 1_000
-"""How many ended runs are remembered, so that a late report is known to be late."""
+"""Ended runs to remember, so that their late reports are recognised."""
 
 
 class Groups(NamedTuple):
@@ -61,7 +61,7 @@ class Lower(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What is to be done, and what is to be logged."""
+    """Offsets to commit, and facts to log."""
 
     commits: Mapping[ManagerKey, Commit] = {}
     lower: Mapping[ManagerKey, Lower] = {}
@@ -91,7 +91,7 @@ class _Query:
 
 
 class GroupState:
-    """How far every query has read for its groups; not safe for several threads."""
+    """The position of every query in its groups.  Not thread-safe."""
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups

@@ -1,9 +1,8 @@
-"""What a streaming query has read so far, out of every shape Spark reports it in.
+"""Parse the progress of a streaming query, in every format that Spark reports it.
 
-Spark names a Kafka source's position ``{"orders": {"0": 23}}``: as JSON text, as a dict, as the
+Spark writes a Kafka source's position ``{"orders": {"0": 23}}`` as JSON text, as a dict, as the
 text ``None`` where the source has no position yet, and under Spark Connect as a *printed* dict
-with single quotes.  All of them are read here; what is none of them is told, never dropped.
-Nothing here needs pyspark.
+with single quotes.  Any other format is reported, never dropped.  Nothing here needs pyspark.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Run(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """How far a query has come, as one progress report says it."""
+    """The position of a query, from one progress report."""
 
     run: Run
     name: str | None

@@ -1,4 +1,4 @@
-"""Where a query or a batch starts so that it goes on from its group."""
+"""Start offsets with which a query or a batch resumes from its group."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger("offsetmgr.spark")
 
 Missing: TypeAlias = "Literal['earliest', 'latest', 'error'] | datetime"
-"""Where a partition starts for which nothing is committed: at an end of its log, at the first
-record of a time, or nowhere, as an error."""
+"""The start of a partition without a committed offset: an end of its log, the first record at or
+after a time, or an error."""
 
 Unavailable: TypeAlias = Literal["error", "earliest", "latest"]
-"""What a start does where nobody can say where the group stands."""
+"""The start of all partitions when the committed offsets cannot be read."""
 
 _SPARK_NAMES: Final[dict[object, int]] = {"earliest": -2, "latest": -1}
-"""How Spark's JSON spells them."""
+"""Their numbers in Spark's JSON."""
 
 _IGNORED: Final = "earliest"
 """Valid for any topics; Spark reads its checkpoint instead."""
@@ -51,12 +51,12 @@ _FAULTS: Final = {info.name: info.fault for info in ERRORS.values()}
 
 
 class StartPosition(NamedTuple):
-    """Where a group goes on in a partition."""
+    """The offset from which a group resumes a partition."""
 
     offset: int
-    """The next one to read; the partition holds it, or ends with it."""
+    """The next offset to read: within the log, or its end."""
     committed: OffsetAndMetadata | None
-    """What the group has committed; None where nothing is."""
+    """The group's committed offset; None where nothing is committed."""
 
 
 def starting_offsets(
