@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 
 
 class Level(str, Enum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     TROUBLE = "trouble"
     UNKNOWN = "unknown"
@@ -46,7 +46,7 @@ class Level(str, Enum):
 
 
 class Finding(NamedTuple):
-    """What a check found."""
+    """The result of one check."""
 
     level: Level
     check: str
@@ -59,17 +59,17 @@ class Finding(NamedTuple):
 
 
 class GroupFacts(NamedTuple):
-    """What is known of a group; an error stands where it could not be learned."""
+    """Facts of a group; an error takes the place of a fact that could not be read."""
 
     description: GroupDescription | OffsetManagerError
     committed: Mapping[TopicPartition, OffsetAndMetadata] | OffsetManagerError
     rights: frozenset[str] | OffsetManagerError
-    """What this user may do with it, such as READ."""
+    """Operations on it that this user is allowed, such as READ."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What the checks judge."""
+    """The input of all checks."""
 
     now_s: float
     versions: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""What the commits of a group say: its steps, and where it stood at a time; pure."""
+"""The steps of a group's commits, and its offsets at a past time; pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Move(str, Enum):
-    """How a commit changed the committed offset of its partition."""
+    """The change of a partition's committed offset by one commit."""
 
     FIRST = "first"
     """No older record is left, so it is not known what stood before."""
@@ -39,7 +39,7 @@ class Step(NamedTuple):
 
 
 class GroupAt(NamedTuple):
-    """Where a group stood at a time."""
+    """A group's offsets at a past time."""
 
     offsets: dict[TopicPartition, OffsetAndMetadata]
     nothing: set[TopicPartition]

@@ -1,8 +1,8 @@
-"""Where a reset would put a group: the plan, pure.
+"""The plan of a reset; pure.
 
-The modes and their edges are those of ``kafka-consumer-groups --reset-offsets``: an offset that is
-asked for is held within the log, no record at a time means the end of the log, a shift needs
-something committed, and "current" is the end of the log where nothing is committed.
+The modes and their edge cases are those of ``kafka-consumer-groups --reset-offsets``.  Requested
+offsets are clamped to the log.  A time after the last record means the end of the log.  A shift
+needs a committed offset.  "current" means the end of the log if nothing is committed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WITH_GROUP: Final = 4
 
 
 class Mode(str, Enum):
-    """How a reset chooses the new offsets."""
+    """The modes of a reset."""
 
     TO_EARLIEST = "to-earliest"
     TO_LATEST = "to-latest"
@@ -52,7 +52,7 @@ _AT_END: Final = {
 
 
 class Target(NamedTuple):
-    """Where a reset is to go."""
+    """The target of a reset."""
 
     mode: Mode
     number: int = 0
@@ -64,7 +64,7 @@ class Target(NamedTuple):
 
 
 class LogFacts(NamedTuple):
-    """What a plan needs to know of the cluster."""
+    """Facts of the cluster that a plan needs."""
 
     committed: Mapping[TopicPartition, int]
     logs: Mapping[TopicPartition, PartitionRange]

@@ -1,4 +1,4 @@
-"""What a running service knows of a group, asked over HTTP."""
+"""Queries to a running service about a group, over HTTP."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LiveManager(NamedTuple):
 
 
 class ServiceFacts(NamedTuple):
-    """What a service says of itself."""
+    """The status that a service reports."""
 
     url: str
     ready: bool

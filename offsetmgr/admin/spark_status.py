@@ -1,4 +1,4 @@
-"""How far a checkpoint of a streaming query has come, and what a restart from it would do; pure."""
+"""The position of a streaming query's checkpoint, and the effect of a restart from it; pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class PartitionStatus(NamedTuple):
 
     partition: TopicPartition
     finished: int
-    """Where a restart begins to read: the end of the last finished batch."""
+    """The offset at which a restart begins: the end of the last finished batch."""
     begun: int
     """The end of the newest batch; ``finished`` where that one is finished."""
     committed: int | None

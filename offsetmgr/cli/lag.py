@@ -55,7 +55,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 class _Source(Protocol):
-    """Where answers come from, in the shape that docs/operator.md describes."""
+    """A source of answers, in the JSON format of docs/operator.md."""
 
     def groups(self) -> dict[str, Any]:
         """Return all groups of the cluster."""
