@@ -69,7 +69,7 @@ class CommitWindow:
 
     @property
     def complete(self) -> float:
-        """How much of the window is filled, from 0 to 1."""
+        """The filled share of the window, from 0 to 1."""
         return len(self.commits) / (self.commits.maxlen or 1)
 
 

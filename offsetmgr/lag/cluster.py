@@ -65,7 +65,7 @@ _LACKS: Final = {
     58: "Kafka did not accept the credentials; check sasl.* and ssl.*",
     -190: "the topic or partition does not exist in the cluster",
 }
-"""What codes mean for one who reads; their usual text is for one who commits."""
+"""Explanations of codes for reads; the usual ones are for commits."""
 
 _T = TypeVar("_T")
 
@@ -90,7 +90,7 @@ class GroupMember(NamedTuple):
     group_instance_id: str
     """Empty without one."""
     partitions: tuple[TopicPartition, ...]
-    """What is assigned to it, sorted."""
+    """Its assigned partitions, sorted."""
 
 
 class GroupDescription(NamedTuple):

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 _AGES_S: Final = tuple(10 * 3**step for step in range(11))
-"""How long ago the ends of lagging logs are asked for, from 10 s to a week: one after the other,
-until one is behind the committed offset."""
+"""Ages, from 10 s to a week, for which the end of a lagging log is asked: one after the other,
+until one lies at or before the committed offset."""
 
 
 class LagSource(Protocol):
-    """What lag is made of; a ClusterReader is one."""
+    """The reads that lag is computed from; a ClusterReader is one."""
 
     def describe(self, groups: Iterable[str]) -> dict[str, GroupDescription | OffsetManagerError]:
         """Return state and members of ``groups``."""
@@ -52,7 +52,7 @@ class PartitionLag(NamedTuple):
     seconds: float | None = None
     """Age of the first record that is not committed; None where it is not known."""
     member: GroupMember | None = None
-    """Who it is assigned to."""
+    """The live member it is assigned to."""
     error: OffsetManagerError | None = None
     """Why the end of the log could not be read."""
 

@@ -1,6 +1,6 @@
-"""What is known of watched groups as Prometheus metrics.
+"""Prometheus metrics of watched groups.
 
-A series is there while its partition is: what is not known, or is gone, has none.
+Unknown values and deleted partitions have no series.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How old the first unread record of a partition is, from the ends its log had before."""
+"""Estimate the age of a partition's first unread record from earlier ends of its log."""
 
 from __future__ import annotations
 

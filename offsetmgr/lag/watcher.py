@@ -44,7 +44,7 @@ class WatchedPartition(NamedTuple):
     now: PartitionLag
     status: Status
     complete: float
-    """How much of the window of commits is filled, from 0 to 1."""
+    """The filled share of the window of commits, from 0 to 1."""
     commits: tuple[Commit, ...]
     """The window, oldest first."""
     rate_in: float | None = None
@@ -187,7 +187,7 @@ class _LogWatch:
 
 
 class _Sample(NamedTuple):
-    """What was seen in one round."""
+    """The offsets of one round."""
 
     at_s: float
     end: int
