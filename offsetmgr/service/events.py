@@ -71,7 +71,7 @@ class FailureEvent(NamedTuple):
 
 
 class News(NamedTuple):
-    """What a reader has to learn of one manager: the newest commit, and that it stopped."""
+    """A manager's unread events: its newest commit, and its stop."""
 
     committed: OffsetAndMetadata | None
     stopped: bool

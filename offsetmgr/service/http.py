@@ -314,7 +314,7 @@ class Api:
 
 
 class Quota:
-    """How many requests of one kind are under way; a context manager for each of them."""
+    """Limits the requests of one kind under way; a context manager for each of them."""
 
     def __init__(self, limit: int, kind: str) -> None:
         self.taken = 0

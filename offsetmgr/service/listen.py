@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 BACKLOG: Final = 1024
 MAX_PORT: Final = 65_535
 MAX_SOCKET_PATH_BYTES: Final = 107
-"""What the kernel takes (``sun_path`` without its NUL)."""
+"""The kernel's limit (``sun_path`` without its NUL)."""
 
 _SOCKET_MODE: Final = 0o600
 _EXAMPLES: Final = "give 127.0.0.1:8741 or unix:///run/offsetmgr.sock"

@@ -45,7 +45,7 @@ Phase = Annotated[
 
 
 class ErrorBody(Struct, frozen=True, omit_defaults=True):
-    """What went wrong, whose fault it is and what to do."""
+    """An error: its cause, whose fault it is, and its fix."""
 
     code: Annotated[str, Meta(description="Stable name of the error.")]
     message: Annotated[str, Meta(description="For people.")]
@@ -127,7 +127,7 @@ class UncommittedEntry(OfGroup, frozen=True):
 
 
 class SubmitAnswer(Struct, frozen=True):
-    """What became of the offsets; the last two are filled with ``wait`` alone."""
+    """The outcome of each offset; ``committed`` and ``uncommitted`` need ``wait``."""
 
     accepted: int
     refused: list[RefusedEntry]
@@ -141,7 +141,7 @@ class FlushAnswer(Struct, frozen=True):
 
 
 class HeartbeatAnswer(Struct, frozen=True):
-    """How long the client may stay silent, and from where on it has to listen."""
+    """The client's lease, and the position at which its event stream begins."""
 
     lease_s: float
     last_event_id: Annotated[
@@ -150,7 +150,7 @@ class HeartbeatAnswer(Struct, frozen=True):
 
 
 class InitialOffset(OfPartition, frozen=True):
-    """What was committed when the manager started; ``known`` is false until Kafka answered."""
+    """The offset committed when the manager started; ``known`` is false until Kafka answers."""
 
     known: bool
     committed: OffsetEntry | None
@@ -162,7 +162,7 @@ class InitialOffsetsAnswer(Struct, frozen=True):
 
 
 class OffsetsAnswer(Struct, frozen=True):
-    """What Kafka says is committed now; partitions with nothing committed are absent."""
+    """The offsets committed in Kafka now; partitions with nothing committed are absent."""
 
     group: str
     offsets: list[OffsetEntry]

@@ -33,7 +33,7 @@ _LABELS: Final = ("cluster_name", "group", "topic", "partition")
 
 
 class Source(NamedTuple):
-    """Where the page reads what is not counted."""
+    """Callbacks for values that are read at each scrape."""
 
     managers: Callable[[], Sequence[ManagerHandle]]
     clients: Callable[[], int]

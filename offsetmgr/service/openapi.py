@@ -42,7 +42,7 @@ class Operation(NamedTuple):
     statuses: tuple[int, ...] = ()
     """Further ones that it may answer, each with an ErrorAnswer."""
     others: Mapping[int, type[msgspec.Struct]] = {}
-    """What it may answer with another body."""
+    """Further statuses with a body of their own."""
     media_type: str = "application/json"
 
     @property

@@ -412,7 +412,7 @@ _CHECKS: Final[dict[str, Callable[[object, str], object]]] = {
     "metadata": check_metadata,
     "leader_epoch": check_leader_epoch,
 }
-"""What knows more of a field than its type does."""
+"""Checks of fields beyond their types."""
 
 _STEP: Final = re.compile(r"\.([\w-]+)|\[(\d+)\]")
 

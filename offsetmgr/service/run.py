@@ -58,7 +58,7 @@ CLOSE_TIMEOUT_S: Final = 1.0
 """For each thing that is closed after the drain."""
 
 CLOSING_S: Final = 3.0
-"""What all of that may take of ``stop_timeout_s``."""
+"""Seconds of ``stop_timeout_s`` for closing all of them."""
 
 KEEP_ALIVE_S: Final = 75
 """For idle connections; clients send a heartbeat every ten seconds."""

@@ -194,8 +194,9 @@ class Settings:
     """True to join each group as its only member: a service started later takes the group over,
     after which Kafka refuses this one's commits."""
     fence_session_timeout_s: Annotated[float, Meta(ge=6, le=300)] = 45.0
-    """How long Kafka keeps a group for this service when it is silent.  The bounds are defaults: of
-    a broker's ``group.min.session.timeout.ms``, of librdkafka's ``max.poll.interval.ms``."""
+    """Time for which Kafka reserves a group for this service after its last heartbeat.  The bounds
+    are the defaults of the broker's ``group.min.session.timeout.ms`` and of librdkafka's
+    ``max.poll.interval.ms``."""
     commit: CommitSettings = field(default_factory=CommitSettings)
     limits: Limits = field(default_factory=Limits)
     watch: Watch = field(default_factory=Watch)

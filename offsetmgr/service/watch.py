@@ -70,7 +70,7 @@ class GroupsAnswer(msgspec.Struct, frozen=True):
 
 
 class BurrowRequest(msgspec.Struct, frozen=True):
-    """What was asked for, as Burrow repeats it."""
+    """The request, as Burrow repeats it in its answers."""
 
     url: str
     host: str
