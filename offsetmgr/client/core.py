@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from offsetmgr.types import FlushResult, ManagerKey, OffsetAndMetadata
 
 ABANDONED_S: Final = 2.0
-"""How long the sender of a client that nobody closed goes on to send what it holds."""
+"""Seconds that the sender of a client dropped without ``close()`` goes on sending."""
 
 log = logging.getLogger("offsetmgr.client")
 

@@ -108,7 +108,7 @@ class ManagerErrors(Stream[OffsetManagerError]):
 
     @property
     def dropped(self) -> int:
-        """How many errors were dropped because they were not read, or sent, in time."""
+        """The number of errors that were dropped because they were not read, or sent, in time."""
         return self._dropped
 
 

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from offsetmgr.types import MAX_GROUP_CHARS
 
 AT_EXIT_S: Final = 2.0
-"""How long all open clients together may hold up the exit of the interpreter."""
+"""Seconds that all open clients together may delay the interpreter's exit."""
 
 
 class Mortal(Protocol):

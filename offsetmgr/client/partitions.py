@@ -218,7 +218,7 @@ class Partitions:
 
     @property
     def unsent(self) -> int:
-        """How many partitions wait for a request, besides those over quota."""
+        """The number of partitions that wait for a request, without those over quota."""
         return len(self._to_submit) + len(self._to_register)
 
     def quota_error_of(self, held: ClientPartition) -> OffsetManagerError | None:

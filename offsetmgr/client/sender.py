@@ -35,7 +35,7 @@ replaces what waits, so a query that submits in a tight loop costs fifty request
 REQUEST_TIMEOUT_S: Final = 10.0
 
 PENDING_STOP_S: Final = 0.5
-"""How long what else there is to send waits for the answer to a stop that nobody waits for."""
+"""Seconds that other requests wait for the answer to a stop without a caller."""
 PENDING_STOP_PAUSE_S: Final = 1.0
 """Pause after one that was not answered."""
 
