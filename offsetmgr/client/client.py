@@ -227,7 +227,12 @@ class OffsetClient(Offsets):
                     return read(data)
             except (ServiceUnavailableError, wire.PassingError) as error:
                 reason = waits.better_reason(reason, error, deadline)
-        raise reason or ServiceUnavailableError("the service was not asked")
+            except OffsetManagerError as error:
+                reason = error
+                break
+        reason = reason or ServiceUnavailableError("the service was not asked")
+        # The message says it all; the frames of the connection would hide it.
+        raise reason.with_traceback(None) from reason.__cause__
 
     # The end
 

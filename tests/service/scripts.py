@@ -28,6 +28,8 @@ class Failed(NamedTuple):
     """Before its traceback."""
     last: str
     """Its last line but for what the client logs as it closes: the error."""
+    frames: int
+    """Frames of this package in its traceback."""
 
 
 def fail(url: str, *lines: str) -> Failed:
@@ -40,4 +42,5 @@ def fail(url: str, *lines: str) -> Failed:
     assert ended.returncode == 1, ended
     log, _, traceback = ended.stderr.partition("Traceback (most recent call last):\n")
     errors = [line for line in traceback.splitlines() if line.startswith("offsetmgr.")]
-    return Failed(log.splitlines(), errors[-1])
+    frames = sum("/offsetmgr/" in line for line in traceback.splitlines() if 'File "' in line)
+    return Failed(log.splitlines(), errors[-1], frames)

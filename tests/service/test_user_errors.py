@@ -23,6 +23,9 @@ SYNC = "client.submit('g', {('t', 0): 5}, sync=True, timeout=1)"
 CLAIM = "client.claim('g', [('t', 0)], timeout=1)"
 ALL = pytest.mark.parametrize("line", [COMMITTED, INITIAL, SYNC, CLAIM])
 
+FRAMES = 4
+"""Of this package in a traceback: more say nothing to whoever called it."""
+
 
 @pytest.fixture
 def mute() -> Iterator[str]:
@@ -51,6 +54,7 @@ def test_nobody_listens(line: str) -> None:
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         failed = fail(url, line)
     assert f"the service at {url} cannot be reached: connection refused" in failed.last
+    assert failed.frames <= FRAMES
 
 
 @pytest.mark.parametrize("line", [COMMITTED, INITIAL])
@@ -73,6 +77,7 @@ def test_a_kafka_that_hangs(service: Running, line: str) -> None:
     """The service lives and says so: it is Kafka that does not answer."""
     service.coordinator.pause()
     failed = fail(service.address, PATIENT, line.replace("timeout=1", "timeout=2"))
+    assert failed.frames <= FRAMES
     assert re.search("Kafka (did not answer the service|has not answered)", failed.last)
     assert service.address not in failed.last
 
