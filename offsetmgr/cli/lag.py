@@ -424,7 +424,7 @@ def _committers(group: Mapping[str, Any]) -> str:
     if group["members"]:
         names = sorted({each["client_id"] for each in group["members"]})
         return f"its members ({', '.join(names)})"
-    return "no live member: from outside, such as by this service, or by nobody any more"
+    return "no member of the group: a service such as this one, or nobody any more"
 
 
 def _missing(group: Mapping[str, Any]) -> str | None:

@@ -336,13 +336,13 @@ def _convert(name: str, value: object, where: str) -> object:
 
 
 def _check_pattern(value: object, where: str) -> str:
-    fix = 'give a regular expression of group names, such as "orders-.*|clicks"'
+    fix = 'give one of group names, such as "orders-.*|clicks"'
     if not isinstance(value, str):
         raise InvalidValueError(where, value, "is not text", fix)
     try:
         re.compile(value)
     except re.error as error:
-        raise InvalidValueError(where, value, f"is not one ({error})", fix) from None
+        raise InvalidValueError(where, value, f"is no regular expression ({error})", fix) from None
     return value
 
 

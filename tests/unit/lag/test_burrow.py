@@ -88,6 +88,10 @@ CASES = [
         "3000:0 1000:2000 1500:1500", [3000], 1500, 400, 0, Status.REWIND,
         id="rewind-although-lag-was-zero",
     ),
+    pytest.param(
+        "3000:100 2000:1100 3000:100 2500:600", [3100], 600, 500, 0, Status.OK,
+        id="the-first-rewind-regained",
+    ),
     pytest.param("1000:7", [1007], 7, 101, 0, Status.STOP, id="a-single-commit"),
     pytest.param("1000:-", [1007], 7, 100, 0, Status.STALL, id="no-lag-known"),
     pytest.param("", [7], 7, 100, 0, Status.OK, id="no-commit"),

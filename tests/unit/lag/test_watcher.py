@@ -134,6 +134,16 @@ def test_commits_of_the_log() -> None:
     assert watched.partition().complete == 1
 
 
+def test_a_commit_counts_once() -> None:
+    """A commit of the log is not counted again when it is read as the committed offset."""
+    watched = Watched()
+    watched.round(100, 50, logged=[])
+    at_ms = int((watched.now_s + 5) * 1000)
+    watched.round(100, 60, logged=[LoggedCommit(KEY, 60, at_ms)])
+    assert [(each.offset, each.lag) for each in watched.partition().commits] == [(50, 50), (60, 40)]
+    assert watched.partition().commits[-1].timestamp_ms == at_ms
+
+
 def test_commits_of_before_the_watch() -> None:
     """A commit older than what was read is no step back."""
     watched = Watched()
@@ -169,8 +179,9 @@ def test_an_outage_is_no_trouble_of_the_group() -> None:
     assert isinstance(watched.watcher.view["etl"].error, KafkaRequestError)
     assert watched.status() is Status.OK
     watched.kafka.down = False
-    watched.round(1_200, 1_200)
+    watched.round(1_200, 1_100)
     assert [each.error for each in watched.watcher.view.values()] == [None]
+    assert watched.partition().now.seconds == 2 * ROUND_S
     assert watched.partition().complete == 1
 
 

@@ -86,6 +86,8 @@ BAD = [
     ("fence_session_timeout_s", 5, "must be a number from 6 to 300, not 5"),
     ("fence_session_timeout_s", 301, "must be a number from 6 to 300, not 301"),
     ("commit.retry_backoff_max_s", 0.01, "commit.retry_backoff_max_s (--set) 0.01 is lower"),
+    ("watch.groups", "orders-(", "watch.groups (--set) 'orders-(' is no regular expression"),
+    ("watch.interval_s", 0, "watch.interval_s (--set) must be a number from 1 to 3600, not 0"),
     ("comit.interval", 1, "comit.interval (--set) '***' is an unknown setting"),
     ("leases_s", 1, "did you mean lease_s?"),
     ("listen", "0.0.0.0:8741", "can be reached from other machines"),
