@@ -24,6 +24,7 @@ from offsetmgr.coordinator.clients import CLOSE_S, checked_config, client_config
 from offsetmgr.coordinator.explain import one_line
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.coordinator.librdkafka import PRODUCER, GroupClient
+from offsetmgr.coordinator.member import INSTANCE
 from offsetmgr.errors import (
     InvalidValueError,
     KafkaRequestError,
@@ -83,11 +84,15 @@ class GroupChanges:
         found = known(self.reader.describe([group])[group])
         if found.state not in _FREE:
             members = [
-                f"{one_line(m.client_id)} (host {m.host.lstrip('/')})" for m in found.members
+                f"{one_line(each.client_id)} (host {each.host.lstrip('/')})"
+                for each in found.members
             ]
+            fenced = any(each.group_instance_id == INSTANCE for each in found.members)
+            fix = "that service can set the offsets: reset --live --service URL"
             raise GroupHeldError(
                 f"group {group} is {found.state}: held by its members "
-                f"{listed(members) or 'that join now'}; stop them, then try again"
+                f"{listed(members) or 'that join now'}; "
+                f"{fix if fenced else 'stop them, then try again'}"
             )
         if self._service is not None:
             owners = {each.client for each in self._service.managers(group)}
@@ -170,12 +175,11 @@ class GroupChanges:
     def rewind(self, group: str, rows: Iterable[Row]) -> dict[TopicPartition, str]:
         """Have the service set the new offsets of a plan, whose managers its clients hold.
 
-        Returns as ``commit``.  Raises InvalidValueError where no service was named,
-        ServiceUnavailableError and ServiceError.
+        Returns as ``commit``.  Raises ServiceUnavailableError, ServiceError; ValueError where no
+        service was named.
         """
         if self._service is None:
-            fix = "name the service that commits the group: --service URL"
-            raise InvalidValueError("--live", group, "needs a service", fix)
+            raise ValueError("no service was named")
         offsets = {row.partition: row.new for row in rows if row.new is not None}
         return self._service.rewind(group, offsets)
 

@@ -15,6 +15,7 @@ from offsetmgr.admin.answers import does_not_exist
 from offsetmgr.admin.commit_log import TOPIC
 from offsetmgr.admin.history import Move, Step
 from offsetmgr.admin.times import age_text, time_text
+from offsetmgr.coordinator.member import INSTANCE
 from offsetmgr.errors import OffsetManagerError, listed
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ _SKEW_S: Final = 2.0
 _RECENT_S: Final = 86_400.0
 """Older deletions are taken for wanted ones."""
 _MILLISECOND_S: Final = 0.001
-_FENCE: Final = "offsetmgr"
-"""``group.instance.id`` of every service with a fence."""
 _T = TypeVar("_T")
 
 
@@ -200,7 +199,7 @@ def _members(_facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
         yield _unknown("members", each.description, "members would refuse other commits")
         return
     # A service with a fence is the only member of its groups.
-    members = [one for one in each.description.members if one.group_instance_id != _FENCE]
+    members = [one for one in each.description.members if one.group_instance_id != INSTANCE]
     if not members:
         return
     named = listed([f"{one.client_id} (host {one.host.lstrip('/')})" for one in members])

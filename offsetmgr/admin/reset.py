@@ -8,6 +8,7 @@ needs a committed offset.  "current" means the end of the log if nothing is comm
 from __future__ import annotations
 
 import csv
+import re
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -44,6 +45,8 @@ class Mode(str, Enum):
     TO_OFFSETS = "from"
     """To given offsets: of a file, of another group, or of the group's history."""
 
+
+_ONE_OFFSET: Final = re.compile(r"(.+):(\d{1,9})=(\d{1,19})")
 
 _AT_END: Final = {
     Mode.TO_CURRENT: "nothing committed: end of the log",
@@ -182,14 +185,13 @@ def parse_offsets(texts: Iterable[str]) -> dict[TopicPartition, OffsetAndMetadat
     """Return offsets from ``orders:0=42``.  Raises InvalidValueError."""
     offsets = {}
     for text in texts:
-        where, _, offset = text.rpartition("=")
-        topic, _, partition = where.rpartition(":")
-        field = f"offset {text!r}"
-        key = TopicPartition(
-            check_topic(topic, f"topic of {text!r}"),
-            check_partition(whole(partition, f"partition of {text!r}")),
-        )
-        offsets[key] = OffsetAndMetadata(check_offset(whole(offset, field), field))
+        found = _ONE_OFFSET.fullmatch(text)
+        if found is None:
+            fix = "write TOPIC:PARTITION=OFFSET, such as orders:0=42"
+            raise InvalidValueError("offset", text, "is not in that form", fix)
+        topic, partition, offset = found.groups()
+        where = TopicPartition(check_topic(topic), check_partition(int(partition)))
+        offsets[where] = OffsetAndMetadata(check_offset(int(offset)))
     return offsets
 
 

@@ -122,7 +122,8 @@ def history(
         elif as_csv:
             print_csv(heads, rows)
         elif rows:
-            print_table(heads, rows, {"backward": "bold red", "deleted": "red"})
+            styles = {"backward": "bold red", "deleted": "red"}
+            print_table(heads, rows, styles, whole=["time", "change"])
         if not rows:
             print(f"Kafka has no such commits of group {group}.", file=sys.stderr)
         bad = [step for step in shown if step.move in {Move.BACKWARD, Move.DELETED}]
@@ -223,8 +224,11 @@ def reset(
         modes = [mode for mode, value in given.items() if value not in {None, False}]
         if len(modes) != 1:
             fix = f"give one of {', '.join(f'--{mode}' for mode in given)}"
-            raise InvalidValueError("mode", " ".join(modes), "is not exactly one", fix)
+            raise InvalidValueError("modes", modes, "are not exactly one", fix)
         (mode,) = modes
+        if live and service is None:
+            fix = "name the service that commits the group: --service URL"
+            raise InvalidValueError("--live", live, "needs a service", fix)
         if bool(topic) + all_topics != 1 and (topic or mode not in _BRINGS_PARTITIONS):
             fix = "give --topic or --all-topics, and not both"
             raise InvalidValueError("--topic", topic, "does not say what to reset", fix)
@@ -491,9 +495,10 @@ def _print_findings(findings: list[Finding]) -> None:
         lines = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
         lines.add_column(no_wrap=True)
         lines.add_column(overflow="fold")
-        for head, text in (("  what", what), ("  why", why), ("  mend", mend)):
-            lines.add_row(head, visible(text))
+        lines.add_row("  what", visible(what))
+        lines.add_row("  why", visible(why))
         out.print(lines)
+        print(f"  mend  {visible(mend)}")  # in one line, to be copied
     counts = Counter(each.level for each in findings)
     print(
         f"{counts[Level.OK]} checks found nothing wrong, {counts[Level.TROUBLE]} found trouble, "

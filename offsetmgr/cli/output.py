@@ -6,6 +6,7 @@ import csv
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -41,17 +42,22 @@ def print_table(
     heads: Sequence[str],
     rows: Sequence[Sequence[object]],
     styles: Mapping[str, str] | None = None,
+    whole: Sequence[str] = (),
 ) -> None:
-    """Print a table; numbers stand on the right, None is a dash.
+    """Print a table; numbers stand on the right, None is a dash, a column without text is left out.
 
-    ``styles`` colours the rows whose last cell is one of its keys.
+    ``styles`` colours the rows whose last cell is one of its keys.  On a narrow terminal cells are
+    folded, but for the columns ``whole``.
     """
+    columns = range(len(heads))
+    kept = [index for index in columns if not rows or any(row[index] != "" for row in rows)]
+    heads, rows = [heads[i] for i in kept], [[row[i] for i in kept] for row in rows]
     shown = [[_cell(each) for each in row] for row in rows]
     right = [any(isinstance(row[index], int) for row in rows) for index in range(len(heads))]
     widths = [max(map(cell_len, column)) for column in zip(heads, *shown, strict=True)]
     out = console()
     if sum(widths) + len(_GAP) * len(widths) > out.width:
-        _print_folded(out, heads, shown, right, styles or {})
+        _print_folded(out, heads, shown, right, styles or {}, whole)
         return
     # Many times as quick as rich's own tables, which matters from some thousands of rows on.
     for row in (heads, *shown):
@@ -72,11 +78,13 @@ def _print_folded(
     rows: Sequence[Sequence[str]],
     right: Sequence[bool],
     styles: Mapping[str, str],
+    whole: Sequence[str],
 ) -> None:
     """Print a table that is too wide, with its longest cells on several lines."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for head, to_right in zip(heads, right, strict=True):
-        table.add_column(head, justify="right" if to_right else "left", overflow="fold")
+        side: Literal["left", "right"] = "right" if to_right else "left"
+        table.add_column(head, justify=side, overflow="fold", no_wrap=head in whole)
     for row in rows:
         table.add_row(*row, style=styles.get(row[-1]))
     out.print(table)

@@ -14,12 +14,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from offsetmgr import OffsetClient
 from offsetmgr.cli.app import app
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.devkafka import consumer_groups
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.conftest import create_topic
 from tests.faults.support import WAIT_S
+from tests.service.support import serve_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -118,6 +120,18 @@ def value_of(mode: str, drawn: object, logs: Logs, groups: list[str], folder: Pa
     return [] if drawn is None else [str(drawn)]
 
 
+class Commands:
+    """The command line, with Kafka's address."""
+
+    def __init__(self, kafka: DevKafka) -> None:
+        self._servers = kafka.bootstrap_servers
+
+    def __call__(self, *words: str) -> tuple[int, str]:
+        """Return the exit status and both outputs of a command."""
+        done = CliRunner().invoke(app, [*words, "--bootstrap-servers", self._servers])
+        return done.exit_code, done.output
+
+
 @pytest.mark.parametrize("mode", MODES)
 @settings(
     max_examples=2,
@@ -171,3 +185,73 @@ def test_kafkas_tool_and_ours_do_the_same(
         ]
     assert printed[OURS] == printed[KAFKAS]
     assert committed[OURS] == committed[KAFKAS]
+
+
+def test_offsets_are_set_copied_exported_and_deleted(
+    logs: Logs, committer: KafkaCoordinator, group: str, tmp_path: Path
+) -> None:
+    """Each by its command; the plan alone changes nothing."""
+    run, a, b = Commands(logs.kafka), logs.names["a"], logs.names["b"]
+    copy, third = f"{group}-copy", f"{group}-third"
+
+    def stands(name: str) -> dict[str, int]:
+        found = committer.fetch(name, None, WAIT_S).get(timeout=WAIT_S).offsets
+        return {str(where): each.offset for where, each in found.items() if each is not None}
+
+    wanted = {f"{a}-0": 7, f"{b}-1": 30}
+    words = ["set", group, f"{a}:0=7", f"{b}:1=99"]  # beyond the end
+    assert run(*words)[0] == 0
+    assert stands(group) == {}
+    status, output = run(*words, "--execute")
+    assert (status, stands(group)) == (0, wanted)
+    assert "99 is beyond the end of the log" in output
+
+    status, plan = run("reset", copy, "--from-group", group, "--export")
+    assert (status, stands(copy)) == (0, {})
+    assert run("reset", copy, "--from-group", group, "--execute")[0] == 0
+    assert stands(copy) == wanted
+    file = tmp_path / "plan.csv"
+    file.write_text(plan)
+    assert run("reset", third, "--from-file", str(file), "--execute")[0] == 0
+    assert stands(third) == wanted
+
+    delete = ["delete-offsets", group, "--topic", f"{a}:0"]
+    assert (run(*delete)[0], stands(group)) == (0, wanted)
+    assert (run(*delete, "--execute")[0], stands(group)) == (0, {f"{b}-1": 30})
+    assert run("delete-group", copy)[0] == 0
+    assert stands(copy) == wanted
+    assert run("delete-group", copy, "--execute")[0] == 0
+    assert stands(copy) == {}
+
+
+def test_what_cannot_be_reset_is_left_and_the_rest_is_done(
+    logs: Logs, committer: KafkaCoordinator, group: str
+) -> None:
+    """The exit status says that it is not complete."""
+    a = logs.names["a"]
+    status, output = Commands(logs.kafka)("set", group, f"{a}:0=7", f"{a}:9=7", "--execute")
+    assert status == 3
+    assert "does not exist; left as it is" in output
+    (only,) = committer.fetch(group, None, WAIT_S).get(timeout=WAIT_S).offsets
+    assert only == TopicPartition(a, 0)
+
+
+def test_the_group_of_a_fenced_service_is_reset_by_that_service_alone(
+    logs: Logs, committer: KafkaCoordinator, group: str
+) -> None:
+    """Kafka refuses everybody else; past the service the member is named."""
+    run, where = Commands(logs.kafka), TopicPartition(logs.names["a"], 0)
+    server = ["--bootstrap-servers", logs.kafka.bootstrap_servers, "--set", "fence=true"]
+    with (
+        serve_process("--listen", "127.0.0.1:0", *server) as service,
+        OffsetClient(service.address, "etl") as job,
+    ):
+        job.submit(group, {where: 9}, sync=True, timeout=WAIT_S)
+        words = ["reset", group, "--all-topics", "--to-offset", "6", "--execute"]
+        status, output = run(*words)
+        assert status == 1
+        assert "held by its members offsetmgr-" in output
+        assert "reset --live --service URL" in output
+        assert run(*words, "--live", "--service", service.address)[0] == 0
+        found = committer.fetch(group, [where], WAIT_S).get(timeout=WAIT_S).offsets
+        assert found == {where: OffsetAndMetadata(6)}

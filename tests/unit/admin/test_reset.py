@@ -111,6 +111,6 @@ def test_scopes_and_single_offsets_are_read_from_options() -> None:
     assert not in_scope(TopicPartition("orders", 3), scope)
     assert in_scope(P0, None)
     assert parse_offsets(["orders:0=42"]) == {P0: new(42)}
-    for wrong in ("orders", "orders=3", "orders:x=3", "orders:0=x"):
-        with pytest.raises(InvalidValueError, match="orders"):
+    for wrong in ("orders", "orders=3", "orders:x=3", "orders:0=x", "orders:0=-1"):
+        with pytest.raises(InvalidValueError, match="write TOPIC:PARTITION=OFFSET"):
             parse_offsets([wrong])

@@ -1,0 +1,31 @@
+"""What is wrong with a command line is told before Kafka is asked, with the exit status 2."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from offsetmgr.cli.app import app
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("reset g --all-topics", "modes [] are not exactly one; give one of --to-earliest"),
+        ("reset g --all-topics --to-earliest --to-latest", "are not exactly one"),
+        ("reset g --to-earliest", "give --topic or --all-topics, and not both"),
+        ("reset g --to-earliest --topic t --all-topics", "and not both"),
+        ("reset g --to-earliest --topic t:x", "--topic 't:x' has 'x' where a number stands"),
+        ("reset g --to-earliest --topic t --live", "--live True needs a service"),
+        ("set g t:0", "offset 't:0' is not in that form; write TOPIC:PARTITION=OFFSET"),
+        ("delete-offsets g", "give --topic or --all-topics"),
+        ("history g --since yesterday", "--since 'yesterday' is no time"),
+        ("doctor g --stuck-after soon", "--stuck-after 'soon' is no duration"),
+        ("spark status --checkpoint /no/such", "has no file named metadata"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(line: str, told: str) -> None:
+    """With the option, its value and what to give instead."""
+    done = CliRunner().invoke(app, [*line.split(), "--bootstrap-servers", "127.0.0.1:1"])
+    assert done.exit_code == 2
+    assert told in done.output
