@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 import structlog
 
-from benchmarks import crowd, managers, service, spark
+from benchmarks import crowd, managers, service, spark, watch
 from benchmarks.harness import create_topic, end, parser
 from offsetmgr.devkafka import DevKafka
 from offsetmgr.service.run import tune_gc
@@ -30,6 +30,7 @@ def main() -> int:
     tune_gc()
     missed = managers.submits(count=500_000, rounds=rounds)
     missed += managers.groupwise(size=1_000, count=500, rounds=rounds)
+    missed += watch.evaluation(size=10_000, rounds=rounds)
     with ExitStack() as stack:
         brokers = options.brokers or stack.enter_context(DevKafka()).bootstrap_servers
         create_topic(brokers, 1_000)

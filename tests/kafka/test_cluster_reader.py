@@ -12,12 +12,17 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from offsetmgr.errors import InvalidValueError, KafkaRequestError
 from offsetmgr.lag.cluster import ClusterReader
 from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
+from tests.kafka.mock_cluster import MockCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from offsetmgr.devkafka import DevKafka
     from tests.conftest import TopicFactory
+
+_LIST_OFFSETS = 2
+_OFFSET_FETCH = 9
+"""Numbers of requests in Kafka's protocol."""
 
 
 @pytest.fixture
@@ -114,6 +119,18 @@ def test_logs(kafka: DevKafka, reader: ClusterReader, new_topic: TopicFactory) -
     found = reader.partitions_of([topic, "no-such-topic"])
     assert found[topic] == [0, 1]
     assert isinstance(found["no-such-topic"], KafkaRequestError)
+
+
+def test_requests() -> None:
+    """A group costs one request and a leader one, whatever the number of partitions."""
+    with MockCluster(2) as kafka:
+        kafka.create_topic("orders", 50)
+        orders = [TopicPartition("orders", number) for number in range(50)]
+        with ClusterReader(kafka.bootstrap_servers, timeout_s=60) as reader:
+            assert reader.log_ends(orders) == dict.fromkeys(orders, 0)
+            assert reader.committed(["first", "second"]) == {"first": {}, "second": {}}
+        assert kafka.count(_LIST_OFFSETS) == 2
+        assert kafka.count(_OFFSET_FETCH) == 2
 
 
 def test_nothing_asked(reader: ClusterReader) -> None:

@@ -16,9 +16,11 @@ import pytest
 import yaml
 
 from offsetmgr import OffsetClient
+from offsetmgr.service.watch import CommitTail
 from offsetmgr.types import TopicPartition
 from tests.kafka.test_cluster_reader import commit, produce
 from tests.kafka.test_lag_commands import our_rows, run
+from tests.secured import user_login
 from tests.service.support import serve_process
 
 if TYPE_CHECKING:
@@ -126,6 +128,13 @@ def test_burrow_drop_in(
     assert group in consumers
     absent = get(watching, "/v3/kafka/elsewhere/consumer")
     assert (absent.status_code, absent.json()["message"]) == (404, "cluster not found")
+
+
+def test_without_the_right_to_read_the_log_of_commits(kafka: DevKafka) -> None:
+    """It is done without: a commit is then an offset that has changed."""
+    tail = CommitTail(user_login(kafka))
+    assert tail.read() is None
+    assert tail.read() is None
 
 
 def test_rules_and_dashboard_are_of_exported_metrics(

@@ -1,0 +1,58 @@
+"""The watch of groups: a round of 10,000 partitions, without Kafka."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.harness import TOPIC, at_most, in_turn, report
+from offsetmgr.lag.cluster import GroupDescription
+from offsetmgr.lag.watcher import Watcher
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+ROUND_S: Final = 1.0
+"""A round of 10,000 partitions takes at most this long."""
+
+_WINDOW: Final = 10
+_INTERVAL_S: Final = 30.0
+
+
+class _Cluster:
+    """A group that falls behind, told at no cost."""
+
+    def __init__(self, partitions: int) -> None:
+        self.partitions = [TopicPartition(TOPIC, number) for number in range(partitions)]
+        self.rounds = 0
+
+    def describe(self, groups: Iterable[str]) -> dict[str, GroupDescription]:
+        return dict.fromkeys(groups, GroupDescription("Empty", "classic", "", "", ()))
+
+    def committed(
+        self, groups: Iterable[str]
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+        offset = OffsetAndMetadata(100 * self.rounds)
+        return {group: dict.fromkeys(self.partitions, offset) for group in groups}
+
+    def log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 200 * self.rounds)
+
+    def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(times, 0)
+
+
+def evaluation(*, size: int, rounds: int) -> list[str]:
+    """Lag, seconds, rates and Burrow's status of ``size`` partitions, window full."""
+    kafka = _Cluster(size)
+    watcher = Watcher(kafka, lambda: kafka.rounds * _INTERVAL_S)  # type: ignore[arg-type]
+
+    def look(_number: int) -> None:
+        kafka.rounds += 1
+        watcher.poll(["bench"])
+
+    results = in_turn({"a round of the watch": look}, rounds=rounds, warmup=_WINDOW)
+    report(f"Watch {size:,} partitions of one group", results, items=size, unit="partitions")
+    took_s = median(results["a round of the watch"])
+    return at_most(f"a round of {size:,} watched partitions", took_s, ROUND_S, "s")
