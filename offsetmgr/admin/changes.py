@@ -164,6 +164,8 @@ class GroupChanges:
     def commit(self, group: str, rows: Iterable[Row]) -> dict[TopicPartition, str]:
         """Commit the new offsets of a plan; return why those of some partitions were not."""
         offsets = {row.partition: row.new for row in rows if row.new is not None}
+        if not offsets:
+            return {}
         with KafkaCoordinator(self._config, clients=1) as kafka:
             answer = kafka.commit(group, offsets, self._timeout_s)
             failures = answer.get(timeout=self._timeout_s + CLOSE_S).failures

@@ -180,7 +180,12 @@ def _rights(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     why = "its offsets cannot be committed"
     grant = "kafka-acls --add --allow-principal User:NAME --operation Read"
     if isinstance(each.rights, OffsetManagerError):
-        yield _unknown("rights", each.rights, why)
+        # Of a group that does not exist Kafka says nothing.
+        exists = isinstance(each.description, OffsetManagerError) or (
+            each.description.state != "Dead"
+        )
+        if exists:
+            yield _unknown("rights", each.rights, why)
     elif "READ" not in each.rights:
         what = f"this user lacks READ on group {group}"
         yield Finding(Level.TROUBLE, "rights", what, why, f"{grant} --group {group}")

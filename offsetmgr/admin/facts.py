@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from concurrent.futures import Future as Pending
 
+    from offsetmgr.admin.commit_log import CommitRecord
     from offsetmgr.admin.history import Step
     from offsetmgr.admin.service import ServiceReader
 
@@ -152,7 +153,7 @@ def _retention_s(reader: ClusterReader) -> float:
 
 
 def _history(config: Mapping[str, object], groups: list[str]) -> dict[str, list[Step]]:
-    records = read_commits(config, set(groups))
-    return {
-        group: steps(record for record in records if record.key.group == group) for group in groups
-    }
+    records: dict[str, list[CommitRecord]] = {group: [] for group in groups}
+    for record in read_commits(config, records.keys()):
+        records[record.key.group].append(record)
+    return {group: steps(each) for group, each in records.items()}

@@ -50,6 +50,14 @@ def test_missing_rights_are_named_and_what_needs_more_is_said_to_be_unknown(
     assert {each.level for each in bad(user_login(kafka), group)} == {Level.UNKNOWN}
 
 
+def test_a_group_that_does_not_exist_has_no_offsets_and_no_other_trouble(
+    kafka: DevKafka, group: str
+) -> None:
+    """A mistyped name is seen as that."""
+    (found,) = bad({"bootstrap.servers": kafka.bootstrap_servers}, group)
+    assert found.what == f"group {group} has no committed offsets"
+
+
 def test_a_kafka_that_does_not_answer_is_the_only_finding() -> None:
     """Within the time-out."""
     facts = gather({"bootstrap.servers": "127.0.0.1:1"}, ["g"], None, version="0", timeout_s=1)

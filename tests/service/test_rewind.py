@@ -1,4 +1,4 @@
-"""An operator resets a group whose job runs: the service sets the offsets of its managers."""
+"""What an operator asks of a service: how its managers do, and to set their offsets."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr import OffsetClient
-from offsetmgr.admin.service import ServiceReader
-from offsetmgr.errors import OffsetRegressionError
+from offsetmgr.admin.service import LiveManager, ServiceReader
+from offsetmgr.coordinator.memory import Refuse
+from offsetmgr.errors import OffsetCommitError, OffsetRegressionError
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -42,3 +43,19 @@ def test_what_nobody_holds_is_refused_alone(service: Running) -> None:
         )
         assert failures == {P1: "no client of this service holds g/orders/1"}
         assert service.coordinator.broker.committed("g") == {P0: OffsetAndMetadata(10)}
+
+
+def test_the_service_says_who_holds_what_and_what_it_cannot_commit(service: Running) -> None:
+    """What the doctor judges of it."""
+    service.coordinator.inject("commit", *[Refuse(30)] * 1_000)
+    with OffsetClient(service.address, "etl") as job:
+        job.claim("g", [P0])
+        reader = ServiceReader(service.address)
+        facts = reader.facts()
+        assert (facts.draining, facts.fenced_groups) == (False, 0)
+        assert facts.managers == [LiveManager("g", P0, "etl", "")]
+        with pytest.raises(OffsetCommitError):
+            job.submit("g", {P0: 50}, sync=True)
+        (failing,) = reader.facts().managers
+        assert "GROUP_AUTHORIZATION_FAILED" in failing.error
+        assert reader.managers("another") == []
