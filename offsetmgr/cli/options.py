@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ from offsetmgr.errors import (
     KafkaRequestError,
     OffsetManagerError,
     OffsetTimeoutError,
+    ServiceError,
     ServiceUnavailableError,
 )
 
@@ -69,6 +71,8 @@ def _unanswered(error: Exception) -> bool:
     """True if nobody answered; else somebody refused."""
     if isinstance(error, KafkaRequestError):
         return error.info.fault in {Fault.BROKER, Fault.NETWORK}
+    if isinstance(error, ServiceError):
+        return error.status == HTTPStatus.GATEWAY_TIMEOUT
     return isinstance(error, (OffsetTimeoutError, ServiceUnavailableError))
 
 

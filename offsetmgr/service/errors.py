@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.coordinator.base import Failure
 
-_LATE_CODES: Final = frozenset(
+LATE_CODES: Final = frozenset(
     {"REQUEST_TIMED_OUT", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_MSG_TIMED_OUT"}
 )
 
@@ -73,9 +73,8 @@ class KafkaFailedError(OffsetManagerError):
         self.code = failure.info.name
         self.retriable = failure.info.retriable
         self.hint = failure.detail or failure.info.hint
-        self.late = failure.info.name in _LATE_CODES
         reason = self.hint
-        if self.late:
+        if self.code in LATE_CODES:
             reason = (
                 f"Kafka did not answer the service within {timeout_s:.3g} s; check the brokers, "
                 "and the network between them and the service"

@@ -13,11 +13,13 @@ from offsetmgr.errors import (
     ClientFencedError,
     CoordinatorError,
     InvalidValueError,
+    KafkaRequestError,
     OffsetNoticeError,
     OverloadedError,
     shown,
 )
 from offsetmgr.service.errors import (
+    LATE_CODES,
     HttpStatusError,
     KafkaFailedError,
     MissingError,
@@ -283,7 +285,7 @@ def error_body(error: OffsetManagerError) -> ErrorBody:
     told = {name: getattr(error, name, None) for name in _TOLD}
     if isinstance(error, InvalidValueError) and not isinstance(error, MissingError):
         told["value"] = shown(error.value)
-    if isinstance(error, (CoordinatorError, KafkaFailedError)):
+    if isinstance(error, (CoordinatorError, KafkaFailedError, KafkaRequestError)):
         told["kafka_code"] = error.info.code
         told["scope"] = error.info.scope.value
         told["fault"] = error.info.fault.value
@@ -294,8 +296,9 @@ def status_of(error: OffsetManagerError) -> HTTPStatus:
     """Return the HTTP status of an error that ends a request."""
     if isinstance(error, HttpStatusError):
         return error.status
-    if isinstance(error, KafkaFailedError):
-        return HTTPStatus.GATEWAY_TIMEOUT if error.late else HTTPStatus.BAD_GATEWAY
+    if isinstance(error, (KafkaFailedError, KafkaRequestError)):
+        late = error.info.name in LATE_CODES
+        return HTTPStatus.GATEWAY_TIMEOUT if late else HTTPStatus.BAD_GATEWAY
     if isinstance(error, InvalidValueError):
         return HTTPStatus.BAD_REQUEST
     if isinstance(error, ClientFencedError):

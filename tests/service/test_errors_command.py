@@ -54,3 +54,18 @@ def test_errors() -> None:
     )
     assert gone.returncode == 3
     assert len(gone.stderr.splitlines()) == 1
+
+
+def test_kafka_is_away() -> None:
+    """What the service cannot learn from Kafka is a 504, and status 3 of a command."""
+    with (
+        running(stop_timeout_s=2, commit__request_timeout_s=0.5) as service,
+        service.http() as http,
+    ):
+        answer = http.get("/v1/groups")
+        assert answer.status_code == 504
+        assert answer.json()["error"]["fault"] == "network"
+        asked = [sys.executable, "-m", "offsetmgr", "groups", "--service", service.address]
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=_WAIT_S, check=False)
+        assert done.returncode == 3
+        assert "no answer from Kafka" in done.stderr
