@@ -36,7 +36,7 @@ from offsetmgr.lag.cluster import ClusterReader
 from offsetmgr.types import TopicPartition, check_group
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -67,7 +67,6 @@ class GroupChanges:
         service: ServiceReader | None = None,
         *,
         timeout_s: float = 30.0,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         """``config`` is librdkafka's; ``service`` is asked for the owners of groups.
 
@@ -77,7 +76,6 @@ class GroupChanges:
         self._config = config
         self._service = service
         self._timeout_s = timeout_s
-        self._clock = clock
 
     def check_free(self, group: str) -> None:
         """Raise GroupHeldError, with the owner's name, where others hold the group."""
@@ -116,7 +114,7 @@ class GroupChanges:
             case "to-datetime":
                 target = Target(Mode.TO_TIME, round(parse_time(value, option) * 1_000))
             case "by-duration":
-                at_s = self._clock() - parse_duration(value, option)
+                at_s = time.time() - parse_duration(value, option)
                 target = Target(Mode.TO_TIME, round(at_s * 1_000))
             case "from-file":
                 offsets = parse_csv(Path(value).read_text(), group)

@@ -18,7 +18,7 @@ from offsetmgr.errors import KafkaRequestError, OffsetTimeoutError, error_info
 from offsetmgr.types import ManagerKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from confluent_kafka import KafkaError
 
@@ -120,7 +120,6 @@ def read_commits(
     groups: Collection[str],
     *,
     timeout_s: float = TIMEOUT_S,
-    clock: Callable[[], float] = time.monotonic,
 ) -> list[CommitRecord]:
     """Return every commit of ``groups``, those of one partition in the order of the log.
 
@@ -128,7 +127,7 @@ def read_commits(
     ones count.  Raises KafkaRequestError, with the missing right where that is the cause, and
     OffsetTimeoutError where the log was not read to its end in ``timeout_s``.
     """
-    deadline_s = clock() + timeout_s
+    deadline_s = time.monotonic() + timeout_s
     consumer = Consumer(
         {
             **client_config(checked_config(config)),
@@ -140,9 +139,7 @@ def read_commits(
     )
     try:
         unread = _ends(consumer, groups, timeout_s)
-        return [
-            each for each in _read(consumer, unread, deadline_s, clock) if each.key.group in groups
-        ]
+        return [each for each in _read(consumer, unread, deadline_s) if each.key.group in groups]
     except KafkaException as error:
         raise _refused(error.args[0]) from error
     finally:
@@ -164,12 +161,10 @@ def _ends(consumer: Consumer, groups: Collection[str], timeout_s: float) -> dict
     return ends
 
 
-def _read(
-    consumer: Consumer, unread: dict[int, int], deadline_s: float, clock: Callable[[], float]
-) -> Iterator[CommitRecord]:
+def _read(consumer: Consumer, unread: dict[int, int], deadline_s: float) -> Iterator[CommitRecord]:
     consumer.assign([TopicPartition(TOPIC, number, OFFSET_BEGINNING) for number in unread])
     while unread:
-        if clock() > deadline_s:
+        if time.monotonic() > deadline_s:
             text = f"{TOPIC} was not read to its end in time; give more: --timeout"
             raise OffsetTimeoutError(text)
         for message in consumer.consume(_BATCH, _POLL_S):

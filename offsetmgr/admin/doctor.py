@@ -109,8 +109,7 @@ def deletions(steps: Iterable[Step], now_s: float) -> dict[TopicPartition, Step]
 
 def _connection(facts: Facts) -> Iterable[Finding]:
     if isinstance(facts.cluster, OffsetManagerError):
-        yield Finding(
-            Level.TROUBLE,
+        yield _trouble(
             "connection",
             str(facts.cluster),
             "without Kafka nothing is committed, and nothing else can be checked",
@@ -127,8 +126,7 @@ def _service(facts: Facts) -> Iterable[Finding]:
     if service is None:
         return
     if isinstance(service, OffsetManagerError):
-        yield Finding(
-            Level.TROUBLE,
+        yield _trouble(
             "service",
             str(service),
             "its clients keep their newest offsets, and commit nothing until it is back",
@@ -136,8 +134,7 @@ def _service(facts: Facts) -> Iterable[Finding]:
         )
         return
     if service.fenced_groups:
-        yield Finding(
-            Level.TROUBLE,
+        yield _trouble(
             "fence",
             f"another service has taken {service.fenced_groups} groups over from {service.url}",
             "this service commits nothing of those groups any more",
@@ -145,8 +142,7 @@ def _service(facts: Facts) -> Iterable[Finding]:
         )
     if not service.ready:
         problem = "is stopping" if service.draining else f"is not ready: {service.kafka}"
-        yield Finding(
-            Level.TROUBLE,
+        yield _trouble(
             "service",
             f"the service at {service.url} {problem}",
             "nothing is committed meanwhile; clients keep their newest offsets",
@@ -164,8 +160,7 @@ def _clock(facts: Facts) -> Iterable[Finding]:
     newest_s = max((step.at_s for steps in facts.history.values() for step in steps), default=0.0)
     ahead_s = newest_s - facts.now_s
     if ahead_s > _SKEW_S:
-        yield Finding(
-            Level.TROUBLE,
+        yield _trouble(
             "clock",
             f"the newest commit is {age_text(ahead_s)} in the future: a clock is wrong",
             "resets by time and the age of commits are off by as much",
@@ -188,7 +183,7 @@ def _rights(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
             yield _unknown("rights", each.rights, why)
     elif "READ" not in each.rights:
         what = f"this user lacks READ on group {group}"
-        yield Finding(Level.TROUBLE, "rights", what, why, f"{grant} --group {group}")
+        yield _trouble("rights", what, why, f"{grant} --group {group}")
     for topic in sorted({where.topic for where in _known(each.committed, {})}):
         rights = facts.topic_rights.get(topic, frozenset())
         if isinstance(rights, OffsetManagerError):
@@ -196,7 +191,7 @@ def _rights(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
                 yield _unknown("rights", rights, why)
         elif "READ" not in rights:
             what = f"this user lacks READ on topic {topic}"
-            yield Finding(Level.TROUBLE, "rights", what, why, f"{grant} --topic {topic}")
+            yield _trouble("rights", what, why, f"{grant} --topic {topic}")
 
 
 def _members(_facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
@@ -208,8 +203,7 @@ def _members(_facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     if not members:
         return
     named = listed([f"{one.client_id} (host {one.host.lstrip('/')})" for one in members])
-    yield Finding(
-        Level.TROUBLE,
+    yield _trouble(
         "members",
         f"group {group} has live members: {named}",
         "Kafka takes commits from them alone: those of a service or a job, and resets, are refused",
@@ -224,8 +218,7 @@ def _failing(facts: Facts, group: str, _each: GroupFacts) -> Iterable[Finding]:
     failing = [one for one in service.managers if one.group == group and one.error]
     for reason in sorted({one.error for one in failing}):
         same = [one for one in failing if one.error == reason]
-        yield Finding(
-            Level.TROUBLE,
+        yield _trouble(
             "commits",
             f"client {listed(sorted({one.client for one in same}))} reports of "
             f"{_places(one.partition for one in same)}: {reason}",
@@ -246,8 +239,7 @@ def _stuck(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
             waiting[where] = log.high_watermark - committed.offset
     behind = {where: lag for where, lag in waiting.items() if lag > 0}
     if behind and quiet_s > facts.stuck_after_s:
-        yield Finding(
-            Level.TROUBLE,
+        yield _trouble(
             "stuck",
             f"nothing was committed to group {group} for {age_text(quiet_s)}, and "
             f"{sum(behind.values())} records wait in {_places(behind)}",
@@ -272,8 +264,7 @@ def _retention(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     old = {where: s for where, s in ages.items() if s > _EXPIRY_SHARE * facts.retention_s}
     if old:
         left_s = facts.retention_s - max(old.values())
-        yield Finding(
-            Level.TROUBLE,
+        yield _trouble(
             "retention",
             f"the offsets of {_places(old)} were last committed {age_text(max(old.values()))} ago; "
             f"Kafka may forget them in {age_text(left_s)}",
@@ -304,8 +295,7 @@ def _regressions(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
         return
     first = min(fallen, key=lambda step: step.at_s)
     at, before = time_text(first.at_s), time_text(first.at_s - _MILLISECOND_S)
-    yield Finding(
-        Level.TROUBLE,
+    yield _trouble(
         "regressions",
         f"{_places(step.partition for step in fallen)} went backwards, first at {at} "
         f"({first.partition} from {first.before} to {first.after})",
@@ -325,8 +315,7 @@ def _outside_log(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
         elif committed.offset < log.log_start_offset:
             expired.append(where)
     if beyond:
-        yield Finding(
-            Level.TROUBLE,
+        yield _trouble(
             "outside log",
             f"{_places(beyond)}: committed beyond the end of the log; the topic was made anew, or "
             "the offset is wrong",
@@ -334,8 +323,7 @@ def _outside_log(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
             f"offsetmgr reset {group} {_options(beyond)} --to-earliest --execute",
         )
     if expired:
-        yield Finding(
-            Level.TROUBLE,
+        yield _trouble(
             "outside log",
             f"{_places(expired)}: committed before the start of the log; records expired unread",
             "a job that starts there fails (failOnDataLoss) or skips to the start of the log",
@@ -364,16 +352,14 @@ def _deleted(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
         else:
             expired[where] = step
     if gone:
-        yield Finding(
-            Level.TROUBLE,
+        yield _trouble(
             "deleted",
             f"{_places(gone)}: the topic was deleted, and Kafka deleted the offsets with it",
             "a job that reads it fails, or waits for it",
             "take the topic out of the job; in Kafka there is nothing to mend",
         )
     if anew:
-        yield Finding(
-            Level.TROUBLE,
+        yield _trouble(
             "deleted",
             f"{_places(anew)}: the topic was made anew, and Kafka deleted the offsets",
             why,
@@ -381,8 +367,7 @@ def _deleted(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
         )
     if expired:
         before = time_text(min(step.at_s for step in expired.values()) - _MILLISECOND_S)
-        yield Finding(
-            Level.TROUBLE,
+        yield _trouble(
             "deleted",
             f"{_places(expired)}: the offsets expired, or somebody deleted them",
             f"{why}; to bring them back:",
@@ -393,8 +378,7 @@ def _deleted(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
 def _topics_gone(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     gone = [where for where in _known(each.committed, {}) if does_not_exist(facts.logs.get(where))]
     if gone:
-        yield Finding(
-            Level.TROUBLE,
+        yield _trouble(
             "topics gone",
             f"{_places(gone)}: committed, but there is no such partition; Kafka has not deleted it",
             "lag tools alert on it for ever; for a new topic of that name it is a wrong start",
@@ -406,8 +390,7 @@ def _readable(_facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     if isinstance(each.committed, OffsetManagerError):
         yield _unknown("offsets", each.committed, f"nothing can be said of group {group}")
     elif not each.committed:
-        yield Finding(
-            Level.TROUBLE,
+        yield _trouble(
             "offsets",
             f"group {group} has no committed offsets",
             "a job without a checkpoint starts anew: it repeats or skips records",
@@ -435,6 +418,10 @@ def _steps(facts: Facts, group: str) -> Sequence[Step]:
 
 def _known(value: _T | OffsetManagerError, default: _T) -> _T:
     return default if isinstance(value, OffsetManagerError) else value
+
+
+def _trouble(check: str, what: str, why: str, mend: str) -> Finding:
+    return Finding(Level.TROUBLE, check, what, why, mend)
 
 
 def _unknown(check: str, error: OffsetManagerError, why: str) -> Finding:
