@@ -1,4 +1,4 @@
-"""The rooms and the direction of their imports, as DESIGN.md draws them."""
+"""The packages and the direction of their imports, as DESIGN.md lists them."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-WORDS = {"types", "errors", "codes", "config"}
+VALUES = {"types", "errors", "codes", "config"}
 ARROWS: dict[str, set[str]] = {
     "types": {"errors"},
     "errors": {"codes"},
     "codes": set(),
     "config": {"errors"},
     "repeats": set(),
-    "coordinator": WORDS | {"repeats", "actors"},
-    "lag": WORDS | {"repeats", "coordinator", "actors"},
-    "admin": WORDS | {"repeats", "coordinator", "actors", "lag", "client", "spark"},
-    "manager": WORDS | {"coordinator", "actors"},
-    "service": WORDS | {"repeats", "coordinator", "manager", "actors", "lag", "admin"},
+    "coordinator": VALUES | {"repeats", "actors"},
+    "lag": VALUES | {"repeats", "coordinator", "actors"},
+    "admin": VALUES | {"repeats", "coordinator", "actors", "lag", "client", "spark"},
+    "manager": VALUES | {"coordinator", "actors"},
+    "service": VALUES | {"repeats", "coordinator", "manager", "actors", "lag", "admin"},
     "client": {"types", "errors", "repeats"},
-    "consumer": WORDS | {"repeats"},
+    "consumer": VALUES | {"repeats"},
     "spark": {"types", "errors", "client"},
-    "local": WORDS | {"coordinator", "manager", "client", "actors"},
+    "local": VALUES | {"coordinator", "manager", "client", "actors"},
     "devkafka": {"errors"},
     "demo": {"types", "errors", "client", "spark", "devkafka"},
-    "cli": WORDS
+    "cli": VALUES
     | {"lag", "admin", "consumer", "service", "client", "local", "spark", "devkafka", "demo"},
 }
-"""Which rooms a room may import; a room that is not here does not exist yet."""
+"""The packages that each package may import; every package is listed."""
 
 STANDARD_LIBRARY_ONLY = ("types", "errors", "codes", "client", "config", "repeats")
 
 
-def _room(path: Path) -> str:
+def _package(path: Path) -> str:
     parts = path.relative_to(ROOT / "offsetmgr").parts
     return parts[0].removesuffix(".py")
 
@@ -52,24 +52,24 @@ def _imports(path: Path) -> set[str]:
     return found
 
 
-def _sources(room: str) -> list[Path]:
-    base = ROOT / "offsetmgr" / room
+def _sources(package: str) -> list[Path]:
+    base = ROOT / "offsetmgr" / package
     return sorted(base.rglob("*.py")) if base.is_dir() else [base.with_suffix(".py")]
 
 
-def _rooms_of(path: Path) -> set[str]:
-    rooms = set()
+def _packages_of(path: Path) -> set[str]:
+    packages = set()
     for name in _imports(path):
         parts = name.split(".")
         if parts[0] == "actors":
-            rooms.add("actors")
+            packages.add("actors")
         elif parts[0] == "offsetmgr" and len(parts) > 1 and parts[1] in ARROWS:
-            rooms.add(parts[1])
-    return rooms - {_room(path)}
+            packages.add(parts[1])
+    return packages - {_package(path)}
 
 
-def test_every_room_has_its_arrows() -> None:
-    """A new room cannot appear without saying what it may import."""
+def test_every_package_is_listed() -> None:
+    """A new package must declare its imports."""
     here = {
         p.name.removesuffix(".py")
         for p in (ROOT / "offsetmgr").iterdir()
@@ -78,13 +78,13 @@ def test_every_room_has_its_arrows() -> None:
     assert here - {"__init__", "__main__"} == set(ARROWS)
 
 
-@pytest.mark.parametrize("room", sorted(ARROWS))
-def test_imports_point_one_way(room: str) -> None:
-    """No room imports one that its arrows do not name."""
+@pytest.mark.parametrize("package", sorted(ARROWS))
+def test_imports_point_one_way(package: str) -> None:
+    """No package imports one that ``ARROWS`` does not allow."""
     wrong = {
         f"{path.relative_to(ROOT)} imports {target}"
-        for path in _sources(room)
-        for target in _rooms_of(path) - ARROWS[room]
+        for path in _sources(package)
+        for target in _packages_of(path) - ARROWS[package]
     }
     assert not wrong
 
@@ -97,13 +97,13 @@ def test_actors_know_nothing_of_the_product() -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("room", STANDARD_LIBRARY_ONLY)
-def test_what_a_driver_imports_is_the_standard_library(room: str) -> None:
+@pytest.mark.parametrize("package", STANDARD_LIBRARY_ONLY)
+def test_what_a_driver_imports_is_the_standard_library(package: str) -> None:
     """The thin client enters any Spark driver without a dependency."""
     allowed = sys.stdlib_module_names | {"offsetmgr", "__future__", "typing_extensions"}
     foreign = {
         f"{path.relative_to(ROOT)}: {name}"
-        for path in _sources(room)
+        for path in _sources(package)
         for name in _imports(path)
         if name.split(".")[0] not in allowed
     }
