@@ -134,7 +134,7 @@ class Commands:
 
 @pytest.mark.parametrize("mode", MODES)
 @settings(
-    max_examples=2,
+    max_examples=3,  # the first is always the smallest
     phases=[Phase.explicit, Phase.generate],  # each example starts a JVM
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
