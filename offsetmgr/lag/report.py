@@ -5,7 +5,7 @@ docs/operator.md describes the shape.  What is not known is null.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -37,6 +37,14 @@ PARTITION_FIELDS: Final = (
 """Of a partition, in the order of the columns of ``--csv``."""
 
 
+class Committer(NamedTuple):
+    """Who commits a partition through a service."""
+
+    client: str
+    error: OffsetManagerError | None
+    """Why its newest offset is not committed."""
+
+
 def listing_report(groups: Iterable[GroupListing]) -> dict[str, Any]:
     """Return a list of groups."""
     return {"groups": [each._asdict() for each in groups]}
@@ -45,7 +53,7 @@ def listing_report(groups: Iterable[GroupListing]) -> dict[str, Any]:
 def lag_report(
     groups: Iterable[GroupLag],
     watched: Mapping[str, WatchedGroup] | None = None,
-    committers: Mapping[tuple[str, TopicPartition], str] | None = None,
+    committers: Mapping[tuple[str, TopicPartition], Committer] | None = None,
 ) -> dict[str, Any]:
     """Return the lag of groups; with what a watcher knows of them, and who of a service commits."""
     views, owners = watched or {}, committers or {}
@@ -54,7 +62,7 @@ def lag_report(
 
 def watched_report(
     groups: Iterable[WatchedGroup],
-    committers: Mapping[tuple[str, TopicPartition], str] | None = None,
+    committers: Mapping[tuple[str, TopicPartition], Committer] | None = None,
 ) -> dict[str, Any]:
     """Return what a watcher saw in its last round."""
     seen = {each.now.name: each for each in groups}
@@ -64,7 +72,7 @@ def watched_report(
 def _group(
     group: GroupLag,
     watched: WatchedGroup | None,
-    committers: Mapping[tuple[str, TopicPartition], str],
+    committers: Mapping[tuple[str, TopicPartition], Committer],
 ) -> dict[str, Any]:
     described = group.description
     error = group.error or (watched.error if watched else None)
@@ -102,7 +110,7 @@ def _member(member: GroupMember) -> dict[str, Any]:
 
 
 def _partition(
-    lag: PartitionLag, watched: WatchedPartition | None, committer: str | None
+    lag: PartitionLag, watched: WatchedPartition | None, committer: Committer | None
 ) -> dict[str, Any]:
     committed, member = lag.committed, lag.member
     values = (
@@ -115,12 +123,12 @@ def _partition(
         member.member_id if member else None,
         member.client_id if member else None,
         member.host if member else None,
-        committer,
+        committer.client if committer else None,
         watched.status.name if watched else None,
         _rounded(watched.rate_in) if watched else None,
         _rounded(watched.rate_out) if watched else None,
         _rounded(watched.catch_up_s) if watched else None,
-        _error(lag.error) or _beyond_end(lag),
+        _error(lag.error) or _beyond_end(lag) or _error(committer.error if committer else None),
     )
     return dict(zip(PARTITION_FIELDS, values, strict=True))
 

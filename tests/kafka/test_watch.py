@@ -163,9 +163,14 @@ def test_rules_and_dashboard_are_of_exported_metrics(
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
-def test_promtool() -> None:
-    """Prometheus itself takes the rules."""
+def test_promtool(tmp_path: Path) -> None:
+    """Prometheus itself takes the rules, and the queries of the dashboard."""
     rules = _DEPLOY / "prometheus" / "offsetmgr.rules.yml"
-    command = ["promtool", "check", "rules", str(rules)]
+    board = json.loads((_DEPLOY / "grafana" / "offsetmgr.json").read_text())
+    queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    recorded = [{"record": f"query_{number}", "expr": each} for number, each in enumerate(queries)]
+    panels = tmp_path / "panels.yml"
+    panels.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": recorded}]}))
+    command = ["promtool", "check", "rules", str(rules), str(panels)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

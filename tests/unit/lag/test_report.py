@@ -1,0 +1,52 @@
+"""The documented JSON of groups and their lag."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from offsetmgr.errors import OffsetCommitError, error_info
+from offsetmgr.lag.measure import measure
+from offsetmgr.lag.report import PARTITION_FIELDS, Committer, lag_report
+from offsetmgr.types import TopicPartition
+from tests.unit.lag.fake_cluster import FakeCluster
+
+ORDERS = [TopicPartition("orders", number) for number in range(3)]
+METADATA_TOO_LARGE = 12
+
+
+def report() -> dict[str, object]:
+    kafka = FakeCluster()
+    kafka.ends = {ORDERS[0]: 10, ORDERS[1]: 10}
+    for each, offset in zip(ORDERS, (4, 40, 4), strict=True):
+        kafka.commit("etl", each, offset)
+    kafka.member("etl", ORDERS[0])
+    failed = OffsetCommitError("etl", "orders", 0, 9, error_info(METADATA_TOO_LARGE))
+    committers = {("etl", ORDERS[0]): Committer("nightly", failed)}
+    (found,) = lag_report(measure(kafka, ["etl"], 1_000.0), None, committers)["groups"]
+    return dict(found)
+
+
+def test_every_field_is_documented() -> None:
+    """The guide names each field of a group, of its members and of its partitions."""
+    guide = (Path(__file__).parents[3] / "docs" / "operator.md").read_text()
+    named = set(re.findall(r"`(\w+)`", guide))
+    found = report()
+    members, partitions = found["members"], found["partitions"]
+    assert isinstance(members, list)
+    assert isinstance(partitions, list)
+    assert set(partitions[0]) == set(PARTITION_FIELDS)
+    assert {*found, *members[0], *partitions[0]} <= named
+
+
+def test_trouble_of_a_partition() -> None:
+    """A commit that fails, an offset above the end of its log, a topic that is gone."""
+    partitions = report()["partitions"]
+    assert isinstance(partitions, list)
+    assert [each["error"]["code"] for each in partitions] == [
+        "OFFSET_METADATA_TOO_LARGE",
+        "OFFSET_OUTSIDE_LOG",
+        "UNKNOWN_TOPIC_OR_PARTITION",
+    ]
+    assert [each["lag"] for each in partitions] == [6, 0, None]
+    assert [each["committer"] for each in partitions] == ["nightly", None, None]
