@@ -1,1 +1,7 @@
 """Group consumers whose marks and acks survive a restart."""
+
+from offsetmgr.consumer.group import GroupConsumer, Notification
+from offsetmgr.consumer.marks import OffsetStash
+from offsetmgr.consumer.membership import ConsumerSettings
+
+__all__ = ["ConsumerSettings", "GroupConsumer", "Notification", "OffsetStash"]

@@ -1,0 +1,238 @@
+"""Group consumers on a real broker: what is marked is committed, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from offsetmgr.consumer.group import GroupConsumer, Notification
+from offsetmgr.consumer.marks import OffsetStash
+from offsetmgr.consumer.membership import ConsumerSettings, Strategy
+from offsetmgr.errors import InvalidValueError
+from tests.conftest import create_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from confluent_kafka import Message
+
+    from offsetmgr.devkafka import DevKafka
+
+PARTITIONS = 4
+WAIT_S = 60.0
+
+
+def filled(kafka: DevKafka, topic: str, count: int) -> None:
+    """Make ``topic`` with ``count`` messages in all, message n in partition n % 4."""
+    create_topic(kafka, topic, PARTITIONS)
+    more(kafka, topic, range(count))
+
+
+def more(kafka: DevKafka, topic: str, values: Iterable[int]) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number in values:
+        producer.produce(topic, str(number).encode(), partition=number % PARTITIONS)
+    assert producer.flush(WAIT_S) == 0
+
+
+def number_of(message: Message) -> int:
+    return int(message.value() or b"-1")
+
+
+def kinds(steps: list[Notification]) -> set[str]:
+    return {each.kind for each in steps}
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def committed(kafka: DevKafka, group: str, topic: str) -> dict[int, tuple[int, str | None]]:
+    """Offset and metadata of each partition that has one."""
+    config = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group}
+    consumer = Consumer(config)
+    try:
+        asked = [KafkaPartition(topic, number) for number in range(PARTITIONS)]
+        answers = consumer.committed(asked, WAIT_S)
+        return {p.partition: (p.offset, p.metadata) for p in answers if p.offset >= 0}
+    finally:
+        consumer.close()
+
+
+def numbers(consumer: GroupConsumer, count: int) -> list[int]:
+    """Read and mark ``count`` messages."""
+    found = []
+    for message in consumer:
+        found.append(number_of(message))
+        consumer.mark_offset(message)
+        if len(found) == count:
+            return found
+    raise AssertionError("the consumer was closed")
+
+
+def test_the_next_member_goes_on_where_the_marks_are(kafka: DevKafka, group: str) -> None:
+    filled(kafka, group, 40)
+    with GroupConsumer(kafka.bootstrap_servers, group, [group]) as first:
+        read = numbers(first, 30)
+        assert first.subscriptions() == {group: [0, 1, 2, 3]}
+        (joined,) = first.notifications()
+        assert (joined.kind, joined.claimed) == ("ok", {group: [0, 1, 2, 3]})
+    assert sum(offset for offset, _ in committed(kafka, group, group).values()) == 30
+    with GroupConsumer(kafka.bootstrap_servers, group, [group]) as second:
+        assert sorted(read + numbers(second, 10)) == list(range(40))
+    second.close()
+    assert second.poll() is None
+
+
+def test_what_is_not_marked_is_not_committed(kafka: DevKafka, group: str) -> None:
+    """Stashed marks are none yet; a reset goes back; metadata travels with a mark."""
+    filled(kafka, group, 40)
+    stash = OffsetStash()
+    with GroupConsumer(kafka.bootstrap_servers, group, [group]) as consumer:
+        count = 0
+        for messages in consumer.batches(max_records=8, max_wait_s=0.5):
+            count += len(messages)
+            stash.mark_messages(messages)
+            if count == 40:
+                break
+        consumer.commit_offsets()
+        assert committed(kafka, group, group) == {}
+        consumer.mark_offsets(stash)
+        consumer.mark_partition_offset(group, 1, 4, "fifth")  # lower: changes nothing
+        consumer.reset_partition_offset(group, 2, 4, "fifth")
+        consumer.mark_partition_offset(group, 99, 4)  # not claimed: dropped
+        consumer.commit_offsets()
+        assert committed(kafka, group, group) == {
+            0: (10, ""),
+            1: (10, ""),
+            2: (5, "fifth"),
+            3: (10, ""),
+        }
+        assert consumer.high_water_marks() == {group: dict.fromkeys(range(PARTITIONS), 10)}
+        assert consumer.errors() == []
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_members_hand_over_in_order_and_repeat_nothing(
+    kafka: DevKafka, group: str, strategy: Strategy
+) -> None:
+    """One joins while the other has a message in work, reads its share and leaves."""
+    filled(kafka, group, 40)
+    settings = ConsumerSettings(strategy=strategy, dwell_s=WAIT_S, away_s=0.05)
+    seen: list[int] = []
+    with GroupConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as first:
+        seen += numbers(first, 40)
+        more(kafka, group, range(40, 80))
+        in_work = first.poll(timeout=WAIT_S)
+        assert in_work is not None
+        done = threading.Event()
+
+        def join_and_leave() -> None:
+            with GroupConsumer(
+                kafka.bootstrap_servers, group, [group], settings=settings
+            ) as second:
+                seen.extend(numbers(second, 10))
+            done.set()
+
+        other = threading.Thread(target=join_and_leave)
+        other.start()
+        steps: list[Notification] = []
+        # While the application is away the member hears of the rebalance, and waits for it.
+
+        def started() -> bool:
+            steps.extend(first.notifications())
+            return "start" in kinds(steps)
+
+        wait_until(started)
+        seen.append(number_of(in_work))
+        first.mark_offset(in_work)
+        count = 80
+        while not done.is_set() or len(seen) < count:
+            message = first.poll(timeout=0.1)
+            if message is not None:
+                seen.append(number_of(message))
+                first.mark_offset(message)
+            elif not done.is_set():
+                more(kafka, group, range(count, count + 8))
+                count += 8
+        other.join(WAIT_S)
+        assert kinds([*steps, *first.notifications()]) == {"start", "ok"}
+    assert sorted(seen) == list(range(count))
+    assert committed(kafka, group, group) == dict.fromkeys(range(PARTITIONS), (count // 4, ""))
+
+
+def test_a_mark_is_dropped_where_its_partition_was_released(kafka: DevKafka, group: str) -> None:
+    """The application needs longer than the dwell time; another member goes on meanwhile."""
+    filled(kafka, group, 40)
+    settings = ConsumerSettings(strategy="range", dwell_s=0.0, away_s=0.05)
+    with GroupConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as slow:
+        (batch,) = [next(slow.batches(max_records=40, max_wait_s=WAIT_S))]
+        with GroupConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as quick:
+            half = numbers(quick, 20)
+            quick.commit_offsets()
+            theirs = quick.subscriptions()[group]
+            assert {number % PARTITIONS for number in half} == set(theirs)
+            mine = set(range(PARTITIONS)) - set(theirs)
+            wait_until(lambda: set(slow.subscriptions().get(group, ())) == mine)
+            for number in theirs:
+                slow.mark_partition_offset(group, number, 4)
+            slow.mark_messages([each for each in batch if each.partition() in mine])
+            slow.commit_offsets()
+            assert committed(kafka, group, group) == dict.fromkeys(range(PARTITIONS), (10, ""))
+            slow.reset_partition_offset(group, theirs[0], 4)
+            slow.commit_offsets()
+            assert committed(kafka, group, group)[theirs[0]] == (10, "")
+
+
+def test_metadata_that_kafka_would_refuse_is_refused_at_the_door(
+    kafka: DevKafka, group: str
+) -> None:
+    filled(kafka, group, 4)
+    with GroupConsumer(kafka.bootstrap_servers, group, [group]) as consumer:
+        message = consumer.poll(timeout=WAIT_S)
+        assert message is not None
+        with pytest.raises(InvalidValueError, match="at most 4095"):
+            consumer.mark_offset(message, "x" * 4096)
+        consumer.mark_offset(message, "x" * 4095)
+        consumer.commit_offsets()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"topics": []}, "topics"),
+        ({"topics": ["a b"]}, "topic"),
+        ({"whitelist": ""}, "whitelist"),
+        ({"topics": ["orders"], "kafka": {"group.id": "other"}}, "ConsumerSettings"),
+        ({"topics": ["orders"], "kafka": {"no.such": "1"}}, "librdkafka"),
+    ],
+)
+def test_bad_input_names_field_and_fix(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidValueError, match=said):
+        GroupConsumer(**{"kafka": "localhost:1", "group": "orders-etl", **wrong})
+    with pytest.raises(InvalidValueError, match="dwell_s"):
+        ConsumerSettings(dwell_s=-1)
+
+
+def test_messages_in_an_event_loop(kafka: DevKafka, group: str) -> None:
+    filled(kafka, group, 20)
+
+    async def read() -> list[int]:
+        found = []
+        with GroupConsumer(kafka.bootstrap_servers, group, whitelist=f"{group}$") as consumer:
+            async for message in consumer:
+                found.append(number_of(message))
+                if len(found) == 20:
+                    break
+        return found
+
+    assert sorted(asyncio.run(read())) == list(range(20))
