@@ -57,6 +57,8 @@ class Truth:
     """What somebody else committed; a manager may keep it from expiring."""
     tampering_read: bool = False
     """True if the committer has had the chance to see that."""
+    waiting: set[int] = field(default_factory=set)
+    """What was submitted, also once more, and not acknowledged since."""
     settled_before: set[int] = field(default_factory=set)
     """What was acknowledged before that, and was not submitted again since."""
 
@@ -118,6 +120,7 @@ class Judge(Referee):
         truth, life = self.truth(key), self.lives[key]
         truth.submitted.add(order_of(value))
         truth.settled_before.discard(order_of(value))
+        truth.waiting.add(order_of(value))
         life.newest, life.dropped, life.rewinding = value, False, rewind
         if rewind:
             truth.rewinds.add(order_of(value))
@@ -139,10 +142,8 @@ class Judge(Referee):
         # Where a lost commit has just landed, what was acknowledged before is being put back.
         is_quiet = self._system.clock.now() - truth.late_s > 3 * LATEST_LANDING_S
         truth.settled_before = {n for n in truth.submitted if is_quiet and n <= truth.acked}
-        life = self.lives.get(key)
-        if life is not None and life.rewinding and life.newest not in {None, truth.value}:
-            # It waits still, though it is what was committed once before.
-            truth.settled_before.discard(order_of(life.newest))
+        # What was committed once before may wait to be committed again.
+        truth.settled_before -= truth.waiting
         truth.submitted.add(truth.tampered_at)
         truth.applied.add(truth.tampered_at)
         truth.value, truth.is_late = value, False
@@ -245,6 +246,7 @@ class Judge(Referee):
             self.blame(f"{key}: {offset} was acknowledged, and never was committed")
         if order_of(offset) not in truth.foreign:
             truth.acked = max(truth.acked, order_of(offset))
+        truth.waiting = {order for order in truth.waiting if order > order_of(offset)}
         self._crash()
 
     def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
