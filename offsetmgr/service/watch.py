@@ -264,9 +264,12 @@ class CommitTail:
                 return None
             return self._new(self._consumer)
         except KafkaException as error:
-            log.warning("commit_log_unread", error=error.args[0].str(), needs=f"READ on {TOPIC}")
             self.close()
-            self._refused = error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+            problem = error.args[0]
+            self._refused = problem.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+            # The topic does not exist before the first commit of a cluster.
+            if problem.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                log.warning("commit_log_unread", topic=TOPIC, error=problem.str())
             return None
 
     def close(self) -> None:
