@@ -3,5 +3,13 @@
 from offsetmgr.consumer.group import GroupConsumer, Notification
 from offsetmgr.consumer.marks import OffsetStash
 from offsetmgr.consumer.membership import ConsumerSettings
+from offsetmgr.consumer.partitions import PartitionedConsumer, PartitionStream
 
-__all__ = ["ConsumerSettings", "GroupConsumer", "Notification", "OffsetStash"]
+__all__ = [
+    "ConsumerSettings",
+    "GroupConsumer",
+    "Notification",
+    "OffsetStash",
+    "PartitionStream",
+    "PartitionedConsumer",
+]

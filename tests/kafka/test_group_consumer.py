@@ -11,9 +11,15 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr.consumer.group import GroupConsumer, Notification
-from offsetmgr.consumer.marks import OffsetStash
-from offsetmgr.consumer.membership import ConsumerSettings, Strategy
+from offsetmgr.consumer import (
+    ConsumerSettings,
+    GroupConsumer,
+    Notification,
+    OffsetStash,
+    PartitionedConsumer,
+    PartitionStream,
+)
+from offsetmgr.consumer.partitions import BUFFERED
 from offsetmgr.errors import InvalidValueError
 from tests.conftest import create_topic
 
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
+    from offsetmgr.consumer.membership import Strategy
     from offsetmgr.devkafka import DevKafka
 
 PARTITIONS = 4
@@ -236,3 +243,64 @@ def test_messages_in_an_event_loop(kafka: DevKafka, group: str) -> None:
         return found
 
     assert sorted(asyncio.run(read())) == list(range(20))
+
+
+def test_a_stream_for_each_partition_with_a_bounded_buffer(kafka: DevKafka, group: str) -> None:
+    """A stream that nobody reads pauses its partition, and the others go on."""
+    create_topic(kafka, group, PARTITIONS)
+    many = 5 * BUFFERED
+    more(kafka, group, range(0, many * PARTITIONS, PARTITIONS))
+    with PartitionedConsumer(kafka.bootstrap_servers, group, [group]) as consumer:
+        new = consumer.partitions()
+        streams = {each.partition: each for each in (next(new) for _ in range(PARTITIONS))}
+        unread = streams[0]
+        wait_until(lambda: len(unread._waiting) >= BUFFERED)
+        more(kafka, group, [1, 2, 3])
+        for partition in (1, 2, 3):
+            message = next(iter(streams[partition]))
+            assert number_of(message) == partition
+            consumer.mark_offset(message)
+        assert len(unread._waiting) < 2 * BUFFERED
+        for count, message in enumerate(unread):
+            assert message.offset() == count
+            consumer.mark_offset(message)
+            if count + 1 == many:
+                break
+        assert unread.high_water_mark() == many
+        assert (unread.topic, unread.partition) == (group, 0)
+        unread.close()
+        assert list(unread) == []
+    assert list(new) == list(consumer.partitions()) == []
+    assert committed(kafka, group, group) == {0: (many, ""), 1: (1, ""), 2: (1, ""), 3: (1, "")}
+
+
+def test_streams_end_where_their_partitions_are_released(kafka: DevKafka, group: str) -> None:
+    filled(kafka, group, 400)
+    settings = ConsumerSettings(strategy="range", dwell_s=WAIT_S)
+    seen: list[int] = []
+    ended: list[PartitionStream] = []
+    with PartitionedConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as first:
+
+        def read(stream: PartitionStream) -> None:
+            for message in stream:
+                first.mark_offset(message)
+                seen.append(number_of(message))
+            ended.append(stream)
+
+        def read_all() -> None:
+            for stream in first.partitions():
+                threading.Thread(target=read, args=[stream]).start()
+
+        reader = threading.Thread(target=read_all)
+        reader.start()
+        wait_until(lambda: len(seen) == 400)
+        with GroupConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as second:
+            wait_until(lambda: second.poll(timeout=0.0) or second.subscriptions())
+            wait_until(lambda: len(first.subscriptions().get(group, ())) == 2)
+            more(kafka, group, range(400, 480))
+            theirs = numbers(second, 40)
+        wait_until(lambda: len(seen) == 440)
+    reader.join(WAIT_S)
+    assert sorted(seen + theirs) == list(range(480))
+    wait_until(lambda: len(ended) >= 6)
+    assert committed(kafka, group, group) == dict.fromkeys(range(PARTITIONS), (120, ""))
