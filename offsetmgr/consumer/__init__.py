@@ -1,15 +1,22 @@
 """Group consumers whose marks and acks survive a restart."""
 
+from offsetmgr.consumer.acks import AckConsumer, AckSettings
+from offsetmgr.consumer.deliveries import AckMessage
 from offsetmgr.consumer.group import GroupConsumer, Notification
 from offsetmgr.consumer.marks import OffsetStash
 from offsetmgr.consumer.membership import ConsumerSettings
 from offsetmgr.consumer.partitions import PartitionedConsumer, PartitionStream
+from offsetmgr.consumer.retry import RetryPolicy
 
 __all__ = [
+    "AckConsumer",
+    "AckMessage",
+    "AckSettings",
     "ConsumerSettings",
     "GroupConsumer",
     "Notification",
     "OffsetStash",
     "PartitionStream",
     "PartitionedConsumer",
+    "RetryPolicy",
 ]

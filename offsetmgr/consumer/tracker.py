@@ -128,6 +128,9 @@ class AckTracker:
             ceil(2 * most * (1 + log2(max(1.0, window / (2 * most))) / _BITS)) <= self._limit_chars
         )
 
+    def is_pending(self, offset: int) -> bool:
+        return offset in self._pending
+
     def is_acknowledged(self, offset: int) -> bool:
         if offset < self.offset:
             return True
@@ -149,7 +152,10 @@ class AckTracker:
         if offset not in self._pending:
             return False
         self._pending.remove(offset)
-        self._acknowledge_range(offset, offset + 1)
+        if offset == self.offset and not self._starts:
+            self.offset += 1
+        else:
+            self._acknowledge_range(offset, offset + 1)
         return True
 
     def acknowledge_up_to(self, offset: int) -> int:

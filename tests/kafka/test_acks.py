@@ -1,0 +1,348 @@
+"""Acks and nacks on a real broker."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from offsetmgr.consumer.acks import AckConsumer, AckSettings
+from offsetmgr.consumer.retry import RetryPolicy
+from tests.conftest import create_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from confluent_kafka import Message
+
+    from offsetmgr.consumer.deliveries import AckMessage
+    from offsetmgr.devkafka import DevKafka
+
+PARTITIONS = 4
+WAIT_S = 60.0
+MEMBER = Path(__file__).parent / "acks_member.py"
+
+
+def produced(kafka: DevKafka, topic: str, values: Iterable[str], keys: int = 0) -> None:
+    """Make ``topic`` with ``values``, by key where there are ``keys``, else by turns."""
+    create_topic(kafka, topic, PARTITIONS)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number, value in enumerate(values):
+        if keys:
+            producer.produce(topic, value, f"key-{number % keys}")
+        else:
+            producer.produce(topic, value, partition=number % PARTITIONS)
+        if number % 10_000 == 0:
+            producer.poll(0)
+    assert producer.flush(WAIT_S) == 0
+
+
+def committed(kafka: DevKafka, group: str, topic: str) -> dict[int, int]:
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": group})
+    try:
+        asked = [KafkaPartition(topic, number) for number in range(PARTITIONS)]
+        return {p.partition: p.offset for p in consumer.committed(asked, WAIT_S) if p.offset >= 0}
+    finally:
+        consumer.close()
+
+
+def all_of(kafka: DevKafka, topic: str, count: int) -> list[Message]:
+    """The first ``count`` messages of a topic."""
+    config = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "group.id": f"reader-of-{topic}",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
+    consumer = Consumer(config)
+    consumer.subscribe([topic])
+    found: list[Message] = []
+    deadline = time.monotonic() + WAIT_S
+    while len(found) < count and time.monotonic() < deadline:
+        found += consumer.consume(count - len(found), 1.0)
+    consumer.close()
+    return found
+
+
+def taken(consumer: AckConsumer, count: int) -> list[AckMessage]:
+    found = []
+    for message in consumer:
+        found.append(message)
+        if len(found) == count:
+            return found
+    raise AssertionError("the consumer was closed")
+
+
+def number_of(message: AckMessage) -> int:
+    return int((message.value or b"").decode())
+
+
+def test_a_restart_repeats_what_was_not_acknowledged_and_no_more(
+    kafka: DevKafka, group: str
+) -> None:
+    """Acks come from four threads, in random order; every tenth message gets none."""
+    count = 2_000
+    produced(kafka, group, map(str, range(count)))
+    settings = AckSettings(dwell_s=0.2)
+    with AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as first:
+        messages = taken(first, count)
+        left = {number_of(each) for each in messages if number_of(each) % 10 == 3}
+        to_ack = [each for each in messages if number_of(each) not in left]
+        random.Random(1).shuffle(to_ack)  # noqa: S311
+        threads = [
+            threading.Thread(target=lambda part: [each.ack() for each in part], args=[to_ack[n::4]])
+            for n in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert first.pending == len(left)
+        assert (first.name, first.topics, first.closed) == (group, [group], False)
+        assert {each.cluster for each in messages} == {kafka.bootstrap_servers}
+    assert first.closed
+    assert first.poll() is None
+    messages[0].ack()  # of a former claim: does nothing
+    with AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as second:
+        again = taken(second, len(left))
+        assert {number_of(each) for each in again} == left
+        assert second.poll(timeout=0.5) is None
+        for batch in ([each for each in again if each.partition == n] for n in range(PARTITIONS)):
+            if batch:
+                second.commit_up_to(batch[-1])
+        assert second.errors() == []
+    assert committed(kafka, group, group) == dict.fromkeys(range(PARTITIONS), count // PARTITIONS)
+
+
+def test_a_partition_that_waits_for_an_ack_holds_up_no_other(kafka: DevKafka, group: str) -> None:
+    """Every second ack of partition 0 is missing, until its metadata is full."""
+    count = 40_000
+    produced(kafka, group, map(str, range(count)))
+    held: list[AckMessage] = []
+    seen: Counter[int] = Counter()
+    settings = AckSettings(max_pending=20_000)
+    with AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as consumer:
+        while seen[0] < 1_000 or seen[1] + seen[2] + seen[3] < count * 3 // 4:
+            message = consumer.poll(timeout=WAIT_S)
+            assert message is not None
+            seen[message.partition] += 1
+            if message.partition == 0 and message.offset % 2 == 0:
+                held.append(message)
+            else:
+                message.ack()
+        assert seen[0] < count // 4
+        for message in held:
+            message.ack()
+        while seen[0] < count // 4:
+            message = consumer.poll(timeout=WAIT_S)
+            assert message is not None
+            message.ack()
+            seen[message.partition] += 1
+    assert committed(kafka, group, group) == dict.fromkeys(range(PARTITIONS), count // PARTITIONS)
+
+
+def test_no_more_than_max_pending_are_handed_out(kafka: DevKafka, group: str) -> None:
+    """And a message without an ack comes back when its time is over."""
+    produced(kafka, group, map(str, range(100)))
+    settings = AckSettings(max_pending=10, ack_timeout_s=1.0, nack_delay_s=0, dwell_s=0)
+    with AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as consumer:
+        first = taken(consumer, 10)
+        again = taken(consumer, 10)
+        assert sorted(map(number_of, again)) == sorted(map(number_of, first))
+        assert {each.tries for each in again} == {2}
+        (batch,) = [batch for batch, _ in zip(consumer.batches(5, 0.1), [1], strict=False)]
+        assert {each.tries for each in batch} == {3}
+
+
+def test_bad_metadata_is_dropped_with_a_word(
+    kafka: DevKafka, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    produced(kafka, group, map(str, range(8)))
+    other = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": group})
+    other.commit(offsets=[KafkaPartition(group, 0, 1, "not ours!")], asynchronous=False)
+    other.close()
+    with AckConsumer(kafka.bootstrap_servers, group, [group]) as consumer:
+        messages = taken(consumer, 7)
+        assert {number_of(each) for each in messages} == set(range(1, 8))
+        for message in messages:
+            message.ack()
+    assert f"the metadata committed for {group}-0 is dropped" in caplog.text
+
+
+def test_rejected_messages_go_through_the_retries_to_the_dead_letters(
+    kafka: DevKafka, group: str
+) -> None:
+    """Message 1 succeeds in its second try, message 2 never; each waits at least its delay."""
+    produced(kafka, group, map(str, range(4)))
+    policy = RetryPolicy(delays_s=(0.5, 1.0), partitions=1)
+    settings = AckSettings(retry=policy)
+    tries: dict[int, list[tuple[float, str, int]]] = {}
+    done = threading.Event()
+
+    def handle(message: AckMessage) -> None:
+        number = number_of(message)
+        tries.setdefault(number, []).append((time.time(), message.topic, message.tries))
+        assert message.origin == (group, number, 0)
+        if number == 2 and message.tries == 3:
+            done.set()
+        if number == 2 or (number == 1 and message.tries < 2):
+            raise ValueError(f"{number} is bad")
+
+    consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
+    thread = threading.Thread(target=consumer.run, args=[handle])
+    thread.start()
+    assert done.wait(WAIT_S)
+    (letter,) = all_of(kafka, f"{group}.dlq", 1)
+    consumer.close()
+    thread.join()
+    topics = [group, f"{group}.retry.1", f"{group}.retry.2"]
+    assert {number: [each[1] for each in found] for number, found in tries.items()} == {
+        0: topics[:1],
+        1: topics[:2],
+        2: topics,
+        3: topics[:1],
+    }
+    for found in tries.values():
+        for (before_s, *_), (after_s, *_), delay_s in zip(
+            found, found[1:], policy.delays_s, strict=False
+        ):
+            assert after_s - before_s > delay_s - 0.01
+    headers = {
+        name: value.decode() for name, value in cast("list[tuple[str, bytes]]", letter.headers())
+    }
+    assert letter.value() == b"2"
+    stack = headers.pop("offsetmgr-stack")
+    assert "ValueError: 2 is bad" in stack
+    assert "in handle" in stack
+    first_ms, last_ms = (
+        int(headers.pop(f"offsetmgr-{name}-failed-ms")) for name in ("first", "last")
+    )
+    assert last_ms - first_ms > 1490
+    assert headers == {
+        "offsetmgr-origin-topic": group,
+        "offsetmgr-origin-partition": "2",
+        "offsetmgr-origin-offset": "0",
+        "offsetmgr-tries": "3",
+        "offsetmgr-error": "ValueError: 2 is bad",
+    }
+    assert committed(kafka, group, group) == dict.fromkeys(range(PARTITIONS), 1)
+
+
+@pytest.mark.parametrize("ordered_by", ["key", "partition"])
+def test_handlers_are_called_in_order(kafka: DevKafka, group: str, ordered_by: str) -> None:
+    """Of 64 workers, no two have the same key (or partition) at once."""
+    count, keys = 4_000, 100
+    produced(kafka, group, map(str, range(count)), keys)
+    seen: dict[object, list[int]] = {}
+    in_work: Counter[object] = Counter()
+    most = [0]
+    lock = threading.Lock()
+    done = threading.Event()
+
+    def handle(message: AckMessage) -> None:
+        place = message.key if ordered_by == "key" else message.partition
+        with lock:
+            in_work[place] += 1
+            assert in_work[place] == 1
+            most[0] = max(most[0], in_work.total())
+            seen.setdefault(place, []).append(message.offset)
+        time.sleep(0.001)
+        with lock:
+            in_work[place] -= 1
+            if sum(map(len, seen.values())) == count:
+                done.set()
+
+    consumer = AckConsumer(kafka.bootstrap_servers, group, [group])
+    options = {"workers": 64, "ordered_by": ordered_by}
+    thread = threading.Thread(target=consumer.run, args=[handle], kwargs=options)
+    thread.start()
+    assert done.wait(WAIT_S)
+    consumer.close()
+    thread.join()
+    assert all(offsets == sorted(offsets) for offsets in seen.values())
+    assert most[0] > 1
+    assert sum(committed(kafka, group, group).values()) == count
+
+
+def kill_and_restart(kafka: DevKafka, group: str, file: Path, kills: int) -> None:
+    """Kill the member at random ``kills`` times; the last one works until all is done.
+
+    Every tenth message fails none to three times.
+    """
+    rng = random.Random(kills)  # noqa: S311
+    count = 1_000 * (kills + 1)
+    fails = {n: n // 10 % 4 for n in range(0, count, 10)}
+    values = [f"{n}/{fails[n]}" if fails.get(n) else str(n) for n in range(count)]
+    produced(kafka, group, values)
+    letters = sum(failures > 2 for failures in fails.values())
+    command = [sys.executable, str(MEMBER), kafka.bootstrap_servers, group, group, str(file)]
+    file.touch()
+    member = subprocess.Popen(command)
+    try:
+        for kill in range(kills):
+            wait_for_lines(member, file, (kill + 1) * 600)
+            time.sleep(rng.random() / 10)
+            member.kill()
+            member.wait()
+            member = subprocess.Popen(command)
+        wait_for_lines(member, file, count - letters)
+        found = {each.value() for each in dead_letters(kafka, group, letters)}
+        assert found == {values[n].encode() for n, failures in fails.items() if failures > 2}
+    finally:
+        member.kill()
+        member.wait()
+    processed = Counter(lines(file))
+    assert set(processed) == {n for n in range(count) if fails.get(n, 0) <= 2}
+    # Repeated is at most what was pending when it was killed, and acked since the last commit.
+    assert processed.total() - len(processed) <= kills * 1_500
+    for partition, offset in committed(kafka, group, group).items():
+        for number in range(partition, offset * PARTITIONS, PARTITIONS):
+            assert number in processed or fails.get(number, 0) > 0
+
+
+def dead_letters(kafka: DevKafka, group: str, letters: int) -> list[Message]:
+    """The dead letters, once there are as many different ones."""
+    found: list[Message] = []
+
+    def enough() -> bool:
+        found[:] = all_of(kafka, f"{group}.dlq", max(letters, len(found) + 1))
+        return len({each.value() for each in found}) >= letters
+
+    wait_for(enough)
+    return found
+
+
+def lines(file: Path) -> list[int]:
+    return [int(line.split()[0]) for line in file.read_text().splitlines() if line.strip()]
+
+
+def wait_for_lines(member: subprocess.Popen[bytes], file: Path, count: int) -> None:
+    """Wait until the member has processed ``count`` different messages."""
+    wait_for(lambda: member.poll() is not None or len(set(lines(file))) >= count)
+    assert member.poll() is None, "it has ended by itself"
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.05)
+
+
+def test_a_killed_consumer_loses_no_message(kafka: DevKafka, group: str, tmp_path: Path) -> None:
+    kill_and_restart(kafka, group, tmp_path / "processed", 2)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+def test_thirty_kills_lose_no_message(kafka: DevKafka, group: str, tmp_path: Path) -> None:
+    kill_and_restart(kafka, group, tmp_path / "processed", 30)

@@ -1,0 +1,212 @@
+"""Messages between Kafka and the application, with a clock and messages made by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Message
+
+from offsetmgr.consumer.deliveries import AckMessage, Claim, Deliveries
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+WHERE = TopicPartition("orders", 0)
+
+
+class Consumer:
+    """Takes the acks and nacks of messages."""
+
+    cluster = "here"
+
+    def __init__(self, committed: OffsetAndMetadata | None = None) -> None:
+        self.deliveries = Deliveries(ack_timeout_s=30)
+        self.now_s = 0.0
+        self.claim(committed)
+
+    def claim(self, committed: OffsetAndMetadata | None) -> None:
+        self.deliveries.claim(Claim(self, WHERE, committed))
+
+    def read(self, offsets: Iterable[int], due_s: float = 0) -> None:
+        claim = self.deliveries.claim_of(*WHERE)
+        assert claim is not None
+        for offset in offsets:
+            read = Message(topic="orders", partition=0, offset=offset, value=b"%d" % offset)
+            self.deliveries.add(AckMessage(read, claim), due_s, self.now_s)
+
+    def handed_out(self) -> list[AckMessage]:
+        self.deliveries.refresh(self.now_s)
+        found = []
+        while (message := self.deliveries.next(self.now_s)) is not None:
+            found.append(message)
+        return found
+
+    def acknowledge(self, message: AckMessage) -> None:
+        self.deliveries.acknowledge(message)
+
+    def reject(
+        self, message: AckMessage, delay: float | None, error: BaseException | str | None
+    ) -> None:
+        del error
+        if self.deliveries.reject(message):
+            self.deliveries.redeliver(message, self.now_s + (delay or 0))
+
+    @property
+    def position(self) -> OffsetAndMetadata | None:
+        return self.deliveries.positions().get(WHERE)
+
+
+def offsets(messages: Iterable[AckMessage]) -> list[int]:
+    return [each.offset for each in messages]
+
+
+def test_a_second_claim_gets_only_what_was_not_acknowledged() -> None:
+    first = Consumer()
+    first.read(range(100, 110))
+    for message in first.handed_out():
+        if message.offset not in {102, 105}:
+            message.ack()
+    position = first.position
+    assert position is not None
+    assert position.offset == 102
+    second = Consumer(position)
+    second.read(range(102, 112))
+    assert offsets(second.handed_out()) == [102, 105, 110, 111]
+
+
+def test_what_is_committed_is_not_committed_again() -> None:
+    consumer = Consumer(OffsetAndMetadata(5))
+    assert consumer.deliveries.positions() == {}
+    consumer.read([5, 6])
+    for message in consumer.handed_out():
+        message.ack()
+    assert consumer.position == OffsetAndMetadata(7)
+    consumer.deliveries.committed({WHERE: OffsetAndMetadata(7)})
+    assert consumer.deliveries.positions() == {}
+
+
+def test_metadata_of_others_is_refused() -> None:
+    with pytest.raises(ValueError, match="base64"):
+        Consumer(OffsetAndMetadata(5, "{}"))
+
+
+def test_a_log_that_begins_anew_is_read_from_there() -> None:
+    """The committed offset lies beyond the log, so that Kafka starts at its beginning."""
+    consumer = Consumer(OffsetAndMetadata(1000))
+    consumer.read([0, 1])
+    assert offsets(consumer.handed_out()) == [0, 1]
+
+
+def test_a_nack_delivers_again_after_its_delay_and_counts() -> None:
+    consumer = Consumer()
+    consumer.read([0, 1])
+    first, second = consumer.handed_out()
+    first.nack(delay=5)
+    first.nack(delay=0)  # done already
+    second.ack()
+    consumer.now_s = 4.9
+    assert consumer.handed_out() == []
+    assert consumer.deliveries.next_due_s() == 5
+    consumer.now_s = 5
+    (again,) = consumer.handed_out()
+    assert (again.offset, again.tries, again.value) == (0, 2, b"0")
+    assert consumer.position == OffsetAndMetadata(0, "BB")
+    again.ack()
+    assert consumer.position == OffsetAndMetadata(2)
+    assert consumer.deliveries.pending == 0
+
+
+def test_a_late_ack_counts_and_is_not_delivered_again() -> None:
+    consumer = Consumer()
+    consumer.read([0])
+    (message,) = consumer.handed_out()
+    consumer.now_s = 29.9
+    assert consumer.deliveries.overdue(consumer.now_s) == []
+    consumer.now_s = 30
+    assert consumer.deliveries.overdue(consumer.now_s) == [message]
+    message.nack(delay=1)
+    message.ack()
+    consumer.now_s = 31
+    assert consumer.handed_out() == []
+    assert consumer.position == OffsetAndMetadata(1)
+
+
+def test_acks_of_a_former_claim_are_ignored() -> None:
+    consumer = Consumer()
+    consumer.read([0, 1, 2])
+    old = consumer.handed_out()
+    consumer.deliveries.release([WHERE])
+    assert consumer.deliveries.pending == 0
+    consumer.claim(OffsetAndMetadata(0))
+    consumer.read([0, 1])
+    for message in old:
+        message.ack()
+        message.nack()
+        consumer.deliveries.acknowledge_up_to(message)
+    assert consumer.deliveries.pending == 2
+    assert offsets(consumer.handed_out()) == [0, 1]
+    assert consumer.position in {None, OffsetAndMetadata(0)}
+
+
+def test_a_release_waits_for_what_is_in_work_alone() -> None:
+    consumer = Consumer()
+    consumer.read([0, 1, 2, 3])
+    in_work = [consumer.deliveries.next(0), consumer.deliveries.next(0)]
+    assert consumer.deliveries.in_work() == 2
+    consumer.deliveries.begin_release([WHERE])
+    assert consumer.handed_out() == []
+    for message in in_work:
+        assert message is not None
+        message.ack()
+    assert consumer.deliveries.in_work() == 0
+    assert consumer.position == OffsetAndMetadata(2)
+
+
+def test_commit_up_to_acknowledges_all_before_also_what_was_not_handed_out() -> None:
+    consumer = Consumer()
+    consumer.read(range(10))
+    messages = [consumer.deliveries.next(0) for _ in range(4)]
+    last = messages[-1]
+    assert last is not None
+    consumer.deliveries.acknowledge_up_to(last)
+    assert consumer.position == OffsetAndMetadata(4)
+    assert consumer.deliveries.in_work() == 0
+    assert offsets(consumer.handed_out()) == [4, 5, 6, 7, 8, 9]
+
+
+def test_a_partition_without_room_waits_and_its_metadata_fits() -> None:
+    """Every second message is acknowledged: the metadata grows, until no more is delivered."""
+    consumer = Consumer()
+    consumer.read(range(10_000))
+    seen = []
+    while messages := consumer.handed_out():
+        seen += messages
+        for message in messages:
+            if message.offset % 2:
+                message.ack()
+    assert consumer.deliveries.blocked() == {WHERE}
+    position = consumer.position
+    assert position is not None
+    assert len(position.metadata) <= 4095
+    for message in seen:
+        message.ack()
+    while messages := consumer.handed_out():
+        seen += messages
+        for message in messages:
+            message.ack()
+    assert offsets(seen) == list(range(10_000))
+    assert consumer.deliveries.blocked() == set()
+    assert consumer.position == OffsetAndMetadata(10_000)
+
+
+def test_a_delayed_message_holds_back_those_behind_it() -> None:
+    consumer = Consumer()
+    consumer.read([0], due_s=10)
+    consumer.read([1])
+    assert consumer.handed_out() == []
+    assert consumer.deliveries.blocked() == {WHERE}
+    consumer.now_s = 10
+    assert offsets(consumer.handed_out()) == [0, 1]
+    assert consumer.deliveries.blocked() == set()
