@@ -311,16 +311,16 @@ class GroupConsumer(MarkingConsumer):
             left_s = _LONG_S if deadline is None else deadline - time.monotonic()
             if left_s <= 0:
                 break
-            self._fill(max_records - count, left_s)
+            self._fill(max_records - count, left_s, patient=True)
         with self._lock:
             batch = [self._waiting.popleft() for _ in range(min(max_records, len(self._waiting)))]
             self._in_work = batch.copy()
         return batch
 
-    def _fill(self, most: int, timeout_s: float) -> None:
+    def _fill(self, most: int, timeout_s: float, *, patient: bool = False) -> None:
         """Receive messages; returns at once where the consumer is closed."""
         with suppress(ManagerStoppedError):
-            self._membership.take(most, timeout_s)
+            self._membership.take(most, timeout_s, patient=patient)
 
     def _next(self) -> Message | None:
         with self._lock:

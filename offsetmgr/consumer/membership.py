@@ -160,11 +160,11 @@ class Membership:
     def closed(self) -> bool:
         return self._ended.is_set()
 
-    def take(self, most: int, timeout_s: float) -> None:
-        """Let the listener receive up to ``most`` messages.
+    def take(self, most: int, timeout_s: float, *, patient: bool = False) -> None:
+        """Let the listener receive up to ``most`` messages; wait ``timeout_s`` for the first.
 
-        Waits for the first one alone, and for ``timeout_s`` at most.  Raises ManagerStoppedError
-        once the consumer is closed.
+        Where ``patient``, up to 0.1 s longer for the others.  Raises ManagerStoppedError once the
+        consumer is closed.
         """
         deadline = time.monotonic() + timeout_s
         self._here.set()
@@ -173,8 +173,15 @@ class Membership:
                 with self._turn:
                     self._check_open()
                     self._pause(away=False)
-                    left_s = max(0.0, deadline - time.monotonic())
-                    received = self._received or self._poll(most, min(_SLICE_S, left_s))
+                    slice_s = min(_SLICE_S, max(0.0, deadline - time.monotonic()))
+                    more_s = slice_s if patient else 0.0
+                    try:
+                        received = self._received or self._poll(most, slice_s, more_s)
+                    except BaseException:
+                        # A signal's handler has raised: what was just read is lost, so that a
+                        # later mark would pass it over.
+                        self._ended.set()
+                        raise
                     self._received = False
                     self._commit_if_due()
                 if received or time.monotonic() >= deadline:
@@ -260,8 +267,8 @@ class Membership:
 
     # Polling
 
-    def _poll(self, most: int, timeout_s: float) -> bool:
-        """Poll once; True if the listener received messages."""
+    def _poll(self, most: int, timeout_s: float, more_s: float) -> bool:
+        """Wait for one message, then ``more_s`` for others; True if the listener received any."""
         first = self._consumer.poll(timeout_s)
         if first is None:
             return False
@@ -269,7 +276,7 @@ class Membership:
         self._released.clear()
         if most > 1:
             try:
-                found += self._consumer.consume(most - 1, 0)
+                found += self._consumer.consume(most - 1, more_s)
             except KafkaException as error:
                 self._listener.failed(error.args[0])
         if self._released:
@@ -277,11 +284,13 @@ class Membership:
             found = [
                 each for each in found if (each.topic(), each.partition()) not in self._released
             ]
-        problems = [problem for problem in map(_error, found) if problem is not None]
-        for problem in problems:
-            self._listener.failed(problem)
-        if problems:
-            found = [each for each in found if each.error() is None]
+        good = [each for each in found if each.error() is None]
+        if len(good) < len(found):
+            for each in found:
+                problem = each.error()
+                if problem is not None:
+                    self._listener.failed(problem)
+            found = good
         self._listener.received(found)
         return len(found) > 0
 
@@ -297,7 +306,7 @@ class Membership:
                     if away_s >= self._settings.away_s and not self._here.is_set():
                         self._pause(away=True)
                         # A message that was on its way already is kept for the application.
-                        self._received = self._poll(1, 0) or self._received
+                        self._received = self._poll(1, 0.0, 0.0) or self._received
             except Exception:
                 log.exception("group %s: the member's own thread failed, and goes on", self._group)
 
@@ -429,10 +438,6 @@ class _Turn:
 
 def _place(partition: KafkaPartition) -> TopicPartition:
     return TopicPartition(partition.topic, partition.partition)
-
-
-def _error(message: Message) -> KafkaError | None:
-    return message.error()
 
 
 def _kafka_settings(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -304,3 +307,23 @@ def test_streams_end_where_their_partitions_are_released(kafka: DevKafka, group:
     assert sorted(seen + theirs) == list(range(480))
     wait_until(lambda: len(ended) >= 6)
     assert committed(kafka, group, group) == dict.fromkeys(range(PARTITIONS), (120, ""))
+
+
+def test_the_example_marks_what_is_on_disk(kafka: DevKafka, group: str, tmp_path: Path) -> None:
+    """Stopped and started again, it goes on where it was; no message is missing or there twice."""
+    filled(kafka, group, 40)
+    example = Path(__file__).parents[2] / "examples" / "batch_writer.py"
+    options = {
+        "--brokers": kafka.bootstrap_servers,
+        "--topic": group,
+        "--group": group,
+        "--folder": str(tmp_path),
+        "--records": "40",
+    }
+    command = [sys.executable, str(example), *(word for each in options.items() for word in each)]
+    for count in (40, 80):
+        subprocess.run(command, check=True, timeout=WAIT_S)
+        texts = [path.read_text() for path in tmp_path.glob("*.txt")]
+        assert sorted(map(int, "".join(texts).split())) == list(range(count))
+        assert committed(kafka, group, group) == dict.fromkeys(range(PARTITIONS), (count // 4, ""))
+        more(kafka, group, range(40, 80))

@@ -18,7 +18,9 @@ from tests.spark.documents import LANGUAGES, blocks
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-GUIDES = [ROOT / "docs" / f"{name}.md" for name in ("spark", "python", "http", "operator")]
+GUIDES = [
+    ROOT / "docs" / f"{name}.md" for name in ("spark", "python", "consumer", "http", "operator")
+]
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
 
 _WAIT_S = 900
