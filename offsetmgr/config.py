@@ -7,6 +7,7 @@ flags) are in ``offsetmgr.service.settings``; this module is what the managers t
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, fields
 from typing import Final, TypeGuard
 
@@ -20,6 +21,12 @@ LARGEST: Final = 2**63 - 1
 
 MOST: Final = {"request_timeout_s": 300}
 """Upper bounds: librdkafka takes a time-out of over an hour for none, and then its own of 10 s."""
+
+SECRET_NAME: Final = re.compile(
+    r"pass(word|wd|phrase)|secret|key|token|jaas|credential|oauthbearer\.(config|extensions)",
+    re.IGNORECASE,
+)
+"""Names of settings whose values are never shown."""
 
 
 def is_number(value: object, kind: type | tuple[type, ...]) -> TypeGuard[float]:

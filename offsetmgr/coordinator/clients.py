@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from confluent_kafka.admin import AdminClient
 
 from actors.logs import get_logger
+from offsetmgr.config import SECRET_NAME
 from offsetmgr.coordinator.base import Failure
 from offsetmgr.coordinator.explain import cause_of, one_line
 from offsetmgr.errors import InvalidValueError, error_info
@@ -277,8 +278,17 @@ def checked_config(config: object) -> dict[str, object]:
 
 
 def refused_config(config: Mapping[str, object], error: KafkaException) -> InvalidValueError:
-    """Return what to raise where librdkafka takes a setting for wrong."""
-    problem = f"was refused by librdkafka: {one_line(error.args[0].str(), _REPORT_CHARS)}"
+    """Return what to raise, without a cause, where librdkafka takes a setting for wrong.
+
+    librdkafka may quote a secret: its text is cut before it.
+    """
+    text = one_line(error.args[0].str(), _REPORT_CHARS)
+    for name, value in config.items():
+        if value and SECRET_NAME.search(name):
+            # librdkafka may have cut its text in the middle of the secret.
+            before, found, _ = text.partition(str(value)[:8])
+            text = f"{before}***" if found else text
+    problem = f"was refused by librdkafka: {text}"
     fix = "correct the setting it names; see librdkafka's CONFIGURATION.md"
     return InvalidValueError("kafka", sorted(config), problem, fix)
 

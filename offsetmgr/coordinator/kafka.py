@@ -134,7 +134,7 @@ class KafkaCoordinator:
             self._admin.get()
         except KafkaException as error:
             self._timers.close()
-            raise refused_config(config, error) from error
+            raise refused_config(config, error) from None
         self._commits = [self._queue(client) for client in self._committers]
         self._fetches = self._queue(self._fetcher)
         # Questions about the cluster go past the groups' queues: a busy group is no sick Kafka.

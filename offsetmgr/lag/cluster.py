@@ -126,7 +126,7 @@ class ClusterReader:
             self.admin: AdminClient = open_admin(settings, self._reports)
             """confluent-kafka's own client, for what is not offered here."""
         except KafkaException as error:
-            raise refused_config(settings, error) from error
+            raise refused_config(settings, error) from None
         # For committed offsets the admin client is not safe: see coordinator/librdkafka.py.
         self._fetcher = GroupClient(client_config(settings), CONSUMER, None, "kafka-lag")
 

@@ -23,7 +23,7 @@ import structlog
 import uvicorn
 
 from actors import ActorSystem
-from offsetmgr.errors import InvalidValueError, OffsetManagerError
+from offsetmgr.errors import OffsetManagerError
 from offsetmgr.manager import Factory
 from offsetmgr.service import version
 from offsetmgr.service.core import OffsetService
@@ -298,11 +298,7 @@ def over_kafka(settings: Settings) -> Callable[[ActorSystem], Coordinator]:
 
         del system
         config = settings.kafka.for_librdkafka()
-        try:
-            plain = KafkaCoordinator(config)
-        except InvalidValueError as error:
-            problem = settings.kafka.cut_before_secrets(error.problem)
-            raise InvalidValueError(error.field, error.value, problem, error.fix) from None
+        plain = KafkaCoordinator(config)
         if not settings.fence:
             return plain
         return FencedCoordinator(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get
 import msgspec
 from msgspec import Meta
 
-from offsetmgr.config import CommitSettings
+from offsetmgr.config import SECRET_NAME, CommitSettings
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.lag.watcher import WatchSettings
 from offsetmgr.service.errors import MissingError, WrongValueError, wanted
@@ -43,10 +43,6 @@ CONFIG_BYTES: Final = 65_536
 DEFAULT_LISTEN: Final = TcpAddress("127.0.0.1", 8741)
 
 MASK: Final = "***"
-_SECRET_NAME: Final = re.compile(
-    r"pass(word|wd|phrase)|secret|key|token|jaas|credential|oauthbearer\.(config|extensions)",
-    re.IGNORECASE,
-)
 _NOT_SETTINGS: Final = re.compile(
     # The path of the configuration, the cache of the local Kafka, where `spark reconcile` finds the
     # service, and what Kubernetes adds for a Service whose name begins like ours.
@@ -136,15 +132,6 @@ class KafkaSettings:
     def masked(self) -> dict[str, str]:
         """Return all settings as they may be shown."""
         return {key: _masked(key, value) for key, value in self.values.items()}
-
-    def cut_before_secrets(self, text: str) -> str:
-        """Return ``text``, which librdkafka wrote about these settings, up to the first secret."""
-        for key, value in self.values.items():
-            if value and _SECRET_NAME.search(key):
-                # librdkafka may have cut its text in the middle of the secret.
-                before, found, _ = text.partition(value[:8])
-                text = before + MASK if found else text
-        return text
 
 
 @dataclass(frozen=True)
@@ -400,7 +387,7 @@ def _read_secret(path: object, where: str) -> str:
 
 
 def _masked(name: str, value: str) -> str:
-    if _SECRET_NAME.search(name):
+    if SECRET_NAME.search(name):
         return MASK
     login, at, rest = value.rpartition("@")
     return f"{MASK}@{rest}" if at and ":" in login else value
@@ -408,7 +395,7 @@ def _masked(name: str, value: str) -> str:
 
 def _without_secrets(error: InvalidValueError) -> InvalidValueError:
     name = error.field.partition(" (")[0]
-    if not isinstance(error.value, str) and not _SECRET_NAME.search(name):
+    if not isinstance(error.value, str) and not SECRET_NAME.search(name):
         return error
     value = _masked(name, str(error.value))
     if value == error.value:
