@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
-from offsetmgr.coordinator.clients import checked_config, client_config
+from offsetmgr.coordinator.clients import checked_config, client_config, refused_config
 from offsetmgr.errors import KafkaRequestError, OffsetTimeoutError, error_info
 from offsetmgr.types import ManagerKey
 
@@ -124,19 +124,24 @@ def read_commits(
     """Return every commit of ``groups``, those of one partition in the order of the log.
 
     ``config`` is the bootstrap servers, or librdkafka's settings.  Of transactions only committed
-    ones count.  Raises KafkaRequestError, with the missing right where that is the cause, and
+    ones count.  Raises KafkaRequestError, with the missing right where that is the cause,
+    InvalidValueError where librdkafka does not take a setting, and
     OffsetTimeoutError where the log was not read to its end in ``timeout_s``.
     """
     deadline_s = time.monotonic() + timeout_s
-    consumer = Consumer(
-        {
-            **client_config(checked_config(config)),
-            # It joins no group and commits nothing, but librdkafka wants a name.
-            "group.id": "offsetmgr-history",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-        }
-    )
+    settings = checked_config(config)
+    complete = {
+        **client_config(settings),
+        # It joins no group and commits nothing, but librdkafka wants a name.
+        "group.id": "offsetmgr-history",
+        "enable.auto.commit": False,
+        "isolation.level": "read_committed",
+        "log_level": 0,  # it would write to stderr, secrets included
+    }
+    try:
+        consumer = Consumer(complete)
+    except KafkaException as error:
+        raise refused_config(settings, error) from None
     try:
         unread = _ends(consumer, groups, timeout_s)
         return [each for each in _read(consumer, unread, deadline_s) if each.key.group in groups]

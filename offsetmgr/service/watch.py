@@ -285,6 +285,7 @@ class CommitTail:
                 "group.id": "offsetmgr-watch",  # librdkafka wants a name; it joins no group
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
+                "log_level": 0,  # it would write to stderr; the service's own clients log
             }
         )
         found = consumer.list_topics(TOPIC, timeout=_METADATA_S).topics[TOPIC]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from structlog.testing import capture_logs
 
 from actors.testing import ManualClock
-from offsetmgr.coordinator.clients import ConnectionReports
+from offsetmgr.coordinator.clients import ConnectionReports, refused_config
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.repeats import INTERVAL_S
@@ -138,3 +139,13 @@ class TestSettings:
         """A setting that the pool relies on cannot be changed behind its back."""
         with pytest.raises(InvalidValueError, match="remove it"):
             KafkaCoordinator({"bootstrap.servers": "127.0.0.1:1", name: 60_000})
+
+
+def test_a_refused_setting_shows_no_secret() -> None:
+    """Librdkafka's text ends before a secret that it quotes, however short it was cut."""
+    config = {"bootstrap.servers": "h:1", "sasl.password": "geheimnis-47110815"}
+    for quoted in ("geheimnis-47110815", "geheimnis"):
+        text = f'Invalid value "{quoted}" for configuration property'
+        error = refused_config(config, KafkaException(KafkaError(-186, text)))
+        assert "geheim" not in str(error)
+        assert 'Invalid value "***' in str(error)
