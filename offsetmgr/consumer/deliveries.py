@@ -133,7 +133,7 @@ class AckMessage:
 
     @property
     def tries(self) -> int:
-        """How often it was handed out, this time included; as far as it is known."""
+        """The number of known deliveries of the message, with this one."""
         return self._tries
 
     def ack(self) -> None:

@@ -38,7 +38,7 @@ FIRST: Final = "offsetmgr-first-failed-ms"
 LAST: Final = "offsetmgr-last-failed-ms"
 DUE: Final = "offsetmgr-due-ms"
 REPLAYS: Final = "offsetmgr-replays"
-"""How often the message was replayed from the dead-letter topic; stays with it from then on."""
+"""Header with the number of replays from the dead-letter topic; later copies keep it."""
 
 MAX_STACK_CHARS: Final = 8_000
 """Of a longer stack the end is kept."""
@@ -49,10 +49,11 @@ _SLICE_S: Final = 0.1
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Where rejected messages go.
+    """The retry and dead-letter topics of rejected messages.
 
-    Those of try n go to the topic ``NAME.retry.n`` and come back after ``delays_s[n - 1]``; after
-    the last of them they go to ``NAME.dlq``.  Topics that do not exist are created.
+    A message that is rejected at try n goes to the topic ``NAME.retry.n`` and is delivered again
+    after ``delays_s[n - 1]``.  After the last retry it goes to ``NAME.dlq``.  Missing topics are
+    created.
     """
 
     delays_s: Sequence[float] = (1.0, 10.0, 60.0)

@@ -38,7 +38,7 @@ PARTITION_FIELDS: Final = (
 
 
 class Committer(NamedTuple):
-    """Who commits a partition through a service."""
+    """The client that commits a partition through a service."""
 
     client: str
     error: OffsetManagerError | None
