@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 import structlog
 
-from benchmarks import crowd, managers, service, spark, watch
+from benchmarks import consumer, crowd, managers, service, spark, watch
 from benchmarks.harness import create_topic, end, parser
 from offsetmgr.devkafka import DevKafka
 from offsetmgr.service.run import tune_gc
@@ -39,6 +39,7 @@ def main() -> int:
         managers.initial_offsets(brokers, size=1_000, rounds=rounds * 2)
         missed += service.many_managers(brokers, groups=10, size=1_000, batches=300)
         service.fence(brokers, commits=100, rounds=rounds)
+        missed += consumer.reading(brokers, count=200_000, rounds=rounds)
         if crowd.in_own_process(brokers, groups=1_000, size=100) != 0:
             missed.append("100,000 managers: see above")
         if spark.in_own_process(brokers) != 0:

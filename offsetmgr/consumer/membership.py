@@ -4,8 +4,8 @@ The application polls in its own thread.  While it is busy with what it got, a t
 membership pauses the partitions and polls in its place, so that a slow application neither leaves
 the group nor delays a rebalance.
 
-All calls of confluent-kafka's consumer are in the turn of one thread: while one polls, and while a
-rebalance is under way, another's call waits, so that two threads could wait for each other.
+All calls of confluent-kafka's consumer are in the turn of one thread: during a rebalance a second
+thread's call waits for the end of the first one's poll, so that the two could wait for each other.
 """
 
 from __future__ import annotations
@@ -381,6 +381,11 @@ class Membership:
         except KafkaException as error:
             # Kafka is asked again for where to start; only what the metadata says is missed.
             self._failed(error.args[0], "could not read the committed offsets")
+            return found
+        except UnicodeDecodeError:
+            log.warning(
+                "group %s: the metadata of another client's commit is unreadable", self._group
+            )
             return found
         for each in answers:
             if each.offset >= 0 and each.error is None:

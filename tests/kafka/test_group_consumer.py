@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from offsetmgr import LocalOffsets
 from offsetmgr.consumer import (
     ConsumerSettings,
     GroupConsumer,
@@ -231,6 +232,18 @@ def test_bad_input_names_field_and_fix(wrong: dict[str, Any], said: str) -> None
         GroupConsumer(**{"kafka": "localhost:1", "group": "orders-etl", **wrong})
     with pytest.raises(InvalidValueError, match="dwell_s"):
         ConsumerSettings(dwell_s=-1)
+
+
+def test_a_group_that_another_client_committed_with_metadata(kafka: DevKafka, group: str) -> None:
+    """confluent-kafka reads metadata without a NUL at its end wrongly, and raises at times."""
+    filled(kafka, group, 40)
+    with LocalOffsets(kafka.bootstrap_servers) as client:
+        for number in range(PARTITIONS):
+            client.spawn(group, group, number).submit(5, metadata="\u00e4" * 2047)
+        assert client.flush(timeout=WAIT_S).ok
+    with GroupConsumer(kafka.bootstrap_servers, group, [group]) as consumer:
+        assert sorted(numbers(consumer, 20)) == list(range(20, 40))
+    assert committed(kafka, group, group) == dict.fromkeys(range(PARTITIONS), (10, ""))
 
 
 def test_messages_in_an_event_loop(kafka: DevKafka, group: str) -> None:
