@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offsetmgr.cli import admin, lag
+from offsetmgr.cli import admin, dlq, lag
 from offsetmgr.cli.options import (
     Bootstrap,
     ConfigFile,
@@ -287,3 +287,4 @@ def demo(
 
 lag.add_to(app)
 admin.add_to(app, spark_app)
+dlq.add_to(app)

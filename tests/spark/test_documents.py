@@ -19,7 +19,8 @@ from tests.spark.documents import LANGUAGES, blocks
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 GUIDES = [
-    ROOT / "docs" / f"{name}.md" for name in ("spark", "python", "consumer", "http", "operator")
+    ROOT / "docs" / f"{name}.md"
+    for name in ("spark", "python", "consumer", "acks", "http", "operator")
 ]
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
 

@@ -70,7 +70,8 @@ def example(
 
 def test_none_is_left_out() -> None:
     """Every file of the folder is run here, but for what they share and what needs no Spark."""
-    elsewhere = {"shop", "in_process", "batch_writer"}  # those two by tests/kafka
+    by_kafka = {"in_process", "batch_writer", "order_processor"}  # in tests/kafka
+    elsewhere = {"shop", *by_kafka}
     assert {path.stem for path in EXAMPLES.glob("*.py")} - elsewhere == {
         *SAID,
         "hourly_batch",

@@ -1,0 +1,157 @@
+"""Dead letters on a real broker, from the example that makes them to their replay."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from offsetmgr.consumer import AckConsumer, AckSettings, RetryPolicy
+from offsetmgr.consumer.dlq import Replayer, read_letters
+from offsetmgr.errors import KafkaRequestError
+from tests.conftest import create_topic
+from tests.kafka.test_lag_commands import run
+
+if TYPE_CHECKING:
+    from offsetmgr.consumer import AckMessage
+    from offsetmgr.devkafka import DevKafka
+
+WAIT_S = 60.0
+EXAMPLE = Path(__file__).parents[2] / "examples" / "order_processor.py"
+
+
+def produce(kafka: DevKafka, topic: str, *values: str) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for value in values:
+        producer.produce(topic, value, b"key", headers={"trace": "abc"})
+    assert producer.flush(WAIT_S) == 0
+
+
+def read(kafka: DevKafka, group: str, topic: str, count: int) -> list[AckMessage]:
+    """Read and acknowledge ``count`` messages."""
+    found = []
+    with AckConsumer(kafka.bootstrap_servers, group, [topic]) as consumer:
+        for message in consumer:
+            message.ack()
+            found.append(message)
+            if len(found) == count:
+                break
+    return found
+
+
+def dead(kafka: DevKafka, group: str, topic: str, count: int) -> None:
+    """Have ``count`` messages fail for good."""
+    settings = AckSettings(retry=RetryPolicy(delays_s=(), partitions=1))
+    failed: list[object] = []
+    done = threading.Event()
+
+    def fail(message: AckMessage) -> None:
+        failed.append(message)
+        if len(failed) == count:
+            done.set()
+        raise ValueError(f"bad {(message.value or b'').decode()}")
+
+    consumer = AckConsumer(kafka.bootstrap_servers, group, [topic], settings=settings)
+    thread = threading.Thread(target=consumer.run, args=[fail], kwargs={"workers": 1})
+    thread.start()
+    assert done.wait(WAIT_S)
+    consumer.close()
+    thread.join()
+
+
+def test_a_letter_is_replayed_once(kafka: DevKafka, group: str) -> None:
+    """It is listed, filtered, shown whole, planned, sent; and counted when it comes back."""
+    create_topic(kafka, group, 1)
+    produce(kafka, group, "one", "two", "three")
+    dead(kafka, group, group, 3)
+    topic = f"{group}.dlq"
+    listed = run(kafka, "dlq", "list", topic, "--json").json()["letters"]
+    assert [(each["letter"], each["error"], each["replays"]) for each in listed] == [
+        (f"0:{n}", f"ValueError: bad {name}", 0) for n, name in enumerate(["one", "two", "three"])
+    ]
+    shown = run(kafka, "dlq", "show", topic, "0:1", "--json").json()
+    assert (shown["key"], shown["value"], shown["origin"]) == ("key", "two", f"{group} 0:1")
+    assert shown["headers"] == [["trace", "abc"]]
+    assert "in fail" in shown["stack"]
+    assert run(kafka, "dlq", "show", topic, "0:99").status == 1
+
+    chosen = ("dlq", "replay", topic, "--error", "two")
+    plan = run(kafka, *chosen)
+    assert (plan.status, plan.out.splitlines()[-1]) == (
+        0,
+        "1 letters would be replayed; --execute does it.",
+    )
+    assert run(kafka, *chosen, "--execute").out.splitlines()[-1] == "1 letters were replayed."
+    assert run(kafka, *chosen, "--execute").out.splitlines()[-1] == "0 letters were replayed."
+    (*_, last) = read(kafka, f"{group}-reader", group, 4)
+    assert (last.value, last.key) == (b"two", b"key")
+    assert dict(last.headers) == {
+        "trace": b"abc",
+        "offsetmgr-replays": b"1",
+        "offsetmgr-replayed-from": f"{topic}/0/1".encode(),
+    }
+    left = run(kafka, "dlq", "list", topic, "--json").json()["letters"]
+    assert [each["letter"] for each in left] == ["0:0", "0:2"]
+    dead(kafka, group, group, 1)
+    again = run(kafka, "dlq", "list", topic, "--error", "two", "--json").json()["letters"]
+    assert [each["replays"] for each in again] == [1]
+    everything = run(kafka, "dlq", "list", topic, "--all", "--origin", group, "--json").json()
+    assert len(everything["letters"]) == 4
+    assert run(kafka, "dlq", "list", topic, "--since", "2099-01-01T00:00:00").out == (
+        "There are no such letters.\n"
+    )
+    assert run(kafka, "dlq", "list", topic, "--letter", "one").status == 2
+
+
+def test_two_replays_at_once_send_a_letter_once(kafka: DevKafka, group: str) -> None:
+    """Kafka refuses the first one from when the second has begun."""
+    create_topic(kafka, group, 1)
+    produce(kafka, group, "one")
+    dead(kafka, group, group, 1)
+    settings: dict[str, object] = {"bootstrap.servers": kafka.bootstrap_servers}
+    topic = f"{group}.dlq"
+    letters = read_letters(settings, topic, WAIT_S)
+    with Replayer(settings, topic, WAIT_S) as first, Replayer(settings, topic, WAIT_S) as second:
+        with pytest.raises(KafkaRequestError):
+            first.replay(letters)
+        assert len(second.replay(letters)) == 1
+    with Replayer(settings, topic, WAIT_S) as third:
+        assert third.replay(letters) == []
+    assert len(read(kafka, f"{group}-reader", group, 2)) == 2
+
+
+def test_the_order_processor(kafka: DevKafka, group: str) -> None:
+    """The example processes the good orders; the bad one fails four times and is a letter."""
+    create_topic(kafka, group, 4)
+    orders = [{"order_id": n, "amount": -1 if n == 3 else 5} for n in range(8)]
+    produce(kafka, group, *map(json.dumps, orders))
+    script = EXAMPLE.read_text().replace("localhost:9092", kafka.bootstrap_servers)
+    script = script.replace('"orders"', repr(group)).replace('"order-processor"', repr(group))
+    script = script.replace("(1, 5, 30)", "(0.1, 0.2, 0.3)")
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        # The letter is the last thing that comes of the orders.
+        letters = read(kafka, f"{group}-reader", f"{group}.dlq", 1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=WAIT_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert json.loads(letters[0].value or b"")["order_id"] == 3
+    assert sorted(out.splitlines()) == sorted(
+        [f"order {n} in try 1" for n in range(8) if n != 3] + ["stopping"]
+    )
+    assert "stopped after 11 handled, 4 of them failed" in err
+    assert process.returncode == 0
