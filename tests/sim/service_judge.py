@@ -30,6 +30,8 @@ OK: Final = 200
 
 LEASE_S: Final = 6.0
 
+HASTE_S: Final = 1.0
+
 
 class Rank(NamedTuple):
     """What counts later, among the submits of one name, is larger."""
@@ -176,12 +178,22 @@ class ServiceJudge(Referee):
             return
         heard = self.heard
         heard.newest[name] = max(heard.newest.get(name, 0), incarnation)
+        if call.path == wire.STOP:
+            self._stopped(json.loads(call.request.body), json.loads(answer.body))
         refused = _refused(answer) if call.path == wire.OFFSETS and call.request.body else set()
         for key, order in _offsets(call):
             if key.topic_partition not in refused:
                 before = heard.accepted.get(key)
                 if before is None or self._follows(before, order):
                     heard.accepted[key] = order
+
+    def _stopped(self, asked: dict[str, Any], answer: dict[str, Any]) -> None:
+        """A stop in less time than two requests take may leave a value, and says so."""
+        if asked["timeout_s"] < HASTE_S:
+            for each in answer["uncommitted"]:
+                key = ManagerKey(each["group"], each["topic"], each["partition"])
+                if self.heard.accepted.get(key) == int(each["metadata"]):
+                    del self.heard.accepted[key]
 
     def _follows(self, before: int, order: int) -> bool:
         """True if a value that was taken later counts: an older one is passed over."""
