@@ -211,10 +211,15 @@ class OffsetService:
 
     @contextmanager
     def _under_way(self, client: Client, caller: Caller) -> Iterator[None]:
-        """Keep the lease while the client waits for an answer."""
+        """Keep the lease while the client waits for an answer.
+
+        Raises ClientFencedError where a newer incarnation came meanwhile: what is committed then
+        may be that one's offset.
+        """
         client.begin()
         try:
             yield
+            self._registry.check_fence(caller)
         finally:
             client.end(caller.incarnation, self._clock.now())
 

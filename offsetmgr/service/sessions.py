@@ -135,7 +135,7 @@ class Registry:
         Raises ClientFencedError.
         """
         client = self._clients.get(caller.name)
-        self._check_fence(caller)
+        self.check_fence(caller)
         if client is None or client.incarnation != caller.incarnation:
             return None
         client.renewed_s = now
@@ -146,7 +146,7 @@ class Registry:
 
         A newer incarnation takes over.  Raises ClientFencedError, OverloadedError.
         """
-        self._check_fence(caller)
+        self.check_fence(caller)
         client = self._clients.get(caller.name)
         if client is None:
             client = self._admit(caller)
@@ -164,7 +164,8 @@ class Registry:
         client = self._clients[caller.name] = Client(caller.name, caller.incarnation)
         return client
 
-    def _check_fence(self, caller: Caller) -> None:
+    def check_fence(self, caller: Caller) -> None:
+        """Raise ClientFencedError where a newer incarnation has come."""
         client = self._clients.get(caller.name)
         newest = self._fences.get(caller.name, 0) if client is None else client.incarnation
         if caller.incarnation < newest:

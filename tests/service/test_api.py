@@ -109,6 +109,28 @@ def test_a_newer_incarnation_takes_over(service: Running, etl: httpx.Client) -> 
 
 
 @pytest.mark.fault(16)
+@pytest.mark.parametrize("path", ["/v1/flush", "/v1/offsets"])
+def test_a_wait_does_not_take_a_successors_commit_for_the_callers(
+    service: Running, etl: httpx.Client, path: str
+) -> None:
+    """A newer incarnation goes back while the older one waits, whose offset may be passed over."""
+    submit(etl, entry(0, 5), wait=True)
+    service.coordinator.pause()
+    wait: dict[str, Any] = {"timeout_s": 30}
+    if path == "/v1/offsets":
+        wait |= {"group": GROUP, "offsets": [entry(0, 9)], "wait": True}
+    else:
+        submit(etl, entry(0, 9))
+    with service.http("etl", incarnation=5) as restarted, ThreadPoolExecutor() as pool:
+        waiting = pool.submit(etl.post, path, json=wait)
+        while not service.coordinator.in_flight(GROUP):
+            pass  # until it waits, or the guard of the test run ends it
+        assert submit(restarted, entry(0, 3, rewind=True))["refused"] == []
+        service.coordinator.resume()
+        answer = waiting.result()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "client_fenced")
+
+
 def test_a_repeated_request_has_one_effect(service: Running, etl: httpx.Client) -> None:
     """Not even a rewind is done again, whatever somebody else has committed since."""
     again = entry(0, 5, rewind=True, version=3)

@@ -179,7 +179,7 @@ class ServiceJudge(Referee):
         heard = self.heard
         heard.newest[name] = max(heard.newest.get(name, 0), incarnation)
         if call.path == wire.STOP:
-            self._stopped(json.loads(call.request.body), json.loads(answer.body))
+            self._stopped(json.loads(call.request.body or b"{}"), json.loads(answer.body))
         refused = _refused(answer) if call.path == wire.OFFSETS and call.request.body else set()
         for key, order in _offsets(call):
             if key.topic_partition not in refused:
