@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
@@ -18,7 +19,7 @@ from offsetmgr.errors import InvalidValueError, KafkaRequestError, ManagerStoppe
 from offsetmgr.types import TopicPartition, check_list, check_timeout, check_topic
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from confluent_kafka import KafkaError, Message
@@ -49,8 +50,18 @@ class Notification(NamedTuple):
     current: Mapping[str, Sequence[int]]
 
 
-class MarkingConsumer:
-    """The marks, notifications and errors of a member; its subclasses hand out the messages."""
+class MarkingConsumer(ABC):
+    """A member of a consumer group that commits what is marked; subclasses hand out the messages.
+
+    ``kafka`` is the bootstrap servers or a mapping of librdkafka's settings; ``topics`` are names,
+    ``whitelist`` is a regular expression of further topics, ``blacklist`` one of topics to leave
+    out.  Messages are confluent-kafka's own.
+
+    Marks are committed every ``commit_interval_s``, before a partition is released, and at
+    ``close``.  Marks of a partition that was lost are dropped.  They may come from any thread.
+
+    Raises InvalidValueError for a bad name or setting.
+    """
 
     def __init__(
         self,
@@ -62,6 +73,7 @@ class MarkingConsumer:
         blacklist: str | None = None,
         settings: ConsumerSettings | None = None,
     ) -> None:
+        self._prepare()
         self._marks = Marks()
         self._current: frozenset[TopicPartition] = frozenset()
         self._notifications: deque[Notification] = deque(maxlen=UNREAD)
@@ -77,6 +89,22 @@ class MarkingConsumer:
             fix = 'name topics, such as ["orders"], or a whitelist'
             raise InvalidValueError("topics", topics, "is empty", fix)
         self._membership = Membership(config, group, names, self, settings or ConsumerSettings())
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Get ready for the first rebalance and the first message."""
+
+    @abstractmethod
+    def received(self, messages: Sequence[Message]) -> None:
+        """Take in messages, all of claimed partitions."""
+
+    @abstractmethod
+    def _drop(self, partitions: Collection[TopicPartition]) -> None:
+        """Hand out no more messages of ``partitions``."""
+
+    @abstractmethod
+    def _working_on(self, partitions: Collection[TopicPartition]) -> bool:
+        """True while the application has messages of ``partitions`` in work."""
 
     # Marks
 
@@ -180,10 +208,7 @@ class MarkingConsumer:
     ) -> None:
         self.close()
 
-    # RebalanceListener
-
-    def received(self, messages: Sequence[Message]) -> None:
-        raise NotImplementedError
+    # RebalanceListener, called in the turn of the thread that polls
 
     def claimed(
         self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]
@@ -194,12 +219,18 @@ class MarkingConsumer:
         return {}
 
     def releasing(self, partitions: Sequence[TopicPartition], timeout_s: float) -> None:
-        del timeout_s
         self._notify("start", released=partitions)
+        gone = set(partitions)
+        self._drop(gone)
+        deadline = time.monotonic() + timeout_s
+        while self._working_on(gone) and time.monotonic() < deadline and not self.closed:
+            time.sleep(_LOOK_S)
 
     def released(self, partitions: Sequence[TopicPartition], *, lost: bool) -> None:
+        gone = frozenset(partitions)
+        self._drop(gone)
         self._marks.release(partitions)
-        self._current -= frozenset(partitions)
+        self._current -= gone
         self._notify("error" if lost else "ok", released=partitions)
 
     def to_commit(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
@@ -227,33 +258,13 @@ class MarkingConsumer:
 class GroupConsumer(MarkingConsumer):
     """A member of a consumer group that reads its partitions as one stream of messages.
 
-    ``kafka`` is the bootstrap servers or a mapping of librdkafka's settings; ``topics`` are names,
-    ``whitelist`` is a regular expression of further topics, ``blacklist`` one of topics to leave
-    out.  Messages are confluent-kafka's own.
-
-    Marks are committed every ``commit_interval_s``, before a partition is released, and at
-    ``close``.  Marks of a partition that was lost are dropped.  Messages are read by one thread;
-    all else may be called from any.
-
-    Raises InvalidValueError for a bad name or setting.
+    Parameters and marks are those of MarkingConsumer.  Messages are read by one thread.
     """
 
-    def __init__(
-        self,
-        kafka: str | Mapping[str, object],
-        group: str,
-        topics: Iterable[str] = (),
-        *,
-        whitelist: str | None = None,
-        blacklist: str | None = None,
-        settings: ConsumerSettings | None = None,
-    ) -> None:
+    def _prepare(self) -> None:
         self._lock = threading.Lock()
         self._waiting: deque[Message] = deque()  # received and not handed out yet
         self._in_work: Sequence[Message] = ()  # what the application got last
-        super().__init__(
-            kafka, group, topics, whitelist=whitelist, blacklist=blacklist, settings=settings
-        )
 
     def __iter__(self) -> Iterator[Message]:
         """Iterate over the messages until the consumer is closed.
@@ -297,6 +308,10 @@ class GroupConsumer(MarkingConsumer):
         A batch is handed out when it is full, or ``max_wait_s`` after its first message came; it
         is in work until the next one is asked for.
         """
+        if type(max_records) is not int or max_records < 1:
+            fix = "give a number from 1 on"
+            raise InvalidValueError("max_records", max_records, "is not possible", fix)
+        check_timeout(max_wait_s, "max_wait_s")
         while not self.closed:
             batch = self._next_batch(max_records, max_wait_s)
             if batch:
@@ -335,25 +350,12 @@ class GroupConsumer(MarkingConsumer):
         with self._lock:
             self._waiting.extend(messages)
 
-    def releasing(self, partitions: Sequence[TopicPartition], timeout_s: float) -> None:
-        super().releasing(partitions, timeout_s)
-        self._drop(partitions)
-        gone = set(partitions)
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline and not self.closed:
-            if not any(_where(each) in gone for each in self._in_work):
-                return
-            time.sleep(_LOOK_S)
+    def _working_on(self, partitions: Collection[TopicPartition]) -> bool:
+        return any(_where(each) in partitions for each in self._in_work)
 
-    def released(self, partitions: Sequence[TopicPartition], *, lost: bool) -> None:
-        super().released(partitions, lost=lost)
-        self._drop(partitions)
-
-    def _drop(self, partitions: Sequence[TopicPartition]) -> None:
-        """Hand out no more messages of ``partitions``."""
-        gone = set(partitions)
+    def _drop(self, partitions: Collection[TopicPartition]) -> None:
         with self._lock:
-            self._waiting = deque(each for each in self._waiting if _where(each) not in gone)
+            self._waiting = deque(each for each in self._waiting if _where(each) not in partitions)
 
 
 def _where(message: Message) -> tuple[object, object]:

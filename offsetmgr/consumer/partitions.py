@@ -13,11 +13,11 @@ from offsetmgr.consumer.group import MarkingConsumer
 from offsetmgr.errors import ManagerStoppedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from confluent_kafka import Message
 
-    from offsetmgr.consumer.membership import ConsumerSettings, Membership
+    from offsetmgr.consumer.membership import Membership
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 BUFFERED: Final = 1_000
@@ -106,32 +106,22 @@ class PartitionStream:
 class PartitionedConsumer(MarkingConsumer):
     """A member of a consumer group that hands out a stream for each claimed partition.
 
-    Parameters, marks and commits are those of GroupConsumer.
+    Parameters and marks are those of MarkingConsumer.
     """
 
-    def __init__(
-        self,
-        kafka: str | Mapping[str, object],
-        group: str,
-        topics: Iterable[str] = (),
-        *,
-        whitelist: str | None = None,
-        blacklist: str | None = None,
-        settings: ConsumerSettings | None = None,
-    ) -> None:
+    def _prepare(self) -> None:
         self._streams: dict[tuple[object, object], PartitionStream] = {}
         self._new: SimpleQueue[PartitionStream | None] = SimpleQueue()
-        super().__init__(
-            kafka, group, topics, whitelist=whitelist, blacklist=blacklist, settings=settings
-        )
-        self._reader = threading.Thread(target=self._read, name=f"reader-{group}", daemon=True)
-        self._reader.start()
+        self._reader = threading.Thread(target=self._read, name="partitions", daemon=True)
 
     def partitions(self) -> Iterator[PartitionStream]:
         """Iterate over the streams of partitions as they are claimed, until the consumer is closed.
 
-        A partition that was released and is claimed again comes as a new stream.
+        Reading begins with the first call.  A partition that was released and is claimed again
+        comes as a new stream.
         """
+        if self._reader.ident is None:
+            self._reader.start()
         while (stream := self._new.get()) is not None:
             if not stream.ended:
                 yield stream
@@ -140,7 +130,8 @@ class PartitionedConsumer(MarkingConsumer):
     def close(self) -> None:
         """Commit what is marked and leave the group; twice is harmless."""
         super().close()
-        self._reader.join()
+        if self._reader.is_alive():
+            self._reader.join()
         self._new.put(None)
 
     def _read(self) -> None:
@@ -148,6 +139,7 @@ class PartitionedConsumer(MarkingConsumer):
             try:
                 self._membership.take(_AT_ONCE, _LONG_S)
             except ManagerStoppedError:
+                self._new.put(None)
                 return
             except Exception:
                 log.exception("group %s: reading failed, and goes on", self.name)
@@ -174,23 +166,12 @@ class PartitionedConsumer(MarkingConsumer):
             self._new.put(stream)
         return starts
 
-    def releasing(self, partitions: Sequence[TopicPartition], timeout_s: float) -> None:
-        super().releasing(partitions, timeout_s)
-        streams = self._end(partitions)
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline and not self.closed:
-            if not any(stream._in_work for stream in streams):  # noqa: SLF001
-                return
-            time.sleep(_LOOK_S)
-
-    def released(self, partitions: Sequence[TopicPartition], *, lost: bool) -> None:
-        super().released(partitions, lost=lost)
-        self._end(partitions)
-        for where in partitions:
-            self._streams.pop(where, None)
-
-    def _end(self, partitions: Sequence[TopicPartition]) -> list[PartitionStream]:
-        streams = [self._streams[where] for where in partitions if where in self._streams]
-        for stream in streams:
+    def _drop(self, partitions: Collection[TopicPartition]) -> None:
+        for stream in self._streams_of(partitions):
             stream._end()  # noqa: SLF001
-        return streams
+
+    def _working_on(self, partitions: Collection[TopicPartition]) -> bool:
+        return any(stream._in_work for stream in self._streams_of(partitions))  # noqa: SLF001
+
+    def _streams_of(self, partitions: Collection[TopicPartition]) -> list[PartitionStream]:
+        return [self._streams[where] for where in partitions if where in self._streams]
