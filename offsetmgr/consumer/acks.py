@@ -7,13 +7,14 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from offsetmgr.codes import error_info
 from offsetmgr.config import is_number
 from offsetmgr.consumer.deliveries import AckMessage, Claim, Deliveries, Origin
 from offsetmgr.consumer.membership import ConsumerSettings, Membership
-from offsetmgr.consumer.pool import run_pool
+from offsetmgr.consumer.pool import Pool
 from offsetmgr.consumer.retry import DUE, TRIES, RetryPolicy, RetryProducer, number, origin_of
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, ManagerStoppedError
 from offsetmgr.types import (
@@ -129,17 +130,20 @@ class AckConsumer:
 
         None as well once the consumer is closed.
         """
-        message = self._next()
+        return self._poll(check_timeout(timeout, forever=True))
+
+    def _poll(self, timeout_s: float, *, queued: bool = False) -> AckMessage | None:
+        message = self._next(queued=queued)
         if message is not None:
             return message
-        deadline = self._clock() + check_timeout(timeout, forever=True)
+        deadline = self._clock() + timeout_s
         while not self._closing:
             left_s = deadline - self._clock()
             try:
                 self._fill(max(0.0, left_s))
             except ManagerStoppedError:
                 return None
-            message = self._next()
+            message = self._next(queued=queued)
             if message is not None or left_s <= 0:
                 return message
         return None
@@ -173,11 +177,13 @@ class AckConsumer:
         A message is acknowledged when its handler returns, and rejected when it raises.
         ``ordered_by`` has messages of one partition or one key handled one after the other; one
         that is delivered again comes later than those after it.  When the consumer is closed,
-        handlers have ``dwell_s`` for what was handed out.
+        handlers that have begun get ``dwell_s``, and no others begin.
 
         Raises InvalidValueError.
         """
-        run_pool(self, handler, workers, ordered_by, self._settings.dwell_s)
+        pool = Pool(handler, self._begin, workers, ordered_by)
+        take = partial(self._poll, _SLICE_S, queued=True)
+        pool.run(self, take, self._settings.dwell_s)
 
     def commit_up_to(self, message: AckMessage) -> None:
         """Acknowledge ``message`` and all messages before it in its partition."""
@@ -338,9 +344,15 @@ class AckConsumer:
 
     # Reading
 
-    def _next(self) -> AckMessage | None:
+    def _next(self, *, queued: bool) -> AckMessage | None:
         with self._lock:
-            return None if self._closing else self._deliveries.next(self._clock())
+            if self._closing:
+                return None
+            return self._deliveries.next(self._clock(), queued=queued)
+
+    def _begin(self, message: AckMessage) -> bool:
+        with self._lock:
+            return not self._closing and self._deliveries.begin(message, self._clock())
 
     def _fill(self, timeout_s: float) -> None:
         """Read messages, and make ready what is due or has room."""

@@ -162,12 +162,13 @@ class Deliveries:
         self._ack_timeout_s = ack_timeout_s
         self._claims: dict[TopicPartition, Claim] = {}
         self._ready: deque[AckMessage] = deque()
+        self._queued: set[AckMessage] = set()  # for a pool of workers
         self._in_work: dict[AckMessage, float] = {}  # with their time-outs, which rise
         self._rejected: set[AckMessage] = set()
         self._delayed: list[tuple[float, int, AckMessage]] = []  # a heap
         self._numbers = count()
         self.pending = 0
-        """Messages that are ready, in work, rejected or delayed."""
+        """Messages that are ready, queued, in work, rejected or delayed."""
 
     # Partitions
 
@@ -194,6 +195,7 @@ class Deliveries:
                 self.pending -= claim.tracker.pending if claim.tracker is not None else 0
         self._in_work = {m: due_s for m, due_s in self._in_work.items() if not m._claim.released}
         self._rejected = {each for each in self._rejected if not each._claim.released}
+        self._queued = {each for each in self._queued if not each._claim.released}
 
     def in_work(self, partitions: Collection[TopicPartition] | None = None) -> int:
         """Count the messages of ``partitions`` (None: all) that the application has in work."""
@@ -268,14 +270,25 @@ class Deliveries:
         found += [self._delayed[0][0]] if self._delayed else []
         return min(found, default=float("inf"))
 
-    def next(self, now_s: float) -> AckMessage | None:
-        """Take the next ready message into work."""
+    def next(self, now_s: float, *, queued: bool = False) -> AckMessage | None:
+        """Take the next ready message into work, or ``queued`` until ``begin``."""
         while self._ready:
             message = self._ready.popleft()
             if _is_pending(message):
-                self._in_work[message] = now_s + self._ack_timeout_s
+                if queued:
+                    self._queued.add(message)
+                else:
+                    self._in_work[message] = now_s + self._ack_timeout_s
                 return message
         return None
+
+    def begin(self, message: AckMessage, now_s: float) -> bool:
+        """Take a queued message into work; False where its partition is being released."""
+        self._queued.discard(message)
+        if message._claim.releasing or not _is_pending(message):
+            return False
+        self._in_work[message] = now_s + self._ack_timeout_s
+        return True
 
     def overdue(self, now_s: float) -> list[AckMessage]:
         """Return the messages in work whose ack has timed out."""

@@ -20,16 +20,29 @@ if TYPE_CHECKING:
 PROGRESS_S: Final = 30.0
 """Interval of the progress in the log."""
 
-_POLL_S: Final = 1.0
-
 log = logging.getLogger("offsetmgr.consumer")
 
 
-class _Pool:
+class Pool:
     """Threads that handle messages; those of one key after each other."""
 
-    def __init__(self, handler: Callable[[AckMessage], object], workers: int) -> None:
+    def __init__(
+        self,
+        handler: Callable[[AckMessage], object],
+        begin: Callable[[AckMessage], bool],
+        workers: int,
+        ordered_by: Literal["partition", "key"] | None,
+    ) -> None:
+        """``begin`` is asked before each message.  Raises InvalidValueError."""
+        if type(workers) is not int or workers < 1:
+            fix = "give a number from 1 on"
+            raise InvalidValueError("workers", workers, "is not possible", fix)
+        if ordered_by not in {"partition", "key", None}:
+            fix = 'give "partition", "key" or None'
+            raise InvalidValueError("ordered_by", ordered_by, "is unknown", fix)
         self._handler = handler
+        self._begin = begin
+        self._ordered_by = ordered_by
         self._queue: queue.SimpleQueue[tuple[Hashable, AckMessage] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._done = threading.Condition(self._lock)
@@ -37,16 +50,40 @@ class _Pool:
         self._behind: dict[Hashable, deque[AckMessage]] = {}
         """Messages that wait for another one of their key that is queued or in work."""
         self._stopping = False
-        self.handled = 0
-        self.failed = 0
-        self._threads = [
-            threading.Thread(target=self._work, name=f"handler-{number}")
-            for number in range(workers)
-        ]
+        self._handled = 0
+        self._failed = 0
+        numbers = range(workers)
+        self._threads = [threading.Thread(target=self._work, name=f"handler-{n}") for n in numbers]
+
+    def run(
+        self, consumer: AckConsumer, take: Callable[[], AckMessage | None], dwell_s: float
+    ) -> None:
+        """Handle what ``take`` returns until the consumer is closed."""
+        began_s = told_s = time.monotonic()
+        told = 0
         for thread in self._threads:
             thread.start()
+        try:
+            while not consumer.closed:
+                message = take()
+                if message is not None:
+                    self._put(message, _order_key(message, self._ordered_by))
+                now_s = time.monotonic()
+                if now_s - told_s >= PROGRESS_S:
+                    self._tell(consumer, "", (self._handled - told) / (now_s - told_s))
+                    told_s, told = now_s, self._handled
+        finally:
+            self._stop(dwell_s)
+            took_s = max(0.001, time.monotonic() - began_s)
+            self._tell(consumer, "stopped after ", self._handled / took_s)
 
-    def put(self, message: AckMessage, key: Hashable) -> None:
+    def _tell(self, consumer: AckConsumer, what: str, rate: float) -> None:
+        log.info(
+            "%s: %s%d handled, %d of them failed, %.1f/s, %d pending",
+            consumer.name, what, self._handled, self._failed, rate, consumer.pending,
+        )  # fmt: skip
+
+    def _put(self, message: AckMessage, key: Hashable) -> None:
         """Have a message handled; None as its key is for no order."""
         with self._lock:
             self._unfinished += 1
@@ -58,7 +95,7 @@ class _Pool:
                 self._behind[key] = deque()
         self._queue.put((key, message))
 
-    def stop(self, timeout_s: float) -> None:
+    def _stop(self, timeout_s: float) -> None:
         """Wait ``timeout_s`` for all handlers, then for those that have begun."""
         with self._lock:
             self._done.wait_for(lambda: not self._unfinished, timeout_s)
@@ -71,18 +108,11 @@ class _Pool:
     def _work(self) -> None:
         while (item := self._queue.get()) is not None and not self._stopping:
             key, message = item
-            failed = 0
-            try:
-                self._handler(message)
-            except Exception as error:  # noqa: BLE001 -- whatever it is, the message failed
-                failed = 1
-                log.warning("%r failed: %s: %s", message, type(error).__name__, error)
-                message.nack(error=error)
-            else:
-                message.ack()
+            handled = self._begin(message)
+            failed = handled and not self._handle(message)
             with self._lock:
-                self.handled += 1
-                self.failed += failed
+                self._handled += handled
+                self._failed += failed
                 self._unfinished -= 1
                 if not self._unfinished:
                     self._done.notify_all()
@@ -93,43 +123,16 @@ class _Pool:
                     else:
                         del self._behind[key]
 
-
-def run_pool(
-    consumer: AckConsumer,
-    handler: Callable[[AckMessage], object],
-    workers: int,
-    ordered_by: Literal["partition", "key"] | None,
-    dwell_s: float,
-) -> None:
-    """Handle messages until the consumer is closed.  Raises InvalidValueError."""
-    if type(workers) is not int or workers < 1:
-        raise InvalidValueError("workers", workers, "is not possible", "give a number from 1 on")
-    if ordered_by not in {"partition", "key", None}:
-        fix = 'give "partition", "key" or None'
-        raise InvalidValueError("ordered_by", ordered_by, "is unknown", fix)
-    pool = _Pool(handler, workers)
-    began_s = told_s = time.monotonic()
-    told = 0
-    try:
-        while not consumer.closed:
-            message = consumer.poll(timeout=_POLL_S)
-            if message is not None:
-                pool.put(message, _order_key(message, ordered_by))
-            now_s = time.monotonic()
-            if now_s - told_s >= PROGRESS_S:
-                rate = (pool.handled - told) / (now_s - told_s)
-                told_s, told = now_s, pool.handled
-                log.info(
-                    "%s: %d handled, %d of them failed, %.1f/s, %d pending",
-                    consumer.name, pool.handled, pool.failed, rate, consumer.pending,
-                )  # fmt: skip
-    finally:
-        pool.stop(dwell_s)
-        rate = pool.handled / max(0.001, time.monotonic() - began_s)
-        log.info(
-            "%s: stopped after %d handled, %d of them failed, %.1f/s",
-            consumer.name, pool.handled, pool.failed, rate,
-        )  # fmt: skip
+    def _handle(self, message: AckMessage) -> bool:
+        """Return True if the handler succeeds."""
+        try:
+            self._handler(message)
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the message failed
+            log.warning("%r failed: %s: %s", message, type(error).__name__, error)
+            message.nack(error=error)
+            return False
+        message.ack()
+        return True
 
 
 def _order_key(message: AckMessage, ordered_by: str | None) -> Hashable:

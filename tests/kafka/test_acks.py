@@ -273,6 +273,28 @@ def test_handlers_are_called_in_order(kafka: DevKafka, group: str, ordered_by: s
     assert sum(committed(kafka, group, group).values()) == count
 
 
+def test_a_pool_that_is_closed_finishes_what_has_begun_and_no_more(
+    kafka: DevKafka, group: str
+) -> None:
+    """What one leaves the next one handles: each message once."""
+    count = 2_000
+    produced(kafka, group, map(str, range(count)))
+    handled: list[int] = []
+
+    def handle(message: AckMessage) -> None:
+        time.sleep(0.002)
+        handled.append(number_of(message))
+
+    for wanted in (100, count):
+        consumer = AckConsumer(kafka.bootstrap_servers, group, [group])
+        thread = threading.Thread(target=consumer.run, args=[handle])
+        thread.start()
+        wait_for(lambda: len(handled) >= wanted)  # noqa: B023 -- called here
+        consumer.close()
+        thread.join()
+    assert sorted(handled) == list(range(count))
+
+
 def kill_and_restart(kafka: DevKafka, group: str, file: Path, kills: int) -> None:
     """Kill the member at random ``kills`` times; the last one works until all is done.
 

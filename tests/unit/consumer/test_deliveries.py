@@ -164,6 +164,23 @@ def test_a_release_waits_for_what_is_in_work_alone() -> None:
     assert consumer.position == OffsetAndMetadata(2)
 
 
+def test_a_queued_message_has_no_time_out_and_holds_up_no_release() -> None:
+    consumer = Consumer()
+    consumer.read([0, 1])
+    first, second = (consumer.deliveries.next(0, queued=True) for _ in range(2))
+    assert first is not None
+    assert second is not None
+    assert consumer.deliveries.overdue(1_000) == []
+    assert consumer.deliveries.begin(first, 1_000)
+    assert consumer.deliveries.overdue(1_029) == []
+    assert consumer.deliveries.overdue(1_030) == [first]
+    assert consumer.deliveries.in_work() == 1
+    consumer.deliveries.begin_release([WHERE])
+    assert not consumer.deliveries.begin(second, 1_030)
+    first.ack()
+    assert consumer.deliveries.in_work() == 0
+
+
 def test_commit_up_to_acknowledges_all_before_also_what_was_not_handed_out() -> None:
     consumer = Consumer()
     consumer.read(range(10))
