@@ -181,6 +181,32 @@ def test_members_hand_over_in_order_and_repeat_nothing(
     assert committed(kafka, group, group) == dict.fromkeys(range(PARTITIONS), (count // 4, ""))
 
 
+def test_close_in_the_middle_of_a_rebalance(kafka: DevKafka, group: str) -> None:
+    """It does not wait for the dwell time, and what is marked by then is committed."""
+    filled(kafka, group, 40)
+    settings = ConsumerSettings(dwell_s=10 * WAIT_S, away_s=0.05)
+    brokers = kafka.bootstrap_servers
+    with GroupConsumer(brokers, group, [group], settings=settings) as first:
+        in_work = next(first.batches(max_records=40, max_wait_s=WAIT_S))
+        assert len(in_work) == 40
+        with GroupConsumer(brokers, group, [group], settings=settings) as second:
+            steps: list[Notification] = []
+
+            def started() -> bool:
+                steps.extend(first.notifications())
+                return "start" in kinds(steps)
+
+            wait_until(started)
+            first.mark_messages(in_work[:20])
+            first.close()
+            marked = {each.partition(): (each.offset() or 0) + 1 for each in in_work[:20]}
+            left = 40 - sum(marked.values())
+            assert sum(offset for offset, _ in committed(kafka, group, group).values()) == 40 - left
+            assert len(set(numbers(second, left))) == left
+            first.mark_messages(in_work)
+            first.commit_offsets()
+
+
 def test_a_mark_is_dropped_where_its_partition_was_released(kafka: DevKafka, group: str) -> None:
     """The application needs longer than the dwell time; another member goes on meanwhile."""
     filled(kafka, group, 40)
