@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -122,7 +123,7 @@ class AckConsumer:
 
     def __iter__(self) -> Iterator[AckMessage]:
         """Iterate over the messages until the consumer is closed."""
-        while (message := self.poll(timeout=None)) is not None:
+        while (message := self._next(queued=False) or self._poll(math.inf)) is not None:
             yield message
 
     def poll(self, *, timeout: float | None = 1.0) -> AckMessage | None:

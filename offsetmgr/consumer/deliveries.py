@@ -305,7 +305,8 @@ class Deliveries:
         That of an earlier delivery counts as well: the message was processed.
         """
         self._in_work.pop(message, None)
-        self._rejected.discard(message)
+        if self._rejected:
+            self._rejected.discard(message)
         claim = message._claim
         tracker = claim.tracker
         if tracker is None or claim.released or not tracker.acknowledge(message._offset):
