@@ -20,7 +20,9 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.config import is_number
-from offsetmgr.errors import InvalidValueError, ManagerStoppedError
+from offsetmgr.coordinator.clients import FORCED
+from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetManagerError
+from offsetmgr.lag.cluster import ClusterReader
 from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.types import OffsetAndMetadata, TopicPartition, check_group
 
@@ -123,7 +125,14 @@ class Membership:
         self._group = check_group(group)
         self._settings = settings
         self._listener = listener
+        self._reader: ClusterReader | None = None
         config = _kafka_settings(kafka, self._group, settings)
+        given = {"bootstrap.servers": kafka} if isinstance(kafka, str) else kafka
+        self._connection = {
+            name: value
+            for name, value in given.items()
+            if name not in FORCED and not callable(value)
+        }
         try:
             self._consumer = Consumer(config)
         except KafkaException as error:
@@ -260,6 +269,8 @@ class Membership:
                 self._closed = True
                 self._try_commit()
                 self._consumer.close()
+                if self._reader is not None:
+                    self._reader.close()
 
     def _check_open(self) -> None:
         if self._ended.is_set():
@@ -376,21 +387,16 @@ class Membership:
         )
         if not partitions:
             return found
-        try:
-            answers = self._consumer.committed(partitions, REQUEST_S)
-        except KafkaException as error:
+        # confluent-kafka's own `committed` reads beyond metadata that has no NUL at its end, and
+        # what follows it may look like acks.
+        if self._reader is None:
+            self._reader = ClusterReader(self._connection, timeout_s=REQUEST_S)
+        answer = self._reader.committed([self._group])[self._group]
+        if isinstance(answer, OffsetManagerError):
             # Kafka is asked again for where to start; only what the metadata says is missed.
-            self._failed(error.args[0], "could not read the committed offsets")
+            log.warning("group %s: %s", self._group, answer)
             return found
-        except UnicodeDecodeError:
-            log.warning(
-                "group %s: the metadata of another client's commit is unreadable", self._group
-            )
-            return found
-        for each in answers:
-            if each.offset >= 0 and each.error is None:
-                found[_place(each)] = OffsetAndMetadata(each.offset, each.metadata or "")
-        return found
+        return {where: answer.get(where) for where in found}
 
     def _on_revoke(self, partitions: list[KafkaPartition]) -> None:
         if not self._ended.is_set():

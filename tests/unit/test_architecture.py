@@ -23,7 +23,7 @@ ARROWS: dict[str, set[str]] = {
     "manager": VALUES | {"coordinator", "actors"},
     "service": VALUES | {"repeats", "coordinator", "manager", "actors", "lag", "admin"},
     "client": {"types", "errors", "repeats"},
-    "consumer": VALUES | {"repeats"},
+    "consumer": VALUES | {"repeats", "coordinator", "lag"},
     "spark": {"types", "errors", "client"},
     "local": VALUES | {"coordinator", "manager", "client", "actors"},
     "devkafka": {"errors"},
