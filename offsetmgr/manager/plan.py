@@ -312,7 +312,7 @@ class CommitPlan:
         elif failure.info.scope is Scope.PARTITION:
             history.recommit_soon(partition, now)
             if version is None or not retriable:
-                history.was_read(partition, now)
+                self._await_landing(partition, now)
 
     def _was_read(
         self,
@@ -378,7 +378,7 @@ class CommitPlan:
             result = self._verified(partition, found, now)
         elif last is not None and self._history.judge(partition, found)[0] is ReadOutcome.EXTERNAL:
             result = self._follow(partition, last, found, now)
-        self._history.was_read(partition, now)
+        self._await_landing(partition, now)
         return result
 
     def _verified(
@@ -510,9 +510,14 @@ class CommitPlan:
         self, partition: TopicPartition, version: Version, now: float, *, served: bool
     ) -> None:
         self._history.doubt(partition, version, now)
-        if not served and partition in self._members:
+        if not served:
+            self._await_landing(partition, now)
+
+    def _await_landing(self, partition: TopicPartition, now: float) -> None:
+        """Verify commits in doubt once what the coordinator still holds has landed."""
+        if partition in self._members and partition not in self._departed:
             self._history.was_read(partition, now)
-        elif not served:
+        else:
             self._history.depart(partition, now)
 
     def _landed(self, partition: TopicPartition, version: Version, now: float) -> Committed:
