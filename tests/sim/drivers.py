@@ -49,6 +49,7 @@ class Driver:
         self.stopping: set[ManagerKey] = set()
         self.closed = False
         self.calm = False
+        self._syncing: list[ManagerKey] = []
         """True if nothing goes wrong, so that nothing may be left uncommitted."""
         self._judge = judge
         self._clock = host.clock
@@ -143,7 +144,15 @@ class Driver:
             value = OffsetAndMetadata(offset, str(self._judge.next_order()))
             self._took(key, value, rewind=False)
             where = (key.topic, key.partition)
-            self.client.submit(key.group, {where: value}, sync=True, timeout=timeout_s)
+            self._syncing.append(key)
+            try:
+                self.client.submit(key.group, {where: value}, sync=True, timeout=timeout_s)
+            except ClientFencedError:
+                if before is not None and self.newest.get(key) == value:
+                    self.newest[key] = before  # it may not have come as far as to be held
+                raise
+            finally:
+                self._syncing.remove(key)
             self._judge.acknowledged(key, self.name, value)
 
         self._in_thread(timeout_s, do)
@@ -152,7 +161,8 @@ class Driver:
         calm = self._calm(timeout_s)
 
         def do() -> None:
-            newest = dict(self.newest)
+            # A sync submit under way may come to the client before the flush or after it.
+            newest = {k: v for k, v in self.newest.items() if k not in self._syncing}
             self._settled(newest, self.client.flush(timeout=timeout_s), calm=calm)
 
         self._in_thread(timeout_s, do)
