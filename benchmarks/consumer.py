@@ -75,7 +75,7 @@ def _fill(brokers: str, topic: str, count: int) -> None:
 
 
 class _Bare:
-    """What everyone writes by hand: positions, and a commit once a second."""
+    """Bare loop with manual commits: positions, and a commit once a second."""
 
     def __init__(self, brokers: str, topic: str) -> None:
         self.consumer = Consumer(

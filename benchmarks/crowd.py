@@ -34,7 +34,7 @@ _NOTHING = OffsetAndMetadata(0)
 
 
 class Figures(NamedTuple):
-    """What a crowd takes, as far as there is a bound for it."""
+    """Figures of a crowd that have a bound."""
 
     started_s: float
     stopped_s: float
@@ -46,7 +46,7 @@ class Figures(NamedTuple):
 
 
 MOST: Final = Figures(15, 15, 700, 64, 5)
-"""What 100,000 managers may take."""
+"""Bounds for 100,000 managers."""
 
 _NAMES: Final = (
     ("started", "s"),

@@ -1,4 +1,4 @@
-"""How things are measured: rounds of contestants in turn, medians, ratios, floors.
+"""Rounds of contestants in turn, medians, ratios, floors.
 
 Machines differ and so do minutes on one machine; a ratio of two things measured in turn in the
 same run is what can be compared.

@@ -26,7 +26,7 @@ ONE_REQUEST = 2.0
 BARE_POOL = 1.5
 """A commit of many groups, against as many bare clients."""
 ONE_CLIENT = 6.0
-"""How many times faster it is than a single client at least."""
+"""Least ratio to the rate of a single client."""
 
 JVM_WARMUP = 100
 """Rounds of short requests before they count: until then the compiler of the broker's JVM takes a

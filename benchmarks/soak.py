@@ -173,7 +173,7 @@ def watch(
 
 
 def check_growth(samples: Sequence[Sample]) -> str:
-    """What was held at the end against what was held after the warm-up.
+    """Compare memory at the end with memory after the warm-up.
 
     Raises SoakError where it is more than the bounds allow.
     """
@@ -193,7 +193,7 @@ def check_growth(samples: Sequence[Sample]) -> str:
 
 
 def check_days(minutes: float, commits: int) -> float:
-    """How many days of commits each group has had, of so many offsets acknowledged in all.
+    """Return the days of commits that each group has had, of so many offsets acknowledged in all.
 
     Raises SoakError where a run of ``DAY_MINUTES`` has had less than one.
     """

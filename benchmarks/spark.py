@@ -161,7 +161,7 @@ def lab(brokers: str) -> Iterator[Lab]:
 
 
 class Service(NamedTuple):
-    """What a listener's client finds at its address."""
+    """State of the service at the address of a listener's client."""
 
     address: str
     commits: bool = False

@@ -26,7 +26,7 @@ PRODUCTS = ("bicycle", "helmet", "lamp", "lock", "pump", "saddle", "tyre")
 
 
 def arguments(description: str | None) -> argparse.Namespace:
-    """Where Kafka and the service are, and how much there is to do."""
+    """Addresses of Kafka and the service, and the number of orders."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--brokers", default="localhost:9092")
     parser.add_argument("--service", default="http://127.0.0.1:8741")
@@ -77,7 +77,7 @@ def session(master: str) -> SparkSession:
 
 
 def orders_placed(spark: SparkSession, brokers: str, topic: str) -> int:
-    """How many orders the topic holds; it is created where it is not there yet."""
+    """Return the number of orders in the topic, which is created where it is not there yet."""
     admin = AdminClient({"bootstrap.servers": brokers})
     if topic not in admin.list_topics(timeout=WAIT_S).topics:
         admin.create_topics([NewTopic(topic, num_partitions=3)])[topic].result()

@@ -51,9 +51,9 @@ class Letter(NamedTuple):
     """A message of a dead-letter topic."""
 
     place: Origin
-    """Where it lies."""
+    """Partition and offset in the dead-letter topic."""
     origin: Origin
-    """Where it was first read."""
+    """Partition and offset where it was first read."""
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
@@ -64,7 +64,7 @@ class Letter(NamedTuple):
     failed_at_s: float
     """Seconds since 1970."""
     replays: int
-    """How often it had been replayed before it came here."""
+    """Replays before it came here."""
     replayed: bool
 
 
