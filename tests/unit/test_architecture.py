@@ -24,6 +24,7 @@ ARROWS: dict[str, set[str]] = {
     "service": VALUES | {"repeats", "coordinator", "manager", "actors", "lag", "admin"},
     "client": {"types", "errors", "repeats"},
     "consumer": VALUES | {"repeats", "coordinator", "lag"},
+    "streams": VALUES | {"coordinator", "lag", "client"},
     "spark": {"types", "errors", "client"},
     "local": VALUES | {"coordinator", "manager", "client", "actors"},
     "devkafka": {"errors"},

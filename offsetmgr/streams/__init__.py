@@ -1,0 +1,47 @@
+"""Stateful stream processing: a graph of callbacks, tested without a broker, run on Spark."""
+
+from offsetmgr.streams import codecs
+from offsetmgr.streams.codecs import Codec
+from offsetmgr.streams.context import Context
+from offsetmgr.streams.errors import ContextError, GraphError, ProcessingError, TopicsError
+from offsetmgr.streams.graph import (
+    Edge,
+    GroupGraph,
+    define_group,
+    group_table,
+    input,  # noqa: A004 -- as goka's Input
+    inputs,
+    join,
+    lookup,
+    loop,
+    loop_topic,
+    output,
+    persist,
+    visitor,
+)
+from offsetmgr.streams.messages import NO_TIME, Headers
+
+__all__ = [
+    "NO_TIME",
+    "Codec",
+    "Context",
+    "ContextError",
+    "Edge",
+    "GraphError",
+    "GroupGraph",
+    "Headers",
+    "ProcessingError",
+    "TopicsError",
+    "codecs",
+    "define_group",
+    "group_table",
+    "input",
+    "inputs",
+    "join",
+    "lookup",
+    "loop",
+    "loop_topic",
+    "output",
+    "persist",
+    "visitor",
+]

@@ -1,0 +1,189 @@
+"""The graph of a processor group: what it reads, writes and keeps, and its callbacks.
+
+::
+
+    graph = define_group(
+        "clicks-per-user",
+        input("clicks", codecs.String(), count),
+        persist(codecs.Int64()),
+    )
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.streams.errors import GraphError
+from offsetmgr.types import check_group, check_topic
+
+if TYPE_CHECKING:
+    from offsetmgr.streams.codecs import Codec
+
+Callback = Callable[[Any, Any], object]
+"""Called with a Context and the decoded value of a message."""
+
+Kind = Literal["input", "loop", "output", "join", "lookup", "persist", "visitor"]
+
+TABLE_SUFFIX: Final = "-table"
+LOOP_SUFFIX: Final = "-loop"
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A topic of a group with its codec, and the callback of its messages if it has one."""
+
+    kind: Kind
+    topic: str
+    """Of a visitor its name; of loop and group table set by ``define_group``."""
+    codec: Any = None
+    """A Codec; None of a visitor."""
+    callback: Any = None
+    """A Callback; None where nothing is called."""
+
+    def __str__(self) -> str:
+        codec = "" if self.codec is None else f"/{type(self.codec).__name__}"
+        return f"{self.kind} {self.topic}{codec}"
+
+
+def input(topic: str, codec: Codec, callback: Callback) -> Edge:  # noqa: A001 -- as goka's Input
+    """Read a stream from its newest offset; co-partitioned with inputs, joins and group table."""
+    return Edge("input", check_topic(topic), codec, callback)
+
+
+def inputs(topics: Iterable[str], codec: Codec, callback: Callback) -> list[Edge]:
+    """Read several streams with one codec and callback."""
+    return [input(topic, codec, callback) for topic in topics]
+
+
+def loop(codec: Codec, callback: Callback) -> Edge:
+    """Read what callbacks of the group send to other keys of it by ``Context.loopback``."""
+    return Edge("loop", "", codec, callback)
+
+
+def output(topic: str, codec: Codec) -> Edge:
+    """Let callbacks emit to a stream, which needs not be co-partitioned."""
+    return Edge("output", check_topic(topic), codec)
+
+
+def join(topic: str, codec: Codec) -> Edge:
+    """Let callbacks read the row of their key in a co-partitioned table."""
+    return Edge("join", check_topic(topic), codec)
+
+
+def lookup(topic: str, codec: Codec) -> Edge:
+    """Let callbacks read any row of a table, which needs not be co-partitioned."""
+    return Edge("lookup", check_topic(topic), codec)
+
+
+def persist(codec: Codec) -> Edge:
+    """Keep a row for each key in the group table."""
+    return Edge("persist", "", codec)
+
+
+def visitor(name: str, callback: Callback) -> Edge:
+    """Name a callback that a visit calls for each row of the group table."""
+    return Edge("visitor", name, None, callback)
+
+
+def group_table(group: str, suffix: str = TABLE_SUFFIX) -> str:
+    """Return the topic of a group's table, for others to join, look up or view."""
+    return group + suffix
+
+
+def loop_topic(group: str, suffix: str = LOOP_SUFFIX) -> str:
+    """Return the topic of a group's loop."""
+    return group + suffix
+
+
+class GroupGraph:
+    """The edges of a group, by kind."""
+
+    def __init__(
+        self, group: str, edges: Iterable[Edge], table_topic: str, loop_topic: str
+    ) -> None:
+        self.group = group
+        self.all_edges = list(edges)
+        self.table_topic = table_topic
+        self.loop_topic = loop_topic
+        self.input_streams = self._of("input")
+        self.output_streams = self._of("output")
+        self.joint_tables = self._of("join")
+        self.lookup_tables = self._of("lookup")
+        self.visitors = self._of("visitor")
+        self._loops = self._of("loop")
+        self._tables = self._of("persist")
+        self.loop_stream = self._loops[0] if self._loops else None
+        self.group_table = self._tables[0] if self._tables else None
+        """None where the group is stateless."""
+        self.streams = {edge.topic: edge for edge in (*self.input_streams, *self._loops)}
+        """Inputs and loop by topic, for the engine; so are the next three."""
+        self.outputs = {edge.topic: edge for edge in self.output_streams}
+        self.joins = {edge.topic: edge for edge in self.joint_tables}
+        self.lookups = {edge.topic: edge for edge in self.lookup_tables}
+
+    @property
+    def copartitioned(self) -> list[Edge]:
+        """Inputs and joins: topics that must exist with equal numbers of partitions."""
+        return [*self.input_streams, *self.joint_tables]
+
+    def validate(self) -> None:
+        """Raise GraphError, with the first mistake, where no processor can run this graph."""
+        group = self.group
+        if len(self._loops) > 1:
+            fix = "define loop() once"
+            raise GraphError(f"more than one loop stream in group graph of {group!r}: {fix}")
+        if len(self._tables) > 1:
+            fix = "define persist() once"
+            raise GraphError(f"more than one group table in group graph of {group!r}: {fix}")
+        if not self.input_streams:
+            fix = "add an input()"
+            raise GraphError(f"no input stream in group graph of {group!r}: {fix}")
+        for edge in (*self.output_streams, *self.copartitioned, *self.lookup_tables):
+            if edge.topic == self.loop_topic:
+                fix = "use loop() and Context.loopback"
+                raise GraphError(f"{edge} should not directly use loop stream of the group: {fix}")
+            if edge.topic == self.table_topic:
+                fix = "use persist(), Context.value and Context.set_value"
+                raise GraphError(f"{edge} should not directly use group table of the group: {fix}")
+        if self.visitors and not self._tables:
+            fix = "add persist()"
+            raise GraphError(f"visitors cannot be used in stateless processor {group!r}: {fix}")
+
+    def __str__(self) -> str:
+        return f"{self.group}: " + ", ".join(map(str, self.all_edges))
+
+    def _of(self, kind: Kind) -> list[Edge]:
+        return [edge for edge in self.all_edges if edge.kind == kind]
+
+
+def define_group(
+    group: str,
+    *edges: Edge | Iterable[Edge],
+    table_suffix: str = TABLE_SUFFIX,
+    loop_suffix: str = LOOP_SUFFIX,
+) -> GroupGraph:
+    """Return the graph of ``group``; its loop and table are ``<group>-loop`` and ``<group>-table``.
+
+    Raises InvalidValueError where a name is none, or a topic is an input twice.
+    """
+    check_group(group)
+    table = group_table(group, table_suffix)
+    loop = loop_topic(group, loop_suffix)
+    flat: list[Edge] = []
+    consumed: set[str] = set()
+    for each in edges:
+        flat.extend([each] if isinstance(each, Edge) else each)
+    for number, edge in enumerate(flat):
+        if edge.kind == "input":
+            if edge.topic in consumed:
+                fix = "give it one callback"
+                raise InvalidValueError("input", edge.topic, "is consumed twice", fix)
+            consumed.add(edge.topic)
+        elif edge.kind == "loop":
+            flat[number] = replace(edge, topic=check_topic(loop, "group's loop topic"))
+        elif edge.kind == "persist":
+            flat[number] = replace(edge, topic=check_topic(table, "group's table topic"))
+    return GroupGraph(group, flat, table, loop)

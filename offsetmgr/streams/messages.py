@@ -1,0 +1,55 @@
+"""Messages as processors read and write them: keys, values and headers are bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Final, NamedTuple, Protocol
+
+Headers = Mapping[str, "bytes | None"]
+HeaderList = Sequence["tuple[str, bytes | None]"]
+"""Headers as Kafka keeps them: in order, a name more than once."""
+
+NO_TIME: Final = datetime.min.replace(tzinfo=timezone.utc)
+"""Timestamp of a message that has none."""
+
+
+class Message(NamedTuple):
+    """A message to process."""
+
+    topic: str
+    key: bytes
+    """Empty where Kafka's is null."""
+    value: bytes | None
+    partition: int = 0
+    offset: int = 0
+    timestamp_ms: int = -1
+    """Milliseconds since 1970; -1 where there is none."""
+    headers: HeaderList | None = None
+
+
+class Record(NamedTuple):
+    """A message to write, in the partition that ``hashing.partition_of`` finds for its key."""
+
+    topic: str
+    key: bytes
+    value: bytes | None
+    """None is a tombstone."""
+    headers: HeaderList = ()
+
+
+class Rows(Protocol):
+    """Rows of a table to read, such as a dictionary."""
+
+    def get(self, key: bytes, /) -> bytes | None:
+        """Return the row of ``key``; None where there is none."""
+
+
+def encode_key(key: str) -> bytes:
+    """Return a key as Kafka has it."""
+    return key.encode("utf-8", "surrogateescape")
+
+
+def decode_key(key: bytes) -> str:
+    """Return a key as text; one that is no UTF-8 is kept by surrogates, as in file names."""
+    return key.decode("utf-8", "surrogateescape")

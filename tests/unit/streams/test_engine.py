@@ -1,0 +1,333 @@
+"""A callback's context and what comes of a message: the rules for tester and Spark."""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import Future
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.streams import (
+    NO_TIME,
+    Context,
+    GraphError,
+    ProcessingError,
+    codecs,
+    define_group,
+    input,  # noqa: A004
+    join,
+    lookup,
+    loop,
+    output,
+    persist,
+    visitor,
+)
+from offsetmgr.streams.context import Tables
+from offsetmgr.streams.engine import Effects, Engine
+from offsetmgr.streams.messages import Message, Record
+
+TEXT = codecs.String()
+MESSAGE = Message("in", b"bob", b"5", 3, 42, 1_000, [("a", b"1"), ("a", b"2"), ("b", None)])
+
+
+def run(
+    callback: Any,
+    message: Message = MESSAGE,
+    tables: Tables | None = None,
+    codec: Any = TEXT,
+    **options: Any,
+) -> Effects:
+    """Process a message in a group that has every kind of edge."""
+    graph = define_group(
+        "group",
+        input("in", codec, callback),
+        loop(TEXT, callback),
+        persist(codecs.Int64()),
+        output("out", TEXT),
+        join("names", TEXT),
+        lookup("rates", codecs.Int64()),
+        visitor("reset", callback),
+    )
+    return Engine(graph, **options).process(message, Tables({}) if tables is None else tables)
+
+
+def failure(callback: Any, **options: Any) -> str:
+    """Return why a message fails."""
+    with pytest.raises(ProcessingError) as failed:
+        run(callback, **options)
+    return str(failed.value)
+
+
+def test_a_context_tells_of_its_message() -> None:
+    """Key, origin, group, time and headers; of a header given twice the last."""
+    seen: list[object] = []
+
+    def callback(ctx: Context, value: str) -> None:
+        seen.extend([ctx.key, ctx.topic, ctx.partition, ctx.offset, ctx.group, value])
+        seen.extend([ctx.timestamp, ctx.headers])
+
+    assert run(callback) == Effects([], [])
+    at = datetime(1970, 1, 1, 0, 0, 1, tzinfo=timezone.utc)
+    assert seen == ["bob", "in", 3, 42, "group", "5", at, {"a": b"2", "b": None}]
+
+
+def test_what_a_message_lacks() -> None:
+    """Headers are empty, never None; no time is the year 1, as is one beyond all years."""
+    seen: list[object] = []
+
+    def callback(ctx: Context, value: str) -> None:
+        seen.append((ctx.headers, ctx.timestamp))
+
+    run(callback, Message("in", b"", b""))
+    run(callback, Message("in", b"", b"", timestamp_ms=2**62))
+    assert seen == [({}, NO_TIME)] * 2
+    assert datetime.now(timezone.utc) - timedelta(days=365) > NO_TIME
+
+
+def test_a_row_is_read_set_and_deleted() -> None:
+    """A callback sees what it has written; each write is a record of the table's topic."""
+    table = {b"bob": b"7"}
+    seen: list[object] = []
+
+    def callback(ctx: Context, value: str) -> None:
+        seen.append(ctx.value())
+        ctx.set_value(8, headers={"why": b"test"})
+        seen.append(ctx.value())
+        ctx.delete()
+        seen.append(ctx.value())
+
+    records = run(callback, tables=Tables(table)).records
+    assert seen == [7, 8, None]
+    assert records == [
+        Record("group-table", b"bob", b"8", (("why", b"test"),)),
+        Record("group-table", b"bob", None),
+    ]
+    assert table == {b"bob": b"7"}, "the caller applies the records"
+
+
+def test_a_decoded_row_is_a_copy() -> None:
+    """Changing a value without setting it changes nothing."""
+    seen: list[object] = []
+
+    def callback(ctx: Context, value: str) -> None:
+        ctx.value().append(1)
+        seen.append(ctx.value())
+
+    graph = define_group("g", input("in", TEXT, callback), persist(codecs.Json()))
+    Engine(graph).process(MESSAGE, Tables({b"bob": b"[]"}))
+    assert seen == [[]]
+
+
+def test_joins_and_lookups() -> None:
+    """A join has the message's own key, a lookup any; None where there is no row."""
+    seen: list[object] = []
+
+    def callback(ctx: Context, value: str) -> None:
+        seen.append((ctx.join("names"), ctx.lookup("rates", "eur"), ctx.lookup("rates", "usd")))
+
+    joins, lookups = {"names": {b"bob": b"Bob"}}, {"rates": {b"eur": b"3"}}
+    run(callback, tables=Tables({}, joins, lookups))
+    run(callback, MESSAGE._replace(key=b"eve"), Tables({}, joins, lookups))
+    assert seen == [("Bob", 3, None), (None, 3, None)]
+
+
+def test_emits_and_loopbacks() -> None:
+    """Records in their order; default headers on these two alone, overridden by their own."""
+
+    def callback(ctx: Context, value: str) -> None:
+        ctx.emit("out", "k", "v")
+        ctx.emit("out", "k", None, headers={"app": b"mine"})
+        ctx.loopback("other", "again")
+        ctx.set_value(1)
+
+    app = (("app", b"test"),)
+    assert run(callback, default_headers={"app": b"test"}).records == [
+        Record("out", b"k", b"v", app),
+        Record("out", b"k", None, (("app", b"mine"),)),
+        Record("group-loop", b"other", b"again", app),
+        Record("group-table", b"bob", b"1"),
+    ]
+
+
+@given(st.binary())
+def test_any_key_survives(key: bytes) -> None:
+    """Keys need not be UTF-8."""
+
+    def callback(ctx: Context, value: str) -> None:
+        ctx.emit("out", ctx.key, "v")
+
+    assert run(callback, MESSAGE._replace(key=key)).records[0].key == key
+
+
+@pytest.mark.parametrize(
+    ("misuse", "why"),
+    [
+        (lambda c: c.emit("", "k", "v"), "cannot emit to empty topic"),
+        (lambda c: c.emit("group-loop", "k", "v"), "use loopback"),
+        (lambda c: c.emit("group-table", "k", "v"), "use set_value"),
+        (lambda c: c.emit("other", "k", "v"), "'other' is not configured for output: add output"),
+        (lambda c: c.emit("out", "k", 1), "cannot encode 1 for output out/String"),
+        (lambda c: c.loopback("k", None), "cannot encode None for loop group-loop"),
+        (lambda c: c.set_value(None), r"cannot set None as value: use delete"),
+        (lambda c: c.set_value("x"), "cannot encode 'x' for persist group-table/Int64"),
+        (lambda c: c.join("out"), "table 'out' is not joined"),
+        (lambda c: c.lookup("names", "k"), "table 'names' cannot be looked up"),
+        (lambda c: c.fail(RuntimeError("told to")), "RuntimeError: told to"),
+        (lambda c: c.fail("told to"), "told to"),
+    ],
+    ids=range(12),
+)
+def test_misuse_fails_even_if_it_is_caught(misuse: Any, why: str) -> None:
+    """A callback cannot lose the failure, nor what follows it."""
+
+    def plain(ctx: Context, value: str) -> None:
+        misuse(ctx)
+
+    def catching(ctx: Context, value: str) -> None:
+        try:
+            misuse(ctx)
+        except Exception:  # noqa: BLE001
+            raise ValueError("hidden") from None
+
+    def swallowing(ctx: Context, value: str) -> None:
+        try:
+            misuse(ctx)
+        except Exception:  # noqa: BLE001
+            ctx.emit("out", "k", "v")
+
+    for callback in (plain, catching, swallowing):
+        text = failure(callback)
+        assert why in text
+        assert "in/3 at offset 42, key 'bob'" in text
+        assert "hidden" not in text
+
+
+def test_stateless_groups_have_no_rows() -> None:
+    """value, set_value and delete need persist()."""
+    callbacks = [
+        lambda ctx, _: ctx.value(),
+        lambda ctx, value: ctx.set_value(value),
+        lambda ctx, _: ctx.delete(),
+    ]
+    for callback in callbacks:
+        graph = define_group("g", input("in", TEXT, callback))
+        with pytest.raises(ProcessingError, match=r"stateless processor: add persist\(\)"):
+            Engine(graph).process(MESSAGE, Tables({}))
+    graph = define_group("g", input("in", TEXT, print), loop_suffix="-x")
+    with pytest.raises(ProcessingError, match="no callback reads this topic"):
+        Engine(graph).process(MESSAGE._replace(topic="g-x"), Tables({}))
+    graph = define_group("g", input("in", TEXT, lambda ctx, value: ctx.loopback("k", value)))
+    with pytest.raises(ProcessingError, match=r"no loop topic configured: add loop\(\)"):
+        Engine(graph).process(MESSAGE, Tables({}))
+
+
+def test_errors_have_the_coordinates_and_the_cause() -> None:
+    """Of a callback that raises, of a message and of a row that cannot be decoded."""
+
+    def raising(ctx: Context, value: str) -> None:
+        raise KeyError("lost")
+
+    text = failure(raising)
+    assert "group group: callback" in text
+    assert "raising failed: KeyError: 'lost'" in text
+    assert "the message is not committed" in text
+    with pytest.raises(ProcessingError) as failed:
+        run(raising)
+    assert isinstance(failed.value.__cause__, KeyError)
+    assert failed.value.message == MESSAGE
+    again = pickle.loads(pickle.dumps(failed.value))  # noqa: S301 -- our own
+    assert str(again) == str(failed.value)
+    message = MESSAGE._replace(value=b"five")
+    text = failure(raising, message=message, codec=codecs.Int64())
+    assert "cannot decode the value with input in/Int64: invalid literal" in text
+    text = failure(lambda ctx, _: ctx.value(), tables=Tables({b"bob": b"x"}))
+    assert "cannot decode the row of persist group-table/Int64" in text
+
+
+def test_messages_without_a_value() -> None:
+    """Ignored by default; or a call with None; or what the codec makes of None."""
+
+    class Decoding(codecs.String):
+        def decode(self, data: bytes | None) -> str:
+            return "nothing" if data is None else super().decode(data)
+
+    seen: list[object] = []
+
+    def callback(ctx: Context, value: object) -> None:
+        seen.append(value)
+
+    nil = MESSAGE._replace(value=None)
+    assert run(callback, nil) == Effects()
+    run(callback, nil, nil_handling="process")
+    run(callback, nil, nil_handling="decode", codec=Decoding())
+    assert seen == [None, "nothing"]
+    with pytest.raises(InvalidValueError, match="nil_handling 'skip'"):
+        run(callback, nil, nil_handling="skip")
+
+
+def test_deferred_commits() -> None:
+    """Each has a future; only the first call of its function counts."""
+    dones: list[Any] = []
+
+    def callback(ctx: Context, value: str) -> None:
+        dones.extend([ctx.defer_commit(), ctx.defer_commit()])
+
+    first, second = run(callback).deferred
+    assert not first.done()
+    dones[0]()
+    dones[0](ValueError("late"))
+    assert first.result(0) is None
+    error = ValueError("async")
+    dones[1](error)
+    assert isinstance(second, Future)
+    assert second.exception(0) is error
+
+
+def test_a_context_ends_with_its_callback() -> None:
+    """What is written later would be lost, so it is refused."""
+    kept: list[Context] = []
+    run(lambda ctx, _: kept.append(ctx))
+    with pytest.raises(Exception, match="used after its callback had returned"):
+        kept[0].emit("out", "k", "v")
+
+
+def test_visits() -> None:
+    """A visitor gets the row's key and the visit's value; it writes as any callback."""
+
+    def callback(ctx: Context, meta: int) -> None:
+        ctx.set_value((ctx.value() or 0) * meta)
+
+    edges = [input("in", TEXT, callback), persist(codecs.Int64()), visitor("times", callback)]
+    engine = Engine(define_group("group", edges))
+    row = Message("times", b"bob", None, 3)
+    tables = Tables({b"bob": b"5"})
+    assert engine.visit("times", 3, row, tables).records == [Record("group-table", b"bob", b"15")]
+    with pytest.raises(InvalidValueError, match=r"visitor 'other' is not defined; add visitor"):
+        engine.visit("other", 3, row, tables)
+    with pytest.raises(ProcessingError, match=r"times/3 at offset 0, key 'bob'"):
+        engine.visit("times", "x", row, tables)
+
+
+def test_contexts_can_be_wrapped() -> None:
+    """Callbacks and visitors get the wrapper's context."""
+
+    class Doubling:
+        def __init__(self, ctx: Context) -> None:
+            self.ctx = ctx
+
+        def set_value(self, value: int) -> None:
+            self.ctx.set_value(2 * value)
+
+    effects = run(lambda ctx, value: ctx.set_value(int(value)), context_wrapper=Doubling)
+    assert effects.records == [Record("group-table", b"bob", b"10")]
+
+
+def test_only_valid_graphs_run() -> None:
+    """An engine checks its graph."""
+    with pytest.raises(GraphError, match="no input stream"):
+        Engine(define_group("group"))

@@ -1,0 +1,52 @@
+"""Partitions of keys are those of goka and of librdkafka."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Producer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offsetmgr.streams.hashing import fnv1a, partition_of
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+PARTITIONS = 4
+"""What librdkafka's mock cluster gives a topic that it creates."""
+
+
+def test_known_hashes() -> None:
+    """The published test vectors of FNV-1a."""
+    assert fnv1a(b"") == 0x811C9DC5
+    assert fnv1a(b"a") == 0xE40C292C
+    assert fnv1a(b"foobar") == 0xBF9CF968
+
+
+@given(st.binary(max_size=64), st.integers(1, 10_000))
+def test_the_absolute_value_comes_before_the_modulo(key: bytes, partitions: int) -> None:
+    """A hash whose sign bit is set is a negative number there; Python's % alone would differ."""
+    signed = int.from_bytes(fnv1a(key).to_bytes(4, "big"), "big", signed=True)
+    assert partition_of(key, partitions) == abs(signed) % partitions
+
+
+def test_librdkafka_has_the_same() -> None:
+    """2,000 keys, the empty one included, go where ``partitioner=fnv1a`` sends them."""
+    settings: dict[str, Any] = {"test.mock.num.brokers": 1, "partitioner": "fnv1a"}
+    producer = Producer(settings)
+    sent: dict[bytes, int] = {}
+
+    def delivered(error: object, message: Message) -> None:
+        assert error is None
+        key, partition = message.key(), message.partition()
+        assert isinstance(key, bytes)
+        assert partition is not None
+        sent[key] = partition
+
+    keys = [b"", *(f"key-{number}-{number * 7919}".encode() for number in range(1999))]
+    for key in keys:
+        producer.produce("partitions", b"", key, on_delivery=delivered)
+    assert producer.flush(60) == 0
+    assert sent == {key: partition_of(key, PARTITIONS) for key in keys}
+    assert set(sent.values()) == set(range(PARTITIONS))
