@@ -17,7 +17,16 @@ from confluent_kafka import KafkaException
 from offsetmgr.admin.answers import does_not_exist, known
 from offsetmgr.admin.commit_log import read_commits
 from offsetmgr.admin.history import group_at
-from offsetmgr.admin.reset import LogFacts, Mode, Row, Target, parse_csv, plan, to_group_at, whole
+from offsetmgr.admin.reset import (
+    LogFacts,
+    Mode,
+    PlannedOffset,
+    Target,
+    parse_csv,
+    plan,
+    to_group_at,
+    whole,
+)
 from offsetmgr.admin.times import parse_duration, parse_time
 from offsetmgr.coordinator.answers import failure_of_code, failure_of_exception
 from offsetmgr.coordinator.clients import CLOSE_S, checked_config, client_config
@@ -135,7 +144,7 @@ class GroupChanges:
 
     def plan(
         self, group: str, target: Target, scope: Mapping[str, list[int] | None] | None
-    ) -> list[Row]:
+    ) -> list[PlannedOffset]:
         """Return where a reset would put the partitions of ``scope``; None: all that are committed.
 
         A target of given offsets speaks of its own partitions where ``scope`` is None.  Raises
@@ -159,7 +168,7 @@ class GroupChanges:
         offsets = {each: value.offset for each, value in committed.items()}
         return plan(target, partitions, LogFacts(offsets, logs, at_time))
 
-    def commit(self, group: str, rows: Iterable[Row]) -> dict[TopicPartition, str]:
+    def commit(self, group: str, rows: Iterable[PlannedOffset]) -> dict[TopicPartition, str]:
         """Commit the new offsets of a plan; return why those of some partitions were not."""
         offsets = {row.partition: row.new for row in rows if row.new is not None}
         if not offsets:
@@ -172,7 +181,7 @@ class GroupChanges:
             for each, failure in failures.items()
         }
 
-    def rewind(self, group: str, rows: Iterable[Row]) -> dict[TopicPartition, str]:
+    def rewind(self, group: str, rows: Iterable[PlannedOffset]) -> dict[TopicPartition, str]:
         """Have the service set the new offsets of a plan, whose managers its clients hold.
 
         Returns as ``commit``.  Raises ServiceUnavailableError, ServiceError; ValueError where no

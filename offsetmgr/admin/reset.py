@@ -76,7 +76,7 @@ class LogFacts(NamedTuple):
     """The first offset at the time of the target or later; absent where there is none."""
 
 
-class Row(NamedTuple):
+class PlannedOffset(NamedTuple):
     """A partition in a plan."""
 
     partition: TopicPartition
@@ -87,7 +87,9 @@ class Row(NamedTuple):
     note: str = ""
 
 
-def plan(target: Target, partitions: Iterable[TopicPartition], facts: LogFacts) -> list[Row]:
+def plan(
+    target: Target, partitions: Iterable[TopicPartition], facts: LogFacts
+) -> list[PlannedOffset]:
     """Return a row for each of ``partitions``, sorted.
 
     Raises InvalidValueError where the target cannot be applied to one of them.
@@ -102,23 +104,27 @@ def plan(target: Target, partitions: Iterable[TopicPartition], facts: LogFacts) 
     return [_row(target, each, facts) for each in wanted]
 
 
-def _row(target: Target, partition: TopicPartition, facts: LogFacts) -> Row:
+def _row(target: Target, partition: TopicPartition, facts: LogFacts) -> PlannedOffset:
     current, log = facts.committed.get(partition), facts.logs.get(partition)
     if log is None:
-        return Row(partition, current, None, "does not exist; left as it is")
+        return PlannedOffset(partition, current, None, "does not exist; left as it is")
     if target.mode is Mode.TO_OFFSETS:
         given = target.offsets.get(partition)
         if given is None:
-            return Row(partition, current, None, target.notes.get(partition, "left as it is"))
+            return PlannedOffset(
+                partition, current, None, target.notes.get(partition, "left as it is")
+            )
         offset, note = _within(given.offset, log)
-        return Row(partition, current, OffsetAndMetadata(offset, given.metadata), note)
+        return PlannedOffset(partition, current, OffsetAndMetadata(offset, given.metadata), note)
     asked = _asked(target, partition, log, facts)
     if asked is None:
-        return Row(partition, current, OffsetAndMetadata(log.high_watermark), _AT_END[target.mode])
+        return PlannedOffset(
+            partition, current, OffsetAndMetadata(log.high_watermark), _AT_END[target.mode]
+        )
     note = ""
     if target.mode in {Mode.TO_OFFSET, Mode.SHIFT_BY}:
         asked, note = _within(asked, log)
-    return Row(partition, current, OffsetAndMetadata(asked), note)
+    return PlannedOffset(partition, current, OffsetAndMetadata(asked), note)
 
 
 def _asked(
@@ -224,7 +230,7 @@ def parse_csv(text: str, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
     return offsets
 
 
-def to_csv(plans: Mapping[str, Iterable[Row]]) -> str:
+def to_csv(plans: Mapping[str, Iterable[PlannedOffset]]) -> str:
     """Return lines that ``parse_csv`` takes; with the group where there are several."""
     lines = []
     for group, rows in plans.items():

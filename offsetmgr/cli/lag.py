@@ -9,36 +9,31 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol
+from typing import Annotated, Any, NoReturn
 from urllib.parse import urlencode
 
 import typer
 
+from offsetmgr.admin.service import ServiceReader
+from offsetmgr.cli import top as live
 from offsetmgr.cli.options import (
+    DEFAULT_SERVICE,
     EXIT_INCOMPLETE,
     EXIT_TROUBLE,
-    Bootstrap,
-    ConfigFile,
-    Csv,
-    Json,
-    Set,
-    for_scripts,
-    load_settings,
+    Groups,
+    KafkaOptions,
+    OutputOptions,
+    Service,
+    ServiceUrl,
+    SomeGroups,
+    Timeout,
 )
-
-if TYPE_CHECKING:
-    from offsetmgr.lag.cluster import ClusterReader
-
-Service = Annotated[
-    str | None,
-    typer.Option(help="Ask a running service: http://host:port or unix:///path/to.sock."),
-]
-Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds to wait for Kafka.")]
-Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", help="Consumer groups.")]
-SomeGroups = Annotated[
-    list[str] | None, typer.Argument(metavar="[GROUP]...", help="These; all, if none is named.")
-]
+from offsetmgr.cli.output import console, print_answer, print_table, records, seconds_text
+from offsetmgr.lag.cluster import ClusterReader
+from offsetmgr.lag.measure import measure, worst_seconds
+from offsetmgr.lag.report import PARTITION_FIELDS, lag_report, listing_report, watched_report
+from offsetmgr.lag.watcher import Watcher
+from offsetmgr.types import check_group
 
 _WIDE = 120
 """From so many columns on, a table tells who reads a partition."""
@@ -48,193 +43,118 @@ _HEADER_LINES = 4
 """Of ``top`` where it is printed and not watched."""
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    for command in (groups, describe, lag, top, errors):
-        app.command()(command)
+class _Kafka:
+    """Kafka as the source of answers, in the JSON format of docs/operator.md."""
 
-
-class _Source(Protocol):
-    """A source of answers, in the JSON format of docs/operator.md."""
-
-    def groups(self) -> dict[str, Any]:
-        """Return all groups of the cluster."""
-
-    def lag(self, names: Iterable[str] | None) -> dict[str, Any]:
-        """Return the lag of groups, of all where None."""
-
-    def watched(self, names: Collection[str]) -> dict[str, Any]:
-        """Return what a watch of groups has found by now; of all where there is no name."""
-
-
-class _FromKafka:
     def __init__(self, reader: ClusterReader) -> None:
-        from offsetmgr.lag.watcher import Watcher
-
         self._reader = reader
         self._watcher = Watcher(reader, time.time)
 
     def groups(self) -> dict[str, Any]:
-        from offsetmgr.lag.report import listing_report
-
         return listing_report(self._reader.groups())
 
     def lag(self, names: Iterable[str] | None) -> dict[str, Any]:
-        from offsetmgr.lag.measure import measure
-        from offsetmgr.lag.report import lag_report
-
+        """Return the lag of groups, of all if None."""
         found = self._all() if names is None else names
         return lag_report(measure(self._reader, found, time.time()))
 
     def watched(self, names: Collection[str]) -> dict[str, Any]:
-        from offsetmgr.lag.report import watched_report
-
+        """Return the state of watched groups, of all if there is no name."""
         return watched_report(self._watcher.poll(names or self._all()).values())
 
     def _all(self) -> list[str]:
         return [each.name for each in self._reader.groups()]
 
 
-class _FromService:
-    def __init__(self, url: str, timeout_s: float) -> None:
-        from offsetmgr.admin.service import ServiceReader
+class _Service:
+    """A running service as the source of the same answers."""
 
-        self._service = ServiceReader(url, timeout_s)
+    def __init__(self, reader: ServiceReader) -> None:
+        self._reader = reader
 
     def groups(self) -> dict[str, Any]:
-        return self._service.ask("GET", "/v1/groups")
+        return self._reader.ask("GET", "/v1/groups")
 
     def lag(self, names: Iterable[str] | None) -> dict[str, Any]:
         if names is None:
             names = [each["name"] for each in self.groups()["groups"]]
         asked = urlencode([("group", name) for name in names])
-        return self._service.ask("GET", f"/v1/lag?{asked}") if asked else {"groups": []}
+        return self._reader.ask("GET", f"/v1/lag?{asked}") if asked else {"groups": []}
 
     def watched(self, names: Collection[str]) -> dict[str, Any]:
-        found = self._service.ask("GET", "/v1/watched")["groups"]
+        found = self._reader.ask("GET", "/v1/watched")["groups"]
         return {"groups": [each for each in found if not names or each["name"] in names]}
 
 
 @contextlib.contextmanager
-def _source(
-    config: Path | None,
-    servers: str | None,
-    others: list[str] | None,
-    service: str | None,
-    timeout: float,
-) -> Iterator[_Source]:
-    from offsetmgr.lag.cluster import ClusterReader
-
+def _source(kafka: KafkaOptions, service: str | None) -> Iterator[_Kafka | _Service]:
     if service is None:
-        kafka = load_settings(config, servers, others).kafka.for_librdkafka()
-        with ClusterReader(kafka, timeout_s=timeout) as reader:
-            yield _FromKafka(reader)
-    elif servers is not None:
+        with ClusterReader(kafka.for_librdkafka(), timeout_s=kafka.timeout) as reader:
+            yield _Kafka(reader)
+    elif kafka.bootstrap_servers is not None:
         text = "a service was named too, which has a Kafka of its own; give one of the two"
         raise typer.BadParameter(text, param_hint="--bootstrap-servers")
     else:
-        yield _FromService(service, timeout)
+        yield _Service(ServiceReader(service, kafka.timeout))
 
 
-def groups(
-    config: ConfigFile = None,
-    bootstrap_servers: Bootstrap = None,
-    set_: Set = None,
-    service: Service = None,
-    timeout: Timeout = 10.0,
-    *,
-    as_json: Json = False,
-    as_csv: Csv = False,
-) -> None:
-    """List the consumer groups of the cluster, with their state.
+def _checked(groups: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(map(check_group, groups)))
 
-    \b
-    Exit status:
-      0    they are listed
-      1    Kafka refused
-      2    an option is wrong
-      3    Kafka did not answer in time
-    """  # noqa: D301 -- \b is typer's mark for lines to keep
-    with for_scripts(), _source(config, bootstrap_servers, set_, service, timeout) as source:
+
+def groups(service: Service = None, *, kafka: KafkaOptions, output: OutputOptions) -> None:
+    """List the consumer groups of the cluster, with their state."""
+    with _source(kafka, service) as source:
         answer = source.groups()
     heads = "name", "state", "type"
-    _print(answer, heads, [[each[head] for head in heads] for each in answer["groups"]],
-           as_json=as_json, as_csv=as_csv)  # fmt: skip
+    rows = [[each[head] for head in heads] for each in answer["groups"]]
+    print_answer(output, answer, heads, rows)
 
 
 def describe(
-    groups: Groups,
-    config: ConfigFile = None,
-    bootstrap_servers: Bootstrap = None,
-    set_: Set = None,
-    service: Service = None,
-    timeout: Timeout = 10.0,
-    *,
-    as_json: Json = False,
-    as_csv: Csv = False,
+    groups: Groups, service: Service = None, *, kafka: KafkaOptions, output: OutputOptions
 ) -> None:
     """Show offsets, lag, members and state of groups, and who commits them.
 
-    \b
-    Exit status:
-      0    nothing is wrong
-      1    a group does not exist, or an offset or its log is in trouble
-      2    an option is wrong
-      3    something could not be read
-    """  # noqa: D301 -- \b is typer's mark for lines to keep
-    from offsetmgr.types import check_group
-
-    with for_scripts():
-        names = list(dict.fromkeys(check_group(name) for name in groups))
-        with _source(config, bootstrap_servers, set_, service, timeout) as source:
-            answer = source.lag(names)
+    Exits with 1 if a group does not exist, an offset is outside its log, or its log is missing.
+    """
+    names = _checked(groups)
+    with _source(kafka, service) as source:
+        answer = source.lag(names)
     found = answer["groups"]
-    if as_json or as_csv:
-        _print(answer, *_partition_rows(found), as_json=as_json, as_csv=as_csv)
-    else:
+    if output.as_table:
         for each in found:
             _print_group(each)
+    else:
+        print_answer(output, answer, *_partition_rows(found))
     _exit(found, trouble=[each for each in found if _missing(each)])
 
 
 def lag(
     groups: SomeGroups = None,
-    config: ConfigFile = None,
-    bootstrap_servers: Bootstrap = None,
-    set_: Set = None,
     service: Service = None,
-    timeout: Timeout = 10.0,
     max_lag: Annotated[
-        int | None, typer.Option(min=0, help="More records behind than this are trouble.")
+        int | None, typer.Option(min=0, help="Exit with 1 beyond so many records.")
     ] = None,
     max_seconds: Annotated[
-        float | None, typer.Option(min=0, help="More seconds behind than this are trouble.")
+        float | None, typer.Option(min=0, help="Exit with 1 beyond so many seconds.")
     ] = None,
     *,
-    as_json: Json = False,
-    as_csv: Csv = False,
+    kafka: KafkaOptions,
+    output: OutputOptions,
 ) -> None:
-    """Show how far groups are behind, in records and in seconds; a line for each group and topic.
+    """Show the lag of groups in records and in seconds, a line for each group and topic.
 
-    \b
-    Exit status:
-      0    nothing is wrong
-      1    a group does not exist, is behind by more than --max-lag or
-           --max-seconds, or an offset or its log is in trouble
-      2    an option is wrong
-      3    something could not be read
-    """  # noqa: D301 -- \b is typer's mark for lines to keep
-    from offsetmgr.types import check_group
-
-    with for_scripts():
-        names = list(dict.fromkeys(check_group(name) for name in groups)) if groups else None
-        with _source(config, bootstrap_servers, set_, service, timeout) as source:
-            answer = source.lag(names)
+    Exits with 1 if a group does not exist or is behind by more than --max-lag or --max-seconds, if
+    an offset is outside its log, or if its log is missing.
+    """
+    names = _checked(groups) if groups else None
+    with _source(kafka, service) as source:
+        answer = source.lag(names)
     found = answer["groups"]
-    if as_json or as_csv:
-        _print(answer, *_partition_rows(found), as_json=as_json, as_csv=as_csv)
-    else:
-        _print(answer, *_topic_rows(found), as_json=False, as_csv=False)
+    shown = _topic_rows(found) if output.as_table else _partition_rows(found)
+    print_answer(output, answer, *shown)
+    if output.as_table:
         for each in found:
             if each["error"]:
                 print(f"{each['name']}: {each['error']['message']}", file=sys.stderr)
@@ -250,108 +170,66 @@ def lag(
 
 def top(
     groups: SomeGroups = None,
-    config: ConfigFile = None,
-    bootstrap_servers: Bootstrap = None,
-    set_: Set = None,
     service: Service = None,
-    timeout: Timeout = 10.0,
     interval: Annotated[float, typer.Option(min=0.5, help="Seconds between two reads.")] = 3.0,
     *,
-    as_json: Json = False,
-    as_csv: Csv = False,
+    kafka: KafkaOptions,
+    output: OutputOptions,
 ) -> None:
     """Watch groups live: lag, rates in and out, time to catch up, status and errors.
 
-    Keys sort and filter; h shows them. Where the output is no terminal, or with --json or --csv,
-    it reads twice, prints what it saw and ends. With --service it shows what the service watches.
+    The second line of the screen names the keys. If the output is no terminal, or with --json or
+    --csv, it reads twice, prints the result and ends. With --service it shows the groups that the
+    service watches.
     """
-    from offsetmgr.types import check_group
-
-    names = [check_group(name) for name in groups or ()]
-    with for_scripts(), _source(config, bootstrap_servers, set_, service, timeout) as source:
+    names = _checked(groups or ())
+    with _source(kafka, service) as source:
         look = partial(source.watched, names)
-        if sys.stdout.isatty() and not as_json and not as_csv:
-            from offsetmgr.cli.top import run
-
-            run(look, interval)
+        if sys.stdout.isatty() and output.as_table:
+            live.run(look, interval)
             return
         look()
         time.sleep(interval)
         answer = look()
     found = answer["groups"]
-    if as_json or as_csv:
-        _print(answer, *_partition_rows(found), as_json=as_json, as_csv=as_csv)
+    if output.as_table:
+        page = live.drawn(answer, live.View(), _PAGE_COLUMNS, len(found) + _HEADER_LINES)
+        console().print(page)
     else:
-        from offsetmgr.cli.output import console
-        from offsetmgr.cli.top import Screen, drawn
-
-        console().print(drawn(answer, Screen(), _PAGE_COLUMNS, len(found) + _HEADER_LINES))
+        print_answer(output, answer, *_partition_rows(found))
     _exit(found, [])
 
 
 def errors(
-    group: Annotated[str | None, typer.Argument(help="Of this group alone.")] = None,
-    service: Annotated[
-        str, typer.Option(envvar="OFFSETMGR_SERVICE", help="Where the service listens.")
-    ] = "http://127.0.0.1:8741",
+    group: Annotated[str | None, typer.Argument(help="Only of this group.")] = None,
+    service: ServiceUrl = DEFAULT_SERVICE,
     timeout: Timeout = 10.0,
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as they come.")] = False,
-    as_json: Json = False,
-    as_csv: Csv = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new errors as they come.")
+    ] = False,
+    output: OutputOptions,
 ) -> None:
-    """Show what the service could not commit, and why.
+    """Show offsets that the service could not commit, and why; the status is then 1.
 
-    With --follow it prints errors as they come, until Ctrl-C; then --json is a line for each.
-
-    \b
-    Exit status:
-      0    all is committed
-      1    something is not; or the service refused
-      2    an option is wrong
-      3    the service did not answer
-    """  # noqa: D301 -- \b is typer's mark for lines to keep
-    from offsetmgr.admin.service import ServiceReader
-    from offsetmgr.types import check_group
-
-    with for_scripts():
-        asked = ServiceReader(service, timeout)
-        if group is not None:
-            check_group(group)
-        if follow:
-            for key, error in asked.failures(group):
-                text = f"{key['group']}/{key['topic']}/{key['partition']}: {error['message']}"
-                print(json.dumps({**key, **error}) if as_json else text, flush=True)
-        found = [each for each in asked.managers(group) if each.error]
+    With --follow it prints errors as they come, until Ctrl-C; --json then prints a line for each.
+    """
+    asked = ServiceReader(service, timeout)
+    if group is not None:
+        check_group(group)
+    if follow:
+        for key, error in asked.failures(group):
+            text = f"{key['group']}/{key['topic']}/{key['partition']}: {error['message']}"
+            print(json.dumps({**key, **error}) if output.as_json else text, flush=True)
+    found = [each for each in asked.managers(group) if each.error]
     heads = "group", "topic", "partition", "client", "message"
     rows = [[each.group, *each.partition, each.client, each.error] for each in found]
-    answer = {"errors": [dict(zip(heads, row, strict=True)) for row in rows]}
-    _print(answer, heads, rows, as_json=as_json, as_csv=as_csv)
+    print_answer(output, {"errors": records(heads, rows)}, heads, rows)
     raise typer.Exit(EXIT_TROUBLE if found else 0)
-
-
-def _print(
-    answer: Mapping[str, Any],
-    heads: Iterable[str],
-    rows: list[list[Any]],
-    *,
-    as_json: bool,
-    as_csv: bool,
-) -> None:
-    from offsetmgr.cli.output import print_csv, print_json, print_table
-
-    if as_json:
-        print_json(answer)
-    elif as_csv:
-        print_csv(list(heads), rows)
-    else:
-        print_table([head.replace("_", " ") for head in heads], rows)
 
 
 def _partition_rows(found: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """Return every field of every partition, for ``--csv``."""
-    from offsetmgr.lag.report import PARTITION_FIELDS
-
     rows = []
     for group in found:
         for each in group["partitions"]:
@@ -362,8 +240,6 @@ def _partition_rows(found: Iterable[Mapping[str, Any]]) -> tuple[list[str], list
 
 def _topic_rows(found: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """Return a row for each topic of each group: the sum of its lag, the worst of its seconds."""
-    from offsetmgr.lag.measure import worst_seconds
-
     rows: list[list[Any]] = []
     for group in found:
         topics: dict[str, list[Mapping[str, Any]]] = {}
@@ -382,8 +258,6 @@ def _topic_rows(found: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[lis
 
 
 def _print_group(group: Mapping[str, Any]) -> None:
-    from offsetmgr.cli.output import console, print_table
-
     out = console()
     missing = _missing(group)
     if missing or group["state"] is None:
@@ -411,13 +285,13 @@ def _print_group(group: Mapping[str, Any]) -> None:
         fields = ["member_id", "client_id", "host", "group_instance_id"]
         fields = fields if wide else fields[1:]
         print_table(
-            [*(field.replace("_", " ") for field in fields), "partitions"],
+            [*fields, "partitions"],
             [[each[field] for field in fields] + [len(each["partitions"])] for each in members],
         )
 
 
 def _committers(group: Mapping[str, Any]) -> str:
-    """Return who commits a group, as far as it can be known."""
+    """Return who commits to a group, as far as Kafka and the service tell."""
     clients = sorted({each["committer"] for each in group["partitions"] if each["committer"]})
     if clients:
         return f"this service, for {', '.join(clients)}"
@@ -428,7 +302,7 @@ def _committers(group: Mapping[str, Any]) -> str:
 
 
 def _missing(group: Mapping[str, Any]) -> str | None:
-    """Return why a group has nothing to show although it was asked for; None where it has."""
+    """Return the reason if a group has nothing to show, else None."""
     if group["state"] == "Dead" and not group["partitions"]:
         return "there is no such group"
     return None
@@ -441,13 +315,3 @@ def _exit(found: Iterable[Mapping[str, Any]], trouble: Iterable[object]) -> NoRe
         raise typer.Exit(EXIT_INCOMPLETE)
     wrong = any(each["error"] for group in groups for each in group["partitions"])
     raise typer.Exit(EXIT_TROUBLE if wrong or list(trouble) else 0)
-
-
-def seconds_text(seconds: float | None) -> str | None:
-    """Return a length of time as people say it, such as ``25 s`` or ``3.5 h``."""
-    if seconds is None or math.isinf(seconds):
-        return None
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.0f} s"

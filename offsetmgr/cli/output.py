@@ -1,9 +1,10 @@
-"""Prints the answers of the operator's commands: a table, JSON or CSV."""
+"""Prints the answers of commands: a table, JSON or CSV."""
 
 from __future__ import annotations
 
 import csv
 import json
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
@@ -12,6 +13,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
 
+from offsetmgr.cli.options import OutputOptions
 from offsetmgr.service.logs import visible
 
 _GAP = "  "
@@ -26,16 +28,30 @@ def console() -> Console:
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
+def print_answer(
+    output: OutputOptions,
+    answer: object,
+    heads: Sequence[str],
+    rows: Sequence[Sequence[object]],
+) -> None:
+    """Print ``answer`` as JSON, or ``rows`` as CSV or as a table."""
+    if output.as_json:
+        print_json(answer)
+    elif output.as_csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(heads)
+        writer.writerows(rows)
+    else:
+        print_table(heads, rows)
+
+
 def print_json(answer: object) -> None:
-    """Print one JSON document."""
     print(json.dumps(answer, indent=2, default=str))
 
 
-def print_csv(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a line of heads and one for each row; None is empty."""
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(heads)
-    writer.writerows(rows)
+def records(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> list[dict[str, object]]:
+    """Return the rows as JSON objects, by their heads."""
+    return [dict(zip(heads, row, strict=True)) for row in rows]
 
 
 def print_table(
@@ -47,12 +63,13 @@ def print_table(
     """Print a table; numbers stand on the right, None is a dash, a column without text is left out.
 
     ``styles`` colours the rows whose last cell is one of its keys.  On a narrow terminal cells are
-    folded, but for the columns ``whole``.
+    folded, except in the columns ``whole``.
     """
     columns = range(len(heads))
     kept = [index for index in columns if not rows or any(row[index] != "" for row in rows)]
-    heads, rows = [heads[i] for i in kept], [[row[i] for i in kept] for row in rows]
-    shown = [[_cell(each) for each in row] for row in rows]
+    heads = [heads[index].replace("_", " ") for index in kept]
+    rows = [[row[index] for index in kept] for row in rows]
+    shown = [["-" if cell is None else visible(str(cell)) for cell in row] for row in rows]
     right = [any(isinstance(row[index], int) for row in rows) for index in range(len(heads))]
     widths = [max(map(cell_len, column)) for column in zip(heads, *shown, strict=True)]
     out = console()
@@ -90,5 +107,11 @@ def _print_folded(
     out.print(table)
 
 
-def _cell(value: object) -> str:
-    return "-" if value is None else visible(str(value))
+def seconds_text(seconds: float | None) -> str | None:
+    """Return a length of time as people say it, such as ``25 s`` or ``3.5 h``."""
+    if seconds is None or math.isinf(seconds):
+        return None
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} s"

@@ -20,8 +20,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from offsetmgr.cli.lag import seconds_text
-from offsetmgr.cli.output import console
+from offsetmgr.cli.output import console, seconds_text
 from offsetmgr.service.logs import visible
 
 Look: TypeAlias = Callable[[], dict[str, Any]]
@@ -35,7 +34,7 @@ _BAD: Final = {"WARN": "yellow", "ERR": "red", "STOP": "red", "STALL": "red", "R
 _BY_STATUS: Final = ("OK", "WARN", "ERR", "STOP", "STALL", "REWIND")
 
 
-class Row(NamedTuple):
+class TopRow(NamedTuple):
     """A group, or a partition of one."""
 
     name: str
@@ -49,7 +48,7 @@ class Row(NamedTuple):
     note: str
 
 
-class Screen(NamedTuple):
+class View(NamedTuple):
     """The view chosen by keys."""
 
     sort: str = "l"
@@ -62,7 +61,7 @@ class Screen(NamedTuple):
     ended: bool = False
 
 
-_SORTS: Final[Mapping[str, Callable[[Row], Any]]] = {
+_SORTS: Final[Mapping[str, Callable[[TopRow], Any]]] = {
     "l": lambda row: -(row.lag or 0),
     "b": lambda row: -(row.behind_s or 0),
     "i": lambda row: -(row.rate_in or 0),
@@ -73,42 +72,42 @@ _SORTS: Final[Mapping[str, Callable[[Row], Any]]] = {
 }
 
 
-def pressed(screen: Screen, key: str) -> Screen:
-    """Return the screen after a key."""
-    if screen.typing:
+def pressed(view: View, key: str) -> View:
+    """Return the view after a key is pressed."""
+    if view.typing:
         if key in "\r\n\x1b":
-            return screen._replace(typing=False)
-        text = screen.filter[:-1] if key in "\x7f\b" else screen.filter + key
-        return screen._replace(filter=text, page=0)
+            return view._replace(typing=False)
+        text = view.filter[:-1] if key in "\x7f\b" else view.filter + key
+        return view._replace(filter=text, page=0)
     if key in _SORTS:
-        return screen._replace(sort=key, reverse=False, page=0)
+        return view._replace(sort=key, reverse=False, page=0)
     changes: dict[str, dict[str, Any]] = {
-        "r": {"reverse": not screen.reverse},
-        "p": {"partitions": not screen.partitions, "page": 0},
+        "r": {"reverse": not view.reverse},
+        "p": {"partitions": not view.partitions, "page": 0},
         "/": {"typing": True, "filter": "", "page": 0},
-        "j": {"page": screen.page + 1},
-        "k": {"page": max(screen.page - 1, 0)},
+        "j": {"page": view.page + 1},
+        "k": {"page": max(view.page - 1, 0)},
         "q": {"ended": True},
     }
-    return screen._replace(**changes.get(key, {}))
+    return view._replace(**changes.get(key, {}))
 
 
-def rows_of(answer: Mapping[str, Any], screen: Screen) -> list[Row]:
+def rows_of(answer: Mapping[str, Any], view: View) -> list[TopRow]:
     """Return the rows to show, filtered and sorted."""
     rows = []
     for group in answer["groups"]:
-        if screen.partitions:
+        if view.partitions:
             rows += [_partition(group["name"], each) for each in group["partitions"]]
         else:
             rows.append(_group(group))
-    wanted = [row for row in rows if screen.filter.lower() in row.name.lower()]
+    wanted = [row for row in rows if view.filter.lower() in row.name.lower()]
     wanted.sort(key=lambda row: row.name)
-    wanted.sort(key=_SORTS[screen.sort], reverse=screen.reverse)
+    wanted.sort(key=_SORTS[view.sort], reverse=view.reverse)
     return wanted
 
 
-def _partition(group: str, each: Mapping[str, Any]) -> Row:
-    return Row(
+def _partition(group: str, each: Mapping[str, Any]) -> TopRow:
+    return TopRow(
         f"{group}  {each['topic']}-{each['partition']}",
         each["lag"],
         each["lag_seconds"],
@@ -120,7 +119,7 @@ def _partition(group: str, each: Mapping[str, Any]) -> Row:
     )
 
 
-def _group(group: Mapping[str, Any]) -> Row:
+def _group(group: Mapping[str, Any]) -> TopRow:
     partitions = group["partitions"]
     rates = [
         [each[name] for each in partitions if each[name] is not None]
@@ -130,7 +129,7 @@ def _group(group: Mapping[str, Any]) -> Row:
     slowest = [_catch_up_s(each["lag"], each["rate_in"], each["rate_out"]) for each in partitions]
     failed = sum(1 for each in partitions if each["error"])
     note = group["error"]["code"] if group["error"] else f"{failed} failed" if failed else ""
-    return Row(
+    return TopRow(
         group["name"],
         group["lag"],
         group["lag_seconds"],
@@ -151,26 +150,26 @@ def _catch_up_s(lag: int | None, arriving: float | None, leaving: float | None) 
 
 
 def drawn(
-    answer: Mapping[str, Any], screen: Screen, width: int, height: int, trouble: str = ""
+    answer: Mapping[str, Any], view: View, width: int, height: int, trouble: str = ""
 ) -> RenderableType:
     """Return what stands on a terminal of this size."""
-    rows = rows_of(answer, screen)
+    rows = rows_of(answer, view)
     room = max(height - _HEADER_LINES, 1)
     pages = max(math.ceil(len(rows) / room), 1)
-    page = min(screen.page, pages - 1)
+    page = min(view.page, pages - 1)
     behind = sum(row.lag or 0 for row in rows)
     bad = sum(1 for row in rows if row.status in _BAD)
-    what = "partitions" if screen.partitions else "groups"
+    what = "partitions" if view.partitions else "groups"
     counts = f"{len(rows):,} {what}, {bad:,} in trouble, {behind:,} records behind"
     head = Text(f"{counts}  page {page + 1}/{pages}", style="bold")
-    if screen.typing or screen.filter:
-        line = Text(f"filter: {screen.filter}{'_' if screen.typing else ''}", style="yellow")
+    if view.typing or view.filter:
+        line = Text(f"filter: {view.filter}{'_' if view.typing else ''}", style="yellow")
     else:
         line = Text(trouble or HELP, style="red" if trouble else "dim")
     for each in (head, line):
         each.truncate(width, overflow="ellipsis")
     table = Table(box=None, header_style="bold reverse", pad_edge=False, width=width)
-    table.add_column("PARTITION" if screen.partitions else "GROUP", ratio=1, no_wrap=True)
+    table.add_column("PARTITION" if view.partitions else "GROUP", ratio=1, no_wrap=True)
     for column in ("LAG", "BEHIND", "IN/s", "OUT/s"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("CATCH-UP", justify="right", no_wrap=True)
@@ -181,7 +180,7 @@ def drawn(
     return Group(head, line, table)
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: TopRow) -> list[str]:
     never = row.catch_up_s is not None and math.isinf(row.catch_up_s)
     return [
         visible(row.name),
@@ -204,14 +203,14 @@ def run(look: Look, interval_s: float) -> None:
     )
     reading.start()
     seen: dict[str, Any] = {"groups": []}
-    screen, trouble = Screen(), "reading…"
+    view, trouble = View(), "reading…"
     out = console()
     with _keys() as key, Live(console=out, screen=True, auto_refresh=False) as live:
-        while not screen.ended:
-            live.update(drawn(seen, screen, out.width, out.height, trouble), refresh=True)
+        while not view.ended:
+            live.update(drawn(seen, view, out.width, out.height, trouble), refresh=True)
             pressed_key = key()
             if pressed_key:
-                screen = pressed(screen, pressed_key)
+                view = pressed(view, pressed_key)
             while not answers.empty():
                 answer = answers.get()
                 seen, trouble = (seen, answer) if isinstance(answer, str) else (answer, "")

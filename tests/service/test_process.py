@@ -263,22 +263,6 @@ def test_help_tells_the_exit_statuses() -> None:
     assert "3    stopped with offsets that Kafka did not acknowledge" in text
 
 
-def test_help_imports_no_kafka_and_no_server() -> None:
-    """It is asked for often, and by hand."""
-    script = (
-        "import sys; sys.argv = ['offsetmgr', '--help']\n"
-        "from offsetmgr.cli import main\n"
-        "try: main()\n"
-        "except SystemExit: pass\n"
-        "heavy = {'confluent_kafka', 'uvicorn', 'starlette', 'pyspark', 'msgspec'}\n"
-        "print(sorted(heavy & set(sys.modules)))\n"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert ran.stdout.splitlines()[-1] == "[]"
-
-
 def test_a_missing_extra_is_one_line() -> None:
     """With what to run."""
     script = "import sys; sys.modules['typer'] = None\nfrom offsetmgr.cli import main\nmain()\n"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from offsetmgr.cli.top import HELP, Screen, drawn, pressed, rows_of
+from offsetmgr.cli.top import HELP, View, drawn, pressed, rows_of
 
 
 def partition(number: int, **values: Any) -> dict[str, Any]:
@@ -56,17 +56,17 @@ ANSWER = {
 }
 
 
-def text(screen: Screen, width: int, height: int = 24, answer: Any = ANSWER) -> str:
+def text(view: View, width: int, height: int = 24, answer: Any = ANSWER) -> str:
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
     with console.capture() as shown:
-        console.print(drawn(answer, screen, width, height))
+        console.print(drawn(answer, view, width, height))
     return shown.get()
 
 
-def keys(typed: str, screen: Screen = Screen()) -> Screen:  # noqa: B008 -- it cannot be changed
+def keys(typed: str, view: View = View()) -> View:  # noqa: B008 -- it cannot be changed
     for key in typed:
-        screen = pressed(screen, key)
-    return screen
+        view = pressed(view, key)
+    return view
 
 
 @pytest.mark.parametrize(
@@ -89,13 +89,13 @@ def test_sorted_by_a_key(typed: str, first: str) -> None:
 
 def test_filter() -> None:
     """What is typed after a slash is all that names may contain; keys do nothing else then."""
-    screen = keys("/ORDq")
-    assert screen.typing
-    assert not screen.ended
-    assert rows_of(ANSWER, screen) == []
-    screen = keys("\x7f\r", screen)
-    assert [row.name for row in rows_of(ANSWER, screen)] == ["orders-etl"]
-    assert keys("q", screen).ended
+    view = keys("/ORDq")
+    assert view.typing
+    assert not view.ended
+    assert rows_of(ANSWER, view) == []
+    view = keys("\x7f\r", view)
+    assert [row.name for row in rows_of(ANSWER, view)] == ["orders-etl"]
+    assert keys("q", view).ended
 
 
 def test_partitions() -> None:
@@ -106,7 +106,7 @@ def test_partitions() -> None:
 
 def test_a_group_is_caught_up_when_its_slowest_partition_is() -> None:
     """One that falls behind never catches up, however quick the others are."""
-    rows = {row.name: row for row in rows_of(ANSWER, Screen())}
+    rows = {row.name: row for row in rows_of(ANSWER, View())}
     assert rows["orders-etl"].catch_up_s == math.inf
     assert rows["idle"].catch_up_s == 0
     assert rows["new"].catch_up_s is None
@@ -127,7 +127,7 @@ def test_fits(width: int, typed: str) -> None:
 @pytest.mark.parametrize("width", [80, 160])
 def test_the_keys_are_shown(width: int) -> None:
     """All keys are told on a terminal of either size."""
-    assert HELP in text(Screen(), width)
+    assert HELP in text(View(), width)
 
 
 def test_pages() -> None:
