@@ -31,7 +31,6 @@ from offsetmgr.types import (
     ManagerKey,
     OffsetAndMetadata,
     OffsetManagerHandle,
-    Offsets,
     PartitionRange,
     StopResult,
     TopicPartition,
@@ -40,6 +39,7 @@ from offsetmgr.types import (
 
 if TYPE_CHECKING:
     from offsetmgr.client import OffsetClient
+    from offsetmgr.client.offsets import Offsets
     from offsetmgr.local import LocalOffsets
 
 __all__ = [
@@ -80,6 +80,10 @@ def __getattr__(name: str) -> object:
         from offsetmgr.client import OffsetClient  # noqa: PLC0415
 
         return OffsetClient
+    if name == "Offsets":
+        from offsetmgr.client.offsets import Offsets  # noqa: PLC0415
+
+        return Offsets
     if name == "LocalOffsets":
         from offsetmgr.local import LocalOffsets  # noqa: PLC0415
 

@@ -7,20 +7,20 @@ names, and to Kafka, which accepts nearly anything.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from math import inf
 from operator import index
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, SupportsIndex, runtime_checkable
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, SupportsIndex, TypeVar
 
-from offsetmgr.errors import InvalidValueError, OffsetsUncommittedError
+from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetsUncommittedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import TracebackType
-
-    from typing_extensions import Self
+    from collections.abc import Iterator
 
     from offsetmgr.errors import OffsetManagerError
+
+_T = TypeVar("_T")
 
 MAX_OFFSET: Final = 2**63 - 1
 """Largest offset Kafka can hold (a signed 64-bit integer)."""
@@ -138,212 +138,83 @@ class PartitionRange(NamedTuple):
     high_watermark: int
 
 
-class CommittedStream(Protocol):
-    """The committed-offsets mailbox: latest-wins, closed after stop."""
+class Stream(ABC, Generic[_T]):
+    """The unread values of a manager's mailbox; it ends once the manager is stopped."""
 
-    def get(self, timeout: float | None = None) -> OffsetAndMetadata:
-        """Return the newest unread committed offset.
+    __slots__ = ()
 
-        Raises OffsetTimeoutError; ManagerStoppedError once the manager is stopped and all is read.
+    @property
+    @abstractmethod
+    def dropped(self) -> int:
+        """The number of errors that were dropped because nobody read them in time."""
+
+    @abstractmethod
+    def get(self, timeout: float | None = None) -> _T:
+        """Return the oldest unread value, waiting up to ``timeout`` seconds (None: for ever).
+
+        Raises OffsetTimeoutError; ManagerStoppedError once the manager is stopped and all is read;
+        InvalidValueError.
         """
 
-    def __iter__(self) -> Iterator[OffsetAndMetadata]:
-        """Iterate until the manager is stopped."""
+    def __iter__(self) -> Iterator[_T]:
+        """Yield values, waiting for each, until the manager is stopped."""
+        while True:
+            try:
+                value = self.get()
+            except ManagerStoppedError:
+                return
+            yield value
 
 
-class ErrorStream(Protocol):
-    """The errors mailbox: bounded, the oldest are dropped, with a count of what was dropped."""
+class OffsetManagerHandle(ABC):
+    """One offset manager as its user sees it; in process or through the service.
 
-    @property
-    def dropped(self) -> int:
-        """Errors dropped because nobody read them in time."""
+    Only ``initial_offset`` and ``stop`` wait for Kafka.  Safe between threads.
+    """
 
-    def get(self, timeout: float | None = None) -> OffsetManagerError:
-        """Return the oldest unread error.  Raises as ``CommittedStream.get`` does."""
-
-    def __iter__(self) -> Iterator[OffsetManagerError]:
-        """Iterate until the manager is stopped."""
-
-
-class OffsetManagerHandle(Protocol):
-    """One offset manager as its user sees it; in process or through the service."""
+    __slots__ = ()
 
     @property
+    @abstractmethod
     def key(self) -> ManagerKey:
         """Group, topic and partition."""
 
+    @abstractmethod
     def initial_offset(self, *, timeout: float | None = None) -> OffsetAndMetadata | None:
-        """Return what was committed when the manager started; None where nothing was.
+        """Return the offset committed when the manager started; None if there was none.
 
-        Waits up to ``timeout`` seconds.  A known answer is given after a stop too.
-        Raises OffsetTimeoutError (with the last error of the coordinator as its cause),
-        ManagerStoppedError, ClientFencedError.
+        Waits up to ``timeout`` seconds (None: for ever).  Once known, it is returned after a stop
+        too.  Raises OffsetTimeoutError, with the coordinator's last error as its cause;
+        ManagerStoppedError, ClientFencedError, InvalidValueError.
         """
 
+    @abstractmethod
     def submit(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
-        """Make ``offset`` (the next one to read) the newest to commit; never blocks.
+        """Make ``offset`` (the next one to read) the newest to commit, without waiting.
 
-        Raises InvalidValueError, with nothing done; OffsetRegressionError where it is lower than
-        what was submitted before; ManagerStoppedError; ClientFencedError where a newer incarnation
-        of the client has taken over.
+        Raises InvalidValueError, with nothing done; OffsetRegressionError if it is lower than the
+        last one submitted; ManagerStoppedError; ClientFencedError if a newer client of the same
+        name has taken over.
         """
 
+    @abstractmethod
     def rewind(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
         """Submit an offset that may be lower than the last one."""
 
-    def committed_offsets(self) -> CommittedStream:
-        """Offsets that the coordinator has acknowledged."""
+    @abstractmethod
+    def committed_offsets(self) -> Stream[OffsetAndMetadata]:
+        """Return the offsets that Kafka has acknowledged; a newer one replaces an unread one."""
 
-    def errors(self) -> ErrorStream:
-        """Errors of commits and fetches."""
+    @abstractmethod
+    def errors(self) -> Stream[OffsetManagerError]:
+        """Return the errors of commits and fetches; the oldest unread ones are dropped."""
 
+    @abstractmethod
     def stop(self, *, timeout: float = 10.0) -> StopResult:
-        """Commit the newest offset, stop, and say what was committed; within ``timeout`` s.
+        """Commit the newest offset, stop, and return what was committed; within ``timeout`` s.
 
-        Twice is harmless: the answer is the same.
+        A second call returns the same.  Not to be called by an actor.  Raises InvalidValueError.
         """
-
-
-@runtime_checkable
-class Offsets(Protocol):
-    """Committed offsets of any groups, through the service (OffsetClient) or in this process."""
-
-    @property
-    def url(self) -> str:
-        """Address of the service or cluster, such as ``http://127.0.0.1:8741``."""
-
-    @property
-    def name(self) -> str:
-        """Name that others see as the owner of the managers."""
-
-    @property
-    def closed(self) -> bool:
-        """True once ``close`` was called, here or at the interpreter's exit."""
-
-    def spawn(self, group: str, topic: str, partition: int) -> OffsetManagerHandle:
-        """Return a manager for a partition of a group, without waiting.
-
-        Raises InvalidValueError; ManagerExistsError where it was handed out here and is not
-        stopped (that another client has it is one of the handle's errors); ManagerStoppedError
-        once this is closed.
-        """
-
-    def claim(
-        self, group: str, partitions: Iterable[tuple[str, int]], *, timeout: float = 10.0
-    ) -> None:
-        """Spawn managers for all of ``partitions``, or for none of them.
-
-        They take offsets by ``submit``, and ``stop_managers`` gives them back.  Raises
-        InvalidValueError; ManagerExistsError where this or another client has one of them;
-        ManagerStoppedError; ClientFencedError; OffsetTimeoutError where a service does not answer
-        in ``timeout`` seconds.
-        """
-
-    def submit(
-        self,
-        group: str,
-        offsets: Mapping[tuple[str, int], int | OffsetAndMetadata],
-        *,
-        rewind: bool = False,
-        sync: bool = False,
-        timeout: float = 10.0,
-    ) -> None:
-        """Make ``offsets`` (the next ones to read, by topic and partition) the newest to commit.
-
-        Managers that do not exist yet are spawned.  With ``rewind``, lower offsets are what the
-        caller wants.  With ``sync``, it waits up to ``timeout`` seconds for Kafka.
-
-        Raises InvalidValueError, with nothing done; OffsetRegressionError where one is lower than
-        what was submitted before; ManagerStoppedError; ClientFencedError.  With ``sync`` also
-        OffsetTimeoutError, OffsetCommitError where Kafka refused one for good, ManagerExistsError
-        where another client has a manager, and OffsetRegressionError where one is lower than what
-        is committed.  What was not committed in time is kept, and tried again.  Where several
-        offsets have errors, OffsetsUncommittedError has all of them.  None holds back the others.
-        """
-
-    def flush(
-        self,
-        *,
-        timeout: float = 10.0,
-        group: str | None = None,
-        partitions: Iterable[tuple[str, int]] | None = None,
-    ) -> FlushResult:
-        """Have what was submitted committed, and say what was not by ``timeout`` seconds.
-
-        Of all managers, or those of ``group``, or those of its ``partitions``.  Raises
-        InvalidValueError alone: trouble is in the result.
-        """
-
-    def stop_managers(
-        self,
-        *,
-        timeout: float = 10.0,
-        group: str | None = None,
-        partitions: Iterable[tuple[str, int]] | None = None,
-    ) -> FlushResult:
-        """Flush the managers, then stop them; anybody can spawn them anew."""
-
-    def watch_errors(
-        self, on_error: Callable[[ManagerKey | None, OffsetManagerError], None]
-    ) -> Callable[[], None]:
-        """Call ``on_error`` with each error and its manager; call what is returned to end that.
-
-        With None for an error of the client as a whole.  It is called on threads that must not
-        wait, so it must neither block nor raise.
-        """
-
-    def committed(
-        self, group: str, *, timeout: float = 10.0
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what Kafka has committed for ``group``, and nothing for other partitions.
-
-        Raises InvalidValueError; ServiceError, with Kafka's name of the error as its ``code``;
-        ServiceUnavailableError where a service does not answer; ManagerStoppedError.
-        """
-
-    def topics(
-        self, topics: Iterable[str], *, timeout: float = 10.0
-    ) -> dict[str, dict[int, PartitionRange]]:
-        """Return the partitions of ``topics``, each with the offsets it holds.
-
-        Raises as ``committed``; a topic that does not exist is a ServiceError that names it.
-        """
-
-    def offsets_at(
-        self, topics: Iterable[str], at_ms: int, *, timeout: float = 10.0
-    ) -> dict[TopicPartition, int]:
-        """Return the first offset at ``at_ms`` (milliseconds since 1970) or later.
-
-        It is the end of the log where no record is so young.  Raises as ``topics``.
-        """
-
-    def stable_ends(
-        self, topics: Iterable[str], *, timeout: float = 10.0
-    ) -> dict[TopicPartition, int]:
-        """Return where each partition ends for a reader of committed transactions alone."""
-
-    def topic_names(self, *, timeout: float = 10.0) -> list[str]:
-        """Return the topics of the cluster but Kafka's own, sorted."""
-
-    def close(self, *, timeout: float = 10.0) -> FlushResult:
-        """Flush, stop all managers and end; within ``timeout`` seconds.
-
-        Twice is harmless: the answer is the same.  Managers that another thread is stopping are
-        waited for, and left to its answer.
-        """
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close."""
-        self.close()
 
 
 def check_group(value: object, field: str = "group") -> str:

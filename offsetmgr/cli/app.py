@@ -21,8 +21,8 @@ from offsetmgr.cli.output import print_table
 from offsetmgr.service import version as installed_version
 
 if TYPE_CHECKING:
+    from offsetmgr.client.offsets import Offsets
     from offsetmgr.spark import OffsetPair
-    from offsetmgr.types import Offsets
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 -- typer calls it

@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-import threading
-import warnings
+import os
+import secrets
+import socket
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from offsetmgr.client import lifetime, waits, wire
+from offsetmgr.client import waits, wire
 from offsetmgr.client.core import Core
-from offsetmgr.client.failure_log import log_uncommitted
-from offsetmgr.client.handle import ManagerHandle
-from offsetmgr.client.transport import Deadline, parse_url
-from offsetmgr.errors import (
-    InvalidValueError,
-    OffsetManagerError,
-    OffsetsUncommittedError,
-    ServiceUnavailableError,
-)
+from offsetmgr.client.failure_log import FailureLog, log_uncommitted
+from offsetmgr.client.handle import RemoteManagerHandle
+from offsetmgr.client.offsets import LogEnds, Offsets
+from offsetmgr.client.transport import parse_url
+from offsetmgr.errors import OffsetManagerError, ServiceUnavailableError
 from offsetmgr.types import (
+    MAX_GROUP_CHARS,
     FlushResult,
     ManagerKey,
     OffsetAndMetadata,
-    Offsets,
     TopicPartition,
-    check_callable,
-    check_flag,
     check_group,
-    check_key,
-    check_list,
-    check_offset,
-    check_offsets,
-    check_topic,
-    check_topic_partitions,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from offsetmgr.types import PartitionRange
+    from offsetmgr.client.offsets import Deadline, Refusals
 
 _T = TypeVar("_T")
 
@@ -48,163 +37,105 @@ TOPICS_PER_REQUEST: Final = 50
 class OffsetClient(Offsets):
     """A client of the service at `url`, `http://host:port` or `unix:///path/of/the.sock`.
 
-    `name` says who owns the managers: a restarted driver of the same name takes them over at
-    once, and an older one of that name is fenced.  Without a name the client has one of its own,
-    and its successor waits until its lease has lapsed.
+    `name` is the owner of the managers.  A restarted driver of the same name takes them over at
+    once, and the older client is fenced.  Without a name the client has one of its own, and its
+    successor waits until its lease has ended.
 
-    Submitting takes microseconds and never fails because the service is away: the newest offset
-    of each partition is held, and sent again to a service that was restarted.  A client that is
-    not closed commits for at most 2 s when the interpreter exits.
+    A submit takes microseconds and does not fail if the service is away: the newest offset of each
+    partition is kept, and sent again to a restarted service.
 
-    Where it is unpickled it is another client: it has a name of its own (this one with an end
-    added) and holds nothing yet.  In the child of a fork it only raises ManagerStoppedError: make
-    one in each process.
+    An unpickled client is another one: it has a name of its own (this one with a suffix), and holds
+    nothing yet.
 
     Raises InvalidValueError for a bad url or name.
     """
 
     def __init__(self, url: str, name: str | None = None) -> None:
-        self._url = url
         address = parse_url(url)
         self._base_name = "" if name is None else check_group(name, "name")
-        self._core = Core(url, address, self._base_name or lifetime.own_name())
-        self._close_lock = threading.Lock()
-        self._closed: FlushResult | None = None
-        lifetime.open_clients.add(self)
+        own = self._base_name or _own_name()
+        failures = FailureLog()
+        self._state = Core(url, address, own, failures)
+        super().__init__(url, own, failures)
 
     @property
-    def url(self) -> str:
-        return self._url
+    def core(self) -> Core:
+        """The client's shared state; raises ManagerStoppedError in the child of a fork."""
+        self.check_process()
+        return self._state
 
     @property
-    def name(self) -> str:
-        return self._core.name
-
-    def __repr__(self) -> str:
-        return f"OffsetClient({self._url!r}, name={self.name!r})"
+    def closed(self) -> bool:
+        return self._state.closing
 
     # Managers
 
-    def spawn(self, group: str, topic: str, partition: int) -> ManagerHandle:
-        key = check_key((group, topic, partition))
-        return ManagerHandle(key, self._core.spawn(key), self._core, self)
+    def _spawn(self, key: ManagerKey) -> RemoteManagerHandle:
+        return RemoteManagerHandle(key, self.core.spawn(key), self)
 
-    def claim(
-        self, group: str, partitions: Iterable[tuple[str, int]], *, timeout: float = 10.0
-    ) -> None:
-        check_group(group)
-        keys = [ManagerKey(group, *where) for where in check_topic_partitions(partitions)]
-        waits.claim(self._core, keys, Deadline(timeout))
+    def _claim(self, group: str, partitions: list[TopicPartition], deadline: Deadline) -> None:
+        waits.claim(self.core, [ManagerKey(group, *where) for where in partitions], deadline)
 
-    def submit(
+    def _submit(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, rewind: bool
+    ) -> Refusals:
+        values = {ManagerKey(group, *where): value for where, value in offsets.items()}
+        return self.core.submit(values, rewind=rewind)
+
+    def _commit(
         self,
         group: str,
-        offsets: Mapping[tuple[str, int], int | OffsetAndMetadata],
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        deadline: Deadline,
         *,
-        rewind: bool = False,
-        sync: bool = False,
-        timeout: float = 10.0,
-    ) -> None:
-        deadline = Deadline(timeout)
-        check_group(group)
-        check_flag(rewind, "rewind")
-        check_flag(sync, "sync")
-        found = check_offsets(offsets)
-        values = {ManagerKey(group, *where): value for where, value in found.items()}
-        if sync:
-            waits.submit(self._core, values, deadline, rewind=rewind)
-        elif refused := self._core.submit(values, rewind=rewind):
-            raise OffsetsUncommittedError.one_of(refused)
+        rewind: bool,
+    ) -> tuple[Refusals, Refusals]:
+        values = {ManagerKey(group, *where): value for where, value in offsets.items()}
+        return waits.commit(self.core, values, deadline, rewind=rewind)
 
-    def flush(
-        self,
-        *,
-        timeout: float = 10.0,
-        group: str | None = None,
-        partitions: Iterable[tuple[str, int]] | None = None,
+    def _flush(
+        self, group: str | None, partitions: list[TopicPartition] | None, deadline: Deadline
     ) -> FlushResult:
-        return waits.flush(self._core, *_scope(group, partitions), Deadline(timeout))
+        return waits.flush(self.core, group, partitions, deadline)
 
-    def stop_managers(
-        self,
-        *,
-        timeout: float = 10.0,
-        group: str | None = None,
-        partitions: Iterable[tuple[str, int]] | None = None,
+    def _stop(
+        self, group: str | None, partitions: list[TopicPartition] | None, deadline: Deadline
     ) -> FlushResult:
-        return waits.stop(self._core, *_scope(group, partitions), Deadline(timeout))
+        return waits.stop(self.core, group, partitions, deadline)
 
-    def watch_errors(
-        self, on_error: Callable[[ManagerKey | None, OffsetManagerError], None]
-    ) -> Callable[[], None]:
-        check_callable(on_error, "on_error")
-        core = self._core
-        with core.lock:
-            core.watchers = (*core.watchers, on_error)
-        core.listen()
+    def _listen(self) -> None:
+        self.core.listen()
 
-        def end() -> None:
-            with core.lock:
-                core.watchers = tuple(each for each in core.watchers if each is not on_error)
+    # Questions to Kafka
 
-        return end
-
-    # Straight from Kafka
-
-    def committed(
-        self, group: str, *, timeout: float = 10.0
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        query = [("group", check_group(group))]
-
+    def _committed(self, group: str, deadline: Deadline) -> dict[TopicPartition, OffsetAndMetadata]:
         def read(data: dict[str, Any]) -> dict[TopicPartition, OffsetAndMetadata]:
             return {wire.partition_of(each): wire.offset_of(each) for each in data["offsets"]}
 
-        return self._get(wire.OFFSETS, query, Deadline(timeout), "the committed offsets", read)
+        what = "the committed offsets"
+        return self._get(wire.OFFSETS, [("group", group)], deadline, what, read)
 
-    def topics(
-        self, topics: Iterable[str], *, timeout: float = 10.0
-    ) -> dict[str, dict[int, PartitionRange]]:
-        return self._ask_topics(topics, Deadline(timeout), wire.range_of)
+    def _logs(
+        self,
+        names: list[str],
+        deadline: Deadline,
+        *,
+        at_ms: int | None = None,
+        stable: bool = False,
+    ) -> dict[str, dict[int, LogEnds]]:
+        more = [] if at_ms is None else [("at_ms", str(at_ms))]
+        more += [("stable", "true")] if stable else []
+        found: dict[str, dict[int, LogEnds]] = {}
+        for at in range(0, len(names), TOPICS_PER_REQUEST):
+            query = [*(("topic", name) for name in names[at : at + TOPICS_PER_REQUEST]), *more]
+            found |= self._get(wire.TOPICS, query, deadline, "the topics", wire.topics_of)
+        return found
 
-    def offsets_at(
-        self, topics: Iterable[str], at_ms: int, *, timeout: float = 10.0
-    ) -> dict[TopicPartition, int]:
-        at = ("at_ms", check_offset(at_ms, "at_ms"))
-        return _flat(self._ask_topics(topics, Deadline(timeout), wire.offset_at_of, at))
-
-    def stable_ends(
-        self, topics: Iterable[str], *, timeout: float = 10.0
-    ) -> dict[TopicPartition, int]:
-        def read(data: Mapping[str, Any]) -> int:
-            return int(data["last_stable_offset"])
-
-        return _flat(self._ask_topics(topics, Deadline(timeout), read, ("stable", "true")))
-
-    def topic_names(self, *, timeout: float = 10.0) -> list[str]:
+    def _topic_names(self, deadline: Deadline) -> list[str]:
         def read(data: dict[str, Any]) -> list[str]:
             return [str(name) for name in data["names"]]
 
-        return self._get(wire.TOPIC_NAMES, [], Deadline(timeout), "the names of the topics", read)
-
-    def _ask_topics(
-        self,
-        topics: Iterable[str],
-        deadline: Deadline,
-        read: Callable[[Mapping[str, Any]], _T],
-        *more: tuple[str, object],
-    ) -> dict[str, dict[int, _T]]:
-        """Return what `read` makes of each partition; `more` goes into the query."""
-        listed = check_list(topics, "topics", '["orders"]')
-        names = list(dict.fromkeys([check_topic(name) for name in listed]))
-
-        def read_topics(data: dict[str, Any]) -> dict[str, dict[int, _T]]:
-            return dict(wire.topic_of(each, read) for each in data["topics"])
-
-        found: dict[str, dict[int, _T]] = {}
-        for at in range(0, len(names), TOPICS_PER_REQUEST):
-            query = [*(("topic", name) for name in names[at : at + TOPICS_PER_REQUEST]), *more]
-            found |= self._get(wire.TOPICS, query, deadline, "the topics", read_topics)
-        return found
+        return self._get(wire.TOPIC_NAMES, [], deadline, "the names of the topics", read)
 
     def _get(
         self,
@@ -216,13 +147,13 @@ class OffsetClient(Offsets):
     ) -> _T:
         """Ask until the service answers: it may just be starting, and Kafka electing a leader.
 
-        The service answers by the deadline, too: where Kafka does not, it says so.
+        The service answers by the deadline, too: if Kafka does not, it says so.
         """
-        reason: OffsetManagerError | None = None
-        for _ in waits.pauses(self._core, deadline):
+        core, reason = self.core, None
+        for _ in waits.pauses(core.ended, deadline):
             within = ("timeout_s", round(deadline.for_service_s(), 3))
             try:
-                data = self._core.get(wire.target(path, *query, within), deadline)
+                data = core.get(wire.target(path, *query, within), deadline)
                 with wire.reading(what):
                     return read(data)
             except (ServiceUnavailableError, wire.PassingError) as error:
@@ -236,70 +167,30 @@ class OffsetClient(Offsets):
 
     # The end
 
-    @property
-    def closed(self) -> bool:
-        return self._core.closing
-
-    def close(self, *, timeout: float = 10.0) -> FlushResult:
-        deadline = Deadline(timeout)
-        if not self._close_lock.acquire(timeout=deadline.within_s(threading.TIMEOUT_MAX)):
-            return FlushResult({}, {})  # another thread is at it, and will say
-        try:
-            if self._closed is None:
-                self._closed = self._close(deadline)
-            return self._closed
-        finally:
-            self._close_lock.release()
-
     def _close(self, deadline: Deadline) -> FlushResult:
-        core = self._core
+        core = self._state
         with core.lock:
             core.closing = True
         result = waits.stop(core, None, None, deadline)
         core.end(deadline)
-        lifetime.open_clients.discard(self)
         log_uncommitted(f"client {self.name}", result.uncommitted)
         return result
 
-    def __del__(self) -> None:
-        if getattr(self, "_closed", self) is None:
-            text = f"unclosed {self!r}; call close(), or use it in a with statement"
-            warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
-            self._core.abandon()
-
-    def close_at_exit(self, timeout_s: float) -> None:
-        """Called when the interpreter exits."""
-        self.close(timeout=timeout_s)
-
-    def renew_after_fork(self) -> None:
-        """Called in the child of a fork: threads, locks and connections are the parent's."""
-        if self._closed is None:
-            self._core.leave()
-            self._close_lock = threading.Lock()
-            self._closed = FlushResult({}, {})
+    def _abandon(self) -> None:
+        self._state.abandon()
 
     def __reduce__(self) -> tuple[object, tuple[str, str]]:
         return _elsewhere, (self._url, self._base_name)
 
 
+def _own_name(base: str = "") -> str:
+    """Return `base` with an end that no other process has, nor another client of this one."""
+    end = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+    return f"{base[: MAX_GROUP_CHARS - len(end) - 1]}.{end}" if base else end
+
+
 def _elsewhere(url: str, base_name: str) -> OffsetClient:
     """Return what arrives of a pickled client: another one, which does not fence the first."""
-    client = OffsetClient(url, lifetime.own_name(base_name))
+    client = OffsetClient(url, _own_name(base_name))
     client._base_name = base_name  # noqa: SLF001 -- what it is pickled by again
     return client
-
-
-def _flat(topics: Mapping[str, Mapping[int, int]]) -> dict[TopicPartition, int]:
-    return {TopicPartition(name, n): each[n] for name, each in topics.items() for n in each}
-
-
-def _scope(
-    group: str | None, partitions: Iterable[tuple[str, int]] | None
-) -> tuple[str | None, list[TopicPartition] | None]:
-    if group is None and partitions is not None:
-        fix = "name the group as well"
-        raise InvalidValueError("partitions", partitions, "are given without a group", fix)
-    return (
-        None if group is None else check_group(group),
-        None if partitions is None else check_topic_partitions(partitions),
-    )

@@ -13,7 +13,6 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.client.events import EventReader
-from offsetmgr.client.failure_log import FailureLog
 from offsetmgr.client.handle import Mailboxes
 from offsetmgr.client.partitions import Partitions
 from offsetmgr.client.sender import Sender, SendTimes
@@ -31,7 +30,9 @@ from offsetmgr.types import StopResult
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from offsetmgr.client.transport import Address, Deadline
+    from offsetmgr.client.failure_log import FailureLog
+    from offsetmgr.client.offsets import Deadline
+    from offsetmgr.client.transport import Address
     from offsetmgr.types import FlushResult, ManagerKey, OffsetAndMetadata
 
 ABANDONED_S: Final = 2.0
@@ -43,7 +44,7 @@ log = logging.getLogger("offsetmgr.client")
 class Core:
     """The state of a client, safe between threads; its threads start with their first use."""
 
-    def __init__(self, url: str, address: Address, name: str) -> None:
+    def __init__(self, url: str, address: Address, name: str, failures: FailureLog) -> None:
         self.name = name
         # Reentrant, because a collector may run `abandon` in a thread that holds it.
         self.lock = threading.RLock()
@@ -65,15 +66,12 @@ class Core:
         self.link_error: OffsetManagerError | None = None
         """Why the service cannot be spoken to; None while it can."""
         self.closing = False
-        self.forked = False
         self.ended = threading.Event()
         """No thread of this client has anything left to do."""
         self.idle = False
         """The sender waits for something to send."""
         self.end_at: float | None = None
-        self.failure_log = FailureLog()
-        self.watchers: tuple[Callable[[ManagerKey | None, OffsetManagerError], None], ...] = ()
-        """Called with each error, and the manager where it is about one; they must not block."""
+        self.failure_log = failures
         self._mails: dict[ManagerKey, Mailboxes] = {}
         self._sender: threading.Thread | None = None
         self._reader: threading.Thread | None = None
@@ -138,8 +136,7 @@ class Core:
         self.heed(key, error)
         if mail := self._mails.get(key):
             mail.errors.put(error)
-        for watcher in self.watchers:
-            watcher(key, error)
+        self.failure_log.tell(key, error)
 
     def heed(self, key: ManagerKey, error: OffsetManagerError) -> None:
         """After a notice, or a refusal for good, Kafka may not get what was submitted last."""
@@ -161,23 +158,16 @@ class Core:
             held, mail = self.partitions.get(key), self._mails.get(key)
             is_news = held is None or held.commit(value, version)
             if is_news and mail is not None and ours:
-                mail.committed.put(value)  # here, lest a newer one overtakes it
+                mail.tell_committed(value)  # here, lest a newer one overtakes it
             is_newest = held is None or held.newest == value
         self.failure_log.committed(key, value.offset, is_newest=is_newest)
 
     # Threads
 
     def check_open(self) -> None:
-        """Raise ManagerStoppedError once the client is closed, and in the child of a fork."""
-        self.check_process()
+        """Raise ManagerStoppedError once the client is closed."""
         if self.closing:
             raise ManagerStoppedError(f"client {self.name} is closed; create a new one")
-
-    def check_process(self) -> None:
-        """Raise ManagerStoppedError in the child of a fork."""
-        if self.forked:
-            text = f"client {self.name} was made in another process; make one in this process"
-            raise ManagerStoppedError(text)
 
     def notify(self) -> None:
         """Wake the sender, and all that wait for it; the lock is held."""
@@ -200,7 +190,6 @@ class Core:
 
     def listen(self) -> None:
         """Have events read, from the first call on."""
-        self.check_process()
         with self.lock:
             if self._reader is None and not self.closing:
                 self._reader = _start(EventReader(self).run, f"offsetmgr-events-{self.name}")
@@ -239,14 +228,6 @@ class Core:
         for mail in self._mails.values():
             mail.stop(StopResult(None))
 
-    def leave(self) -> None:
-        """This is the child of a fork: threads, locks and connections are the parent's."""
-        self.lock = threading.RLock()
-        self.wake, self.changed = threading.Condition(self.lock), threading.Condition(self.lock)
-        self.ended = threading.Event()
-        self.ended.set()
-        self.closing = self.forked = True
-
     # Requests
 
     def post(
@@ -265,7 +246,6 @@ class Core:
             raise
 
     def _watched(self, ask: Callable[[], dict[str, Any]], deadline: Deadline) -> dict[str, Any]:
-        self.check_process()
         self.check_fence()
         try:
             return ask()
@@ -292,8 +272,7 @@ class Core:
                 mail.errors.put(error)
             self.notify()
         log.warning("%s; nothing more is sent", error)
-        for watcher in self.watchers:
-            watcher(None, error)
+        self.failure_log.tell(None, error)
 
     def failed(self, error: OffsetManagerError) -> None:
         """The service cannot be spoken to, or takes nothing."""

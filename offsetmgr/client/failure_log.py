@@ -16,10 +16,12 @@ from offsetmgr.errors import (
 from offsetmgr.repeats import RepeatLimiter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from offsetmgr.errors import OffsetManagerError
     from offsetmgr.types import ManagerKey, Uncommitted
+
+    OnError = Callable[[ManagerKey | None, OffsetManagerError], None]
 
 log = logging.getLogger("offsetmgr.client")
 
@@ -37,6 +39,24 @@ class FailureLog:
         """Code of the service's own error that was logged last, until it is over."""
         self._failing: dict[tuple[str, str], dict[ManagerKey, int]] = {}
         """Group and code → the partitions that fail, each with the offset that was refused."""
+        self._watchers: dict[object, OnError] = {}
+
+    def watch(self, on_error: OnError) -> Callable[[], None]:
+        """Call `on_error` with all that `tell` is given, until the returned function is called."""
+        token = object()
+        self._watchers[token] = on_error
+
+        def end() -> None:
+            self._watchers.pop(token, None)
+
+        return end
+
+    def tell(self, key: ManagerKey | None, error: OffsetManagerError) -> None:
+        for on_error in list(self._watchers.values()):
+            try:
+                on_error(key, error)
+            except Exception:  # it would end a thread of ours
+                log.exception("a function given to watch_errors has failed")
 
     def failed(
         self, key: ManagerKey, error: OffsetManagerError, now_s: float, *, is_held: bool = True

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from offsetmgr.client import waits
-from offsetmgr.client.transport import Deadline
+from offsetmgr.client.offsets import Deadline
 from offsetmgr.errors import ManagerStoppedError, OffsetManagerError, OffsetTimeoutError
 from offsetmgr.types import (
     ManagerKey,
     OffsetAndMetadata,
     OffsetManagerHandle,
     StopResult,
+    Stream,
     check_leader_epoch,
     check_metadata,
     check_offset,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from offsetmgr.client.client import OffsetClient
     from offsetmgr.client.core import Core
 
 T = TypeVar("T")
@@ -30,15 +30,20 @@ ERROR_LIMIT: Final = 64
 """Unread errors a manager keeps; older ones are dropped and counted."""
 
 
-class Stream(Generic[T]):
-    """The newest `limit` unread values; closed after the manager's stop. No put ever blocks."""
+class BoundedStream(Stream[T]):
+    """The newest `limit` unread values. No put ever blocks."""
 
-    def __init__(self, name: str, limit: int) -> None:
+    def __init__(self, name: str, limit: int | None = None) -> None:
+        """Keep 64 values unless `limit` says otherwise."""
         self._name = name
-        self._values: deque[T] = deque(maxlen=limit)
+        self._values: deque[T] = deque(maxlen=ERROR_LIMIT if limit is None else limit)
         self._ready = threading.Condition()
         self._closed = False
         self._dropped = 0
+
+    @property
+    def dropped(self) -> int:
+        return self._dropped
 
     def put(self, value: T) -> None:
         """Hand a value over; the oldest unread one makes room. Ignored after `close`."""
@@ -49,12 +54,12 @@ class Stream(Generic[T]):
             self._values.append(value)
             self._ready.notify_all()
 
-    def get(self, timeout: float | None = None) -> T:
-        """Return the oldest unread value, within `timeout` seconds.
+    def lose(self, count: int) -> None:
+        """Count values that the service has dropped."""
+        with self._ready:
+            self._dropped += count
 
-        Raises OffsetTimeoutError where none came; ManagerStoppedError once the manager is stopped,
-        and all was read.
-        """
+    def get(self, timeout: float | None = None) -> T:
         deadline = Deadline(timeout, forever=True)
         with self._ready:
             while not self._values:
@@ -71,55 +76,21 @@ class Stream(Generic[T]):
             self._closed = True
             self._ready.notify_all()
 
-    def __iter__(self) -> Iterator[T]:
-        """Yield values, waiting for each, until the manager is stopped."""
-        while True:
-            try:
-                value = self.get()
-            except ManagerStoppedError:
-                return
-            yield value
-
-
-class CommittedOffsets(Stream[OffsetAndMetadata]):
-    """The newest committed offset that was not read yet."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name, limit=1)
-        self._newest: OffsetAndMetadata | None = None
-
-    def put(self, value: OffsetAndMetadata) -> None:
-        with self._ready:
-            if value != self._newest:  # else the stream of events has reconnected
-                self._newest = value
-                super().put(value)
-
-
-class ManagerErrors(Stream[OffsetManagerError]):
-    """The newest errors that were not read yet, with a count of what was dropped."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name, limit=ERROR_LIMIT)
-
-    def lose(self, count: int) -> None:
-        """Count errors that the service has dropped."""
-        with self._ready:
-            self._dropped += count
-
-    @property
-    def dropped(self) -> int:
-        """The number of errors that were dropped because they were not read, or sent, in time."""
-        return self._dropped
-
 
 class Mailboxes:
     """The mailboxes of one manager, and its end."""
 
     def __init__(self, key: ManagerKey) -> None:
-        self.committed = CommittedOffsets(str(key))
-        self.errors = ManagerErrors(str(key))
+        self.committed = BoundedStream[OffsetAndMetadata](str(key), 1)
+        self.errors = BoundedStream[OffsetManagerError](str(key))
         self.result: StopResult | None = None
         """The stop's; None while the manager lives."""
+        self._newest: OffsetAndMetadata | None = None
+
+    def tell_committed(self, value: OffsetAndMetadata) -> None:
+        if value != self._newest:  # else the stream of events has reconnected
+            self._newest = value
+            self.committed.put(value)
 
     def stop(self, result: StopResult) -> None:
         self.result = result
@@ -127,22 +98,18 @@ class Mailboxes:
         self.errors.close()
 
 
-class ManagerHandle(OffsetManagerHandle):
-    """A manager of the service for one partition of a group.
+class RemoteManagerHandle(OffsetManagerHandle):
+    """A manager of the service for one partition of a group."""
 
-    Nothing but `initial_offset` and `stop` waits for the service.  Safe between threads.
-    """
-
-    def __init__(self, key: ManagerKey, mail: Mailboxes, core: Core, client: object) -> None:
+    def __init__(self, key: ManagerKey, mail: Mailboxes, client: OffsetClient) -> None:
         """`client` lives as long as a handle of it."""
         self._key = key
         self._mail = mail
-        self._core = core
         self._client = client
         self._initial: tuple[OffsetAndMetadata | None] | None = None
 
     def __repr__(self) -> str:
-        return f"ManagerHandle({self._key})"
+        return f"RemoteManagerHandle({self._key})"
 
     @property
     def key(self) -> ManagerKey:
@@ -150,9 +117,8 @@ class ManagerHandle(OffsetManagerHandle):
 
     def initial_offset(self, *, timeout: float | None = None) -> OffsetAndMetadata | None:
         deadline = Deadline(timeout, forever=True)
-        core = self._core
         if self._initial is None:
-            self._live()
+            core = self._live()
             self._initial = (waits.initial_offset(core, self._key, self._mail, deadline),)
         return self._initial[0]
 
@@ -171,18 +137,17 @@ class ManagerHandle(OffsetManagerHandle):
         for error in self._live().submit({self._key: value}, rewind=rewind).values():
             raise error
 
-    def committed_offsets(self) -> CommittedOffsets:
-        self._core.listen()
+    def committed_offsets(self) -> Stream[OffsetAndMetadata]:
+        self._client.core.listen()
         return self._mail.committed
 
-    def errors(self) -> ManagerErrors:
-        self._core.listen()
+    def errors(self) -> Stream[OffsetManagerError]:
+        self._client.core.listen()
         return self._mail.errors
 
     def stop(self, *, timeout: float = 10.0) -> StopResult:
         deadline = Deadline(timeout)
-        core, mail = self._core, self._mail
-        core.check_process()
+        core, mail = self._client.core, self._mail
         if mail.result is None:
             waits.stop(core, self._key.group, [self._key.topic_partition], deadline)
         with core.lock:  # another thread may be at it
@@ -194,7 +159,7 @@ class ManagerHandle(OffsetManagerHandle):
         return StopResult(None, None, error)
 
     def _live(self) -> Core:
-        self._core.check_process()
+        core = self._client.core
         if self._mail.result is not None:
             raise ManagerStoppedError(f"{self._key} is stopped; spawn a new manager")
-        return self._core
+        return core

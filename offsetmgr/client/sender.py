@@ -7,13 +7,9 @@ import time
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from offsetmgr.client import wire
+from offsetmgr.client.offsets import LONGEST_WAIT_S, Deadline
 from offsetmgr.client.partitions import Batch
-from offsetmgr.client.transport import (
-    LONGEST_WAIT_S,
-    BusyError,
-    Deadline,
-    OverQuotaError,
-)
+from offsetmgr.client.transport import BusyError, OverQuotaError
 from offsetmgr.errors import ClientFencedError, OffsetManagerError, ServiceError
 
 if TYPE_CHECKING:

@@ -14,17 +14,15 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
+from offsetmgr.client.offsets import Deadline
 from offsetmgr.client.wire import failure_of, header_text
 from offsetmgr.errors import InvalidValueError, ServiceUnavailableError, shown
-from offsetmgr.types import check_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
 
 DEFAULT_PORT: Final = 8741
 CONNECT_TIMEOUT_S: Final = 5.0
-LONGEST_WAIT_S: Final = 60.0
-"""Longest single wait inside a longer one; threading takes no endless number."""
 LONGEST_RETRY_AFTER_S: Final = 5.0
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 
@@ -42,32 +40,6 @@ _OK: Final = 200
 _TOO_MANY_REQUESTS: Final = 429
 _SERVER_ERRORS: Final = 500
 _UNAVAILABLE: Final = 503
-
-
-class Deadline:
-    """A point in time by which a call answers; with `forever`, None stands for none.
-
-    Raises InvalidValueError where the seconds are not a number from 0 up.
-    """
-
-    __slots__ = ("_at", "timeout")
-
-    def __init__(self, timeout: float | None, *, forever: bool = False) -> None:
-        self._at = time.monotonic() + check_timeout(timeout, forever=forever)
-        self.timeout = timeout
-
-    @property
-    def over(self) -> bool:
-        return self.within_s() <= 0
-
-    def within_s(self, longest_s: float = LONGEST_WAIT_S) -> float:
-        """Return the seconds left, 0 when it is over, at most `longest_s`."""
-        return min(max(0.0, self._at - time.monotonic()), longest_s)
-
-    def for_service_s(self) -> float:
-        """Return what to grant the service, so that its answer is here before the deadline."""
-        left_s = self.within_s()
-        return max(0.001, left_s - min(1.0, left_s / 5))
 
 
 class Address(NamedTuple):

@@ -10,18 +10,15 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.client import wire
+from offsetmgr.client.offsets import Deadline, named, timed_out
 from offsetmgr.client.sender import FIRST_PAUSE_S
-from offsetmgr.client.transport import Deadline
 from offsetmgr.errors import (
     ClientFencedError,
     CoordinatorError,
-    ManagerExistsError,
     ManagerStoppedError,
     OffsetManagerError,
     OffsetRegressionError,
-    OffsetsUncommittedError,
     OffsetTimeoutError,
-    listed,
 )
 from offsetmgr.types import FlushResult, Uncommitted
 
@@ -30,6 +27,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.client.core import Core
     from offsetmgr.client.handle import Mailboxes
+    from offsetmgr.client.offsets import Refusals
     from offsetmgr.client.partitions import ClientPartition
     from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 
@@ -45,7 +43,6 @@ def flush(
     core: Core, group: str | None, partitions: Collection[TopicPartition] | None, deadline: Deadline
 ) -> FlushResult:
     """Have the newest of all managers that are meant committed; None stands for all."""
-    core.check_process()
     with core.lock:
         keys = core.partitions.keys(group, partitions)
     return Wait(core, keys, deadline, all_of_it=group is None).run()
@@ -58,7 +55,6 @@ def stop(
 
     Managers that are being stopped by somebody else are left to them.
     """
-    core.check_process()
     with core.lock:
         keys = core.partitions.stop(core.partitions.keys(group, partitions))
         wait = Wait(core, keys, deadline, stops=True, all_of_it=group is None)
@@ -73,33 +69,22 @@ def stop(
     return result
 
 
-def submit(
+def commit(
     core: Core,
     values: Mapping[ManagerKey, OffsetAndMetadata],
     deadline: Deadline,
     *,
     rewind: bool,
-) -> None:
-    """Submit `values`, and wait until Kafka has them; raise why it has not all of them."""
+) -> tuple[Refusals, Refusals]:
+    """Submit `values` and wait for Kafka; return what is refused, and what is still tried."""
     with core.lock:  # nobody stops and forgets them in between
         refused = core.submit(values, rewind=rewind)
         wait = Wait(core, [key for key in values if key not in refused], deadline)
-    late: dict[ManagerKey, OffsetManagerError] = {}
+    late: Refusals = {}
     for key, (_, error) in wait.run().uncommitted.items():
         is_final = isinstance(error, (ClientFencedError, ManagerStoppedError)) or key in wait.final
         (refused if is_final else late)[key] = error
-    if refused:
-        rest = {key: _uncommitted([key], deadline, error) for key, error in late.items()}
-        raise OffsetsUncommittedError.one_of({**refused, **rest})
-    if late:
-        raise _uncommitted(late, deadline, next(iter(late.values())))
-
-
-def _uncommitted(
-    keys: Iterable[ManagerKey], deadline: Deadline, reason: OffsetManagerError
-) -> OffsetTimeoutError:
-    what = f"could not commit {_named(keys)}"
-    return _timed_out(what, deadline, reason, " (kept, and tried again)")
+    return refused, late
 
 
 class Wait:
@@ -307,12 +292,12 @@ def _pieces_of(keys: Iterable[ManagerKey]) -> list[tuple[str, list[TopicPartitio
     ]
 
 
-def pauses(core: Core, deadline: Deadline) -> Iterator[None]:
-    """Yield, and wait longer and longer before the next, until the deadline or the client's end."""
+def pauses(ended: threading.Event, deadline: Deadline) -> Iterator[None]:
+    """Yield, and wait longer and longer before the next, until the deadline or `ended`."""
     pause_s = FIRST_PAUSE_S
     while True:
         yield
-        if deadline.over or core.ended.wait(deadline.within_s(pause_s)):
+        if deadline.over or ended.wait(deadline.within_s(pause_s)):
             return
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
@@ -355,7 +340,7 @@ def claim(core: Core, keys: Sequence[ManagerKey], deadline: Deadline) -> None:
         if not given:
             core.forget(keys, FlushResult({}, {}), answered=False)
     if not given:
-        raise _timed_out(f"could not acquire {_named(keys)}", deadline, reason)
+        raise timed_out(f"could not acquire {named(keys)}", deadline, reason)
 
 
 def initial_offset(
@@ -364,7 +349,7 @@ def initial_offset(
     """Return what was committed when the manager started, as soon as the service knows it."""
     reason: OffsetManagerError | None = None
     core.expedite()
-    for _ in pauses(core, deadline):
+    for _ in pauses(core.ended, deadline):
         try:
             if _is_registered(core, key, mail, deadline):
                 return _ask_initial(core, key, deadline)
@@ -377,7 +362,7 @@ def initial_offset(
     if held is not None and not held.registered:
         reason = reason or held.error or core.link_error or core.partitions.quota_error
     what = f"could not get the initial offset of {key}"
-    raise _timed_out(what, deadline, reason or core.link_error)
+    raise timed_out(what, deadline, reason or core.link_error)
 
 
 def _is_registered(core: Core, key: ManagerKey, mail: Mailboxes, deadline: Deadline) -> bool:
@@ -413,20 +398,3 @@ def _ask_initial(core: Core, key: ManagerKey, deadline: Deadline) -> OffsetAndMe
             core.partitions.lost([key])
             core.wake.notify()
     raise reason
-
-
-def _timed_out(
-    what: str, deadline: Deadline, reason: OffsetManagerError | None, aside: str = ""
-) -> OffsetTimeoutError:
-    """Return the end of a wait; a `reason` that carries more than its message is its cause."""
-    why = reason or "the service did not answer"
-    failure = OffsetTimeoutError(f"{what} within {deadline.timeout} s{aside}: {why}")
-    if isinstance(reason, (CoordinatorError, ManagerExistsError)):
-        failure.__cause__ = reason
-    return failure
-
-
-def _named(keys: Iterable[ManagerKey]) -> str:
-    """Return partitions of one group as text."""
-    named = list(keys)
-    return f"{listed([key.topic_partition for key in named])} of group {named[0].group}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
+from offsetmgr.client.offsets import LogEnds, kafka_refusal
 from offsetmgr.errors import (
     ClientFencedError,
     Fault,
@@ -23,10 +24,10 @@ from offsetmgr.errors import (
     error_info,
     shown,
 )
-from offsetmgr.types import ManagerKey, OffsetAndMetadata, PartitionRange, TopicPartition
+from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from offsetmgr.client.partitions import Batch, Item
 
@@ -41,9 +42,6 @@ TOPICS: Final = "/v1/topics"
 TOPIC_NAMES: Final = "/v1/topic-names"
 
 _BAD_GATEWAY: Final = 502
-_MISSING: Final = frozenset({"UNKNOWN_TOPIC_OR_PARTITION", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
-_T = TypeVar("_T")
-
 _SAFE: Final = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
@@ -158,34 +156,23 @@ def settled_of(data: Mapping[str, Any]) -> Settled:
     return Settled({key_of(each): offset_of(each) for each in data["committed"]}, uncommitted)
 
 
-def range_of(data: Mapping[str, Any]) -> PartitionRange:
-    return PartitionRange(int(data["log_start_offset"]), int(data["high_watermark"]))
+def topics_of(data: Mapping[str, Any]) -> dict[str, dict[int, LogEnds]]:
+    """Return the partitions of topics; raise what Kafka says against one of them."""
+    return {str(each["topic"]): _partitions_of(each) for each in data["topics"]}
 
 
-def offset_at_of(data: Mapping[str, Any]) -> int:
-    """Return the offset at the time asked for; the end of a log that holds nothing so young."""
-    at = data["offset_at"]
-    return int(data["high_watermark"] if at is None else at)
-
-
-def topic_of(
-    data: Mapping[str, Any], read: Callable[[Mapping[str, Any]], _T]
-) -> tuple[str, dict[int, _T]]:
-    """Return a topic with its partitions; raise what Kafka says against it or one of them."""
-    name = str(data["topic"])
-    for what, entry in [(f"topic {name}", data)] + [
-        (f"partition {name}-{each['partition']}", each) for each in data["partitions"]
+def _partitions_of(topic: Mapping[str, Any]) -> dict[int, LogEnds]:
+    name, partitions = topic["topic"], topic["partitions"]
+    for what, entry in [(f"topic {name}", topic)] + [
+        (f"partition {name}-{each['partition']}", each) for each in partitions
     ]:
         error = entry.get("error")
         if error is not None:
-            code = str(error["code"])
-            text = f"{what}: {error['message']}"
-            if code in _MISSING:
-                text = f"{what} does not exist in the cluster; create it, or correct its name"
+            refusal = kafka_refusal(what, str(error["code"]), f"{what}: {error['message']}")
             # A topic that does not exist may be created, but nobody wants to wait for that.
             passing = error.get("retriable") and error.get("fault") == Fault.BROKER.value
-            raise (PassingError if passing else ServiceError)(_BAD_GATEWAY, text, code)
-    return name, {int(each["partition"]): read(each) for each in data["partitions"]}
+            raise PassingError(refusal.status, str(refusal), refusal.code) if passing else refusal
+    return {int(each["partition"]): LogEnds(*map(each.get, LogEnds._fields)) for each in partitions}
 
 
 def error_of(

@@ -2,46 +2,43 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-import warnings
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 from weakref import WeakSet
 
-from offsetmgr import types
-from offsetmgr.client import lifetime
 from offsetmgr.client.failure_log import FailureLog, log_uncommitted
+from offsetmgr.client.offsets import Deadline, LogEnds, Offsets, kafka_refusal
+from offsetmgr.client.waits import pauses
 from offsetmgr.errors import (
     CoordinatorError,
-    InvalidValueError,
+    Fault,
     ManagerExistsError,
     ManagerStoppedError,
     OffsetManagerError,
-    OffsetsUncommittedError,
     OffsetTimeoutError,
-    listed,
+    ServiceError,
 )
-from offsetmgr.local.reads import ONE_PER_PROCESS, Reads, answer
 from offsetmgr.types import (
     FlushResult,
     ManagerKey,
     OffsetAndMetadata,
-    Offsets,
+    TopicPartition,
     Uncommitted,
     check_group,
-    check_timeout,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
+    from actors import Future
+    from offsetmgr.client.offsets import Refusals
     from offsetmgr.config import CommitSettings
-    from offsetmgr.coordinator.base import Coordinator
+    from offsetmgr.coordinator.base import Coordinator, Failure
     from offsetmgr.manager import Factory, ManagerHandle
     from offsetmgr.types import StopResult
 
-    OnError = Callable[[ManagerKey | None, OffsetManagerError], None]
+_T = TypeVar("_T")
 
 CLIENTS: Final = 2
 """Kafka clients that commit: a driver has few groups, and each of them uses one."""
@@ -49,25 +46,24 @@ CLIENTS: Final = 2
 ABANDONED_S: Final = 2.0
 """Time to commit what an instance that nobody closed still holds."""
 
-log = logging.getLogger("offsetmgr.client")
+GRACE_S: Final = 1.0
+"""Extra wait for an answer that is given at its deadline."""
 
 
-class LocalOffsets(Reads, Offsets):
-    """Commits offsets from this process to Kafka; stands wherever an OffsetClient does.
+class LocalOffsets(Offsets):
+    """Commits offsets from this process to Kafka; takes the place of an OffsetClient.
 
     `kafka` is the bootstrap servers (`host:port,host:port`) or a mapping of librdkafka's settings.
-    `name` is the owner that ManagerExistsError names, `settings` how often is committed.
+    `name` is the owner that ManagerExistsError names; `settings` has the commit interval.
 
-    Nothing is shared with another process.  There is no lease, and nobody takes managers over; a
-    second process that commits the same group is not refused, but noticed when the committed
-    offsets are verified, every few minutes.  What is not committed is lost with the process: where
-    nobody closes it, the exit of the interpreter commits for at most 2 s.
+    Use it in one process per group: there is no lease, and no other process takes managers over.
+    Commits of the group by another process are not refused; they are reported by the verification
+    of the committed offsets, every few minutes.  What is not committed is lost with the process.
 
-    It cannot be pickled, nor used in the child of a fork: make one per process there, or use
-    OffsetClient and the service.
+    It cannot be pickled: make one in each process, or use OffsetClient and the service.
 
-    Raises ImportError where a package of `offsetmgr[server]` is missing, and InvalidValueError for
-    a bad name or a setting that librdkafka does not take.
+    Raises ImportError if a package of `offsetmgr[server]` is missing, and InvalidValueError for a
+    bad name or a setting that librdkafka does not take.
     """
 
     def __init__(
@@ -92,32 +88,27 @@ class LocalOffsets(Reads, Offsets):
     ) -> None:
         from offsetmgr.manager import Factory  # noqa: PLC0415 -- not in a driver without pykka
 
-        super().__init__(coordinator)
-        self._servers = servers
-        self._name = owner
-        self._reporter = _Reporter()
-        self._factory = Factory(coordinator, settings, observer=self._reporter)
+        reporter = _Reporter()
+        self._coordinator = coordinator
+        self._factory = Factory(coordinator, settings, observer=reporter)
         self._lock = threading.Lock()  # while managers are made: a claim gets all or none
         self._spawned: WeakSet[object] = WeakSet()  # mailboxes of managers that `spawn` returned
-        self._close_lock = threading.Lock()
-        self._closed: FlushResult | None = None
-        lifetime.open_clients.add(self)
+        self._ended = threading.Event()
+        super().__init__(f"kafka://{servers}", owner, reporter.log)
 
     @property
-    def url(self) -> str:
-        return f"kafka://{self._servers}"
+    def closed(self) -> bool:
+        return self._ended.is_set()
 
-    @property
-    def name(self) -> str:
-        return self._name
-
-    def __repr__(self) -> str:
-        return f"LocalOffsets({self._servers!r}, name={self._name!r})"
+    def _check_open(self) -> None:
+        self.check_process()
+        if self._ended.is_set():
+            raise ManagerStoppedError(f"{self!r} is closed; make a new one")
 
     # Managers
 
-    def spawn(self, group: str, topic: str, partition: int) -> ManagerHandle:
-        key = types.check_key((group, topic, partition))
+    def _spawn(self, key: ManagerKey) -> ManagerHandle:
+        self.check_process()
         with self._lock:
             self._check_open()
             handle = self._factory.get(key)
@@ -126,165 +117,170 @@ class LocalOffsets(Reads, Offsets):
             self._spawned.add(handle.initial)
         return handle
 
-    def claim(
-        self, group: str, partitions: Iterable[tuple[str, int]], *, timeout: float = 10.0
-    ) -> None:
-        check_group(group)
-        check_timeout(timeout)
-        wanted = types.check_topic_partitions(partitions)
+    def _claim(self, group: str, partitions: list[TopicPartition], deadline: Deadline) -> None:
+        del deadline  # managers are made at once
+        self.check_process()
         with self._lock:
             self._check_open()
-            for key in (ManagerKey(group, *where) for where in wanted):
+            for key in (ManagerKey(group, *where) for where in partitions):
                 if self._factory.get(key) is not None:
                     raise ManagerExistsError(str(key), self._name)
-            self._factory.spawn_many(group, wanted, owner=self._name)
+            self._factory.spawn_many(group, partitions, owner=self._name)
 
-    def submit(
-        self,
-        group: str,
-        offsets: Mapping[tuple[str, int], int | OffsetAndMetadata],
-        *,
-        rewind: bool = False,
-        sync: bool = False,
-        timeout: float = 10.0,
-    ) -> None:
-        check_timeout(timeout)
-        check_group(group)
-        types.check_flag(rewind, "rewind")
-        types.check_flag(sync, "sync")
-        values = types.check_offsets(offsets)
+    def _submit(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, rewind: bool
+    ) -> Refusals:
+        self.check_process()
         with self._lock:
             self._check_open()
-            found = self._factory.submit(group, values, rewind=rewind)
+            found = self._factory.submit(group, offsets, rewind=rewind)
             without = [w for w, error in found.items() if isinstance(error, ManagerStoppedError)]
             if without:
                 self._factory.spawn_many(group, without, owner=self._name)
-                again = {where: values[where] for where in without}
+                again = {where: offsets[where] for where in without}
                 rest = {where: error for where, error in found.items() if where not in again}
                 found = rest | self._factory.submit(group, again, rewind=rewind)
-        refused = {ManagerKey(group, *where): error for where, error in found.items()}
-        if sync:
-            keys = [ManagerKey(group, *where) for where in values if where not in found]
-            results = answer(self._factory.flush(keys, timeout), timeout)
-            for key in keys:
-                if key not in results:
-                    text = f"{key} was stopped before its offset was committed"
-                    refused[key] = ManagerStoppedError(text)
-            _check_committed(_flush_result(results).uncommitted, refused, timeout)
-        elif refused:
-            raise OffsetsUncommittedError.one_of(refused)
+        return {ManagerKey(group, *where): error for where, error in found.items()}
 
-    def flush(
+    def _commit(
         self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        deadline: Deadline,
         *,
-        timeout: float = 10.0,
-        group: str | None = None,
-        partitions: Iterable[tuple[str, int]] | None = None,
-    ) -> FlushResult:
-        check_timeout(timeout)
-        keys = self._keys(group, partitions)
-        return _flush_result(answer(self._factory.flush(keys, timeout), timeout) if keys else {})
+        rewind: bool,
+    ) -> tuple[Refusals, Refusals]:
+        refused = self._submit(group, offsets, rewind=rewind)
+        every = (ManagerKey(group, *where) for where in offsets)
+        keys = [key for key in every if key not in refused]
+        results = _answer(self._factory.flush(keys, deadline.within_s()), deadline)
+        late: Refusals = {}
+        for key in keys:
+            if key not in results:
+                text = f"{key} was stopped before its offset was committed"
+                refused[key] = ManagerStoppedError(text)
+        for key, (_, error) in _flush_result(results).uncommitted.items():
+            retried = isinstance(error, CoordinatorError) and error.retriable
+            is_late = retried or isinstance(error, OffsetTimeoutError)
+            (late if is_late else refused)[key] = error
+        return refused, late
 
-    def stop_managers(
-        self,
-        *,
-        timeout: float = 10.0,
-        group: str | None = None,
-        partitions: Iterable[tuple[str, int]] | None = None,
+    def _flush(
+        self, group: str | None, partitions: list[TopicPartition] | None, deadline: Deadline
     ) -> FlushResult:
-        check_timeout(timeout)
         keys = self._keys(group, partitions)
-        stop = self._factory.stop_managers
-        return _flush_result(answer(stop(keys, timeout), timeout) if keys else {})
+        return _flush_result(_answer(self._factory.flush(keys, deadline.within_s()), deadline))
 
-    def _keys(
-        self, group: str | None, partitions: Iterable[tuple[str, int]] | None
-    ) -> list[ManagerKey]:
-        """The live managers that are meant."""
-        self._check_process()
-        if group is None and partitions is not None:
-            fix = "name the group as well"
-            raise InvalidValueError("partitions", partitions, "are given without a group", fix)
-        named = None if partitions is None else set(types.check_topic_partitions(partitions))
+    def _stop(
+        self, group: str | None, partitions: list[TopicPartition] | None, deadline: Deadline
+    ) -> FlushResult:
+        keys = self._keys(group, partitions)
+        stopped = self._factory.stop_managers(keys, deadline.within_s())
+        return _flush_result(_answer(stopped, deadline))
+
+    def _keys(self, group: str | None, partitions: list[TopicPartition] | None) -> list[ManagerKey]:
+        """Return the live managers that are meant."""
+        self.check_process()
         keys = [handle.key for handle in self._factory.managers(group)]
-        return [key for key in keys if named is None or key.topic_partition in named]
+        return [key for key in keys if partitions is None or key.topic_partition in partitions]
 
-    def watch_errors(self, on_error: OnError) -> Callable[[], None]:
-        types.check_callable(on_error, "on_error")
-        watchers, token = self._reporter.watchers, object()
-        watchers[token] = on_error
+    # Questions to Kafka
 
-        def end() -> None:
-            watchers.pop(token, None)
+    def _committed(self, group: str, deadline: Deadline) -> dict[TopicPartition, OffsetAndMetadata]:
+        fetch = self._coordinator.reader.fetch
+        found = self._ask(lambda left_s: fetch(group, None, left_s), deadline)
+        for failure in (found.group_failure, *found.failures.values()):
+            if failure is not None:
+                raise _refusal(f"fetch of the committed offsets of group {group!r}", failure)
+        return {where: value for where, value in found.offsets.items() if value is not None}
 
-        return end
+    def _topic_names(self, deadline: Deadline) -> list[str]:
+        found = self._ask(self._coordinator.topic_names, deadline)
+        if found.failure is not None:
+            raise _refusal("list of the topics", found.failure)
+        return list(found.names)
+
+    def _logs(
+        self,
+        names: list[str],
+        deadline: Deadline,
+        *,
+        at_ms: int | None = None,
+        stable: bool = False,
+    ) -> dict[str, dict[int, LogEnds]]:
+        """Ask until all is known: Kafka may be electing the leader of a new partition."""
+        ask = self._coordinator.topic_logs
+        reason: ServiceError | None = None
+        for _ in pauses(self._ended, deadline):
+            found = self._ask(lambda left_s: ask(names, left_s, at_ms, stable=stable), deadline)
+            failures = [(f"topic {name}", found[name].failure) for name in names] + [
+                (f"partition {name}-{n}", ends.failure)
+                for name in names
+                for n, ends in found[name].partitions.items()
+            ]
+            what, failure = next((each for each in failures if each[1] is not None), ("", None))
+            if failure is None:
+                return {
+                    name: {
+                        n: LogEnds(*ends[:2], ends.offset_at, ends.last_stable_offset)
+                        for n, ends in found[name].partitions.items()
+                    }
+                    for name in names
+                }
+            reason = _refusal(what, failure)
+            if not (failure.info.retriable and failure.info.fault is Fault.BROKER):
+                break
+        raise reason or OffsetTimeoutError("Kafka was not asked")
+
+    def _ask(self, ask: Callable[[float], Future[_T]], deadline: Deadline) -> _T:
+        self._check_open()
+        return _answer(ask(deadline.within_s()), deadline)
 
     # The end
 
-    def close(self, *, timeout: float = 10.0) -> FlushResult:
-        deadline = time.monotonic() + check_timeout(timeout)
-        if not self._close_lock.acquire(timeout=timeout):
-            return FlushResult({}, {})  # another thread is at it, and will say
-        try:
-            if self._closed is None:
-                with self._lock:
-                    self._ended.set()
-                self._closed = _end(self._factory, self._coordinator, deadline, repr(self))
-                lifetime.open_clients.discard(self)
-            return self._closed
-        finally:
-            self._close_lock.release()
+    def _close(self, deadline: Deadline) -> FlushResult:
+        with self._lock:
+            self._ended.set()
+        return _end(self._factory, self._coordinator, deadline, repr(self))
 
-    def __del__(self) -> None:
-        if getattr(self, "_closed", self) is None:
-            text = f"unclosed {self!r}; call close(), or use it in a with statement"
-            warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
-            deadline = time.monotonic() + ABANDONED_S
-            ended = (self._factory, self._coordinator, deadline, repr(self))
-            threading.Thread(target=_end, args=ended, daemon=True).start()
-
-    def close_at_exit(self, timeout_s: float) -> None:
-        """Called when the interpreter exits."""
-        self.close(timeout=timeout_s)
-
-    def renew_after_fork(self) -> None:
-        """Called in the child of a fork: threads, locks and connections are the parent's."""
-        self._lock, self._close_lock = threading.Lock(), threading.Lock()
-        self._closed = FlushResult({}, {})
+    def _abandon(self) -> None:
+        ended = (self._factory, self._coordinator, Deadline(ABANDONED_S), repr(self))
+        threading.Thread(target=_end, args=ended, daemon=True).start()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(f"{self!r} cannot be pickled; {ONE_PER_PROCESS}")
+        text = "make one in each process, or use OffsetClient and the service"
+        raise TypeError(f"{self!r} cannot be pickled; {text}")
 
 
 class _Reporter:
     """A `manager.Observer` that logs failures and passes them to whoever watches."""
 
     def __init__(self) -> None:
-        self.watchers: dict[object, OnError] = {}
-        self._log = FailureLog()
+        self.log = FailureLog()
 
     def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
-        self._log.committed(key, offset.offset, is_newest=True)
+        self.log.committed(key, offset.offset, is_newest=True)
 
     def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
-        self._log.failed(key, error, time.monotonic())
-        for on_error in list(self.watchers.values()):
-            try:
-                on_error(key, error)
-            except Exception:  # it would end the actor
-                log.exception("a function given to watch_errors has failed")
+        self.log.failed(key, error, time.monotonic())
+        self.log.tell(key, error)
 
     def requested(self, *_: object, **__: object) -> None:
         pass
 
     def stopped(self, key: ManagerKey, result: StopResult) -> None:
         del result
-        self._log.forget([key])
+        self.log.forget([key])
 
 
-def _end(factory: Factory, coordinator: Coordinator, deadline: float, name: str) -> FlushResult:
-    result = _flush_result(factory.stop(max(0.0, deadline - time.monotonic())))
-    coordinator.close(max(0.0, deadline - time.monotonic()))
+def _answer(future: Future[_T], deadline: Deadline) -> _T:
+    """Wait for what is answered by the deadline."""
+    return future.get(timeout=deadline.within_s() + GRACE_S)
+
+
+def _end(factory: Factory, coordinator: Coordinator, deadline: Deadline, name: str) -> FlushResult:
+    result = _flush_result(factory.stop(deadline.within_s()))
+    coordinator.close(deadline.within_s())
     log_uncommitted(name, result.uncommitted)
     return result
 
@@ -301,24 +297,7 @@ def _flush_result(results: dict[ManagerKey, StopResult]) -> FlushResult:
     return FlushResult(committed, uncommitted)
 
 
-def _check_committed(
-    left: Mapping[ManagerKey, Uncommitted],
-    refused: dict[ManagerKey, OffsetManagerError],
-    timeout: float,
-) -> None:
-    """Raise the refusals, and that the time ran out, where something is left."""
-    late = {}
-    for key, (_, error) in left.items():
-        retried = isinstance(error, CoordinatorError) and error.retriable
-        if retried or isinstance(error, OffsetTimeoutError):
-            late[key] = error
-        else:
-            refused[key] = error
-    if refused:
-        raise OffsetsUncommittedError.one_of({**refused, **late})
-    if late:
-        first = next(iter(late.values()))
-        names = listed([str(key) for key in left])
-        text = f"could not commit {names} within {timeout} s (kept, and tried again): "
-        cause = first if isinstance(first, CoordinatorError) else None
-        raise OffsetTimeoutError(f"{text}{first}") from cause
+def _refusal(what: str, failure: Failure) -> ServiceError:
+    name = failure.info.name
+    text = f"{what} failed: {failure.detail or failure.info.hint} ({name})"
+    return kafka_refusal(what, name, text)

@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from offsetmgr.client.offsets import Offsets
     from offsetmgr.spark.starting import Missing
-    from offsetmgr.types import OffsetAndMetadata, Offsets, PartitionRange
+    from offsetmgr.types import OffsetAndMetadata, PartitionRange
 
 Until: TypeAlias = "datetime | Mapping[tuple[str, int], int]"
 """The end of a batch: the first record at or after a time, or offsets (exclusive)."""

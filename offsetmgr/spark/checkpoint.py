@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from offsetmgr.types import OffsetAndMetadata, Offsets, TopicPartition
+    from offsetmgr.client.offsets import Offsets
+    from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 _VERSION: Final = "v1"
 _NO_POSITION: Final = "-"

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from concurrent.futures import wait
 from typing import TYPE_CHECKING, Final
 
-from offsetmgr.client.handle import ManagerErrors
+from offsetmgr.client.handle import BoundedStream
 from offsetmgr.errors import (
     InvalidValueError,
     ManagerStoppedError,
     OffsetCommitError,
+    OffsetManagerError,
     OffsetTimeoutError,
 )
 from offsetmgr.spark.committer import CommitCounts, Committer, by_group
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
     from typing_extensions import Self
 
-    from offsetmgr.errors import OffsetManagerError
-    from offsetmgr.types import Offsets
+    from offsetmgr.client.offsets import Offsets
+    from offsetmgr.types import Stream
 
 _log = logging.getLogger("offsetmgr.spark")
 
@@ -110,8 +111,8 @@ class OffsetCommits:
         self._client = client
         self._groups = groups
         self._on_error = on_error
-        self._errors = ManagerErrors("commit_offsets")
-        self._to_call = ManagerErrors("commit_offsets")
+        self._errors = BoundedStream[OffsetManagerError]("commit_offsets")
+        self._to_call = BoundedStream[OffsetManagerError]("commit_offsets")
         self._refused = 0
         self._detached = False
         self._committer = Committer(client, groups)
@@ -134,7 +135,7 @@ class OffsetCommits:
         counts = self._committer.counts
         return counts._replace(refused=self._refused, unreadable=self._listener.unreadable)
 
-    def errors(self) -> ManagerErrors:
+    def errors(self) -> Stream[OffsetManagerError]:
         """Return the errors of the groups' commits that were not read yet, as they come.
 
         The newest 64 are kept; ``dropped`` counts the others.  Closed by ``detach``.

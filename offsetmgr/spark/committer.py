@@ -35,9 +35,10 @@ from offsetmgr.types import ManagerKey
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
+    from offsetmgr.client.offsets import Offsets
     from offsetmgr.spark.group_state import Commit, Groups
     from offsetmgr.spark.progress import Run, Snapshot
-    from offsetmgr.types import OffsetAndMetadata, Offsets, TopicPartition, Uncommitted
+    from offsetmgr.types import OffsetAndMetadata, TopicPartition, Uncommitted
 
 _log = logging.getLogger("offsetmgr.spark")
 

@@ -9,6 +9,7 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
+from offsetmgr.client.offsets import Offsets
 from offsetmgr.errors import (
     ERRORS,
     Fault,
@@ -21,7 +22,7 @@ from offsetmgr.errors import (
     listed,
 )
 from offsetmgr.spark.checkpoint import open_checkpoint
-from offsetmgr.types import Offsets, TopicPartition, check_group, check_topic
+from offsetmgr.types import TopicPartition, check_group, check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -15,7 +15,7 @@ client = OffsetClient(sys.argv[1], name="script")
 """
 
 PATIENT = """
-from offsetmgr.client.transport import Deadline
+from offsetmgr.client.offsets import Deadline
 Deadline.for_service_s = lambda deadline: deadline.within_s() / 4
 """
 """On a slow machine, too, the service's answer is there before the client gives up."""

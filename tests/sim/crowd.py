@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from offsetmgr.client.handle import ManagerHandle
+    from offsetmgr.types import OffsetManagerHandle
     from tests.sim.network import Network
     from tests.sim.processes import Host, Process
     from tests.sim.referee import WatchedBroker
@@ -47,7 +47,7 @@ class Crowd:
         self._pass_time = pass_time
         self._freeze = freeze
         self._lives = 0
-        self._handles: list[tuple[Driver, ManagerHandle]] = []
+        self._handles: list[tuple[Driver, OffsetManagerHandle]] = []
         self.keys = self._share_keys()
         self.drivers: dict[str, Driver] = {}
         """The newest of each name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from offsetmgr.client import OffsetClient, lifetime
+from offsetmgr.client import OffsetClient, offsets
 from offsetmgr.errors import (
     ClientFencedError,
     ManagerExistsError,
@@ -20,7 +20,7 @@ from tests.sim.threads import SimThread, acting_for
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from offsetmgr.client.handle import ManagerHandle
+    from offsetmgr.types import OffsetManagerHandle
     from tests.sim.processes import Host
     from tests.sim.service_judge import ServiceJudge
 
@@ -60,8 +60,8 @@ class Driver:
         self.process.on_kill.append(self._forget)
 
     def _forget(self) -> None:
-        lifetime.open_clients.discard(self.client)
-        self.client._closed = FlushResult({}, {})
+        offsets.open_offsets.discard(self.client)
+        self.client._result = FlushResult({}, {})
 
     @property
     def idle(self) -> bool:
@@ -96,7 +96,7 @@ class Driver:
         self._judge.submitted(key, int(value.metadata), submit)
         self.newest[key] = value
 
-    def spawn(self, key: ManagerKey) -> ManagerHandle | None:
+    def spawn(self, key: ManagerKey) -> OffsetManagerHandle | None:
         """Ask for a handle; None where it was handed out before."""
         with acting_for(self.process):
             try:
@@ -104,7 +104,7 @@ class Driver:
             except (ManagerExistsError, ManagerStoppedError):
                 return None
 
-    def listen(self, handle: ManagerHandle) -> None:
+    def listen(self, handle: OffsetManagerHandle) -> None:
         with acting_for(self.process):
             try:
                 value = handle.committed_offsets().get(timeout=0)
@@ -173,7 +173,7 @@ class Driver:
         def do() -> None:
             newest = {key: self.newest.pop(key) for key in keys if key in self.newest}
             # What the client does not hold it does not stop: another stop may, when it does.
-            held = self.client._core.partitions
+            held = self.client.core.partitions
             mine = [key for key in keys if key in held and key not in self.stopping]
             self.stopping.update(mine)
             partitions = [(key.topic, key.partition) for key in keys]
@@ -197,7 +197,7 @@ class Driver:
         if not self.closed:
             self._in_thread(timeout_s, do)
 
-    def initial_offset(self, handle: ManagerHandle, timeout_s: float) -> None:
+    def initial_offset(self, handle: OffsetManagerHandle, timeout_s: float) -> None:
         def do() -> None:
             found = handle.initial_offset(timeout=timeout_s)
             if found is not None:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableMapping
     from random import Random
 
-    from offsetmgr.client.transport import Deadline, Request
+    from offsetmgr.client.offsets import Deadline
+    from offsetmgr.client.transport import Request
     from tests.sim.processes import Host
     from tests.sim.threads import SimThread
 

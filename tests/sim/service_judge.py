@@ -248,7 +248,7 @@ class ServiceJudge(Referee):
     def check_live(self, driver: Driver) -> None:
         """All that a live client holds is committed at last, unless it was told why not."""
         for key, value in driver.newest.items():
-            fate, held = self.fates[key], driver.client._core.partitions.get(key)
+            fate, held = self.fates[key], driver.client.core.partitions.get(key)
             if fate.tampered or self.rivals or held is None or fate.current == value:
                 continue
             dropped = isinstance(held.error, OffsetRegressionError) or value in driver.passed_over

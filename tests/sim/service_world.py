@@ -304,7 +304,7 @@ class ServiceWorld:
     def _look_at_queues(self) -> None:
         """At what clients hold for their partitions, and the service for clients and managers."""
         for driver in self._running():
-            core, held_by = driver.client._core, driver.client._core.partitions
+            core, held_by = driver.client.core, driver.client.core.partitions
             waiting = (
                 held_by._to_submit,
                 held_by._to_register,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pytest
 
 from offsetmgr import OffsetAndMetadata, OffsetClient
-from offsetmgr.client.handle import ManagerHandle as ClientHandle
+from offsetmgr.client.handle import RemoteManagerHandle
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.errors import InvalidValueError, OffsetManagerError
 from offsetmgr.manager import Factory, ManagerHandle, Submission
@@ -59,8 +59,8 @@ KEY: Final = ("g", "t", 0)
 INTERNAL: Final = {
     Factory: {"stop_desks"},
     ManagerHandle: set(),
-    OffsetClient: {"close_at_exit", "renew_after_fork"},
-    ClientHandle: set(),
+    OffsetClient: {"check_process"},
+    RemoteManagerHandle: set(),
     KafkaCoordinator: set(),
 }
 """What handles and the interpreter's end call."""
@@ -129,7 +129,7 @@ ALL: Final[Mapping[type, Mapping[str, Mapping[str, Any]]]] = {
         "close": {"timeout": 0},
     },
     ManagerHandle: OF_A_HANDLE,
-    ClientHandle: OF_A_HANDLE,
+    RemoteManagerHandle: OF_A_HANDLE,
 }
 """The public methods, each with arguments that it takes."""
 
@@ -213,7 +213,7 @@ def test_client(client: OffsetClient, kind: type, method: str, field: str, value
     client.submit("rest", {("t", 0): 1})
 
 
-@pytest.mark.parametrize(("kind", "method", "field", "value"), cases(ClientHandle))
+@pytest.mark.parametrize(("kind", "method", "field", "value"), cases(RemoteManagerHandle))
 def test_handle_of_the_client(
     client: OffsetClient, kind: type, method: str, field: str, value: str
 ) -> None:

@@ -65,7 +65,7 @@ def test_it_shows_where_it_commits_and_no_secret() -> None:
     """The settings of librdkafka hold passwords."""
     settings = {"bootstrap.servers": "127.0.0.1:1", "sasl.password": "tell-nobody"}
     with LocalOffsets(settings, name="etl") as offsets:
-        assert repr(offsets) == "LocalOffsets('127.0.0.1:1', name='etl')"
+        assert repr(offsets) == "LocalOffsets('kafka://127.0.0.1:1', name='etl')"
         assert offsets.url == "kafka://127.0.0.1:1"
 
 

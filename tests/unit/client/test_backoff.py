@@ -74,7 +74,7 @@ def test_whatever_fails_is_tried_further_and_further_apart(
     assert not client.flush(timeout=20).uncommitted
     assert in_a_row[:FAILURES] == list(range(1, FAILURES + 1))
     client.close()  # its sender has said all that it has to say
-    assert client._core.times.failures == 0
+    assert client.core.times.failures == 0
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
 
 

@@ -18,7 +18,7 @@ from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 from tests.unit.client.scripted import WAIT_S, Fault
 
 if TYPE_CHECKING:
-    from offsetmgr.client import FlushResult, OffsetClient
+    from offsetmgr import FlushResult, OffsetClient
     from tests.unit.client.scripted import ScriptedService
 
 KEY = ManagerKey("g", "orders", 3)

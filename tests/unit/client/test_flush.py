@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsetmgr.client import wire
-from offsetmgr.client.transport import Deadline
+from offsetmgr.client.offsets import Deadline
 from offsetmgr.client.waits import Wait
 from offsetmgr.errors import OffsetCommitError, OffsetTimeoutError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
@@ -28,7 +28,7 @@ def test_a_flush_waits_for_no_manager_that_was_spawned_anew(
     """A manager that is stopped and spawned anew beside a flush holds up none of the others."""
     service.down()
     client.submit("g", {PEER.topic_partition: 7, KEY.topic_partition: 5})
-    flush = Wait(client._core, [PEER, KEY], Deadline(5), all_of_it=True)
+    flush = Wait(client.core, [PEER, KEY], Deadline(5), all_of_it=True)
     client.stop_managers(timeout=0.01, group="g", partitions=[KEY.topic_partition])
     client.spawn(*KEY)
     service.up()
@@ -46,7 +46,7 @@ def test_an_interrupted_stop_is_undone(
     """
     idle, manager = client.spawn(*PEER), client.spawn(*KEY)
     manager.submit(5)
-    post = client._core.post
+    post = client.core.post
 
     def interrupted(path: str, *more: Any) -> dict[str, Any]:
         answer = post(path, *more)
@@ -55,7 +55,7 @@ def test_an_interrupted_stop_is_undone(
         return answer
 
     with monkeypatch.context() as patch:
-        patch.setattr(client._core, "post", interrupted)
+        patch.setattr(client.core, "post", interrupted)
         with pytest.raises(KeyboardInterrupt):
             client.stop_managers(timeout=10)
     service.wait_for(lambda: {KEY, PEER} <= set(service.managers))

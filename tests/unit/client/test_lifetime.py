@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsetmgr.client import OffsetClient, core, lifetime
+from offsetmgr.client import OffsetClient, core, offsets
 from offsetmgr.errors import ManagerStoppedError, OffsetManagerError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.unit.client.scripted import WAIT_S, Fault
 
 if TYPE_CHECKING:
-    from offsetmgr.client import FlushResult, ManagerHandle
+    from offsetmgr import FlushResult, OffsetManagerHandle
     from tests.unit.client.scripted import ScriptedService
 
 ROOT = Path(__file__).parents[3]
@@ -63,7 +63,7 @@ def test_a_forked_child_is_told_to_make_its_own(service: ScriptedService) -> Non
     with OffsetClient(service.url, "etl") as client:
         handle = client.spawn("g", "orders", 3)
         handle.submit(5)
-        with client._core.lock:  # as another thread of the parent may have it
+        with client.core.lock:  # as another thread of the parent may have it
             pid = os.fork()
             if not pid:
                 status = 1
@@ -77,7 +77,7 @@ def test_a_forked_child_is_told_to_make_its_own(service: ScriptedService) -> Non
         assert set(service.managers.values()) == {"etl"}
 
 
-def _use_in_child(client: OffsetClient, handle: ManagerHandle) -> None:
+def _use_in_child(client: OffsetClient, handle: OffsetManagerHandle) -> None:
     for ask in (
         client.flush,
         client.stop_managers,
@@ -88,7 +88,7 @@ def _use_in_child(client: OffsetClient, handle: ManagerHandle) -> None:
         lambda: client.submit("g", {("orders", 3): 6}),
         lambda: client.committed("g"),
     ):
-        with pytest.raises(ManagerStoppedError, match="make one in this process"):
+        with pytest.raises(ManagerStoppedError, match="make one in each process"):
             ask()
     client.close()
 
@@ -131,7 +131,7 @@ def test_a_close_beside_a_stop(service: ScriptedService, client: OffsetClient) -
     closed: list[FlushResult] = []
     closing = threading.Thread(target=lambda: closed.append(client.close(timeout=600)), daemon=True)
     closing.start()
-    while closing.is_alive() and not client._core.changed._waiters:  # type: ignore[attr-defined]
+    while closing.is_alive() and not client.core.changed._waiters:  # type: ignore[attr-defined]
         pass  # until the close waits, or the test run's guard ends it
     service.restart()  # it has to be given the offset again
     answer.set()
@@ -211,22 +211,17 @@ def test_the_share_of_each_at_exit(service: ScriptedService) -> None:
     """All open clients share the time that an exit may take."""
     granted: list[float] = []
 
-    class Watched:
+    class Watched(OffsetClient):
         """Notes what it is granted."""
 
-        def close_at_exit(self, timeout_s: float) -> None:
-            """The interpreter exits."""
-            granted.append(timeout_s)
+        def close(self, *, timeout: float = 10.0) -> FlushResult:
+            granted.append(timeout)
+            return super().close(timeout=timeout)
 
-        def renew_after_fork(self) -> None:
-            """Nothing to renew."""
-
-    both = [Watched(), Watched()]
+    both = [Watched(service.url), Watched(service.url)]
     with OffsetClient(service.url):
-        for each in both:
-            lifetime.open_clients.add(each)
-        lifetime.close_all()
-    assert granted == [lifetime.AT_EXIT_S / 3] * 2
+        offsets.close_all()
+    assert granted == [offsets.AT_EXIT_S / 3] * len(both)
 
 
 def test_importing_needs_the_standard_library_alone() -> None:

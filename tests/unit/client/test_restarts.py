@@ -147,7 +147,7 @@ def test_a_lapsed_lease(service: ScriptedService, client: OffsetClient) -> None:
     manager.initial_offset(timeout=10)
     with service.lock:
         service.managers.clear()
-    core = client._core
+    core = client.core
     with core.lock:
         core.times._heard_at = -1e9
         core.wake.notify()

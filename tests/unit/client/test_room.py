@@ -148,7 +148,7 @@ def test_a_service_that_is_busy_with_all_is_left_alone_for_a_while(
     service.script("/v1/offsets", Fault(hold=hold, act=False, status=429, body=error_body("full")))
     client.submit("g", {A.topic_partition: 2})
     service.wait_for(lambda: len(service.of("/v1/offsets")) == 2)
-    times, paused = client._core.times, []
+    times, paused = client.core.times, []
     failed = times.failed
 
     def noted(now: float, at_least_s: float = 0.0) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.client import transport
-from offsetmgr.client.transport import Address, Connection, Deadline, Request, Session, Unreachable
+from offsetmgr.client.offsets import Deadline
+from offsetmgr.client.transport import Address, Connection, Request, Session, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,0 +1,454 @@
+"""The base of OffsetClient and LocalOffsets: their public methods, which check all arguments."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import warnings
+import weakref
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from offsetmgr.errors import (
+    CoordinatorError,
+    InvalidValueError,
+    ManagerExistsError,
+    ManagerStoppedError,
+    OffsetManagerError,
+    OffsetsUncommittedError,
+    OffsetTimeoutError,
+    ServiceError,
+    listed,
+)
+from offsetmgr.types import (
+    FlushResult,
+    ManagerKey,
+    OffsetAndMetadata,
+    PartitionRange,
+    TopicPartition,
+    check_callable,
+    check_flag,
+    check_group,
+    check_key,
+    check_list,
+    check_offset,
+    check_offsets,
+    check_timeout,
+    check_topic,
+    check_topic_partitions,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from offsetmgr.client.failure_log import FailureLog
+    from offsetmgr.types import OffsetManagerHandle
+
+    Refusals = dict[ManagerKey, OffsetManagerError]
+
+AT_EXIT_S: Final = 2.0
+"""Seconds that all open instances together may delay the interpreter's exit."""
+
+LONGEST_WAIT_S: Final = 60.0
+"""Longest single wait inside a longer one; threading takes no endless number."""
+
+_BAD_GATEWAY: Final = 502
+_MISSING: Final = frozenset({"UNKNOWN_TOPIC_OR_PARTITION", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
+
+open_offsets: weakref.WeakSet[Offsets] = weakref.WeakSet()
+"""Instances that are not closed, as long as somebody holds them."""
+
+
+class Deadline:
+    """A point in time by which a call answers; with `forever`, None stands for none.
+
+    Raises InvalidValueError if the seconds are not a number from 0 up.
+    """
+
+    __slots__ = ("_at", "timeout")
+
+    def __init__(self, timeout: float | None, *, forever: bool = False) -> None:
+        self._at = time.monotonic() + check_timeout(timeout, forever=forever)
+        self.timeout = timeout
+
+    @property
+    def over(self) -> bool:
+        return self.within_s() <= 0
+
+    def within_s(self, longest_s: float = LONGEST_WAIT_S) -> float:
+        """Return the seconds left, 0 when it is over, at most `longest_s`."""
+        return min(max(0.0, self._at - time.monotonic()), longest_s)
+
+    def for_service_s(self) -> float:
+        """Return what to grant the service, so that its answer is here before the deadline."""
+        left_s = self.within_s()
+        return max(0.001, left_s - min(1.0, left_s / 5))
+
+
+class LogEnds(NamedTuple):
+    """The ends of a partition's log; the last two only if they were asked for."""
+
+    log_start_offset: int
+    high_watermark: int
+    offset_at: int | None = None
+    """The first offset at a time or later; None if no record is that young."""
+    last_stable_offset: int | None = None
+
+
+class Offsets(ABC):
+    """Committed offsets of any groups; the base of OffsetClient and LocalOffsets.
+
+    Safe between threads.  As a context manager it closes at the end of the block.  If nobody closes
+    it, the exit of the interpreter commits for at most 2 s.
+
+    Any method may raise InvalidValueError, with nothing done.  Those that submit or ask raise
+    ManagerStoppedError once it is closed, and ClientFencedError once a newer client of the same
+    name has taken over.  In the child of a fork all but ``close`` raise ManagerStoppedError: make
+    one in each process.
+    """
+
+    def __init__(self, url: str, name: str, failures: FailureLog) -> None:
+        self._url = url
+        self._name = name
+        self._failures = failures
+        self._pid = os.getpid()
+        self._close_lock = threading.Lock()
+        self._result: FlushResult | None = None
+        """Of the close."""
+        open_offsets.add(self)
+
+    @property
+    def url(self) -> str:
+        """Address of the service or cluster, such as ``http://127.0.0.1:8741``."""
+        return self._url
+
+    @property
+    def name(self) -> str:
+        """Name that others see as the owner of the managers."""
+        return self._name
+
+    @property
+    @abstractmethod
+    def closed(self) -> bool:
+        """True once ``close`` was called, here or at the interpreter's exit."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._url!r}, name={self._name!r})"
+
+    # Managers
+
+    def spawn(self, group: str, topic: str, partition: int) -> OffsetManagerHandle:
+        """Return a manager for a partition of a group, without waiting.
+
+        Raises ManagerExistsError if it was handed out here and is not stopped.  If another client
+        has it, ``errors()`` of the handle says so.
+        """
+        return self._spawn(check_key((group, topic, partition)))
+
+    def claim(
+        self, group: str, partitions: Iterable[tuple[str, int]], *, timeout: float = 10.0
+    ) -> None:
+        """Spawn managers for all of ``partitions``, or for none of them.
+
+        They take offsets by ``submit``; ``stop_managers`` gives them back.  Raises
+        ManagerExistsError if this or another client has one of them; OffsetTimeoutError if the
+        service does not answer in ``timeout`` seconds.
+        """
+        deadline = Deadline(timeout)
+        check_group(group)
+        self._claim(group, check_topic_partitions(partitions), deadline)
+
+    def submit(
+        self,
+        group: str,
+        offsets: Mapping[tuple[str, int], int | OffsetAndMetadata],
+        *,
+        rewind: bool = False,
+        sync: bool = False,
+        timeout: float = 10.0,
+    ) -> None:
+        """Make ``offsets`` (the next ones to read, by topic and partition) the newest to commit.
+
+        Spawns the managers that do not exist yet.  Does not wait, unless ``sync``: then it waits up
+        to ``timeout`` seconds until Kafka has them.  With ``rewind`` an offset may be lower than
+        the last one.
+
+        Raises OffsetRegressionError if one is lower than the last one submitted.  With ``sync``
+        also if it is lower than what is committed; OffsetTimeoutError if the time is over (what
+        was submitted is kept, and tried again); OffsetCommitError if Kafka refuses one for good;
+        ManagerExistsError if another client has a manager.  OffsetsUncommittedError has the errors
+        of several offsets.  An offset with an error does not hold back the others.
+        """
+        deadline = Deadline(timeout)
+        check_group(group)
+        check_flag(rewind, "rewind")
+        check_flag(sync, "sync")
+        values = check_offsets(offsets)
+        if not sync:
+            if refused := self._submit(group, values, rewind=rewind):
+                raise OffsetsUncommittedError.one_of(refused)
+            return
+        refused, late = self._commit(group, values, deadline, rewind=rewind)
+        if refused:
+            rest = {key: _not_committed([key], deadline, late[key]) for key in late}
+            raise OffsetsUncommittedError.one_of({**refused, **rest})
+        if late:
+            raise _not_committed(late, deadline, next(iter(late.values())))
+
+    def flush(
+        self,
+        *,
+        timeout: float = 10.0,
+        group: str | None = None,
+        partitions: Iterable[tuple[str, int]] | None = None,
+    ) -> FlushResult:
+        """Commit what was submitted, and return what was committed within ``timeout`` seconds.
+
+        Of all managers, or those of ``group``, or those of its ``partitions``.  What was not
+        committed is in the result, with the reason.
+        """
+        return self._flush(*_scope(group, partitions), Deadline(timeout))
+
+    def stop_managers(
+        self,
+        *,
+        timeout: float = 10.0,
+        group: str | None = None,
+        partitions: Iterable[tuple[str, int]] | None = None,
+    ) -> FlushResult:
+        """Flush the managers, then stop them; anybody can spawn them anew."""
+        return self._stop(*_scope(group, partitions), Deadline(timeout))
+
+    def watch_errors(
+        self, on_error: Callable[[ManagerKey | None, OffsetManagerError], None]
+    ) -> Callable[[], None]:
+        """Call ``on_error`` with each error and its manager, until the returned function is called.
+
+        The manager is None if the error is about the client as a whole.  ``on_error`` is called on
+        threads that must not wait, so it must not block; what it raises is logged.
+        """
+        check_callable(on_error, "on_error")
+        self._listen()
+        return self._failures.watch(on_error)
+
+    # Questions to Kafka
+
+    def committed(
+        self, group: str, *, timeout: float = 10.0
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the committed offsets of ``group``; partitions without one are left out.
+
+        Raises ServiceError with Kafka's name of the error as its ``code``; ServiceUnavailableError
+        if the service does not answer.
+        """
+        return self._committed(check_group(group), Deadline(timeout))
+
+    def topics(
+        self, topics: Iterable[str], *, timeout: float = 10.0
+    ) -> dict[str, dict[int, PartitionRange]]:
+        """Return the partitions of ``topics``, each with the offsets it holds.
+
+        Raises as ``committed``; a topic that does not exist is a ServiceError that names it.
+        """
+        logs = self._logs(_checked_topics(topics), Deadline(timeout))
+        return {
+            name: {n: PartitionRange(*ends[:2]) for n, ends in sorted(each.items())}
+            for name, each in logs.items()
+        }
+
+    def offsets_at(
+        self, topics: Iterable[str], at_ms: int, *, timeout: float = 10.0
+    ) -> dict[TopicPartition, int]:
+        """Return the first offset at ``at_ms`` (milliseconds since 1970) or later.
+
+        It is the end of the log if no record is that young.  Raises as ``topics``.
+        """
+        deadline = Deadline(timeout)
+        logs = self._logs(_checked_topics(topics), deadline, at_ms=check_offset(at_ms, "at_ms"))
+        return {
+            where: ends.high_watermark if ends.offset_at is None else ends.offset_at
+            for where, ends in _by_partition(logs)
+        }
+
+    def stable_ends(
+        self, topics: Iterable[str], *, timeout: float = 10.0
+    ) -> dict[TopicPartition, int]:
+        """Return the end of each partition for a reader of committed transactions only."""
+        logs = self._logs(_checked_topics(topics), Deadline(timeout), stable=True)
+        return {where: ends.last_stable_offset or 0 for where, ends in _by_partition(logs)}
+
+    def topic_names(self, *, timeout: float = 10.0) -> list[str]:
+        """Return the topics of the cluster except Kafka's own, sorted."""
+        return self._topic_names(Deadline(timeout))
+
+    # The end
+
+    def close(self, *, timeout: float = 10.0) -> FlushResult:
+        """Flush, stop all managers and end; within ``timeout`` seconds.
+
+        A second call returns the same.  Managers that another thread is stopping are waited for;
+        that thread gets their result.
+        """
+        deadline = Deadline(timeout)
+        if self._pid != os.getpid() or not self._close_lock.acquire(
+            timeout=deadline.within_s(threading.TIMEOUT_MAX)
+        ):
+            return FlushResult({}, {})  # another process or thread closes it
+        try:
+            if self._result is None:
+                self._result = self._close(deadline)
+                open_offsets.discard(self)
+            return self._result
+        finally:
+            self._close_lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_result", self) is None and self._pid == os.getpid():
+            text = f"unclosed {self!r}; call close(), or use it in a with statement"
+            warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
+            self._abandon()
+
+    def check_process(self) -> None:
+        """Raise ManagerStoppedError in the child of a fork, which has no threads of the parent."""
+        if self._pid != os.getpid():
+            text = f"{self!r} was made by another process; make one in each process"
+            raise ManagerStoppedError(text)
+
+    # Different in the two; the arguments are checked
+
+    @abstractmethod
+    def _spawn(self, key: ManagerKey) -> OffsetManagerHandle: ...
+
+    @abstractmethod
+    def _claim(self, group: str, partitions: list[TopicPartition], deadline: Deadline) -> None: ...
+
+    @abstractmethod
+    def _submit(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, rewind: bool
+    ) -> Refusals:
+        """Return the refusals."""
+
+    @abstractmethod
+    def _commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        deadline: Deadline,
+        *,
+        rewind: bool,
+    ) -> tuple[Refusals, Refusals]:
+        """Submit and wait; return what is refused for good, and what is still tried."""
+
+    @abstractmethod
+    def _flush(
+        self, group: str | None, partitions: list[TopicPartition] | None, deadline: Deadline
+    ) -> FlushResult: ...
+
+    @abstractmethod
+    def _stop(
+        self, group: str | None, partitions: list[TopicPartition] | None, deadline: Deadline
+    ) -> FlushResult: ...
+
+    def _listen(self) -> None:  # noqa: B027 -- LocalOffsets always does
+        """Have errors reported from now on."""
+
+    @abstractmethod
+    def _committed(
+        self, group: str, deadline: Deadline
+    ) -> dict[TopicPartition, OffsetAndMetadata]: ...
+
+    @abstractmethod
+    def _logs(
+        self,
+        names: list[str],
+        deadline: Deadline,
+        *,
+        at_ms: int | None = None,
+        stable: bool = False,
+    ) -> Mapping[str, Mapping[int, LogEnds]]: ...
+
+    @abstractmethod
+    def _topic_names(self, deadline: Deadline) -> list[str]: ...
+
+    @abstractmethod
+    def _close(self, deadline: Deadline) -> FlushResult: ...
+
+    @abstractmethod
+    def _abandon(self) -> None:
+        """Commit what is left, without anybody waiting for it."""
+
+
+def close_all() -> None:
+    found = list(open_offsets)
+    for each in found:
+        each.close(timeout=AT_EXIT_S / len(found))
+
+
+atexit.register(close_all)
+
+
+def kafka_refusal(what: str, code: str, message: str) -> ServiceError:
+    """Return the error for `what` Kafka has refused, with its name of the error as `code`."""
+    missing = f"{what} does not exist in the cluster; create it, or correct its name"
+    return ServiceError(_BAD_GATEWAY, missing if code in _MISSING else message, code)
+
+
+def timed_out(
+    what: str, deadline: Deadline, reason: OffsetManagerError | None, aside: str = ""
+) -> OffsetTimeoutError:
+    """Return the end of a wait; a `reason` that carries more than its message is its cause."""
+    why = reason or "the service did not answer"
+    failure = OffsetTimeoutError(f"{what} within {deadline.timeout} s{aside}: {why}")
+    if isinstance(reason, (CoordinatorError, ManagerExistsError)):
+        failure.__cause__ = reason
+    return failure
+
+
+def named(keys: Collection[ManagerKey]) -> str:
+    """Return partitions of one group as text."""
+    group = next(iter(keys)).group
+    return f"{listed([key.topic_partition for key in keys])} of group {group}"
+
+
+def _not_committed(
+    keys: Collection[ManagerKey], deadline: Deadline, reason: OffsetManagerError
+) -> OffsetTimeoutError:
+    what = f"could not commit {named(keys)}"
+    return timed_out(what, deadline, reason, " (kept, and tried again)")
+
+
+def _checked_topics(topics: object) -> list[str]:
+    names = check_list(topics, "topics", '["orders"]')
+    return list(dict.fromkeys([check_topic(name) for name in names]))
+
+
+def _by_partition(
+    logs: Mapping[str, Mapping[int, LogEnds]],
+) -> Iterable[tuple[TopicPartition, LogEnds]]:
+    return ((TopicPartition(name, n), each[n]) for name, each in logs.items() for n in each)
+
+
+def _scope(group: str | None, partitions: Any) -> tuple[str | None, list[TopicPartition] | None]:
+    if group is None and partitions is not None:
+        fix = "name the group as well"
+        raise InvalidValueError("partitions", partitions, "are given without a group", fix)
+    return (
+        None if group is None else check_group(group),
+        None if partitions is None else check_topic_partitions(partitions),
+    )
