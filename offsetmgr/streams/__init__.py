@@ -3,6 +3,7 @@
 from offsetmgr.streams import codecs
 from offsetmgr.streams.codecs import Codec
 from offsetmgr.streams.context import Context
+from offsetmgr.streams.emitter import Emitter, EmitterClosedError
 from offsetmgr.streams.errors import ContextError, GraphError, ProcessingError, TopicsError
 from offsetmgr.streams.graph import (
     Edge,
@@ -20,6 +21,7 @@ from offsetmgr.streams.graph import (
     visitor,
 )
 from offsetmgr.streams.messages import NO_TIME, Headers
+from offsetmgr.streams.tester import QueueTracker, Tester
 
 __all__ = [
     "NO_TIME",
@@ -27,10 +29,14 @@ __all__ = [
     "Context",
     "ContextError",
     "Edge",
+    "Emitter",
+    "EmitterClosedError",
     "GraphError",
     "GroupGraph",
     "Headers",
     "ProcessingError",
+    "QueueTracker",
+    "Tester",
     "TopicsError",
     "codecs",
     "define_group",

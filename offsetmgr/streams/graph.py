@@ -172,11 +172,14 @@ def define_group(
     check_group(group)
     table = group_table(group, table_suffix)
     loop = loop_topic(group, loop_suffix)
-    flat: list[Edge] = []
+    flat: list[Any] = []
     consumed: set[str] = set()
     for each in edges:
         flat.extend([each] if isinstance(each, Edge) else each)
     for number, edge in enumerate(flat):
+        if not isinstance(edge, Edge):
+            fix = "give what input(), persist() and their like return"
+            raise InvalidValueError("edge", edge, "is none", fix)
         if edge.kind == "input":
             if edge.topic in consumed:
                 fix = "give it one callback"

@@ -73,6 +73,8 @@ def test_topics_are_consumed_once() -> None:
         input("", C, called)
     with pytest.raises(InvalidValueError, match="group '' is empty"):
         define_group("")
+    with pytest.raises(InvalidValueError, match="edge 5 is none"):
+        define_group("group", [5])  # type: ignore[list-item]
     with pytest.raises(InvalidValueError, match="group's table topic 'a b-table'"):
         define_group("a b", persist(C))
 

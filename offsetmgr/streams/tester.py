@@ -1,0 +1,428 @@
+"""Runs processors, views and emitters in memory: no broker, no threads, no time.
+
+Every topic has one partition.  ``consume`` returns once all that it has caused is processed.  This
+defines what processors do; on Spark they come to the same tables and outputs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from offsetmgr.errors import InvalidValueError, listed
+from offsetmgr.streams.context import Tables
+from offsetmgr.streams.emitter import Emitter
+from offsetmgr.streams.engine import Engine, update_rows
+from offsetmgr.streams.errors import ProcessingError
+from offsetmgr.streams.messages import Message, Record, decode_key, encode_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from datetime import datetime
+
+    from offsetmgr.streams.codecs import Codec
+    from offsetmgr.streams.context import Context
+    from offsetmgr.streams.engine import Effects, NilHandling
+    from offsetmgr.streams.graph import GroupGraph
+    from offsetmgr.streams.messages import Headers
+
+    EmitHandler = Callable[[Record], object]
+
+MAX_MESSAGES: Final = 100_000
+"""Messages that one ``consume`` may cause; more is a loop without an end."""
+
+
+class MemoryTopics:
+    """The messages of all topics, and what a table of each would hold."""
+
+    def __init__(self) -> None:
+        self.arrivals: list[Message] = []
+        """Messages of all topics, oldest first."""
+        self.logs: defaultdict[str, list[int]] = defaultdict(list)
+        """Of each topic by offset: where in ``arrivals`` the message is."""
+        self.rows: defaultdict[str, dict[bytes, bytes]] = defaultdict(dict)
+        self.emit_handler: EmitHandler | None = None
+        self._codecs: dict[str, Codec] = {}
+
+    def append(self, record: Record, timestamp_ms: int = -1) -> int:
+        """Add a message to its topic and return its offset."""
+        topic, key, value, headers = record
+        log = self.logs[topic]
+        offset = len(log)
+        log.append(len(self.arrivals))
+        self.arrivals.append(Message(topic, key, value, 0, offset, timestamp_ms, headers))
+        update_rows(self.rows[topic], key, value)
+        return offset
+
+    def write(self, record: Record) -> int:
+        """Write what a processor or emitter emits, unless the emit handler is there for it."""
+        if self.emit_handler is None:
+            return self.append(record)
+        self.emit_handler(record)
+        update_rows(self.rows[record.topic], record.key, record.value)
+        return -1
+
+    def register(self, topic: str, codec: Codec) -> None:
+        """Raise InvalidValueError where the topic has a codec of another type."""
+        known = self._codecs.setdefault(topic, codec)
+        if type(known) is not type(codec):
+            names = f"{type(known).__name__} and {type(codec).__name__}"
+            fix = "use one for all who read or write it"
+            raise InvalidValueError("topic", topic, f"has two codecs, {names}", fix)
+
+    def codec(self, topic: str) -> Codec:
+        """Raise InvalidValueError where nothing that was added uses the topic."""
+        if topic not in self._codecs:
+            fix = f"add a processor, view or emitter with it first; known: {listed(self._codecs)}"
+            raise InvalidValueError("topic", topic, "has no codec", fix)
+        return self._codecs[topic]
+
+
+class Tester:
+    """A small Kafka in memory, with the processors, views and emitters that were added to it."""
+
+    __test__ = False  # pytest would take it for a test
+
+    def __init__(self) -> None:
+        self._topics = MemoryTopics()
+        self._processors: dict[str, TesterProcessor] = {}
+        self._draining = False
+
+    def add_processor(
+        self,
+        graph: GroupGraph,
+        *,
+        nil_handling: NilHandling = "ignore",
+        default_headers: Headers | None = None,
+        context_wrapper: Callable[[Context], Any] | None = None,
+    ) -> TesterProcessor:
+        """Start a processor at the ends of its inputs.  Arguments and errors as of ``Engine``."""
+        engine = Engine(
+            graph,
+            nil_handling=nil_handling,
+            default_headers=default_headers,
+            context_wrapper=context_wrapper,
+        )
+        if graph.group in self._processors:
+            fix = "add each group once"
+            raise InvalidValueError("group", graph.group, "has a processor in this tester", fix)
+        for edge in graph.all_edges:
+            if edge.codec is not None:
+                self._topics.register(edge.topic, edge.codec)
+        processor = TesterProcessor(engine, self._topics, self.catch_up)
+        self._processors[graph.group] = processor
+        return processor
+
+    def add_view(self, table: str, codec: Codec) -> TesterView:
+        """Return a view of a table."""
+        self._topics.register(table, codec)
+        return TesterView(self._topics, table)
+
+    def add_emitter(
+        self, topic: str, codec: Codec, *, default_headers: Headers | None = None
+    ) -> Emitter:
+        """Return an emitter; what each message causes is processed before ``emit`` returns."""
+        self._topics.register(topic, codec)
+        return Emitter(_TesterWriter(self._topics, self.catch_up), topic, codec, default_headers)
+
+    def queue_tracker(self, topic: str) -> QueueTracker:
+        """Return a reader of what is written to ``topic`` from now on."""
+        return QueueTracker(self._topics, topic)
+
+    def consume(
+        self,
+        topic: str,
+        key: str,
+        value: Any,
+        *,
+        headers: Headers | None = None,
+        timestamp: datetime | None = None,
+    ) -> None:
+        """Write a message as another program would, and process all that it causes.
+
+        Raises ProcessingError, with the callback's error as its cause, while a processor has one.
+        The others have gone on.
+        """
+        codec = self._topics.codec(topic)
+        data = None if value is None else codec.encode(value)
+        at_ms = -1 if timestamp is None else round(timestamp.timestamp() * 1000)
+        record = Record(topic, encode_key(key), data, tuple((headers or {}).items()))
+        self._topics.append(record, at_ms)
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Process what is left, such as after a late ``done`` of ``defer_commit``.
+
+        Raises as ``consume``.
+        """
+        if self._draining:
+            return
+        self._draining = True
+        try:
+            self._drain()
+        finally:
+            self._draining = False
+        for processor in self._processors.values():
+            processor.check()
+
+    def table_value(self, table: str, key: str) -> Any:
+        """Return a row of any table in use; None where there is none."""
+        return TesterView(self._topics, table).get(key)
+
+    def set_table_value(self, table: str, key: str, value: Any) -> None:
+        """Put a row into a table without a message."""
+        data = self._topics.codec(table).encode(value)
+        update_rows(self._topics.rows[table], encode_key(key), data)
+
+    def table_keys(self, table: str) -> list[str]:
+        """Return the keys of a table, sorted."""
+        return [key for key, _ in TesterView(self._topics, table).items()]
+
+    def clear_values(self) -> None:
+        """Delete all rows of all tables without messages."""
+        for rows in self._topics.rows.values():
+            rows.clear()
+
+    def replace_emit_handler(self, handler: EmitHandler | None) -> None:
+        """Call ``handler`` with each record that is emitted, and do not write it; None ends that.
+
+        An error that it raises is that of a write that failed.
+        """
+        self._topics.emit_handler = handler
+
+    def _drain(self) -> None:
+        for _ in range(MAX_MESSAGES):
+            processor = self._next_processor()
+            if processor is None:
+                return
+            processor.step()
+        if processor is not None:
+            processor.give_up(f"one message caused {MAX_MESSAGES}: does a loop never end?")
+
+    def _next_processor(self) -> TesterProcessor | None:
+        """Return the processor whose next message is the oldest; None where none has one."""
+        arrivals = {
+            arrival: each
+            for each in reversed(self._processors.values())
+            if (arrival := each.next_arrival()) is not None
+        }
+        return arrivals[min(arrivals)] if arrivals else None
+
+
+class TesterProcessor:
+    """A processor in a tester."""
+
+    __test__ = False
+
+    def __init__(self, engine: Engine, topics: MemoryTopics, catch_up: Callable[[], None]) -> None:
+        self.graph = engine.graph
+        self.error: ProcessingError | None = None
+        """Why it has stopped."""
+        self._engine = engine
+        self._topics = topics
+        self._catch_up = catch_up
+        self._running = True
+        self._positions = {topic: len(topics.logs[topic]) for topic in self.graph.streams}
+        self._deferred: list[tuple[Message, Sequence[Future[None]]]] = []
+        self._tables = Tables(
+            topics.rows[self.graph.table_topic],
+            {topic: topics.rows[topic] for topic in self.graph.joins},
+            {topic: topics.rows[topic] for topic in self.graph.lookups},
+        )
+
+    def get(self, key: str) -> Any:
+        """Return a row of the group table; None where there is none."""
+        return TesterView(self._topics, self.graph.table_topic).get(key)
+
+    def visit_all(self, name: str, meta: Any = None) -> int:
+        """Call the visitor ``name`` with ``meta`` for each row, and return their number.
+
+        Raises InvalidValueError, ProcessingError.
+        """
+        self.check()
+        keys = sorted(self._topics.rows[self.graph.table_topic])
+        for key in keys:
+            row = Message(name, key, None)
+            try:
+                self._apply(row, self._engine.visit(name, meta, row, self._tables))
+            except ProcessingError as error:
+                self.error = error
+                raise
+        self._catch_up()
+        return len(keys)
+
+    def committed(self, topic: str) -> int:
+        """Return the next offset to read after a restart: the first that is not finished."""
+        self._settle()
+        unfinished = [message.offset for message, _ in self._deferred if message.topic == topic]
+        return min(unfinished, default=self._positions[topic])
+
+    def stop(self) -> None:
+        """Process no further messages."""
+        self._running = False
+
+    def restart(self) -> None:
+        """Go on at the committed offsets, as after a crash, also where it has failed."""
+        self._positions = {topic: self.committed(topic) for topic in self._positions}
+        self._deferred.clear()
+        self.error = None
+        self._running = True
+        self._catch_up()
+
+    def check(self) -> None:
+        """Raise the error that has stopped it, if one has."""
+        self._settle()
+        if self._running and self.error is not None:
+            raise self.error
+
+    def next_arrival(self) -> int | None:
+        """Return where in the arrivals its next message is; None where none is left to it."""
+        if self.error is not None or not self._running:
+            return None
+        logs = self._topics.logs
+        left = [logs[topic][at] for topic, at in self._positions.items() if at < len(logs[topic])]
+        return min(left, default=None)
+
+    def step(self) -> None:
+        """Process the next message; a failure stops the processor before it."""
+        arrival = self.next_arrival()
+        if arrival is None:
+            return
+        message = self._topics.arrivals[arrival]
+        try:
+            self._apply(message, self._engine.process(message, self._tables))
+        except ProcessingError as error:
+            self.error = error
+        else:
+            self._positions[message.topic] += 1
+        self._settle()
+
+    def give_up(self, problem: str) -> None:
+        """Stop before the next message for another reason than its callback."""
+        arrival = self.next_arrival()
+        if arrival is not None:
+            self.error = ProcessingError(self.graph.group, self._topics.arrivals[arrival], problem)
+
+    def _apply(self, message: Message, effects: Effects) -> None:
+        for record in effects.records:
+            try:
+                self._topics.write(record)
+            except Exception as error:
+                problem = f"writing to {record.topic} failed: {type(error).__name__}: {error}"
+                raise ProcessingError(self.graph.group, message, problem) from error
+        if effects.deferred:
+            self._deferred.append((message, effects.deferred))
+
+    def _settle(self) -> None:
+        """Forget deferred commits that are done; one that failed stops the processor."""
+        waiting = []
+        for message, outcomes in self._deferred:
+            errors = [each.exception() for each in outcomes if each.done()]
+            error = next(filter(None, errors), None)
+            if error is not None and self.error is None:
+                problem = f"its deferred commit failed: {type(error).__name__}: {error}"
+                self.error = ProcessingError(self.graph.group, message, problem)
+                self.error.__cause__ = error
+            if error is not None or len(errors) < len(outcomes):
+                waiting.append((message, outcomes))
+        self._deferred = waiting
+
+
+class TesterView:
+    """A view of a table in a tester; its rows are those of the table at any time."""
+
+    __test__ = False
+
+    def __init__(self, topics: MemoryTopics, table: str) -> None:
+        self.topic = table
+        self._rows = topics.rows[table]
+        self._codec = topics.codec(table)
+
+    def get(self, key: str) -> Any:
+        """Return the row of ``key``; None where there is none."""
+        row = self._rows.get(encode_key(key))
+        return None if row is None else self._codec.decode(row)
+
+    def has(self, key: str) -> bool:
+        """Return True if there is a row of ``key``."""
+        return encode_key(key) in self._rows
+
+    def items(self, start: str = "", limit: str = "") -> Iterator[tuple[str, Any]]:
+        """Iterate over rows in the order of their keys, from ``start`` up to before ``limit``.
+
+        Without a limit, over those whose key begins with ``start``.
+        """
+        first, end = encode_key(start), encode_key(limit)
+        for key, row in sorted(self._rows.items()):
+            if (first <= key < end) if limit else key.startswith(first):
+                yield decode_key(key), self._codec.decode(row)
+
+
+class TrackedMessage(NamedTuple):
+    """A message of a topic as a tracker reads it."""
+
+    key: str
+    value: Any
+    """Decoded; None of a tombstone."""
+    headers: Headers
+    offset: int
+
+
+class QueueTracker:
+    """Reads the messages of a topic one after the other."""
+
+    def __init__(self, topics: MemoryTopics, topic: str) -> None:
+        self.topic = topic
+        self._topics = topics
+        self.next_offset = self.high_watermark
+
+    @property
+    def high_watermark(self) -> int:
+        """Offset of the next message to be written."""
+        return len(self._topics.logs[self.topic])
+
+    def next(self) -> TrackedMessage | None:
+        """Return the next message; None where there is none."""
+        message = self.next_raw()
+        if message is None or message.value is None:
+            return message
+        return message._replace(value=self._topics.codec(self.topic).decode(message.value))
+
+    def next_raw(self) -> TrackedMessage | None:
+        """Return the next message with its value as bytes; None where there is none."""
+        if self.next_offset >= self.high_watermark:
+            return None
+        message = self._topics.arrivals[self._topics.logs[self.topic][self.next_offset]]
+        self.next_offset += 1
+        headers = dict(message.headers or ())
+        return TrackedMessage(decode_key(message.key), message.value, headers, message.offset)
+
+    def seek(self, offset: int) -> None:
+        """Go on at ``offset``."""
+        self.next_offset = offset
+
+    def __iter__(self) -> Iterator[TrackedMessage]:
+        """Iterate over what is there."""
+        while (message := self.next()) is not None:
+            yield message
+
+
+class _TesterWriter:
+    """Writes an emitter's records into a tester."""
+
+    def __init__(self, topics: MemoryTopics, catch_up: Callable[[], None]) -> None:
+        self._topics = topics
+        self._catch_up = catch_up
+
+    def write(self, record: Record) -> Future[int]:
+        offset: Future[int] = Future()
+        try:
+            offset.set_result(self._topics.write(record))
+        except Exception as error:  # noqa: BLE001 -- the emit handler raises anything
+            offset.set_exception(error)
+        self._catch_up()
+        return offset
+
+    def close(self) -> None:
+        """Nothing is left."""

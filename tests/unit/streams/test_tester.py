@@ -1,0 +1,348 @@
+"""The tester: processors, views and emitters together, without a broker."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.streams import (
+    NO_TIME,
+    Context,
+    EmitterClosedError,
+    GroupGraph,
+    ProcessingError,
+    Tester,
+    codecs,
+    define_group,
+    input,  # noqa: A004
+    inputs,
+    join,
+    lookup,
+    loop,
+    output,
+    persist,
+    visitor,
+)
+
+TEXT = codecs.String()
+INT = codecs.Int64()
+
+
+def store(ctx: Context, value: object) -> None:
+    """Make the message the row."""
+    ctx.set_value(value)
+
+
+def add(ctx: Context, value: int) -> None:
+    """Add the message to the row."""
+    ctx.set_value((ctx.value() or 0) + value)
+
+
+def sums(*edges: Any) -> GroupGraph:
+    """Return a group that sums up numbers."""
+    return define_group("sums", input("numbers", INT, add), persist(INT), *edges)
+
+
+def test_a_message_is_consumed() -> None:
+    """The callback has run when consume returns; time is zero or what was given."""
+    seen: list[object] = []
+
+    def callback(ctx: Context, value: str) -> None:
+        seen.append((ctx.topic, ctx.key, value, ctx.offset, ctx.timestamp, ctx.headers))
+
+    tester = Tester()
+    tester.add_processor(define_group("g", input("in", TEXT, callback)))
+    tester.consume("in", "bob", "hello")
+    at = datetime(2024, 5, 6, 7, 8, 9, tzinfo=timezone.utc)
+    tester.consume("in", "eve", "hello", headers={"a": b"1"}, timestamp=at)
+    assert seen == [
+        ("in", "bob", "hello", 0, NO_TIME, {}),
+        ("in", "eve", "hello", 1, at, {"a": b"1"}),
+    ]
+
+
+def test_tables_are_read_and_set() -> None:
+    """Rows of a processor can be set before and read after."""
+    tester = Tester()
+    processor = tester.add_processor(sums())
+    assert tester.table_value("sums-table", "bob") is None
+    tester.set_table_value("sums-table", "bob", 10)
+    tester.consume("numbers", "bob", 2)
+    tester.consume("numbers", "ann", 1)
+    assert tester.table_value("sums-table", "bob") == processor.get("bob") == 12
+    assert tester.table_keys("sums-table") == ["ann", "bob"]
+    tester.clear_values()
+    assert tester.table_keys("sums-table") == []
+
+
+def test_outputs_are_tracked() -> None:
+    """A tracker begins at the end, decodes, shows headers and tombstones, and can go back."""
+
+    def forward(ctx: Context, value: str) -> None:
+        ctx.emit("out", ctx.key, value or None, headers={"a": b"1"})
+
+    graph = define_group("g", input("in", TEXT, forward), output("out", TEXT))
+    tester = Tester()
+    tester.add_processor(graph, default_headers={"a": b"0", "b": b"0"})
+    tester.consume("in", "bob", "before")
+    tracker = tester.queue_tracker("out")
+    assert tracker.next() is None
+    tester.consume("in", "bob", "hello")
+    tester.consume("in", "bob", "")
+    message = tracker.next()
+    assert message == ("bob", "hello", {"a": b"1", "b": b"0"}, 1)
+    message = tracker.next()
+    assert message
+    assert message.value is None
+    assert tracker.next_raw() is None
+    assert (tracker.next_offset, tracker.high_watermark) == (3, 3)
+    tracker.seek(0)
+    assert [each.value for each in tracker] == ["before", "hello", None]
+    tracker.seek(1)
+    message = tracker.next_raw()
+    assert message
+    assert message.value == b"hello"
+
+
+def test_loops_and_chains_are_drained() -> None:
+    """What a loop and a second processor do has happened when consume returns."""
+
+    def down(ctx: Context, value: int) -> None:
+        if value:
+            ctx.loopback(ctx.key, value - 1)
+        else:
+            ctx.emit("numbers", ctx.key, 5)
+
+    tester = Tester()
+    edges = [input("in", INT, down), loop(INT, down), output("numbers", INT)]
+    tester.add_processor(sums())
+    tester.add_processor(define_group("countdown", edges))
+    loops = tester.queue_tracker("countdown-loop")
+    tester.consume("in", "bob", 3)
+    assert [each.value for each in loops] == [2, 1, 0]
+    assert tester.table_value("sums-table", "bob") == 5
+
+
+def test_messages_are_processed_in_the_order_of_their_writing() -> None:
+    """A partition is serial: a loop's message comes after what was written before it."""
+    seen: list[str] = []
+
+    def callback(ctx: Context, value: str) -> None:
+        seen.append(f"{ctx.topic} {value}")
+        if ctx.topic == "a":
+            ctx.loopback(ctx.key, "1")
+            ctx.emit("b", ctx.key, "2")
+            ctx.loopback(ctx.key, "3")
+
+    edges = [*inputs(["a", "b"], TEXT, callback), loop(TEXT, callback), output("b", TEXT)]
+    tester = Tester()
+    tester.add_processor(define_group("g", edges))
+    tester.consume("a", "k", "0")
+    assert seen == ["a 0", "g-loop 1", "b 2", "g-loop 3"]
+
+
+def test_a_loop_without_an_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not run for ever."""
+    monkeypatch.setattr("offsetmgr.streams.tester.MAX_MESSAGES", 100)
+
+    def again(ctx: Context, value: str) -> None:
+        ctx.loopback(ctx.key, value)
+
+    tester = Tester()
+    tester.add_processor(define_group("g", input("in", TEXT, again), loop(TEXT, again)))
+    with pytest.raises(ProcessingError, match="one message caused 100: does a loop never end"):
+        tester.consume("in", "k", "v")
+
+
+def test_joins_and_lookups_see_other_tables() -> None:
+    """A joined table is consumed or set; another group's table is looked up."""
+    seen: list[object] = []
+
+    def callback(ctx: Context, value: str) -> None:
+        seen.append((ctx.join("names"), ctx.lookup("sums-table", value)))
+
+    edges = [input("in", TEXT, callback), join("names", TEXT), lookup("sums-table", INT)]
+    tester = Tester()
+    tester.add_processor(sums())
+    tester.add_processor(define_group("g", edges))
+    tester.consume("in", "bob", "ann")
+    tester.consume("names", "bob", "Bob")
+    tester.consume("numbers", "ann", 7)
+    tester.consume("in", "bob", "ann")
+    tester.consume("names", "bob", None)
+    tester.consume("in", "bob", "bob")
+    assert seen == [(None, None), ("Bob", 7), (None, None)]
+
+
+def test_a_failure_stops_the_processor_and_commits_nothing() -> None:
+    """The error shows at every consume until a restart; others go on; the message comes again."""
+    broken = True
+
+    def fragile(ctx: Context, value: int) -> None:
+        add(ctx, value)
+        ctx.emit("out", ctx.key, value)
+        if broken and value == 2:
+            ctx.fail("told to")
+
+    tester = Tester()
+    edges = [input("numbers", INT, fragile), persist(INT), output("out", INT)]
+    processor = tester.add_processor(define_group("fragile", edges))
+    tester.add_processor(sums())
+    out = tester.queue_tracker("out")
+    tester.consume("numbers", "bob", 1)
+    for _ in range(2):
+        with pytest.raises(ProcessingError, match=r"told to .numbers/0 at offset 1, key 'bob'"):
+            tester.consume("numbers", "bob", 2)
+    assert processor.error
+    assert processor.committed("numbers") == 1
+    assert processor.get("bob") == 1
+    assert [each.value for each in out] == [1]
+    assert tester.table_value("sums-table", "bob") == 5
+    broken = False
+    processor.restart()
+    assert processor.committed("numbers") == 3
+    assert processor.get("bob") == 5
+    assert [each.value for each in out] == [2, 2]
+
+
+def test_a_stopped_processor_reads_nothing() -> None:
+    """After a restart it goes on where it was."""
+    tester = Tester()
+    processor = tester.add_processor(sums())
+    processor.stop()
+    tester.consume("numbers", "bob", 2)
+    assert processor.get("bob") is None
+    processor.restart()
+    assert processor.get("bob") == 2
+
+
+def test_deferred_commits() -> None:
+    """The committed offset waits for the lowest unfinished message, however late it is done."""
+    dones: list[Any] = []
+    graph = define_group("g", input("in", TEXT, lambda ctx, _: dones.append(ctx.defer_commit())))
+    tester = Tester()
+    processor = tester.add_processor(graph)
+    for number in range(3):
+        tester.consume("in", "k", str(number))
+    dones[1]()
+    assert processor.committed("in") == 0
+    dones[0]()
+    assert processor.committed("in") == 2
+    processor.restart()
+    assert len(dones) == 4, "the third message comes again"
+    dones[3](ValueError("async"))
+    with pytest.raises(ProcessingError, match="deferred commit failed: ValueError: async"):
+        tester.catch_up()
+    assert processor.committed("in") == 2
+
+
+def test_visits() -> None:
+    """Each row is visited once; what visits cause is drained."""
+
+    def reset(ctx: Context, meta: int) -> None:
+        ctx.emit("out", ctx.key, ctx.value())
+        ctx.loopback(ctx.key, meta)
+        ctx.delete()
+
+    graph = sums(loop(INT, add), output("out", INT), visitor("reset", reset))
+    tester = Tester()
+    processor = tester.add_processor(graph)
+    out = tester.queue_tracker("out")
+    tester.consume("numbers", "bob", 1)
+    tester.consume("numbers", "ann", 2)
+    assert processor.visit_all("reset", 15) == 2
+    assert [(each.key, each.value) for each in out] == [("ann", 2), ("bob", 1)]
+    assert processor.get("ann") == processor.get("bob") == 15
+    with pytest.raises(InvalidValueError, match="visitor 'other' is not defined"):
+        processor.visit_all("other")
+    with pytest.raises(ProcessingError, match="reset/0 at offset 0, key 'ann'"):
+        processor.visit_all("reset", "text")
+
+
+def test_views_show_tables() -> None:
+    """Of a group or of any topic, in the order of keys, as a range or a prefix."""
+    tester = Tester()
+    tester.add_processor(sums())
+    view, names = tester.add_view("sums-table", INT), tester.add_view("names", TEXT)
+    for number, key in enumerate(["b", "aa", "a", "c", "ab"]):
+        tester.consume("numbers", key, number)
+    tester.consume("names", "bob", "Bob")
+    assert (view.get("aa"), view.get("x"), names.get("bob")) == (1, None, "Bob")
+    assert (view.has("aa"), view.has("x")) == (True, False)
+    assert list(view.items()) == [("a", 2), ("aa", 1), ("ab", 4), ("b", 0), ("c", 3)]
+    assert [key for key, _ in view.items("aa", "c")] == ["aa", "ab", "b"]
+    assert [key for key, _ in view.items("a")] == ["a", "aa", "ab"]
+    tester.consume("names", "bob", None)
+    assert not names.has("bob")
+
+
+def test_emitters_write_for_processors() -> None:
+    """What a message has caused is done when emit returns; after finish it is an error."""
+    tester = Tester()
+    tester.add_processor(sums())
+    tracker = tester.queue_tracker("numbers")
+    with tester.add_emitter("numbers", INT, default_headers={"app": b"test"}) as emitter:
+        promise = emitter.emit("bob", 3, headers={"a": b"1"})
+        assert promise.result(0) == 0
+        assert emitter.emit_sync("bob", 4) == 1
+        assert tester.table_value("sums-table", "bob") == 7
+    assert [each.headers for each in tracker] == [{"app": b"test", "a": b"1"}, {"app": b"test"}]
+    with pytest.raises(EmitterClosedError, match="numbers is finished, so key 'bob'"):
+        emitter.emit("bob", 5)
+    emitter.finish()
+
+
+def test_emit_handlers_can_be_replaced() -> None:
+    """The handler gets the records in the place of the topics; its errors are failed writes."""
+    records: list[Any] = []
+    tester = Tester()
+    processor = tester.add_processor(sums())
+    tracker = tester.queue_tracker("sums-table")
+    tester.replace_emit_handler(records.append)
+    tester.consume("numbers", "bob", 3)
+    assert [(each.topic, each.key, each.value) for each in records] == [
+        ("sums-table", b"bob", b"3")
+    ]
+    assert tracker.next() is None
+    assert processor.get("bob") == 3
+
+    def refuse(record: object) -> None:
+        raise ConnectionError("broker away")
+
+    tester.replace_emit_handler(refuse)
+    with pytest.raises(ProcessingError, match=r"writing to sums-table failed: .*broker away"):
+        tester.consume("numbers", "bob", 3)
+    assert processor.committed("numbers") == 1
+    tester.replace_emit_handler(None)
+    processor.restart()
+    assert processor.get("bob") == 6
+
+
+def test_conflicts_are_errors() -> None:
+    """Two codecs of one topic, a group added twice, and a topic that nothing uses."""
+    tester = Tester()
+    tester.add_processor(sums())
+    with pytest.raises(InvalidValueError, match="topic 'numbers' has two codecs, Int64 and String"):
+        tester.add_processor(define_group("g", input("numbers", TEXT, store)))
+    with pytest.raises(InvalidValueError, match="two codecs"):
+        tester.add_view("sums-table", TEXT)
+    with pytest.raises(InvalidValueError, match="'sums' has a processor in this tester"):
+        tester.add_processor(sums())
+    with pytest.raises(InvalidValueError, match=r"'other' has no codec; .*known: numbers, sums"):
+        tester.consume("other", "k", "v")
+
+
+def test_nil_messages_and_wrapped_contexts() -> None:
+    """The options of a processor are the engine's."""
+    seen: list[object] = []
+    tester = Tester()
+    graph = define_group("g", input("in", TEXT, lambda ctx, value: seen.append((ctx, value))))
+    tester.add_processor(graph, nil_handling="process", context_wrapper=lambda ctx: ctx.key)
+    processor = tester.add_processor(sums())
+    tester.consume("in", "bob", None)
+    assert seen == [("bob", None)]
+    tester.consume("numbers", "bob", None)
+    assert processor.committed("numbers") == 1
