@@ -45,10 +45,10 @@ def out_of_order(count: int, rounds: int) -> list[str]:
         orders.append(order)
 
     def run(_: int) -> None:
-        tracker = AckTracker(0)
+        tracker = AckTracker[None](0)
         for base in range(0, count, WINDOW):
             for offset in range(base, base + WINDOW):
-                tracker.deliver(offset)
+                tracker.deliver(offset, None)
             for offset in orders[base // WINDOW % 16]:
                 tracker.acknowledge(base + offset)
         if tracker.offset != count or tracker.pending:

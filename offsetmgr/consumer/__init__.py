@@ -1,8 +1,9 @@
-"""Group consumers whose marks and acks survive a restart."""
+"""Consumers whose marks and acks survive a restart."""
 
 from offsetmgr.consumer.acks import AckConsumer, AckSettings
-from offsetmgr.consumer.deliveries import AckMessage
+from offsetmgr.consumer.deliveries import AckMessage, PartitionProgress
 from offsetmgr.consumer.group import GroupConsumer, Notification
+from offsetmgr.consumer.keepers import OffsetKeeper
 from offsetmgr.consumer.marks import OffsetStash
 from offsetmgr.consumer.membership import ConsumerSettings
 from offsetmgr.consumer.partitions import PartitionedConsumer, PartitionStream
@@ -15,7 +16,9 @@ __all__ = [
     "ConsumerSettings",
     "GroupConsumer",
     "Notification",
+    "OffsetKeeper",
     "OffsetStash",
+    "PartitionProgress",
     "PartitionStream",
     "PartitionedConsumer",
     "RetryPolicy",

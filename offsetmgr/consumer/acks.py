@@ -3,42 +3,31 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
-from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
-from offsetmgr.codes import error_info
 from offsetmgr.config import is_number
-from offsetmgr.consumer.deliveries import AckMessage, Claim, Deliveries, Origin
-from offsetmgr.consumer.membership import ConsumerSettings, Membership
+from offsetmgr.consumer.base import PREFETCH, MessageReader
+from offsetmgr.consumer.deliveries import AckFunctions, AckMessage, Claim, Deliveries, Origin
+from offsetmgr.consumer.keepers import request_error
+from offsetmgr.consumer.membership import ConsumerSettings
 from offsetmgr.consumer.pool import Pool
 from offsetmgr.consumer.retry import DUE, TRIES, RetryPolicy, RetryProducer, number, origin_of
-from offsetmgr.errors import InvalidValueError, KafkaRequestError, ManagerStoppedError
-from offsetmgr.types import (
-    OffsetAndMetadata,
-    TopicPartition,
-    check_group,
-    check_list,
-    check_timeout,
-    check_topic,
-)
+from offsetmgr.errors import InvalidValueError, ManagerStoppedError
+from offsetmgr.types import OffsetAndMetadata, TopicPartition, check_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-    from types import TracebackType
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from confluent_kafka import KafkaError, Message
-    from typing_extensions import Self
 
-PREFETCH: Final = 500
-"""Messages taken from librdkafka at once."""
-
-UNREAD: Final = 100
-"""Errors kept until they are read; the oldest are dropped."""
+    from offsetmgr.client.offsets import Offsets
+    from offsetmgr.consumer.deliveries import PartitionProgress
+    from offsetmgr.consumer.keepers import OffsetKeeper
 
 _SLICE_S: Final = 0.1
 """Longest wait for Kafka or for an ack before time-outs and delays are looked at again."""
@@ -73,98 +62,69 @@ class AckSettings(ConsumerSettings):
             raise InvalidValueError("max_pending", self.max_pending, "is not possible", fix)
 
 
-class AckConsumer:
-    """A member of a consumer group that commits what is acknowledged, and nothing else.
+class AckConsumer(MessageReader[AckMessage]):
+    """A consumer that commits what is acknowledged, and nothing else.
 
-    ``kafka`` is the bootstrap servers or a mapping of librdkafka's settings.  The lowest offset
-    that is not acknowledged is committed, with the acknowledged ranges above it in the commit's
-    metadata, so that a restart delivers again only what was not acknowledged.  The group must be
-    of AckConsumers alone: other metadata is misread or dropped.
+    Parameters are those of BaseConsumer, and a ``name`` for the log (the group's by default).  The
+    lowest offset that is not acknowledged is committed, with the acknowledged ranges above it in
+    the commit's metadata, so that a restart delivers again only what was not acknowledged.  The
+    group must be of AckConsumers alone: other metadata is misread or dropped.
 
     Messages are read by one thread; acks, nacks and all else may come from any.
 
-    Raises InvalidValueError for a bad name or setting; KafkaRequestError where the topics of
-    ``settings.retry`` cannot be created.
+    Raises KafkaRequestError where the topics of ``settings.retry`` cannot be created.
     """
 
     def __init__(
         self,
         kafka: str | Mapping[str, object],
         group: str,
-        topics: Iterable[str],
+        topics: Iterable[str] = (),
         *,
         name: str | None = None,
+        whitelist: str | None = None,
+        blacklist: str | None = None,
+        partitions: Iterable[tuple[str, int]] = (),
+        offsets: OffsetKeeper | Offsets | None = None,
         settings: AckSettings | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings or AckSettings()
-        self._group = check_group(group)
         self._name = group if name is None else name
-        self._topics = [check_topic(each) for each in check_list(topics, "topics", '["orders"]')]
-        if not self._topics:
-            raise InvalidValueError("topics", topics, "is empty", 'name some, such as ["orders"]')
-        config = {"bootstrap.servers": kafka} if isinstance(kafka, str) else dict(kafka)
-        self.cluster = str(config.get("bootstrap.servers", ""))
-        self._clock = clock
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._waiters = 0  # threads that wait for `_changed`
         self._deliveries = Deliveries(self._settings.ack_timeout_s)
         self._blocked: set[TopicPartition] = set()
-        self._errors: deque[KafkaRequestError] = deque(maxlen=UNREAD)
         self._closing = False
+        super().__init__(
+            kafka,
+            group,
+            topics,
+            whitelist=whitelist,
+            blacklist=blacklist,
+            partitions=partitions,
+            offsets=offsets,
+            settings=self._settings,
+        )
+
+    def _prepare(self) -> None:
+        self.cluster = str(self._config.get("bootstrap.servers", ""))
+        """Bootstrap servers."""
+        self._functions = AckFunctions(self.cluster, self._acknowledge, self._reject)
         policy = self._settings.retry
-        self._retries = None if policy is None else RetryProducer(config, group, policy)
-        self._retry_topics = [] if self._retries is None else self._retries.topics
-        read = [*self._topics, *self._retry_topics]
-        self._membership = Membership(config, group, read, self, self._settings)
+        if policy is not None and self._partitions:
+            fix = "give topics, or leave settings.retry out"
+            problem = "do not go with retry topics, which a group shares"
+            raise InvalidValueError("partitions", self._partitions, problem, fix)
+        self._retries: RetryProducer | None = None
+        if policy is not None and self._topics:
+            self._retries = RetryProducer(self._config, self._group, policy)
+        self._retry_topics = self._retries.topics if self._retries is not None else []
+
+    def _topics_to_read(self) -> Sequence[str]:
+        return [*self._topics, *self._retry_topics]
 
     # Messages
-
-    def __iter__(self) -> Iterator[AckMessage]:
-        """Iterate over the messages until the consumer is closed."""
-        while (message := self._next(queued=False) or self._poll(math.inf)) is not None:
-            yield message
-
-    def poll(self, *, timeout: float | None = 1.0) -> AckMessage | None:
-        """Return the next message, or None where none came within ``timeout`` s (None: no limit).
-
-        None as well once the consumer is closed.
-        """
-        return self._poll(check_timeout(timeout, forever=True))
-
-    def _poll(self, timeout_s: float, *, queued: bool = False) -> AckMessage | None:
-        message = self._next(queued=queued)
-        if message is not None:
-            return message
-        deadline = self._clock() + timeout_s
-        while not self._closing:
-            left_s = deadline - self._clock()
-            try:
-                self._fill(max(0.0, left_s))
-            except ManagerStoppedError:
-                return None
-            message = self._next(queued=queued)
-            if message is not None or left_s <= 0:
-                return message
-        return None
-
-    def batches(
-        self, max_records: int = 500, max_wait_s: float = 1.0
-    ) -> Iterator[list[AckMessage]]:
-        """Iterate over lists of up to ``max_records`` messages until the consumer is closed.
-
-        A batch is handed out when it is full, or ``max_wait_s`` after its first message came.
-        """
-        while (first := self.poll(timeout=None)) is not None:
-            batch = [first]
-            deadline = self._clock() + max_wait_s
-            while len(batch) < max_records:
-                message = self.poll(timeout=max(0.0, deadline - self._clock()))
-                if message is None:
-                    break
-                batch.append(message)
-            yield batch
 
     def run(
         self,
@@ -183,7 +143,7 @@ class AckConsumer:
         Raises InvalidValueError.
         """
         pool = Pool(handler, self._begin, workers, ordered_by)
-        take = partial(self._poll, _SLICE_S, queued=True)
+        take = partial(self._poll, _SLICE_S, self._next_queued)
         pool.run(self, take, self._settings.dwell_s)
 
     def commit_up_to(self, message: AckMessage) -> None:
@@ -192,15 +152,15 @@ class AckConsumer:
             self._deliveries.acknowledge_up_to(message)
             self._changed.notify_all()
 
-    # Acknowledger, called by the messages
+    # Called by the messages
 
-    def acknowledge(self, message: AckMessage) -> None:
+    def _acknowledge(self, message: AckMessage) -> None:
         with self._lock:
             self._deliveries.acknowledge(message)
             if self._waiters:
                 self._changed.notify_all()
 
-    def reject(
+    def _reject(
         self, message: AckMessage, delay: float | None, error: BaseException | str | None
     ) -> None:
         if delay is not None:
@@ -210,7 +170,7 @@ class AckConsumer:
                 return
             if self._retries is None:
                 wait_s = self._settings.nack_delay_s if delay is None else delay
-                self._deliveries.redeliver(message, self._clock() + wait_s)
+                self._deliveries.redeliver(message, time.monotonic() + wait_s)
                 return
 
         def done(failure: KafkaError | None) -> None:
@@ -218,11 +178,11 @@ class AckConsumer:
                 if failure is None:
                     self._deliveries.acknowledge(message)
                 else:
-                    due_s = self._clock() + self._settings.nack_delay_s
+                    due_s = time.monotonic() + self._settings.nack_delay_s
                     self._deliveries.redeliver(message, due_s)
                 self._changed.notify_all()
             if failure is not None:
-                self.failed(failure)
+                self._errors.append(request_error(f"retry of {message!r}", failure))
 
         self._retries.send(message, delay, error, done)
 
@@ -235,7 +195,7 @@ class AckConsumer:
 
     @property
     def topics(self) -> list[str]:
-        """Topics that are read, but for retry topics."""
+        """Topics and whitelist that are read, but for retry topics."""
         return list(self._topics)
 
     @property
@@ -245,19 +205,13 @@ class AckConsumer:
     @property
     def pending(self) -> int:
         """Messages that are handed out or about to be, and not acknowledged."""
-        return self._deliveries.pending
-
-    def partitions(self) -> list[TopicPartition]:
-        """Return the claimed partitions, those of retry topics included."""
         with self._lock:
-            return self._deliveries.partitions()
+            return self._deliveries.pending
 
-    def errors(self) -> list[KafkaRequestError]:
-        """Return the errors since the last call; at most the newest 100."""
-        found = []
-        while self._errors:
-            found.append(self._errors.popleft())
-        return found
+    def progress(self) -> dict[TopicPartition, PartitionProgress]:
+        """Return the claimed partitions, those of retry topics included, with their progress."""
+        with self._lock:
+            return self._deliveries.progress(time.time())
 
     def close(self) -> None:
         """Wait up to ``dwell_s`` for messages in work, commit and leave the group.
@@ -269,46 +223,36 @@ class AckConsumer:
                 return
             self._closing = True
             self._wait_for_work(None, self._settings.dwell_s)
-        self._membership.close()
+        super().close()
         if self._retries is not None:
             self._retries.close(self._settings.dwell_s)
 
-    def __enter__(self) -> Self:
-        return self
+    # Called by the membership
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    # RebalanceListener, called in the thread that polls
-
-    def received(self, messages: Sequence[Message]) -> None:
+    def _received(self, messages: Sequence[Message]) -> None:
         with self._lock:
-            now_s = self._clock()
+            now_s = time.monotonic()
+            place: tuple[str | None, int | None] = "", -1
+            claim: Claim | None = None
             for message in messages:
-                topic = message.topic() or ""
-                claim = self._deliveries.claim_of(topic, message.partition() or 0)
+                before, place = place, (message.topic(), message.partition())
+                if place != before:
+                    claim = self._deliveries.claim_of(*place)
                 if claim is None:
                     continue
-                if topic in self._retry_topics:
+                if place[0] in self._retry_topics:
                     retried, due_s = _retried(message, claim, now_s)
                     self._deliveries.add(retried, due_s, now_s)
                 else:
                     self._deliveries.add(AckMessage(message, claim), now_s, now_s)
             self._pause_and_resume()
 
-    def claimed(
-        self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]
-    ) -> Mapping[TopicPartition, int]:
+    def _claimed(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
         with self._lock:
             for where, position in committed.items():
                 self._blocked.discard(where)
                 try:
-                    claim = Claim(self, where, position)
+                    claim = Claim(self._functions, where, position)
                 except ValueError as problem:
                     log.warning(
                         "group %s: the metadata committed for %s is dropped: %s; messages that "
@@ -316,49 +260,47 @@ class AckConsumer:
                         self._group, where, problem, position.offset if position else None,
                     )  # fmt: skip
                     offset = 0 if position is None else position.offset
-                    claim = Claim(self, where, OffsetAndMetadata(offset))
+                    claim = Claim(self._functions, where, OffsetAndMetadata(offset))
                 self._deliveries.claim(claim)
-        return {}
 
-    def releasing(self, partitions: Sequence[TopicPartition], timeout_s: float) -> None:
+    def _releasing(self, partitions: Collection[TopicPartition], timeout_s: float) -> None:
         with self._lock:
             self._deliveries.begin_release(partitions)
-            self._wait_for_work(set(partitions), timeout_s)
+            self._wait_for_work(partitions, timeout_s)
 
-    def released(self, partitions: Sequence[TopicPartition], *, lost: bool) -> None:
+    def _released(self, partitions: Collection[TopicPartition], lost: bool) -> None:  # noqa: FBT001
         del lost
         with self._lock:
             self._deliveries.release(partitions)
             self._blocked.difference_update(partitions)
 
-    def to_commit(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
+    def _to_commit(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
         with self._lock:
             return self._deliveries.positions()
 
-    def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    def _committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         with self._lock:
             self._deliveries.committed(offsets)
 
-    def failed(self, error: KafkaError) -> None:
-        info = error_info(error.code(), error.name())
-        self._errors.append(KafkaRequestError("ack consumer", info, error.str()))
-
     # Reading
 
-    def _next(self, *, queued: bool) -> AckMessage | None:
+    def _next(self) -> AckMessage | None:
         with self._lock:
-            if self._closing:
-                return None
-            return self._deliveries.next(self._clock(), queued=queued)
+            return None if self._closing else self._deliveries.next(time.monotonic())
+
+    def _next_queued(self) -> AckMessage | None:
+        """Return a message that a worker will begin later."""
+        with self._lock:
+            return None if self._closing else self._deliveries.next(0, queued=True)
 
     def _begin(self, message: AckMessage) -> bool:
         with self._lock:
-            return not self._closing and self._deliveries.begin(message, self._clock())
+            return not self._closing and self._deliveries.begin(message, time.monotonic())
 
     def _fill(self, timeout_s: float) -> None:
         """Read messages, and make ready what is due or has room."""
         with self._lock:
-            now_s = self._clock()
+            now_s = time.monotonic()
             self._deliveries.refresh(now_s)
             self._pause_and_resume()
             overdue = self._deliveries.overdue(now_s)
@@ -370,9 +312,10 @@ class AckConsumer:
                 self._wait(wait_s)
         for message in overdue:
             reason = f"neither ack nor nack within {self._settings.ack_timeout_s:g} s"
-            self.reject(message, None, reason)
+            self._reject(message, None, reason)
         if room > 0:
-            self._membership.take(min(PREFETCH, room), wait_s)
+            with suppress(ManagerStoppedError):
+                self._membership.take(min(PREFETCH, room), wait_s)
 
     def _pause_and_resume(self) -> None:
         """Pause the partitions whose messages wait; others go on."""
@@ -386,9 +329,9 @@ class AckConsumer:
     def _wait_for_work(
         self, partitions: Collection[TopicPartition] | None, timeout_s: float
     ) -> None:
-        deadline = self._clock() + timeout_s
+        deadline = time.monotonic() + timeout_s
         while self._deliveries.in_work(partitions):
-            left_s = deadline - self._clock()
+            left_s = deadline - time.monotonic()
             if left_s <= 0:
                 return
             self._wait(left_s)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from itertools import count
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from offsetmgr.consumer.tracker import AckTracker
 from offsetmgr.types import MAX_METADATA_CHARS, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from confluent_kafka import Message
 
@@ -32,44 +32,71 @@ class Origin(NamedTuple):
     offset: int
 
 
-class Acknowledger(Protocol):
-    """The consumer of a message, as the message calls it; from any thread."""
+class PartitionProgress(NamedTuple):
+    """How far the acks of a claimed partition are."""
+
+    offset: int | None
+    """The oldest offset that is not acknowledged; None before the first message."""
+    pending: int
+    """Messages that are handed out or about to be, and not acknowledged."""
+    seconds: float
+    """Age of the message at ``offset`` by its timestamp; 0 where it was not read yet."""
+    metadata_chars: int
+    """Length of the acknowledged ranges above ``offset`` in the commit, at most 4,095."""
+
+
+class AckFunctions(NamedTuple):
+    """A consumer as its messages call it; from any thread."""
 
     cluster: str
-
-    def acknowledge(self, message: AckMessage) -> None: ...
-
-    def reject(
-        self, message: AckMessage, delay: float | None, error: BaseException | str | None
-    ) -> None: ...
+    acknowledge: Callable[[AckMessage], None]
+    reject: Callable[[AckMessage, float | None, BaseException | str | None], None]
 
 
 class Claim:
     """A partition from when it is claimed until it is released."""
 
     def __init__(
-        self, consumer: Acknowledger, where: TopicPartition, committed: OffsetAndMetadata | None
+        self, consumer: AckFunctions, where: TopicPartition, committed: OffsetAndMetadata | None
     ) -> None:
         """Raise ValueError where the metadata of ``committed`` holds no acks."""
-        self.consumer = consumer
+        self.cluster, self.acknowledge, self.reject = consumer
         self.where = where
         self.committed = committed
         self.releasing = False
         self.released = False
-        self.tracker: AckTracker | None = None  # until the first message, where none is committed
+        self.tracker: AckTracker[AckMessage] | None = None  # with nothing committed: none yet
         self.read = False
         self.waiting: deque[tuple[float, AckMessage]] = deque()  # with when they are due
         if committed is not None:
             metadata = committed.metadata
             self.tracker = AckTracker(committed.offset, metadata, limit_chars=LIMIT_CHARS)
 
-    def track(self, offset: int) -> AckTracker:
+    @property
+    def pending(self) -> int:
+        return 0 if self.tracker is None else self.tracker.pending
+
+    def is_pending(self, offset: int) -> bool:
+        """True unless ``offset`` is acknowledged, or the partition was released."""
+        return self.tracker is not None and not self.released and self.tracker.is_pending(offset)
+
+    def track(self, offset: int) -> AckTracker[AckMessage]:
         """Return the tracker for a message that was read."""
         if self.tracker is None or (not self.read and offset < self.tracker.offset):
             # Kafka had nothing at what is committed, so reading began elsewhere.
             self.tracker = AckTracker(offset, limit_chars=LIMIT_CHARS)
         self.read = True
         return self.tracker
+
+    def progress(self, now_s: float) -> PartitionProgress:
+        """``now_s`` is in seconds since 1970."""
+        tracker = self.tracker
+        if tracker is None:
+            return PartitionProgress(None, 0, 0.0, 0)
+        oldest = tracker.oldest
+        since_ms = oldest.timestamp if oldest else None
+        seconds = 0.0 if since_ms is None else max(0.0, now_s - since_ms / 1000)
+        return PartitionProgress(tracker.offset, self.pending, seconds, tracker.encoded_chars)
 
 
 class AckMessage:
@@ -129,7 +156,7 @@ class AckMessage:
     @property
     def cluster(self) -> str:
         """Bootstrap servers of its cluster."""
-        return self._claim.consumer.cluster
+        return self._claim.cluster
 
     @property
     def tries(self) -> int:
@@ -138,14 +165,14 @@ class AckMessage:
 
     def ack(self) -> None:
         """Say that it is processed."""
-        self._claim.consumer.acknowledge(self)
+        self._claim.acknowledge(self)
 
     def nack(self, delay: float | None = None, *, error: BaseException | str | None = None) -> None:
         """Have it delivered again, after ``delay`` s or after what the settings say.
 
         ``error`` says why; it goes into the headers of retry topics and dead letters.
         """
-        self._claim.consumer.reject(self, delay, error)
+        self._claim.reject(self, delay, error)
 
     def __repr__(self) -> str:
         return f"AckMessage({self.topic}-{self.partition}@{self._offset}, tries={self._tries})"
@@ -167,10 +194,13 @@ class Deliveries:
         self._rejected: set[AckMessage] = set()
         self._delayed: list[tuple[float, int, AckMessage]] = []  # a heap
         self._numbers = count()
-        self.pending = 0
-        """Messages that are ready, queued, in work, rejected or delayed."""
 
     # Partitions
+
+    @property
+    def pending(self) -> int:
+        """Messages that are ready, queued, in work, rejected or delayed."""
+        return sum(claim.pending for claim in self._claims.values())
 
     def claim(self, claim: Claim) -> None:
         self._claims[claim.where] = claim
@@ -192,7 +222,6 @@ class Deliveries:
             claim = self._claims.pop(where, None)
             if claim is not None:
                 claim.released = True
-                self.pending -= claim.tracker.pending if claim.tracker is not None else 0
         self._in_work = {m: due_s for m, due_s in self._in_work.items() if not m._claim.released}
         self._rejected = {each for each in self._rejected if not each._claim.released}
         self._queued = {each for each in self._queued if not each._claim.released}
@@ -201,7 +230,8 @@ class Deliveries:
         """Count the messages of ``partitions`` (None: all) that the application has in work."""
         found = [*self._in_work, *self._rejected]
         return sum(
-            (partitions is None or each._claim.where in partitions) and _is_pending(each)
+            (partitions is None or each._claim.where in partitions)
+            and each._claim.is_pending(each._offset)
             for each in found
         )
 
@@ -221,9 +251,9 @@ class Deliveries:
             if where in self._claims:
                 self._claims[where].committed = position
 
-    def partitions(self) -> list[TopicPartition]:
-        """Return the claimed partitions, sorted."""
-        return sorted(self._claims)
+    def progress(self, now_s: float) -> dict[TopicPartition, PartitionProgress]:
+        """``now_s`` is in seconds since 1970."""
+        return {where: claim.progress(now_s) for where, claim in sorted(self._claims.items())}
 
     def blocked(self) -> set[TopicPartition]:
         """Return the partitions that must not be read on: messages of theirs wait."""
@@ -231,8 +261,7 @@ class Deliveries:
 
     # Messages
 
-    def claim_of(self, topic: str, partition: int) -> Claim | None:
-        # A named tuple equals a plain one, which is made in a third of the time.
+    def claim_of(self, topic: str | None, partition: int | None) -> Claim | None:
         return self._claims.get(cast("TopicPartition", (topic, partition)))
 
     def add(self, message: AckMessage, due_s: float, now_s: float) -> None:
@@ -240,27 +269,27 @@ class Deliveries:
         claim = message._claim
         if claim.releasing:
             return
-        if not claim.waiting and due_s <= now_s:
-            tracker = claim.track(message._offset)
-            if tracker.has_room:
-                if tracker.deliver(message._offset):
-                    self.pending += 1
-                    self._ready.append(message)
-                return
-        claim.waiting.append((due_s, message))
+        if claim.waiting or due_s > now_s or not self._deliver(message, claim):
+            claim.waiting.append((due_s, message))
+
+    def _deliver(self, message: AckMessage, claim: Claim) -> bool:
+        """Make a message ready, unless it is acknowledged; False where it has no room."""
+        offset = message._offset
+        tracker = claim.tracker
+        if tracker is None or not claim.read:
+            tracker = claim.track(offset)
+        if not tracker.has_room:
+            return False
+        if tracker.deliver(offset, message):
+            self._ready.append(message)
+        return True
 
     def refresh(self, now_s: float) -> None:
         """Make ready what has room and is due by now."""
         for claim in self._claims.values():
-            while claim.waiting and claim.waiting[0][0] <= now_s:
-                message = claim.waiting[0][1]
-                tracker = claim.track(message._offset)
-                if not tracker.has_room:
-                    break
-                claim.waiting.popleft()
-                if tracker.deliver(message._offset):
-                    self.pending += 1
-                    self._ready.append(message)
+            waiting = claim.waiting
+            while waiting and waiting[0][0] <= now_s and self._deliver(waiting[0][1], claim):
+                waiting.popleft()
         while self._delayed and self._delayed[0][0] <= now_s:
             self._ready.append(heapq.heappop(self._delayed)[2])
 
@@ -274,7 +303,8 @@ class Deliveries:
         """Take the next ready message into work, or ``queued`` until ``begin``."""
         while self._ready:
             message = self._ready.popleft()
-            if _is_pending(message):
+            # One that is delivered again may be acknowledged by now.
+            if message._tries == 1 or message._claim.is_pending(message._offset):
                 if queued:
                     self._queued.add(message)
                 else:
@@ -285,7 +315,8 @@ class Deliveries:
     def begin(self, message: AckMessage, now_s: float) -> bool:
         """Take a queued message into work; False where its partition is being released."""
         self._queued.discard(message)
-        if message._claim.releasing or not _is_pending(message):
+        claim = message._claim
+        if claim.releasing or not claim.is_pending(message._offset):
             return False
         self._in_work[message] = now_s + self._ack_timeout_s
         return True
@@ -299,32 +330,28 @@ class Deliveries:
             found.append(message)
         return found
 
-    def acknowledge(self, message: AckMessage) -> bool:
-        """Take in an ack; False where it changes nothing.
-
-        That of an earlier delivery counts as well: the message was processed.
-        """
+    def acknowledge(self, message: AckMessage) -> None:
+        """Take in an ack; that of an earlier delivery counts as well: the message was processed."""
         self._in_work.pop(message, None)
         if self._rejected:
             self._rejected.discard(message)
         claim = message._claim
-        tracker = claim.tracker
-        if tracker is None or claim.released or not tracker.acknowledge(message._offset):
-            return False
-        self.pending -= 1
-        return True
+        if claim.tracker is not None and not claim.released:
+            claim.tracker.acknowledge(message._offset)
 
     def acknowledge_up_to(self, message: AckMessage) -> None:
         """Acknowledge ``message`` and all messages before it in its partition."""
-        tracker = message._claim.tracker
-        if tracker is not None and not message._claim.released:
-            self.pending -= tracker.acknowledge_up_to(message._offset)
-            for each in [each for each in self._in_work if not _is_pending(each)]:
+        claim = message._claim
+        if claim.tracker is not None and not claim.released:
+            claim.tracker.acknowledge_up_to(message._offset)
+            self._ready = deque(m for m in self._ready if m._claim.is_pending(m._offset))
+            for each in [m for m in self._in_work if not m._claim.is_pending(m._offset)]:
                 del self._in_work[each]
 
     def reject(self, message: AckMessage) -> bool:
         """Take a message out of work; False where it is not in work."""
-        if self._in_work.pop(message, None) is None or not _is_pending(message):
+        was_in_work = self._in_work.pop(message, None) is not None
+        if not was_in_work or not message._claim.is_pending(message._offset):
             return False
         self._rejected.add(message)
         return True
@@ -333,13 +360,6 @@ class Deliveries:
         """Have a rejected message handed out again from ``due_s`` on."""
         self._rejected.discard(message)
         claim = message._claim
-        if _is_pending(message) and not claim.releasing:
+        if claim.is_pending(message._offset) and not claim.releasing:
             again = AckMessage(message._message, claim, message._tries + 1, message._origin)
             heapq.heappush(self._delayed, (due_s, next(self._numbers), again))
-
-
-def _is_pending(message: AckMessage) -> bool:
-    """True unless it is acknowledged, or its partition was released."""
-    claim = message._claim
-    tracker = claim.tracker
-    return tracker is not None and not claim.released and tracker.is_pending(message._offset)

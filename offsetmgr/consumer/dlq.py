@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr.codes import error_info
 from offsetmgr.consumer.deliveries import Origin
+from offsetmgr.consumer.keepers import request_error
 from offsetmgr.consumer.retry import (
     ERROR,
     LAST,
@@ -25,7 +25,7 @@ from offsetmgr.consumer.retry import (
     origin_of,
     own_headers,
 )
-from offsetmgr.errors import KafkaRequestError, OffsetTimeoutError
+from offsetmgr.errors import OffsetTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -85,7 +85,7 @@ def read_letters(kafka: Mapping[str, object], topic: str, timeout_s: float) -> l
     try:
         messages = _read(consumer, topic, time.monotonic() + timeout_s)
     except KafkaException as error:
-        raise _refused(f"read {topic}", error.args[0]) from error
+        raise request_error(f"read {topic}", error.args[0]) from error
     finally:
         consumer.close()
     marks: set[tuple[int, int]] = set()
@@ -159,7 +159,7 @@ class Replayer:
         try:
             self._producer.init_transactions(timeout_s)
         except KafkaException as error:
-            raise _refused(f"replay letters of {topic}", error.args[0]) from error
+            raise request_error(f"replay letters of {topic}", error.args[0]) from error
 
     def replay(self, letters: Iterable[Letter], *, to: str | None = None) -> list[Letter]:
         """Send ``letters`` to their origin, or to the topic ``to``; return those that were sent.
@@ -209,7 +209,7 @@ class Replayer:
             cause = failures[0] if failures else error.args[0]
             if not error.args[0].fatal():
                 producer.abort_transaction(self._timeout_s)
-            raise _refused(f"replay letters of {self._topic}", cause) from error
+            raise request_error(f"replay letters of {self._topic}", cause) from error
 
     def __enter__(self) -> Self:
         return self
@@ -221,7 +221,3 @@ class Replayer:
         traceback: TracebackType | None,
     ) -> None:
         self._producer.flush(0)
-
-
-def _refused(what: str, error: KafkaError) -> KafkaRequestError:
-    return KafkaRequestError(what, error_info(error.code(), error.name()), error.str())

@@ -14,27 +14,36 @@ import logging
 import threading
 import time
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    Consumer,
+    KafkaException,
+)
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from offsetmgr.client.offsets import Offsets
 from offsetmgr.config import is_number
-from offsetmgr.coordinator.clients import FORCED
+from offsetmgr.consumer.keepers import ManagedOffsets, MemberOffsets, request_error
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetManagerError
-from offsetmgr.lag.cluster import ClusterReader
 from offsetmgr.repeats import RepeatLimiter
-from offsetmgr.types import OffsetAndMetadata, TopicPartition, check_group
+from offsetmgr.types import TopicPartition, check_group
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from confluent_kafka import Message
 
+    from offsetmgr.consumer.keepers import OffsetKeeper
+    from offsetmgr.types import OffsetAndMetadata
+
 Strategy = Literal["range", "roundrobin", "cooperative-sticky"]
 
-REQUEST_S: Final = 10.0
-"""Time that Kafka has to answer a fetch of committed offsets."""
+_RETRY_S: Final = 1.0
+"""Pause before committed offsets are asked for again."""
 
 _SLICE_S: Final = 0.1
 """Longest single poll, so that another thread's turn comes soon."""
@@ -77,100 +86,108 @@ def _check_choice(value: object, field: str, choices: Sequence[str]) -> None:
         raise InvalidValueError(field, value, "is unknown", f"give one of {', '.join(choices)}")
 
 
-class RebalanceListener(Protocol):
-    """The consumer behind a membership; all but commits are in the thread that polls."""
+class MemberCallbacks(NamedTuple):
+    """Functions of a consumer that its membership calls, in the thread that polls."""
 
-    def received(self, messages: Sequence[Message]) -> None:
-        """Take in messages, all of claimed partitions."""
+    received: Callable[[Sequence[Message]], None]
+    """Take in messages, all of claimed partitions."""
 
-    def claimed(
-        self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]
-    ) -> Mapping[TopicPartition, int]:
-        """Take partitions with what is committed; return offsets to start at instead, if any."""
+    claimed: Callable[[Mapping[TopicPartition, OffsetAndMetadata | None]], None]
+    """Take partitions, with what is committed for them."""
 
-    def releasing(self, partitions: Sequence[TopicPartition], timeout_s: float) -> None:
-        """Hand out no more of ``partitions``; wait until the application has done with them.
+    releasing: Callable[[Collection[TopicPartition], float], None]
+    """Hand out no more of partitions; wait so many seconds for what is in work of them.
 
-        Not called where the consumer is being closed.
-        """
+    Not called where the consumer is being closed.
+    """
 
-    def released(self, partitions: Sequence[TopicPartition], *, lost: bool) -> None:
-        """Forget ``partitions``; with ``lost`` another member may have them already."""
+    released: Callable[[Collection[TopicPartition], bool], None]
+    """Forget partitions; True where they were lost, and another member may have them already."""
 
-    def to_commit(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit that are not committed yet."""
+    to_commit: Callable[[], Mapping[TopicPartition, OffsetAndMetadata]]
+    """Return the offsets to commit that are not committed yet; called by any thread."""
 
-    def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Take in that Kafka has ``offsets``."""
+    committed: Callable[[Mapping[TopicPartition, OffsetAndMetadata]], None]
+    """Take in that these offsets are committed; called by any thread."""
 
-    def failed(self, error: KafkaError) -> None:
-        """Take in an error of Kafka."""
+    failed: Callable[[OffsetManagerError], None]
+    """Take in an error; called by any thread."""
 
 
 class Membership:
-    """A member of ``group`` that reads ``topics``; for one listener.
+    """A reader of ``topics`` as a member of ``group``, or of ``partitions`` without membership.
 
     A topic that begins with ``^`` is a regular expression.  ``kafka`` is the bootstrap servers or
-    librdkafka's settings.
+    librdkafka's settings.  ``offsets`` keeps the offsets; without it the group in Kafka does.
+
+    Raises InvalidValueError.  With ``partitions`` also OffsetManagerError, where they cannot be
+    claimed; a member tries that again until it succeeds.
     """
 
     def __init__(
         self,
         kafka: str | Mapping[str, object],
         group: str,
-        topics: Iterable[str],
-        listener: RebalanceListener,
+        topics: Sequence[str],
+        callbacks: MemberCallbacks,
         settings: ConsumerSettings,
+        *,
+        partitions: Sequence[TopicPartition] = (),
+        offsets: OffsetKeeper | Offsets | None = None,
     ) -> None:
         self._group = check_group(group)
         self._settings = settings
-        self._listener = listener
-        self._reader: ClusterReader | None = None
+        self._callbacks = callbacks
+        _check_assignment(topics, partitions, offsets)
         config = _kafka_settings(kafka, self._group, settings)
-        given = {"bootstrap.servers": kafka} if isinstance(kafka, str) else kafka
-        self._connection = {
-            name: value
-            for name, value in given.items()
-            if name not in FORCED and not callable(value)
-        }
         try:
             self._consumer = Consumer(config)
         except KafkaException as error:
             fix = "see librdkafka's CONFIGURATION.md"
             problem = f"is refused by librdkafka: {error.args[0].str()}"
             raise InvalidValueError("kafka", sorted(config), problem, fix) from error
-        self._cooperative = settings.strategy == "cooperative-sticky"
+        self._in_kafka = MemberOffsets(
+            self._consumer, {"bootstrap.servers": kafka} if isinstance(kafka, str) else kafka
+        )
+        self._keeper: OffsetKeeper = self._in_kafka
+        if offsets is not None:
+            self._keeper = ManagedOffsets(offsets) if isinstance(offsets, Offsets) else offsets
+        self._cooperative = settings.strategy == "cooperative-sticky" and not partitions
         self._turn = _Turn()
         self._here = threading.Event()  # the application is in `take`
         self._ended = threading.Event()
         self._closed = False
         self._polled_at_s = time.monotonic()
         self._commit_at_s = self._polled_at_s + settings.commit_interval_s
-        self._received = False  # the keeper handed over messages
+        self._received = False  # the member's own thread handed over messages
         self._released: set[tuple[object, object]] = set()  # during the current poll
         self._away = False  # the application: all partitions are paused
         self._claimed: set[TopicPartition] = set()
         self._paused: set[TopicPartition] = set()
         self._pauses = threading.Lock()
-        self._held: frozenset[TopicPartition] = frozenset()  # the listener wants them paused
+        self._held: frozenset[TopicPartition] = frozenset()  # the consumer wants them paused
         self._changed = False  # what is to be paused
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._repeats = RepeatLimiter()
-        self._consumer.subscribe(
-            list(topics),
-            on_assign=self._guarded(self._on_assign),
-            on_revoke=self._guarded(self._on_revoke),
-            on_lost=self._guarded(self._on_lost),
-        )
-        self._keeper = threading.Thread(target=self._keep, name=f"member-{group}", daemon=True)
-        self._keeper.start()
+        self._manual = tuple(partitions)
+        if self._manual:
+            self._assign_manually()
+        else:
+            self._consumer.subscribe(
+                list(topics),
+                on_assign=self._guarded(self._on_assign),
+                on_revoke=self._guarded(self._on_revoke),
+                on_lost=self._guarded(self._on_lost),
+            )
+        self._thread = threading.Thread(target=self._keep, name=f"member-{group}", daemon=True)
+        self._thread.start()
 
     @property
     def closed(self) -> bool:
         return self._ended.is_set()
 
     def take(self, most: int, timeout_s: float, *, patient: bool = False) -> None:
-        """Let the listener receive up to ``most`` messages; wait ``timeout_s`` for the first.
+        """Have the consumer receive up to ``most`` messages; wait ``timeout_s`` for the first.
 
         Where ``patient``, up to 0.1 s longer for the others.  Raises ManagerStoppedError once the
         consumer is closed.
@@ -210,7 +227,7 @@ class Membership:
                     self._high_watermarks = self._read_high_watermarks()
             finally:
                 self._turn.release()
-        return self._high_watermarks
+        return {w: end for w, end in self._high_watermarks.items() if w in self._claimed}
 
     def _read_high_watermarks(self) -> dict[TopicPartition, int]:
         found = {}
@@ -232,45 +249,31 @@ class Membership:
             self._changed = True
 
     def commit(self) -> None:
-        """Commit what the listener has to commit, and wait for it.
+        """Commit what the consumer has to commit, and wait for it.
 
-        Raises KafkaException where Kafka refuses; the listener keeps what is not committed.
+        Raises OffsetManagerError where one is refused; the consumer keeps them all.
         """
         with self._turn:
             self._commit()
 
     def _commit(self) -> None:
-        offsets = self._listener.to_commit()
-        if not offsets:
-            return
-        answers = self._consumer.commit(
-            offsets=[
-                KafkaPartition(*where, each.offset, each.metadata)
-                for where, each in offsets.items()
-            ],
-            asynchronous=False,
-        )
-        done = dict(offsets)
-        refusal: KafkaError | None = None
-        for answer in answers or ():
-            if answer.error is not None:
-                refusal = answer.error
-                del done[_place(answer)]
-        self._listener.committed(done)
-        if refusal is not None:
-            raise KafkaException(refusal)
+        offsets = self._callbacks.to_commit()
+        if offsets:
+            self._keeper.commit(self._group, offsets)
+            self._callbacks.committed(offsets)
 
     def close(self) -> None:
         """Commit, leave the group and end; twice is harmless."""
         self._ended.set()
-        self._keeper.join()
+        self._thread.join()
         with self._turn:
             if not self._closed:
                 self._closed = True
                 self._try_commit()
+                if self._manual:
+                    self._let_go(self._manual, lost=False)
                 self._consumer.close()
-                if self._reader is not None:
-                    self._reader.close()
+                self._in_kafka.close()
 
     def _check_open(self) -> None:
         if self._ended.is_set():
@@ -279,7 +282,7 @@ class Membership:
     # Polling
 
     def _poll(self, most: int, timeout_s: float, more_s: float) -> bool:
-        """Wait for one message, then ``more_s`` for others; True if the listener received any."""
+        """Wait for one message, then ``more_s`` for others; True if the consumer received any."""
         first = self._consumer.poll(timeout_s)
         if first is None:
             return False
@@ -289,7 +292,7 @@ class Membership:
             try:
                 found += self._consumer.consume(most - 1, more_s)
             except KafkaException as error:
-                self._listener.failed(error.args[0])
+                self._callbacks.failed(request_error("poll", error.args[0]))
         if self._released:
             # The rebalance came between messages; librdkafka returns those before it all the same.
             found = [
@@ -300,9 +303,9 @@ class Membership:
             for each in found:
                 problem = each.error()
                 if problem is not None:
-                    self._listener.failed(problem)
+                    self._callbacks.failed(request_error("poll", problem))
             found = good
-        self._listener.received(found)
+        self._callbacks.received(found)
         return len(found) > 0
 
     def _keep(self) -> None:
@@ -339,14 +342,14 @@ class Membership:
     def _try_commit(self) -> None:
         try:
             self._commit()
-        except KafkaException as error:
-            self._failed(error.args[0], "could not commit; what is marked stays marked")
+        except OffsetManagerError as error:
+            self._failed(error, "could not commit; what is marked stays marked")
 
-    def _failed(self, error: KafkaError, what: str) -> None:
-        self._listener.failed(error)
-        suppressed = self._repeats.suppressed((error.code(), what), time.monotonic())
+    def _failed(self, error: OffsetManagerError, what: str) -> None:
+        self._callbacks.failed(error)
+        suppressed = self._repeats.suppressed((error.code, what), time.monotonic())
         if suppressed is not None:
-            log.warning("group %s: %s: %s (%d more)", self._group, what, error.str(), suppressed)
+            log.warning("group %s: %s: %s (%d more)", self._group, what, error, suppressed)
 
     # Rebalances, in the thread that polls
 
@@ -364,61 +367,68 @@ class Membership:
         return run
 
     def _on_assign(self, partitions: list[KafkaPartition]) -> None:
-        starts = self._listener.claimed(self._committed(partitions))
-        for each in partitions:
-            start = starts.get(_place(each))
-            if start is not None:
-                each.offset = start
+        wheres = list(map(_place, partitions))
+        while True:
+            try:
+                committed = self._keeper.claim(self._group, wheres)
+                break
+            except OffsetManagerError as error:
+                self._failed(error, "could not read the committed offsets; tries again")
+            if self._ended.wait(_RETRY_S):
+                return
+        self._take_over(committed)
+
+    def _assign_manually(self) -> None:
+        try:
+            committed = self._keeper.claim(self._group, self._manual)
+        except OffsetManagerError:
+            self._consumer.close()
+            self._in_kafka.close()
+            raise
+        self._take_over(committed)
+
+    def _take_over(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        self._callbacks.claimed(committed)
+        partitions = [KafkaPartition(*where) for where in committed]
+        if self._keeper is not self._in_kafka:
+            missing = OFFSET_BEGINNING if self._settings.start == "earliest" else OFFSET_END
+            for each, known in zip(partitions, committed.values(), strict=True):
+                each.offset = missing if known is None else known.offset
         if self._cooperative:
             self._consumer.incremental_assign(partitions)
         else:
             self._consumer.assign(partitions)
         # Paused until the next poll: what this one returns of a partition is of its former claim.
         self._consumer.pause(partitions)
-        self._claimed.update(map(_place, partitions))
-        self._paused.update(map(_place, partitions))
+        self._claimed.update(committed)
+        self._paused.update(committed)
         self._changed = True
 
-    def _committed(
-        self, partitions: list[KafkaPartition]
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(
-            map(_place, partitions)
-        )
-        if not partitions:
-            return found
-        # confluent-kafka's own `committed` reads beyond metadata that has no NUL at its end, and
-        # what follows it may look like acks.
-        if self._reader is None:
-            self._reader = ClusterReader(self._connection, timeout_s=REQUEST_S)
-        answer = self._reader.committed([self._group])[self._group]
-        if isinstance(answer, OffsetManagerError):
-            # Kafka is asked again for where to start; only what the metadata says is missed.
-            log.warning("group %s: %s", self._group, answer)
-            return found
-        return {where: answer.get(where) for where in found}
-
     def _on_revoke(self, partitions: list[KafkaPartition]) -> None:
+        wheres = list(map(_place, partitions))
         if not self._ended.is_set():
-            self._listener.releasing(list(map(_place, partitions)), self._settings.dwell_s)
+            self._callbacks.releasing(wheres, self._settings.dwell_s)
         self._try_commit()
-        self._let_go(partitions, lost=False)
+        self._let_go(wheres, lost=False)
 
     def _on_lost(self, partitions: list[KafkaPartition]) -> None:
-        self._let_go(partitions, lost=True)
+        self._let_go(list(map(_place, partitions)), lost=True)
 
-    def _let_go(self, partitions: list[KafkaPartition], *, lost: bool) -> None:
-        wheres = list(map(_place, partitions))
-        self._listener.released(wheres, lost=lost)
-        self._released.update(wheres)
-        self._claimed.difference_update(wheres)
-        self._paused.difference_update(wheres)
+    def _let_go(self, partitions: Collection[TopicPartition], *, lost: bool) -> None:
+        self._callbacks.released(partitions, lost)
+        self._released.update(partitions)
+        self._claimed.difference_update(partitions)
+        self._paused.difference_update(partitions)
         with self._pauses:
-            self._held -= frozenset(wheres)
+            self._held -= frozenset(partitions)
         if self._cooperative:
-            self._consumer.incremental_unassign(partitions)
+            self._consumer.incremental_unassign([KafkaPartition(*where) for where in partitions])
         else:
             self._consumer.unassign()
+        try:
+            self._keeper.release(self._group, partitions)
+        except OffsetManagerError as error:
+            self._failed(error, "could not give back partitions")
 
 
 class _Turn:
@@ -451,6 +461,21 @@ def _place(partition: KafkaPartition) -> TopicPartition:
     return TopicPartition(partition.topic, partition.partition)
 
 
+def _check_assignment(
+    topics: Sequence[str],
+    partitions: Sequence[TopicPartition],
+    offsets: OffsetKeeper | Offsets | None,
+) -> None:
+    if bool(topics) == bool(partitions):
+        problem = "are given with topics" if partitions else "are not given, nor topics"
+        fix = 'give topics, such as ["orders"], or partitions, such as [("orders", 0)]'
+        raise InvalidValueError("partitions", partitions, problem, fix)
+    if not partitions and isinstance(offsets, Offsets):
+        problem = "commits only to groups without members"
+        fix = "give partitions in place of topics, or leave it out"
+        raise InvalidValueError("offsets", offsets, problem, fix)
+
+
 def _kafka_settings(
     kafka: str | Mapping[str, object], group: str, settings: ConsumerSettings
 ) -> dict[str, object]:
@@ -460,8 +485,9 @@ def _kafka_settings(
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "partition.assignment.strategy": settings.strategy,
+        "auto.offset.reset": settings.start,
     }
     for name in sorted(ours.keys() & given.keys()):
         fix = "leave it out: the group's name and ConsumerSettings say it"
         raise InvalidValueError("kafka", name, "is set by the consumer itself", fix)
-    return {"auto.offset.reset": settings.start, **given, **ours}
+    return {**given, **ours}

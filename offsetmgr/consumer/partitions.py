@@ -145,9 +145,9 @@ class PartitionedConsumer(MarkingConsumer):
                 log.exception("group %s: reading failed, and goes on", self.name)
                 time.sleep(_LONG_S)
 
-    # RebalanceListener
+    # Called by the membership
 
-    def received(self, messages: Sequence[Message]) -> None:
+    def _received(self, messages: Sequence[Message]) -> None:
         found: defaultdict[tuple[object, object], list[Message]] = defaultdict(list)
         for message in messages:
             found[message.topic(), message.partition()].append(message)
@@ -156,15 +156,12 @@ class PartitionedConsumer(MarkingConsumer):
             if stream is not None:
                 stream._put(theirs)  # noqa: SLF001
 
-    def claimed(
-        self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]
-    ) -> Mapping[TopicPartition, int]:
-        starts = super().claimed(committed)
+    def _claimed(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        super()._claimed(committed)
         for where in sorted(committed):
             stream = PartitionStream(where, self._membership)
             self._streams[where] = stream
             self._new.put(stream)
-        return starts
 
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
         for stream in self._streams_of(partitions):

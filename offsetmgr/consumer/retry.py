@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from offsetmgr.codes import error_info
 from offsetmgr.config import is_number
 from offsetmgr.consumer.deliveries import Origin
-from offsetmgr.errors import InvalidValueError, KafkaRequestError
+from offsetmgr.consumer.keepers import request_error
+from offsetmgr.errors import InvalidValueError
 from offsetmgr.types import MAX_PARTITION, check_topic
 
 if TYPE_CHECKING:
@@ -198,5 +198,4 @@ def _create(kafka: Mapping[str, Any], topics: Iterable[str], partitions: int) ->
         except KafkaException as refused:
             error = refused.args[0]
             if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                info = error_info(error.code(), error.name())
-                raise KafkaRequestError(f"create topic {topic}", info, error.str()) from refused
+                raise request_error(f"create topic {topic}", error) from refused

@@ -1,71 +1,32 @@
-"""Track which messages of a partition are acknowledged, and encode it for a commit.
+"""Track which messages of a partition are acknowledged, for the next commit.
 
 The offset to commit is the lowest one that is not acknowledged.  The acknowledged ranges above it
-go into the commit's metadata, so that a restart delivers again only what was not acknowledged.  The
-encoding is kafka-pixy's: for each range the gap before it and its length, each as a number of 5-bit
-groups, least significant first, in the base64 alphabet; 0x20 marks that another group follows.
+go into the commit's metadata, so that a restart delivers again only what was not acknowledged.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from math import ceil, log2
-from typing import Final
+from typing import Final, Generic, TypeVar
 
-from offsetmgr.types import MAX_METADATA_CHARS, MAX_OFFSET, OffsetAndMetadata
+from offsetmgr.acked_ranges import decode_ranges, encode_ranges, encoded_chars
+from offsetmgr.types import MAX_METADATA_CHARS, OffsetAndMetadata
 
-_ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-_VALUE_OF: Final = {char: value for value, char in enumerate(_ALPHABET)}
+_LOOKAHEAD: Final = 64
+"""Offsets for which room is looked for at once."""
+
+_RESERVE: Final = 2 * encoded_chars(2**63)
+"""Characters for one range of offsets that do not exist: these are seen when they are passed."""
+
 _BITS: Final = 5
-_LOW: Final = (1 << _BITS) - 1
-_MORE: Final = 1 << _BITS
+"""Of a number, in each character."""
+
+_T = TypeVar("_T")
 
 
-def encode_ranges(base: int, ranges: list[tuple[int, int]]) -> str:
-    """Return the text for ``ranges`` of (first, end), rising and apart, all above ``base``."""
-    chars: list[str] = []
-    for start, end in ranges:
-        for number in (start - base, end - start):
-            rest = number
-            while rest > _LOW:
-                chars.append(_ALPHABET[rest & _LOW | _MORE])
-                rest >>= _BITS
-            chars.append(_ALPHABET[rest])
-        base = end
-    return "".join(chars)
-
-
-def decode_ranges(base: int, text: str) -> list[tuple[int, int]]:
-    """Return the ranges that ``text`` holds; raise ValueError where it is none of this encoding."""
-    numbers: list[int] = []
-    number = shift = 0
-    for char in text:
-        value = _VALUE_OF.get(char)
-        if value is None:
-            raise ValueError(f"{char!r} is not of the base64 alphabet")
-        number |= (value & _LOW) << shift
-        shift += _BITS
-        if not value & _MORE:
-            numbers.append(number)
-            number = shift = 0
-    if shift or len(numbers) % 2:
-        raise ValueError("the last range is cut off")
-    ranges: list[tuple[int, int]] = []
-    for gap, length in zip(numbers[::2], numbers[1::2], strict=True):
-        start, base = base + gap, base + gap + length
-        if not gap or not length or base > MAX_OFFSET:
-            raise ValueError(f"a range of {length} after a gap of {gap} is not possible")
-        ranges.append((start, base))
-    return ranges
-
-
-def _chars(number: int) -> int:
-    """Characters that ``number`` (1 or more) takes."""
-    return (number.bit_length() + _BITS - 1) // _BITS
-
-
-class AckTracker:
-    """The acknowledged offsets of one partition.
+class AckTracker(Generic[_T]):
+    """The acknowledged offsets of one partition, and an item for each pending one.
 
     ``offset`` is the lowest one that is not acknowledged; that is what to commit.  Offsets are
     delivered in rising order and acknowledged in any.  An offset that is passed over does not exist
@@ -83,7 +44,8 @@ class AckTracker:
         self.encoded_chars = 0
         self._limit_chars = limit_chars
         self._next = offset
-        self._pending: set[int] = set()
+        self._room = 0  # offsets from `_next` on that can be delivered without a look
+        self._pending: dict[int, _T] = {}
         # Acknowledged ranges above `offset`, rising and apart: first offsets, and ends.
         self._starts: list[int] = []
         self._ends: list[int] = []
@@ -107,26 +69,37 @@ class AckTracker:
         return OffsetAndMetadata(self.offset, encode_ranges(self.offset, self.ranges))
 
     @property
+    def oldest(self) -> _T | None:
+        """Return the item of ``offset``; None where it was not delivered yet."""
+        return self._pending.get(self.offset)
+
+    @property
     def has_room(self) -> bool:
         """True if one more offset can be delivered and every order of acks fits the metadata.
 
         The lowest offset of all can be delivered always: its ack makes the metadata no longer.
         """
-        pending = len(self._pending) + 1
-        if pending == 1:
+        return self._room > 0 or self._has_room()
+
+    def _has_room(self) -> bool:
+        pending = len(self._pending)
+        if not pending:
             return True
         end = max(self._next, self._ends[-1]) if self._ends else self._next
-        window = end + 1 - self.offset
+        limit_chars = self._limit_chars - _RESERVE
         # An ack makes at most one range more, and splits no gap longer than the window.
-        if self.encoded_chars + pending * (1 + _chars(window)) <= self._limit_chars:
+        chars = 1 + encoded_chars(end + _LOOKAHEAD - self.offset)
+        room = (limit_chars - self.encoded_chars) // chars - pending
+        if room > 0:
+            if end == self._next:
+                self._room = min(room, _LOOKAHEAD)
             return True
         # Each range follows a gap of at least one offset that is pending or not delivered yet; a
         # number n takes at most 1 + log2(n) / 5 characters, so equal gaps and ranges take most.
+        window = end + 1 - self.offset
         ahead = len(self._starts) - bisect_right(self._starts, self._next)
-        most = max(1, min(pending + ahead, window // 2))
-        return (
-            ceil(2 * most * (1 + log2(max(1.0, window / (2 * most))) / _BITS)) <= self._limit_chars
-        )
+        most = max(1, min(pending + 1 + ahead, window // 2))
+        return ceil(2 * most * (1 + log2(max(1.0, window / (2 * most))) / _BITS)) <= limit_chars
 
     def is_pending(self, offset: int) -> bool:
         return offset in self._pending
@@ -137,21 +110,27 @@ class AckTracker:
         at = bisect_right(self._starts, offset)
         return at > 0 and offset < self._ends[at - 1]
 
-    def deliver(self, offset: int) -> bool:
+    def deliver(self, offset: int, item: _T) -> bool:
         """Take in that ``offset`` comes to the application; False if it is acknowledged already."""
+        if offset == self._next and self._room:
+            self._room -= 1
+            self._next = offset + 1
+            self._pending[offset] = item
+            return True
+        self._room = 0
         if offset > self._next:
             self._acknowledge_range(self._next, offset)
         self._next = max(self._next, offset + 1)
         if self.is_acknowledged(offset):
             return False
-        self._pending.add(offset)
+        self._pending[offset] = item
         return True
 
     def acknowledge(self, offset: int) -> bool:
         """Acknowledge a delivered offset; False if it is not pending."""
         if offset not in self._pending:
             return False
-        self._pending.remove(offset)
+        del self._pending[offset]
         if offset == self.offset and not self._starts:
             self.offset += 1
         else:
@@ -186,6 +165,6 @@ class AckTracker:
         chars = 0
         base = ends[low - 1] if low else self.offset
         for at in range(low, min(high, len(starts))):
-            chars += _chars(starts[at] - base) + _chars(ends[at] - starts[at])
+            chars += encoded_chars(starts[at] - base) + encoded_chars(ends[at] - starts[at])
             base = ends[at]
         return chars

@@ -17,13 +17,14 @@ ARROWS: dict[str, set[str]] = {
     "codes": set(),
     "config": {"errors"},
     "repeats": set(),
+    "acked_ranges": {"types"},
     "coordinator": VALUES | {"repeats", "actors"},
-    "lag": VALUES | {"repeats", "coordinator", "actors"},
+    "lag": VALUES | {"acked_ranges", "repeats", "coordinator", "actors"},
     "admin": VALUES | {"repeats", "coordinator", "actors", "lag", "client", "spark"},
     "manager": VALUES | {"coordinator", "actors"},
     "service": VALUES | {"repeats", "coordinator", "manager", "actors", "lag", "admin"},
     "client": {"types", "errors", "repeats"},
-    "consumer": VALUES | {"repeats", "coordinator", "lag"},
+    "consumer": VALUES | {"acked_ranges", "repeats", "coordinator", "lag", "client"},
     "streams": VALUES | {"coordinator", "lag", "client"},
     "spark": {"types", "errors", "client"},
     "local": VALUES | {"coordinator", "manager", "client", "actors"},
@@ -34,7 +35,7 @@ ARROWS: dict[str, set[str]] = {
 }
 """The packages that each package may import; every package is listed."""
 
-STANDARD_LIBRARY_ONLY = ("types", "errors", "codes", "client", "config", "repeats")
+STANDARD_LIBRARY_ONLY = ("types", "errors", "codes", "client", "config", "repeats", "acked_ranges")
 
 
 def _package(path: Path) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Message
 
-from offsetmgr.consumer.deliveries import AckMessage, Claim, Deliveries
+from offsetmgr.consumer.deliveries import AckFunctions, AckMessage, Claim, Deliveries
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -19,15 +19,14 @@ WHERE = TopicPartition("orders", 0)
 class Consumer:
     """Takes the acks and nacks of messages."""
 
-    cluster = "here"
-
     def __init__(self, committed: OffsetAndMetadata | None = None) -> None:
         self.deliveries = Deliveries(ack_timeout_s=30)
         self.now_s = 0.0
         self.claim(committed)
 
     def claim(self, committed: OffsetAndMetadata | None) -> None:
-        self.deliveries.claim(Claim(self, WHERE, committed))
+        functions = AckFunctions("here", self.deliveries.acknowledge, self.reject)
+        self.deliveries.claim(Claim(functions, WHERE, committed))
 
     def read(self, offsets: Iterable[int], due_s: float = 0) -> None:
         claim = self.deliveries.claim_of(*WHERE)
@@ -42,9 +41,6 @@ class Consumer:
         while (message := self.deliveries.next(self.now_s)) is not None:
             found.append(message)
         return found
-
-    def acknowledge(self, message: AckMessage) -> None:
-        self.deliveries.acknowledge(message)
 
     def reject(
         self, message: AckMessage, delay: float | None, error: BaseException | str | None

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.consumer.tracker import AckTracker, decode_ranges, encode_ranges
+from offsetmgr.acked_ranges import decode_ranges, encode_ranges
+from offsetmgr.consumer.tracker import AckTracker
 from offsetmgr.types import MAX_OFFSET
 
 BASES = st.sampled_from([0, 300, 2**40, MAX_OFFSET - 400])
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
     import random
 
 
-def delivered(base: int, count: int, limit_chars: int = 4096) -> AckTracker:
+def delivered(base: int, count: int, limit_chars: int = 4096) -> AckTracker[None]:
     """A tracker with ``count`` pending offsets."""
-    tracker = AckTracker(base, limit_chars=limit_chars)
+    tracker = AckTracker[None](base, limit_chars=limit_chars)
     for offset in range(base, base + count):
-        assert tracker.deliver(offset)
+        assert tracker.deliver(offset, None)
     return tracker
 
 
@@ -38,9 +39,9 @@ def test_any_order_of_acks_is_what_a_set_says(base: int, order: list[int]) -> No
         offset, metadata, _ = tracker.position
         assert offset == base + lowest
         assert len(metadata) == tracker.encoded_chars
-        again = AckTracker(offset, metadata)
+        again = AckTracker[None](offset, metadata)
         assert again.position == tracker.position
-        left = {each for each in range(lowest, 121) if again.deliver(base + each)}
+        left = {each for each in range(lowest, 121) if again.deliver(base + each, None)}
         assert left == set(range(121)) - acked
     assert tracker.pending == 121 - len(acked)
 
@@ -50,9 +51,9 @@ def test_offsets_that_do_not_exist_count_as_acknowledged(
     base: int, exist: set[int], rng: random.Random
 ) -> None:
     """A compacted partition's commit moves over the holes."""
-    tracker = AckTracker(base)
+    tracker = AckTracker[None](base)
     for offset in sorted(exist):
-        tracker.deliver(base + offset)
+        tracker.deliver(base + offset, None)
     order = sorted(exist)
     rng.shuffle(order)
     for at, offset in enumerate(order):
@@ -65,12 +66,12 @@ def test_offsets_that_do_not_exist_count_as_acknowledged(
 @given(st.integers(12, 60), st.integers(1, 600), st.randoms(use_true_random=False))
 def test_what_is_acknowledged_always_fits(limit_chars: int, steps: int, rng: random.Random) -> None:
     """Whatever is acked in whatever order, the metadata stays within its limit."""
-    tracker = AckTracker(0, limit_chars=limit_chars)
+    tracker = AckTracker[None](0, limit_chars=limit_chars)
     pending: list[int] = []
     offset = 0
     for _ in range(steps):
         if tracker.has_room:
-            tracker.deliver(offset)
+            tracker.deliver(offset, None)
             pending.append(offset)
             offset += 1
         else:
@@ -93,13 +94,13 @@ def test_full_metadata_of_a_former_member_never_stops_the_partition(
         base += gap + length
     metadata = encode_ranges(0, ranges)
     limit_chars = max(limit_chars, len(metadata))
-    tracker = AckTracker(0, metadata, limit_chars=limit_chars)
+    tracker = AckTracker[None](0, metadata, limit_chars=limit_chars)
     pending: list[int] = []
     for offset in range(base + 50):
         while not tracker.has_room:
             tracker.acknowledge(pending.pop())
             assert len(tracker.position.metadata) <= limit_chars
-        if tracker.deliver(offset):
+        if tracker.deliver(offset, None):
             pending.append(offset)
     for offset in reversed(pending):
         tracker.acknowledge(offset)

@@ -1,0 +1,61 @@
+"""Acknowledged ranges above a committed offset, as the metadata of the commit holds them.
+
+The encoding is kafka-pixy's: for each range the gap before it and its length, each as a number of
+5-bit groups, least significant first, in the base64 alphabet; 0x20 marks that another group
+follows.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from offsetmgr.types import MAX_OFFSET
+
+_ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_VALUE_OF: Final = {char: value for value, char in enumerate(_ALPHABET)}
+_BITS: Final = 5
+_LOW: Final = (1 << _BITS) - 1
+_MORE: Final = 1 << _BITS
+
+
+def encode_ranges(base: int, ranges: list[tuple[int, int]]) -> str:
+    """Return the text for ``ranges`` of (first, end), rising and apart, all above ``base``."""
+    chars: list[str] = []
+    for start, end in ranges:
+        for number in (start - base, end - start):
+            rest = number
+            while rest > _LOW:
+                chars.append(_ALPHABET[rest & _LOW | _MORE])
+                rest >>= _BITS
+            chars.append(_ALPHABET[rest])
+        base = end
+    return "".join(chars)
+
+
+def decode_ranges(base: int, text: str) -> list[tuple[int, int]]:
+    """Return the ranges that ``text`` holds; raise ValueError where it is none of this encoding."""
+    numbers: list[int] = []
+    number = shift = 0
+    for char in text:
+        value = _VALUE_OF.get(char)
+        if value is None:
+            raise ValueError(f"{char!r} is not of the base64 alphabet")
+        number |= (value & _LOW) << shift
+        shift += _BITS
+        if not value & _MORE:
+            numbers.append(number)
+            number = shift = 0
+    if shift or len(numbers) % 2:
+        raise ValueError("the last range is cut off")
+    ranges: list[tuple[int, int]] = []
+    for gap, length in zip(numbers[::2], numbers[1::2], strict=True):
+        start, base = base + gap, base + gap + length
+        if not gap or not length or base > MAX_OFFSET:
+            raise ValueError(f"a range of {length} after a gap of {gap} is not possible")
+        ranges.append((start, base))
+    return ranges
+
+
+def encoded_chars(number: int) -> int:
+    """Return the characters that ``number`` (1 or more) takes."""
+    return (number.bit_length() + _BITS - 1) // _BITS

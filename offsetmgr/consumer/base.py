@@ -1,0 +1,277 @@
+"""Parts that all consumers have: topics, errors, closing, and ways to read messages."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from offsetmgr.consumer.membership import MemberCallbacks, Membership
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.types import (
+    check_group,
+    check_list,
+    check_timeout,
+    check_topic,
+    check_topic_partitions,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        AsyncIterator,
+        Callable,
+        Collection,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
+    from types import TracebackType
+
+    from confluent_kafka import Message
+    from typing_extensions import Self
+
+    from offsetmgr.client.offsets import Offsets
+    from offsetmgr.consumer.keepers import OffsetKeeper
+    from offsetmgr.consumer.membership import ConsumerSettings
+    from offsetmgr.errors import OffsetManagerError
+    from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+PREFETCH: Final = 500
+"""Messages taken from librdkafka at once where they are handed out one by one."""
+
+UNREAD: Final = 100
+"""Notifications and errors kept until they are read; the oldest are dropped."""
+
+_LONG_S: Final = 1.0
+"""Longest wait in a thread beside an event loop, so that a closed consumer is noticed."""
+
+_T = TypeVar("_T")
+
+
+class BaseConsumer(ABC):
+    """A reader of Kafka that commits what its application has processed.
+
+    ``kafka`` is the bootstrap servers or a mapping of librdkafka's settings.  ``topics`` are names,
+    ``whitelist`` is a regular expression of further topics, ``blacklist`` one of topics to leave
+    out; they are shared with the other members of the group.  ``partitions`` in their place are
+    read by this consumer alone, without membership.
+
+    ``offsets`` says where offsets are kept: in the group in Kafka by default, or in a store of
+    offsets.  For ``partitions`` it may be a LocalOffsets or OffsetClient: its managers commit.
+
+    Raises InvalidValueError for a bad name or setting.  With ``partitions`` also
+    ManagerExistsError where another consumer has one of them, and other OffsetManagerErrors where
+    the committed offsets cannot be read.
+    """
+
+    def __init__(
+        self,
+        kafka: str | Mapping[str, object],
+        group: str,
+        topics: Iterable[str] = (),
+        *,
+        whitelist: str | None = None,
+        blacklist: str | None = None,
+        partitions: Iterable[tuple[str, int]] = (),
+        offsets: OffsetKeeper | Offsets | None = None,
+        settings: ConsumerSettings,
+    ) -> None:
+        self._group = check_group(group)
+        self._config = {"bootstrap.servers": kafka} if isinstance(kafka, str) else dict(kafka)
+        if blacklist is not None:
+            self._config["topic.blacklist"] = _pattern(blacklist, "blacklist")
+        self._topics = [check_topic(each) for each in check_list(topics, "topics", '["orders"]')]
+        if whitelist is not None:
+            self._topics.append(_pattern(whitelist, "whitelist"))
+        self._partitions = check_topic_partitions(partitions)
+        self._errors: deque[OffsetManagerError] = deque(maxlen=UNREAD)
+        self._prepare()
+        self._membership = Membership(
+            self._config,
+            group,
+            self._topics_to_read(),
+            MemberCallbacks(
+                self._received,
+                self._claimed,
+                self._releasing,
+                self._released,
+                self._to_commit,
+                self._committed,
+                self._errors.append,
+            ),
+            settings,
+            partitions=self._partitions,
+            offsets=offsets,
+        )
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Get ready for the first rebalance and the first message."""
+
+    def _topics_to_read(self) -> Sequence[str]:
+        return self._topics
+
+    @abstractmethod
+    def _received(self, messages: Sequence[Message]) -> None: ...
+
+    @abstractmethod
+    def _claimed(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None: ...
+
+    @abstractmethod
+    def _releasing(self, partitions: Collection[TopicPartition], timeout_s: float) -> None: ...
+
+    @abstractmethod
+    def _released(self, partitions: Collection[TopicPartition], lost: bool) -> None: ...  # noqa: FBT001
+
+    @abstractmethod
+    def _to_commit(self) -> Mapping[TopicPartition, OffsetAndMetadata]: ...
+
+    @abstractmethod
+    def _committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None: ...
+
+    @property
+    def name(self) -> str:
+        """Name of the group."""
+        return self._group
+
+    @property
+    def closed(self) -> bool:
+        return self._membership.closed
+
+    def commit_offsets(self) -> None:
+        """Commit what is processed by now, and wait for it.
+
+        Raises OffsetManagerError where it is refused; it is committed later then.
+        """
+        self._membership.commit()
+
+    def high_water_marks(self) -> dict[str, dict[int, int]]:
+        """Return the ends of the claimed partitions by topic, as their last fetches saw them."""
+        found: dict[str, dict[int, int]] = {}
+        for where, end in self._membership.high_watermarks().items():
+            found.setdefault(where.topic, {})[where.partition] = end
+        return found
+
+    def errors(self) -> list[OffsetManagerError]:
+        """Return the errors since the last call; at most the newest 100."""
+        return drain(self._errors)
+
+    def close(self) -> None:
+        """Commit what is processed and leave the group; twice is harmless."""
+        self._membership.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+
+class MessageReader(BaseConsumer, Generic[_T]):
+    """A consumer that hands out its messages as one stream; they are read by one thread."""
+
+    @abstractmethod
+    def _next(self) -> _T | None:
+        """Return a message that is there already."""
+
+    @abstractmethod
+    def _fill(self, timeout_s: float) -> None:
+        """Receive messages for at most so long; returns at once where the consumer is closed."""
+
+    def __iter__(self) -> Iterator[_T]:
+        """Iterate over the messages until the consumer is closed.
+
+        A message is in work until the next one is asked for.
+        """
+        while (message := self._next() or self._poll(math.inf, self._next)) is not None:
+            yield message
+
+    async def __aiter__(self) -> AsyncIterator[_T]:
+        """Iterate without blocking the event loop."""
+        while True:
+            message = self._next()
+            if message is not None:
+                yield message
+            elif self.closed:
+                return
+            else:
+                await asyncio.to_thread(self._fill, _LONG_S)
+
+    def poll(self, *, timeout: float | None = 1.0) -> _T | None:
+        """Return the next message, or None where none came within ``timeout`` s (None: no limit).
+
+        None as well once the consumer is closed.
+        """
+        return self._poll(check_timeout(timeout, forever=True), self._next)
+
+    def _poll(self, timeout_s: float, take: Callable[[], _T | None]) -> _T | None:
+        message = take()
+        deadline = time.monotonic() + timeout_s
+        while message is None and not self.closed:
+            left_s = deadline - time.monotonic()
+            self._fill(max(0.0, left_s))
+            message = take()
+            if left_s <= 0:
+                break
+        return message
+
+    def batches(self, max_records: int = 500, max_wait_s: float = 1.0) -> Iterator[list[_T]]:
+        """Iterate over lists of up to ``max_records`` messages until the consumer is closed.
+
+        A batch is handed out when it is full, or ``max_wait_s`` after its first message came; it
+        is in work until the next one is asked for.  Raises InvalidValueError.
+        """
+        if type(max_records) is not int or max_records < 1:
+            fix = "give a number from 1 on"
+            raise InvalidValueError("max_records", max_records, "is not possible", fix)
+        check_timeout(max_wait_s, "max_wait_s")
+        while not self.closed:
+            batch = self._next_batch(max_records, max_wait_s)
+            if batch:
+                yield batch
+
+    def _next_batch(self, max_records: int, max_wait_s: float) -> list[_T]:
+        first = self._poll(math.inf, self._next)
+        batch = [] if first is None else [first]
+        deadline = time.monotonic() + max_wait_s
+        while batch and len(batch) < max_records:
+            message = self._poll(max(0.0, deadline - time.monotonic()), self._next)
+            if message is None:
+                break
+            batch.append(message)
+        return batch
+
+
+def drain(unread: deque[_T]) -> list[_T]:
+    """Take all that is in ``unread``, while others add to it."""
+    found = []
+    while unread:
+        found.append(unread.popleft())
+    return found
+
+
+def _pattern(text: object, field: str) -> str:
+    """Return a regular expression as librdkafka marks it."""
+    if not isinstance(text, str) or not text:
+        raise InvalidValueError(field, text, "is no regular expression", 'give one, as "orders.*"')
+    return text if text.startswith("^") else f"^{text}"
