@@ -1,4 +1,7 @@
-"""Stateful stream processing: a graph of callbacks, tested without a broker, run on Spark."""
+"""Stateful stream processing: a graph of callbacks, tested without a broker, run on Spark.
+
+What is here needs msgspec alone, so that executors need no more.
+"""
 
 from offsetmgr.streams import codecs
 from offsetmgr.streams.codecs import Codec

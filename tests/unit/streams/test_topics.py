@@ -1,0 +1,88 @@
+"""The check of a group's topics, against topics in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.streams import (
+    TopicsError,
+    codecs,
+    define_group,
+    input,  # noqa: A004
+    join,
+    lookup,
+    loop,
+    output,
+    persist,
+)
+from offsetmgr.streams.topics import TopicSettings, prepare_topics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+C = codecs.String()
+GRAPH = define_group(
+    "g",
+    input("clicks", C, print),
+    join("names", C),
+    lookup("rates", C),
+    output("out", C),
+    loop(C, print),
+    persist(C),
+)
+
+
+class Cluster:
+    """Topics by their partitions."""
+
+    def __init__(self, **topics: list[int]) -> None:
+        self.topics = topics
+        self.created: list[tuple[Any, ...]] = []
+
+    def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
+        return {topic: self.topics[topic] for topic in topics if topic in self.topics}
+
+    def ensure_table(self, topic: str, partitions: int) -> int:
+        self.created.append((topic, "table", partitions))
+        return partitions
+
+    def ensure_stream(self, topic: str, partitions: int) -> int:
+        self.created.append((topic, "stream", partitions))
+        return partitions
+
+
+def test_loop_and_table_are_created_like_the_inputs() -> None:
+    """Only these two; a lookup may have another number of partitions, an output may be missing."""
+    cluster = Cluster(clicks=[0, 1, 2], names=[0, 1, 2], rates=[0])
+    counts = prepare_topics(cluster, GRAPH)
+    assert counts == {"clicks": 3, "names": 3, "rates": 1, "g-loop": 3, "g-table": 3}
+    assert cluster.created == [("g-loop", "stream", 3), ("g-table", "table", 3)]
+    cluster = Cluster(clicks=[0, 1], out=[0, 1, 2, 3])
+    graph = define_group("g", input("clicks", C, print), output("out", C))
+    assert prepare_topics(cluster, graph) == {"clicks": 2, "out": 4}
+    assert cluster.created == []
+
+
+def test_all_mistakes_are_told_and_nothing_is_created() -> None:
+    """Topics that are missing, have gaps, or are not co-partitioned."""
+    cluster = Cluster(clicks=[0, 1], names=[0, 1, 3])
+    with pytest.raises(TopicsError) as failed:
+        prepare_topics(cluster, GRAPH)
+    assert str(failed.value) == (
+        "group g cannot start: topic names has a gap: its partitions are [0, 1, 3]; "
+        "topic rates (lookup) does not exist: create it; "
+        "inputs and joins are not co-partitioned: clicks has 2, names has 3; give them one number "
+        "of partitions, by copying those of another number into new topics"
+    )
+    assert cluster.created == []
+    with pytest.raises(TopicsError, match=r"clicks \(input\) does not exist.*names \(join\)"):
+        prepare_topics(Cluster(rates=[0]), GRAPH)
+
+
+def test_settings_are_checked() -> None:
+    """An unknown policy is refused."""
+    with pytest.raises(InvalidValueError, match="mismatch 'stop' is unknown; give 'ignore'"):
+        TopicSettings(mismatch="stop")  # type: ignore[arg-type]
