@@ -53,10 +53,7 @@ class Core:
         self.changed = threading.Condition(self.lock)
         """For those who wait for what the sender does."""
         self.partitions = Partitions()
-        rng = random.Random()  # noqa: S311 -- jitter is no secret
-        self.times = SendTimes(rng)
-        self.quota_times = SendTimes(rng)
-        """For new managers, while they are over quota."""
+        self.times = SendTimes(random.Random())  # noqa: S311 -- jitter is no secret
         self.session = Session(url, address, name, self._heard)
         self.met = False
         """True if the lease of the service, as it lives now, is known."""
@@ -132,11 +129,10 @@ class Core:
     def deliver(self, key: ManagerKey, error: OffsetManagerError) -> None:
         """Report `error` to the user of `key`."""
         is_held = key in self.partitions
-        self.failure_log.failed(key, error, time.monotonic(), is_held=is_held)
         self.heed(key, error)
         if mail := self._mails.get(key):
             mail.errors.put(error)
-        self.failure_log.tell(key, error)
+        self.failure_log.failed(key, error, time.monotonic(), is_held=is_held)
 
     def heed(self, key: ManagerKey, error: OffsetManagerError) -> None:
         """After a notice, or a refusal for good, Kafka may not get what was submitted last."""
@@ -184,8 +180,7 @@ class Core:
         """Somebody waits: the sender tries at once, whatever pause it is in."""
         with self.lock:
             self.times.expedite()
-            self.quota_times.expedite()
-            self.partitions.retry_owned_elsewhere()
+            self.partitions.retry_deferred()
             self.wake.notify()
 
     def listen(self) -> None:

@@ -61,7 +61,10 @@ class FailureLog:
     def failed(
         self, key: ManagerKey, error: OffsetManagerError, now_s: float, *, is_held: bool = True
     ) -> None:
-        """Log `error`, unless its group is known to fail for that; `is_held`: `key` is not gone."""
+        """Log `error`, unless its group is known to fail for that, and tell those that watch.
+
+        `is_held` is False if `key` is gone.
+        """
         cause = key.group, error.code
         offset = error.offset if isinstance(error, CoordinatorError) else None
         with self._lock:
@@ -74,6 +77,7 @@ class FailureLog:
         if suppressed is not None:
             more = f" (and {suppressed} more of {key.group} before)" if suppressed else ""
             log.warning("%s%s", error, more)
+        self.tell(key, error)
 
     def unreachable(self, url: str, error: OffsetManagerError, now_s: float) -> None:
         """Log that the service at `url` takes nothing: each cause once, until it is over."""

@@ -156,8 +156,8 @@ class Offsets(ABC):
         """Spawn managers for all of ``partitions``, or for none of them.
 
         They take offsets by ``submit``; ``stop_managers`` gives them back.  Raises
-        ManagerExistsError if this or another client has one of them; OffsetTimeoutError if the
-        service does not answer in ``timeout`` seconds.
+        ManagerExistsError if this or another client has one of them; OverloadedError if the
+        service has no room for one; OffsetTimeoutError if it does not answer in ``timeout`` s.
         """
         deadline = Deadline(timeout)
         check_group(group)
@@ -181,8 +181,9 @@ class Offsets(ABC):
         Raises OffsetRegressionError if one is lower than the last one submitted.  With ``sync``
         also if it is lower than what is committed; OffsetTimeoutError if the time is over (what
         was submitted is kept, and tried again); OffsetCommitError if Kafka refuses one for good;
-        ManagerExistsError if another client has a manager.  OffsetsUncommittedError has the errors
-        of several offsets.  An offset with an error does not hold back the others.
+        ManagerExistsError if another client has a manager, OverloadedError if the service has no
+        room for one.  OffsetsUncommittedError has the errors of several offsets.  An offset with
+        an error does not hold back the others.
         """
         deadline = Deadline(timeout)
         check_group(group)

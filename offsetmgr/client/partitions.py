@@ -9,14 +9,14 @@ committed is a version too, so nothing is compared by value.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.errors import ManagerStoppedError, OffsetManagerError, OffsetRegressionError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 BATCH_LIMIT: Final = 1_000
 """Entries of one request at most."""
@@ -69,10 +69,9 @@ class ClientPartition:
     error: OffsetManagerError | None = None
     """Why the newest was refused; None where it was not."""
     registered: bool = False
-    asked: bool = False
-    """It was asked for: the service may have the manager."""
-    owned_elsewhere: bool = False
-    """Another client has the manager."""
+    """The service has the manager."""
+    deferred: bool = False
+    """Another client has the manager, or the service has no room for it: asked again later."""
     stopping: bool = False
     must_resend: bool = False
     """Kafka may not have the newest, though the service took it: the same is no repetition."""
@@ -80,7 +79,7 @@ class ClientPartition:
     @property
     def settled_version(self) -> int:
         """Everything up to this version needs no request of its own."""
-        return self.version if self.owned_elsewhere else max(self.sent, self.refused)
+        return self.version if self.deferred else max(self.sent, self.refused)
 
     def renumber(self, since: int, version: int) -> None:
         """Take higher versions, so that a stop that the service has done does not hold it back."""
@@ -154,9 +153,6 @@ class PendingQueue:
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[ManagerKey]:
-        return chain.from_iterable(self._groups.values())
-
     def add(self, key: ManagerKey) -> None:
         keys = self._groups.setdefault(key.group, {})
         self._count += key not in keys
@@ -190,14 +186,8 @@ class Partitions:
         self._held: dict[ManagerKey, ClientPartition] = {}
         self._to_submit = PendingQueue()
         self._to_register = PendingQueue()
-        self.over_quota = PendingQueue()
-        """New ones, for whose managers the service had no quota when it was asked last."""
-        self.quota_error: OffsetManagerError | None = None
-        """Its answer then; None where it has made a manager since."""
-        self._quota = BATCH_LIMIT
-        """So many of them are asked for at once: the service makes all of a request or none."""
-        self.owned_elsewhere: dict[ManagerKey, None] = {}
-        """Other clients have their managers."""
+        self.deferred: dict[ManagerKey, None] = {}
+        """Those that are in no queue until they are asked for again."""
         self._version = 0
         self.limit = BATCH_LIMIT
         """Entries of one request: fewer, once one was too large."""
@@ -218,11 +208,12 @@ class Partitions:
 
     @property
     def unsent(self) -> int:
-        """The number of partitions that wait for a request, without those over quota."""
+        """The number of partitions that wait for a request."""
         return len(self._to_submit) + len(self._to_register)
 
-    def quota_error_of(self, held: ClientPartition) -> OffsetManagerError | None:
-        return None if held.registered else self.quota_error
+    def may_exist(self, held: ClientPartition) -> bool:
+        """True if the service may have its manager."""
+        return self.instance is not None and not held.deferred
 
     def keys(
         self, group: str | None = None, partitions: Collection[TopicPartition] | None = None
@@ -247,9 +238,10 @@ class Partitions:
         """Forget `keys`; unless the service has `answered` their stop, it is asked to stop them."""
         for key in keys:
             held = self._held.pop(key, None)
-            self.owned_elsewhere.pop(key, None)
-            self._unqueue(key)
-            if held is not None and not answered and (held.registered or held.asked):
+            self.deferred.pop(key, None)
+            self._to_register.discard(key)
+            self._to_submit.discard(key)
+            if held is not None and not answered and self.may_exist(held):
                 self.add_pending_stops([key])
 
     def add_pending_stops(self, keys: Iterable[ManagerKey]) -> None:
@@ -280,19 +272,11 @@ class Partitions:
             if value == newest and held.refused < held.version and not held.must_resend:
                 return None
         held.submit(value, self.next_version(), rewind=rewind)
-        if not held.owned_elsewhere:
-            self._queue(key, held)
+        self._queue(key, held)
         return None
 
-    def take(self, *, over_quota: bool = True) -> Batch | None:
-        """Return the next request, if there is one; its partitions are under way from now on.
-
-        With `over_quota`, the service is asked once more to make new managers: for these alone,
-        whatever offsets wait for them, so that a refusal is about nothing else, and for half as
-        many after each refusal, so that the whole quota gets used.
-        """
-        if over_quota and self.over_quota:
-            return self._batch(*self.over_quota.take(min(self.limit, self._quota)), submits=False)
+    def take(self) -> Batch | None:
+        """Return the next request, if there is one; its partitions are under way from now on."""
         if self._to_register:
             return self._batch(*self._to_register.take(self.limit), submits=False)
         if self._to_submit:
@@ -303,7 +287,6 @@ class Partitions:
         items = []
         for key in keys:
             held = self._held[key]
-            held.asked = True
             if submits:
                 rewind = held.rewind_version > max(held.sent, held.committed_version)
                 items.append(Item(key, held.version, held.newest, rewind))
@@ -316,29 +299,19 @@ class Partitions:
         return self._version
 
     def _queue(self, key: ManagerKey, held: ClientPartition) -> None:
-        """Have `key` sent, where there is anything to send."""
-        submits = held.version > held.settled_version
-        if not submits and (held.registered or held.owned_elsewhere or held.stopping):
-            return
-        if self.quota_error is not None and not held.registered:
-            self._unqueue(key)
-            self.over_quota.add(key)
-        elif submits:
+        """Have `key` sent, if there is anything to send."""
+        if held.version > held.settled_version:
             self._to_register.discard(key)
             self._to_submit.add(key)
-        else:
+        elif not (held.registered or held.deferred or held.stopping):
             self._to_register.add(key)
 
-    def _unqueue(self, key: ManagerKey) -> None:
-        for queue in (self._to_submit, self._to_register, self.over_quota):
-            queue.discard(key)
-
-    def retry_owned_elsewhere(self) -> None:
-        """Ask again for what other clients had: their leases may have lapsed."""
-        waiting, self.owned_elsewhere = self.owned_elsewhere, {}
+    def retry_deferred(self) -> None:
+        """Ask again for the managers that were refused: they may be free by now."""
+        waiting, self.deferred = self.deferred, {}
         for key in waiting:
             held = self._held[key]
-            held.owned_elsewhere = False
+            held.deferred = False
             self._queue(key, held)
 
     # Answers of the service
@@ -351,44 +324,16 @@ class Partitions:
             return []  # all of it waits already, for the service as it lives now
         self.limit = min(BATCH_LIMIT, self.limit + 1)
         news = []
-        made_a_manager = False
         for item in batch.items:
             held = self._of(item)
             error = refused.get(item.key.topic_partition)
             if held is None:
                 continue
-            was_registered = held.registered
             if error is None:
                 self._accepted(item, held)
             elif self._refused(item, held, error):
                 news.append((item.key, error))
-            made_a_manager = made_a_manager or (held.registered and not was_registered)
-        if made_a_manager and self.quota_error is not None:
-            self.quota_error = None
-            self._quota = min(BATCH_LIMIT, 2 * self._quota)
-            waiting, self.over_quota = self.over_quota, PendingQueue()
-            for key in waiting:
-                self._queue(key, self._held[key])
         return news
-
-    def exceed(self, batch: Batch, error: OffsetManagerError) -> bool:
-        """Note that the service is at a limit, says `error`, and has done nothing of `batch`.
-
-        True if that may be for the new managers in it.  These, and all others that it does not
-        have, then wait apart: what it has goes on as if there were none.
-        """
-        found = (self._of(item) for item in batch.items)
-        if batch.registration != self.registration or all(
-            held is None or held.registered for held in found
-        ):
-            return False
-        if not batch.submits:
-            self._quota = max(1, len(batch.items) // 2)
-        is_new, self.quota_error = self.quota_error is None, error
-        for key, held in self._held.items() if is_new else ():
-            if not held.registered:
-                self._queue(key, held)
-        return True
 
     def _of(self, item: Item) -> ClientPartition | None:
         """Return the partition of `item`; None where it was stopped, and maybe spawned, since."""
@@ -403,16 +348,10 @@ class Partitions:
                 self._queue(item.key, held)
 
     def _accepted(self, item: Item, held: ClientPartition) -> None:
-        was_elsewhere, held.owned_elsewhere = held.owned_elsewhere, False
         held.registered = True
-        self.owned_elsewhere.pop(item.key, None)
-        # Asked for as a manager alone, though an offset waited for it: that is in no queue.
-        is_owed = item.value is None and held.version > held.settled_version
         if item.value is not None:
             held.error = None
             held.sent = max(held.sent, item.version)
-        if is_owed or was_elsewhere:  # nor is what was submitted while it was owned elsewhere
-            self._queue(item.key, held)
 
     def _refused(self, item: Item, held: ClientPartition, error: OffsetManagerError) -> bool:
         if item.version < held.sent:
@@ -423,10 +362,11 @@ class Partitions:
             held.registered = True
             held.refused = max(held.refused, item.version)
         else:
-            held.registered = held.asked = False
-            self._unqueue(item.key)
-            held.owned_elsewhere = True
-            self.owned_elsewhere[item.key] = None
+            held.registered = False
+            self._to_register.discard(item.key)
+            self._to_submit.discard(item.key)
+            held.deferred = True
+            self.deferred[item.key] = None
         return not is_known
 
     def reject(
@@ -460,10 +400,8 @@ class Partitions:
     def renew(self) -> None:
         """The service no longer knows this client: everything is sent again."""
         self.registration += 1
-        self.owned_elsewhere.clear()
-        self.quota_error, self._quota, self.over_quota = None, BATCH_LIMIT, PendingQueue()
+        self.deferred.clear()
         for key, held in self._held.items():
-            held.asked = False
             self._forgotten(key, held)
 
     def lost(self, keys: Iterable[ManagerKey]) -> None:
@@ -479,7 +417,7 @@ class Partitions:
         if isinstance(held.error, OffsetRegressionError):
             # The higher offset that stood against it may have been lost with the service.
             held.refused = 0
-        held.registered = held.owned_elsewhere = False
+        held.registered = held.deferred = False
         self._queue(key, held)
 
     def stop(self, keys: Iterable[ManagerKey]) -> list[ManagerKey]:
@@ -490,8 +428,6 @@ class Partitions:
             if held is not None and not held.stopping:
                 held.stopping = True
                 self._to_register.discard(key)
-                if held.version <= held.settled_version:
-                    self.over_quota.discard(key)
                 stopped.append(key)
         return stopped
 
@@ -501,5 +437,5 @@ class Partitions:
             held = self._held.get(key)
             if held is not None:
                 held.stopping = False
-                if not held.owned_elsewhere:
+                if not held.deferred:
                     self.lost([key])

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 from offsetmgr.client import wire
 from offsetmgr.client.offsets import LONGEST_WAIT_S, Deadline
 from offsetmgr.client.partitions import Batch
-from offsetmgr.client.transport import BusyError, OverQuotaError
 from offsetmgr.errors import ClientFencedError, OffsetManagerError, ServiceError
 
 if TYPE_CHECKING:
@@ -35,8 +34,8 @@ PENDING_STOP_S: Final = 0.5
 PENDING_STOP_PAUSE_S: Final = 1.0
 """Pause after one that was not answered."""
 
-OWNED_ELSEWHERE_S: Final = 5.0
-"""Pause between two tries of partitions that other clients hold: their leases may lapse."""
+DEFERRED_S: Final = 5.0
+"""Pause between two tries of managers that other clients have, or that there is no room for."""
 
 STOP_LIMIT: Final = 1_000
 """Managers that one request stops."""
@@ -92,11 +91,10 @@ class SendTimes:
     def sent(self, now: float) -> None:
         self.send_at = now + SEND_INTERVAL_S
 
-    def failed(self, now: float, at_least_s: float = 0.0) -> None:
-        """Pause; the service may have asked for a pause of `at_least_s`."""
+    def failed(self, now: float) -> None:
         longest_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self.failures, 10))
         self.failures += 1
-        self.resume_at = now + max(at_least_s, longest_s * self._rng.uniform(0.5, 1.0))
+        self.resume_at = now + longest_s * self._rng.uniform(0.5, 1.0)
 
     def succeeded(self) -> None:
         """A request was answered as it should be, which alone ends the back-off."""
@@ -142,8 +140,8 @@ class Sender:
         with core.lock:
             while core.fenced is None and not core.ended.is_set():
                 now = time.monotonic()
-                waiting = core.partitions.unsent or core.partitions.over_quota
-                if core.end_at is not None and (now >= core.end_at or not waiting):
+                is_done = now >= (core.end_at or 0.0) or not core.partitions.unsent
+                if core.end_at is not None and is_done:
                     core.end(Deadline(0))
                     return None
                 turn = self._decide(now)
@@ -167,16 +165,14 @@ class Sender:
                 *partitions.pending_stops.take(STOP_LIMIT), partitions.next_version()
             )
         if now >= self._retry_at:
-            partitions.retry_owned_elsewhere()
-            self._retry_at = now + OWNED_ELSEWHERE_S
+            partitions.retry_deferred()
+            self._retry_at = now + DEFERRED_S
         if partitions.unsent < partitions.limit and now < times.send_at:
             return times.send_at
-        batch = partitions.take(over_quota=now >= core.quota_times.resume_at)
-        return batch or min(
+        return partitions.take() or min(
             times.beat_at,
-            self._retry_at if partitions.owned_elsewhere else math.inf,
+            self._retry_at if partitions.deferred else math.inf,
             self._stop_at if partitions.pending_stops else math.inf,
-            core.quota_times.resume_at if partitions.over_quota else math.inf,
         )
 
     def _beat(self) -> None:
@@ -232,14 +228,12 @@ class Sender:
             return
         with core.lock:
             news = core.partitions.accept(batch, refused)
-            if core.partitions.quota_error is None:
-                core.quota_times.succeeded()
         core.succeeded()
         for key, refusal in news:
             core.deliver(key, refusal)
 
     def _refused(self, batch: Batch, error: OffsetManagerError) -> None:
-        core, now = self._core, time.monotonic()
+        core = self._core
         if isinstance(error, ServiceError) and error.status in _BAD_REQUESTS:
             with core.lock:
                 news = core.partitions.reject(batch, error)
@@ -247,14 +241,8 @@ class Sender:
                 core.deliver(key, refusal)
             return
         with core.lock:
-            over_quota = isinstance(error, OverQuotaError) and core.partitions.exceed(batch, error)
             core.partitions.give_back(batch)
-            if over_quota:  # all others go on
-                core.quota_times.failed(now, _asked_pause_s(error))
-        if over_quota:
-            core.failure_log.failed(batch.items[0].key, error, now)
-        else:
-            self._failed(error)
+        self._failed(error)
 
     def _failed(self, error: OffsetManagerError) -> None:
         """Pause after an answer of which nothing can be made, and try again."""
@@ -266,15 +254,11 @@ class Sender:
                 self._core.partitions.renew()
         if status != _OTHER_INSTANCE:
             self._core.failed(error)
-        self._pause(_asked_pause_s(error))
+        self._pause()
 
-    def _pause(self, at_least_s: float = 0.0) -> None:
+    def _pause(self) -> None:
         with self._core.lock:
-            self._core.times.failed(time.monotonic(), at_least_s)
-
-
-def _asked_pause_s(error: OffsetManagerError) -> float:
-    return error.retry_after_s if isinstance(error, BusyError) else 0.0
+            self._core.times.failed(time.monotonic())
 
 
 def _lease_s(value: object) -> float:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT: Final = 8741
 CONNECT_TIMEOUT_S: Final = 5.0
-LONGEST_RETRY_AFTER_S: Final = 5.0
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 
 _URL_FIX: Final = (
@@ -112,18 +111,6 @@ class Unreachable(ServiceUnavailableError):  # noqa: N818 -- raised to users as 
     def __init__(self, message: str, *, no_http: bool = False) -> None:
         super().__init__(message)
         self.no_http = no_http
-
-
-class BusyError(ServiceUnavailableError):
-    """The service is there and took nothing: it is stopping, or at a limit."""
-
-    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-
-
-class OverQuotaError(BusyError):
-    """The service is at one of its limits (429)."""
 
 
 class Request(NamedTuple):
@@ -231,8 +218,9 @@ class Connection:
 class Session:
     """Speaks to the service as one client, by its name and incarnation; for any thread.
 
-    Its requests raise Unreachable when no whole answer came within the deadline, BusyError,
-    ClientFencedError and, for all else that is no success, what the service says.
+    Its requests raise Unreachable when no whole answer came within the deadline,
+    ServiceUnavailableError when the service takes nothing (429, 503), ClientFencedError and, for
+    all else that is no success, what the service says.
     """
 
     def __init__(
@@ -356,8 +344,7 @@ class Session:
             return instance
         failure = failure_of(answer.status, answer.body)
         if answer.status in {_TOO_MANY_REQUESTS, _UNAVAILABLE}:
-            kind = OverQuotaError if answer.status == _TOO_MANY_REQUESTS else BusyError
-            raise kind(str(failure), _retry_after_s(answer))
+            raise ServiceUnavailableError(str(failure))
         if answer.status < _SERVER_ERRORS:
             self._heard(instance, False)  # noqa: FBT003
         raise failure
@@ -368,14 +355,6 @@ class Session:
             where = self._address.authority
             text += f"; is {where} the service's port? Kafka's does not speak HTTP"
         return Unreachable(text)
-
-
-def _retry_after_s(answer: Answer) -> float:
-    """Return the pause asked for; 0 where none is, or not in whole seconds."""
-    asked = answer.headers.get("retry-after", "")
-    is_number = asked.isascii() and asked.isdigit()
-    # Thousands of digits are more than `int` reads.
-    return min(int(asked[:9]), LONGEST_RETRY_AFTER_S) if is_number else 0.0
 
 
 def _answer(response: HTTPResponse, body: bytes = b"") -> Answer:

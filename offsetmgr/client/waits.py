@@ -147,7 +147,7 @@ class Wait:
             # The service may have managers to stop, or has yet to be given offsets.
             found = map(core.partitions.get, self._held)
             return not any(
-                held and (held.registered or held.asked or held.version) for held in found
+                held and (held.version or core.partitions.may_exist(held)) for held in found
             )
 
     def _is_outstanding(self, key: ManagerKey) -> bool:
@@ -161,19 +161,14 @@ class Wait:
         return self._core.partitions.get(key) is not self._held[key]
 
     def _is_delivered(self) -> bool:
-        """Wait until the service has all offsets, or has refused them; False where it does not.
-
-        What it has no quota for is not waited for: the others can be asked about meanwhile.
-        """
+        """Wait until the service has all offsets, or has refused them; False if it does not."""
         core = self._core
         waiting = list(self._targets.items())
 
         def is_delivered() -> bool:
             while waiting:
                 key, version = waiting[-1]
-                held = self._held[key]
-                is_sent = held.settled_version >= version or self._is_gone(key)
-                if not is_sent and core.partitions.quota_error_of(held) is None:
+                if self._held[key].settled_version < version and not self._is_gone(key):
                     return core.fenced is not None or core.ended.is_set()
                 waiting.pop()
             return True
@@ -268,9 +263,7 @@ class Wait:
     def _why(self, key: ManagerKey, held: ClientPartition) -> OffsetManagerError:
         core = self._core
         known = held.error or self._reasons.get(key) or core.fenced
-        # A request may have run out of time for the others, who are asked about all the same.
-        over_quota = None if core.link_error else core.partitions.quota_error_of(held)
-        known = known or over_quota or self._reason or core.link_error
+        known = known or self._reason or core.link_error
         if known is not None:
             return known
         if core.ended.is_set():
@@ -335,7 +328,7 @@ def claim(core: Core, keys: Sequence[ManagerKey], deadline: Deadline) -> None:
     try:
         with core.lock:
             given = core.changed.wait_for(are_given, deadline.within_s(threading.TIMEOUT_MAX))
-            reason = core.link_error or core.partitions.quota_error
+            reason = core.link_error
     finally:  # after Ctrl-C too: nobody else would give them back
         if not given:
             core.forget(keys, FlushResult({}, {}), answered=False)
@@ -360,7 +353,7 @@ def initial_offset(
     _is_registered(core, key, mail, Deadline(0))
     held = core.partitions.get(key)
     if held is not None and not held.registered:
-        reason = reason or held.error or core.link_error or core.partitions.quota_error
+        reason = reason or held.error or core.link_error
     what = f"could not get the initial offset of {key}"
     raise timed_out(what, deadline, reason or core.link_error)
 

@@ -263,7 +263,6 @@ class _Reporter:
 
     def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
         self.log.failed(key, error, time.monotonic())
-        self.log.tell(key, error)
 
     def requested(self, *_: object, **__: object) -> None:
         pass

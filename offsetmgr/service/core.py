@@ -17,6 +17,7 @@ from offsetmgr.errors import (
     ManagerStoppedError,
     OffsetManagerError,
     OffsetRegressionError,
+    OverloadedError,
 )
 from offsetmgr.manager import Submission
 from offsetmgr.service.errors import DrainingError
@@ -112,7 +113,7 @@ class OffsetService:
         return self._registry.lease_s
 
     async def open(self, caller: Caller, asked: OpenRequest) -> OpenAnswer:
-        """Spawn the managers that the client does not have yet."""
+        """Spawn the managers that the client does not have yet, as many as there is room for."""
         wanted = {TopicPartition(e.topic, e.partition): e.version for e in asked.partitions}
         with self._under_way(self._enter(caller), caller):
             await self._wait_for_stops(asked.group, wanted)
@@ -291,11 +292,15 @@ class OffsetService:
         if not partitions:
             return {}
         leaving = sum(not each.done.done() for each in self._stopping.values())
-        self._registry.check_room(len(partitions), leaving)
-        made = self._factory.spawn_many(group, partitions, client.name)
+        room = self._registry.room(leaving)
+        made = self._factory.spawn_many(group, partitions[:room], client.name)
         refused: Refusals = {
             where: each for where, each in made.items() if isinstance(each, ManagerExistsError)
         }
+        if len(partitions) > room:
+            wait = f"wait until the {leaving} that are being stopped have, " if leaving else ""
+            text = f"the service has no room for it (limits.managers); {wait}stop some, or raise it"
+            refused |= dict.fromkeys(partitions[room:], OverloadedError(text))
         taken = [where for where in made if where not in refused]
         self._registry.own(client, group, dict.fromkeys(taken, NEVER))
         return refused

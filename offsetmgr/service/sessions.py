@@ -204,17 +204,12 @@ class Registry:
             return False
         return all(map(int.__lt__, map(held.__getitem__, versions), versions.values()))
 
-    def check_room(self, managers: int, leaving: int) -> None:
-        """Raise OverloadedError where ``managers`` more are too many.
+    def room(self, leaving: int) -> int:
+        """Return how many more managers there may be.
 
         ``leaving`` are nobody's any more, and there until they have stopped.
         """
-        if self._managers + leaving + managers > self._manager_limit:
-            wait = f"wait until the {leaving} that are being stopped have, " if leaving else ""
-            raise OverloadedError(
-                f"{managers} more managers would be more than {self._manager_limit}, the limit "
-                f"(limits.managers); {wait}stop some, or raise it"
-            )
+        return max(0, self._manager_limit - self._managers - leaving)
 
     def own(self, client: Client, group: str, versions: Mapping[TopicPartition, int]) -> None:
         """Note that ``client`` owns the partitions, and that these versions were taken."""

@@ -10,7 +10,7 @@ import pytest
 from offsetmgr import OffsetClient
 from offsetmgr.client.core import Core
 from offsetmgr.client.transport import Unreachable
-from offsetmgr.errors import ManagerExistsError, OffsetTimeoutError
+from offsetmgr.errors import ManagerExistsError, OffsetTimeoutError, OverloadedError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.service.support import Running, running
 
@@ -35,19 +35,22 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 def test_a_manager_beyond_the_limit_holds_up_no_other() -> None:
-    """Offsets of the managers that are there are committed; the new one is made when one goes."""
+    """Offsets of the managers that are there are committed; new ones are made when these go."""
     with running(limits__managers=2) as service, OffsetClient(service.address, "etl") as client:
         client.submit("g", {KEY.topic_partition: 1, PEER.topic_partition: 1}, sync=True)
         with pytest.raises(OffsetTimeoutError, match=r"limits\.managers"):
             client.spawn(*NEW).initial_offset(timeout=1)
-        client.submit("g", {("t", 0): 2, ("t", 1): 2, ("t", 2): 2})
+        with pytest.raises(OverloadedError, match=r"limits\.managers"):
+            client.submit("g", {("t", 5): 1}, sync=True)
+        with pytest.raises(OverloadedError, match=r"limits\.managers"):
+            client.claim("g", [("t", 6)])
+        client.submit("g", {("t", 0): 2, ("t", 1): 2})
         value = OffsetAndMetadata(2)
-        committed, uncommitted = client.flush(timeout=5)
+        committed, uncommitted = client.flush(timeout=60)
         assert committed == {KEY: value, PEER: value}
         assert all("limits.managers" in str(left.error) for left in uncommitted.values())
-        client.stop_managers(group="g", partitions=[("t", 0)])
-        client.stop_managers(group="g", partitions=[("t", 1)])
-        assert client.flush(timeout=60) == ({ManagerKey("g", "t", 2): value}, {})
+        client.stop_managers(group="g", partitions=[("t", 0), ("t", 1)])
+        assert client.flush(timeout=60) == ({ManagerKey("g", "t", 5): OffsetAndMetadata(1)}, {})
         assert service.service.assembly.service.owner(NEW) == "etl"
 
 

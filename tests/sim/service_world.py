@@ -308,7 +308,6 @@ class ServiceWorld:
             waiting = (
                 held_by._to_submit,
                 held_by._to_register,
-                held_by.over_quota,
                 held_by.pending_stops,
             )
             held = (core, held_by, *waiting, held_by.pending_stops)

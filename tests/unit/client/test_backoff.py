@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 FAILURES = 8
 
 
-def refusal(status: int, code: str, *headers: tuple[str, str]) -> Fault:
+def refusal(status: int, code: str) -> Fault:
     """An answer without an effect."""
-    return Fault(act=False, status=status, body=error_body(code), headers=headers)
+    return Fault(act=False, status=status, body=error_body(code))
 
 
 def malformed(**answer: object) -> Fault:
@@ -39,9 +39,8 @@ def malformed(**answer: object) -> Fault:
             refusal(409, "conflict"),
             refusal(302, "moved"),
             refusal(500, "internal"),
-            refusal(503, "draining", ("Retry-After", "nan")),
-            refusal(503, "draining", ("Retry-After", "-inf")),
-            refusal(429, "overloaded", ("Retry-After", "0")),
+            refusal(503, "draining"),
+            refusal(429, "overloaded"),
             malformed(),
             malformed(lease_s=float("nan"), last_event_id=0),
             Fault(act=False, status=200, body=b"[]"),
@@ -63,9 +62,9 @@ def test_whatever_fails_is_tried_further_and_further_apart(
     in_a_row = []
     failed = sender.SendTimes.failed
 
-    def count(self: sender.SendTimes, now: float, at_least_s: float = 0.0) -> None:
-        failed(self, now, at_least_s)
-        assert now < self.resume_at <= now + 6
+    def count(self: sender.SendTimes, now: float) -> None:
+        failed(self, now)
+        assert now < self.resume_at <= now + 2
         in_a_row.append(self.failures)
 
     monkeypatch.setattr(sender.SendTimes, "failed", count)
@@ -109,8 +108,8 @@ def test_an_event_stream_that_ends_at_once_is_opened_further_and_further_apart(
     in_a_row = []
     failed = sender.SendTimes.failed
 
-    def count(self: sender.SendTimes, now: float, at_least_s: float = 0.0) -> None:
-        failed(self, now, at_least_s)
+    def count(self: sender.SendTimes, now: float) -> None:
+        failed(self, now)
         in_a_row.append(self.failures)
 
     monkeypatch.setattr(sender.SendTimes, "failed", count)

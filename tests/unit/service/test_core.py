@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from offsetmgr.errors import OverloadedError
+from offsetmgr.errors import InvalidValueError
 from offsetmgr.service.core import OffsetService
 from offsetmgr.service.requests import (
     FlushRequest,
@@ -115,9 +115,9 @@ def test_a_request_that_fails_is_over() -> None:
     """It keeps no lease for ever."""
 
     async def play() -> None:
-        scene = Scene(managers=0)
-        with pytest.raises(OverloadedError):
-            await scene.service.open(Caller("me"), managers(0))
+        scene = Scene()
+        with pytest.raises(InvalidValueError):
+            await scene.service.open(Caller("me"), OpenRequest("g", [OpenEntry("no topic", 0)]))
         assert scene.pass_time(LEASE_S + 1) == 0
 
     asyncio.run(play())
@@ -130,8 +130,9 @@ def test_managers_on_their_way_out_count() -> None:
         scene, me = Scene(managers=2), Caller("me")
         await scene.service.submit(me, offsets(0, 1))
         stop = await scene.begun(scene.service.stop(me, ALL))
-        with pytest.raises(OverloadedError, match=r"limits\.managers"):
-            await scene.service.open(me, managers(2))
+        [refused] = (await scene.service.open(me, managers(2))).managers
+        assert refused.error is not None
+        assert "limits.managers); wait until the 2 that are being stopped" in refused.error.message
         scene.core.coordinator.resume()
         scene.core.advance(1)
         await stop
@@ -148,10 +149,12 @@ def test_managers_of_a_lapsed_client_count_until_they_have_stopped() -> None:
         scene, heir = Scene(managers=1), Caller("heir")
         await scene.service.submit(Caller("dead"), offsets(0))
         assert scene.pass_time(LEASE_S + 1) == 0
-        with pytest.raises(OverloadedError):
-            await scene.service.open(heir, managers(1))
+        [refused] = (await scene.service.open(heir, managers(1))).managers
+        assert refused.error is not None
+        assert refused.error.code == "overloaded"
         scene.core.advance(LEASE_S)
-        await scene.service.open(heir, managers(1))
+        [made] = (await scene.service.open(heir, managers(1))).managers
+        assert made.error is None
 
     asyncio.run(play())
 

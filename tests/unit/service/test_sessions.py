@@ -68,16 +68,6 @@ def test_too_many_clients_are_refused() -> None:
     registry.enter(Caller("a"), 1.0)
 
 
-def test_too_many_managers_are_refused() -> None:
-    """The limit is named."""
-    registry = registry_of(managers=2)
-    registry.check_room(2, 0)
-    with pytest.raises(OverloadedError, match=r"limits\.managers"):
-        registry.check_room(3, 0)
-    with pytest.raises(OverloadedError, match="wait until the 1 that are being stopped"):
-        registry.check_room(2, 1)
-
-
 def test_fences_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names that come once and never again do not fill the memory."""
     monkeypatch.setattr(sessions, "FENCES_KEPT", 3)
