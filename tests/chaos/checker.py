@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from offsetmgr.admin.commit_log import CommitRecord
 
 _LATE_S: Final = STUCK_S + 10.0
-"""How long librdkafka may hold what the service has given up, and then ``socket.timeout.ms``."""
+"""librdkafka may hold an abandoned commit this long, plus ``socket.timeout.ms``."""
 _CLOCK_S: Final = 0.002
 """A commit's time is cut to milliseconds."""
 
@@ -68,7 +68,7 @@ class Evidence(NamedTuple):
     commits: Iterable[CommitRecord]
     """Those of one partition in the order of Kafka's log."""
     standing: Mapping[Key, int]
-    """What the groups' coordinators answer at the end."""
+    """The final answers of the groups' coordinators."""
     service_starts: Collection[float] = ()
     """When each life of the service began, by the wall clock."""
     client_starts: Mapping[tuple[str, int], float] = MappingProxyType({})
@@ -80,7 +80,7 @@ class Evidence(NamedTuple):
 
 @dataclass
 class Verdict:
-    """What the checker found."""
+    """The result of a check."""
 
     violations: list[Violation] = field(default_factory=list)
     actions: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
@@ -107,7 +107,7 @@ class _Trail:
     accepted: list[Event] = field(default_factory=list)
     """The submits that the client has taken, as of then."""
     promises: list[Event] = field(default_factory=list)
-    """Where somebody was told that a submit is committed."""
+    """A moment at which somebody was told that a submit is committed."""
     commits: dict[Tag, float] = field(default_factory=dict)
     """When each submit was committed first."""
     last: tuple[Tag, CommitRecord] | None = None
@@ -187,7 +187,7 @@ class _Silence(NamedTuple):
 
 
 class _Excuses(NamedTuple):
-    """What may let an older commit come behind a newer one, in one group."""
+    """The circumstances that may let an older commit of a group land after a newer one."""
 
     evidence: Evidence
     silences: Sequence[_Silence]
@@ -279,7 +279,7 @@ def _judge_commit(
 
 
 def _backwards(trail: _Trail, tag: Tag, commit: CommitRecord) -> str:
-    """How a commit goes back behind what stood before; empty where it does not."""
+    """Describe how a commit goes back behind an earlier one; empty if it does not."""
     if trail.newest is None:
         return ""
     newest, before = trail.newest
@@ -371,7 +371,7 @@ def _is_believed(
 
 
 def _judge_promise(verdict: Verdict, trail: _Trail, event: Event) -> None:
-    """What somebody was told is committed has to stand in the log, and since before that."""
+    """Offsets reported as committed must be in the log, at the latest since the report."""
     tag = event.tag
     # A sync submit is also kept by a newer one that took its place; the others name what stands.
     since_s = trail.commits.get(tag, inf) if event.action in TELLING else trail.reached_s(tag)
@@ -396,7 +396,7 @@ def _judge_end(verdict: Verdict, trail: _Trail, key: Key, standing: int | None) 
 
 
 def _lost(trail: _Trail, death: Death) -> list[Event]:
-    """What a life that ended with the service had submitted behind the last of its commits."""
+    """Submits after the last commit of a life that ended with the service."""
     life = (death.client, death.life)
     reached = max((tag for tag in trail.commits if tag[:2] == life), default=None)
     return [
@@ -409,7 +409,7 @@ def _lost(trail: _Trail, death: Death) -> list[Event]:
 
 
 def _judge_order(verdict: Verdict, trails: Collection[_Trail], death: Death) -> None:
-    """How many commits of a group went past what was lost of it.
+    """Judge how many commits of a group came after submits that were lost.
 
     A client sends what was submitted in its order, and a commit takes all that the group has.  One
     may be collected while the service takes a request in.  Sync submits go by the side.

@@ -1,4 +1,4 @@
-"""What happened in a chaos run, as the clients saw it: an append-only log for each of their lives.
+"""The events of a chaos run as its clients saw them: an append-only log for each of their lives.
 
 An event is ``invoke`` (about to be done), ``ok`` (done), ``fail`` (certainly not done) or ``info``
 (nobody knows).  A line reaches the kernel in one write before anything else happens, so that a
@@ -71,7 +71,7 @@ def parse_tag(metadata: str) -> Tag:
 
 
 class EventLog:
-    """Where one life of a client writes its events; safe between threads."""
+    """The event log of one life of a client; thread-safe."""
 
     def __init__(self, folder: Path, client: str, life: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TICK_S: Final = 0.02
 CALM_S: Final = 90.0
-"""How long after the last fault all brokers, and then commits, may take to come back."""
+"""Time limit for brokers and commits to come back after the last fault."""
 
 _ANSWER_S: Final = 0.5
 _STOP_S: Final = 5.0
@@ -69,7 +69,7 @@ class Nemesis:
 
     @property
     def incidents(self) -> list[str]:
-        """What nobody ordered: ends of processes, and commits that did not come back."""
+        """Unordered events: ends of processes, and commits that did not come back."""
         return self._incidents + [what for each in self._supervised for what in each.incidents]
 
     def start(self) -> None:

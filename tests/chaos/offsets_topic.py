@@ -1,4 +1,4 @@
-"""What a group has committed, as its coordinator answers it now."""
+"""Committed offsets of a group, as its coordinator answers now."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Fault(str, Enum):
-    """What can be done to a process."""
+    """Faults of a process."""
 
     SERVICE_KILL = "service kill -9"
     SERVICE_TERM = "service terminated"
@@ -68,7 +68,7 @@ SERVICE_TRACK: Final = Track(
 
 
 def client_track(clients: int) -> Track:
-    """What happens to the clients."""
+    """Faults of the clients."""
     faults = (
         Fault.CLIENT_KILL,
         Fault.CLIENT_TERM,
@@ -79,7 +79,7 @@ def client_track(clients: int) -> Track:
 
 
 def broker_track(brokers: int) -> Track:
-    """What happens to the brokers; the next one is injected when the one before is back."""
+    """Faults of the brokers; the next one is injected when the last one is over."""
     faults = (
         Fault.BROKER_KILL,
         Fault.BROKER_TERM,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parents[2]
 RESTART_S: Final = 0.3
-"""How long a supervisor waits before it starts again what has ended, as systemd's RestartSec."""
+"""Pause before an ended process is started again, as systemd's RestartSec."""
 
 _KILLED: Final = 128 + signal.SIGKILL
 _TERMINATED: Final = 128 + signal.SIGTERM

@@ -74,7 +74,7 @@ _SEEDS: Final = 1_000_000
 
 
 class Setting(NamedTuple):
-    """Where a run takes place."""
+    """The place of a run."""
 
     kafka: DevKafka
     folder: Path
@@ -105,7 +105,7 @@ class Setting(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of a run."""
+    """The result of a run."""
 
     verdict: Verdict
     nemesis: Nemesis

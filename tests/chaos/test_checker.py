@@ -62,7 +62,7 @@ class Story:
         return [violation.rule for violation in self.verdict().violations]
 
     def verdict(self) -> Verdict:
-        """What the checker makes of it."""
+        """Return the checker's result."""
         return check(
             Evidence(
                 self.events,
@@ -121,7 +121,7 @@ def test_a_commit_without_a_tag_is_found() -> None:
 
 
 def test_a_refused_submit_that_is_committed_is_found() -> None:
-    """What the client called a regression must not reach Kafka."""
+    """An offset that the client refused as a regression must not reach Kafka."""
     story = Story()
     story.submit(1, 10)
     story.submit(2, 9, "lower", "fail")
@@ -138,7 +138,7 @@ def test_an_older_submit_that_lands_behind_a_newer_one_is_found_once() -> None:
 
 
 def test_a_replaced_client_is_believed_by_a_new_service_until_its_successor_speaks() -> None:
-    """That is counted; without a start in between, or behind the successor, it is an offence."""
+    """It is counted; without a service start before, or after the successor, it is an offence."""
     for starts, after, rules, counted in (
         (True, False, [], 1),
         (False, False, ["backwards"], 0),
@@ -304,7 +304,7 @@ def test_a_committed_offset_that_was_told_and_never_stood_is_found() -> None:
 
 
 def test_an_acknowledged_submit_that_is_undone_is_found() -> None:
-    """What was acknowledged must still stand, or something newer, when all is over."""
+    """At the end, each acknowledged offset or a newer one is committed."""
     story = Story()
     story.submit(1, 10)
     story.submit(2, 20)
@@ -333,7 +333,7 @@ def test_a_rising_submit_that_is_refused_is_found() -> None:
 
 
 def test_a_replaced_client_that_is_ahead_may_stand_in_the_way_behind_a_start_alone() -> None:
-    """Where the service was not started since the successor began, it would have been fenced."""
+    """If the service was not started since the successor began, it would have been fenced."""
     for starts, rules in ((True, []), (False, ["rising"])):
         story = good_story()
         if starts:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def tally_of(tries: Counter[int], losses: Counter[int]) -> Tally:
-    """What came of tests."""
+    """Results of tests."""
     made = Tally()
     made.tries, made.losses = tries, losses
     return made

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.chaos.history import Action
 
 CLOSE_S: Final = 60.0
-"""How long an ordered end may take."""
+"""Time limit of an ordered end."""
 INCOMPLETE: Final = 3
 """Exit status where something was left uncommitted."""
 
@@ -45,7 +45,7 @@ _LONGEST_SYNC_S: Final = 8.0
 
 
 class Life(NamedTuple):
-    """Who a client process is, and what it owns."""
+    """A client process and the partitions that it owns."""
 
     folder: Path
     url: str
@@ -64,7 +64,7 @@ class Life(NamedTuple):
 
 
 def parse(arguments: Sequence[str]) -> Life:
-    """What ``Life.arguments`` made."""
+    """Parse the result of ``Life.arguments``."""
     folder, url, name, number, seed, topic, partitions, groups = arguments
     return Life(
         folder=Path(folder),

@@ -42,7 +42,7 @@ _OLDEST_CONNECT: Final = 4
 
 
 class Row(NamedTuple):
-    """What came of a release."""
+    """The result of a release."""
 
     spark: str
     scala: str

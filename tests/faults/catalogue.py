@@ -13,7 +13,7 @@ class Fault(NamedTuple):
 
     what: str
     promise: str
-    """What must hold all the same."""
+    """The guarantee that holds under a fault."""
 
 
 FAULTS: Final = {

@@ -46,12 +46,12 @@ class Proxy:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The address of the proxy."""
         return int(self._listener.getsockname()[1])
 
     @property
     def connections(self) -> int:
-        """How many connections were ever made to it."""
+        """The number of connections ever made to it."""
         with self._lock:
             return len(self._links)
 

@@ -37,7 +37,7 @@ HASTY: Final = CommitSettings(
     retry_backoff_s=0.01,
     retry_backoff_max_s=0.05,
 )
-"""Where the answer to a request never comes."""
+"""Settings for requests that never get an answer."""
 
 
 def until(what: str, holds: Callable[[], bool]) -> None:
@@ -54,7 +54,7 @@ class Committing(NamedTuple):
     factory: Factory
     kafka: KafkaCoordinator
     told: Listener
-    """What the managers have told their observer."""
+    """Events that the managers have reported."""
 
     def spawn(self, group: str, partition: int = 0, topic: str = TOPIC) -> ManagerHandle:
         """Start a manager, and wait for its initial offset."""

@@ -1,4 +1,4 @@
-"""What a coordinator answers that is no success, and what the managers make of it.
+"""Errors of a coordinator, and the managers' reactions to them.
 
 All offsets carry leader epoch 0, which is what the mock gives back in any case.
 """
@@ -133,7 +133,7 @@ def test_what_was_not_sent_by_the_deadline_is_not_in_doubt(mock: MockCluster, gr
 def test_the_wait_for_a_coordinator_that_never_loads_is_bounded(
     mock: MockCluster, group: str
 ) -> None:
-    """Who waits gets an answer by the deadline, with the reason; the offset stays dirty."""
+    """A waiting caller gets an answer by the deadline, with the reason; the offset stays dirty."""
     with committing(mock.bootstrap_servers) as managers:
         handle = managers.spawn(group)
         mock.push_errors(OFFSET_COMMIT, *[_LOADING] * _ENDLESS)

@@ -68,7 +68,7 @@ def _exactly(binding: AclBinding) -> AclBindingFilter:
 def test_a_wrong_password_is_told_once_and_makes_the_service_unready(
     kafka: DevKafka, group: str
 ) -> None:
-    """Who waits learns the reason by the deadline; the log has one line, however often it tries."""
+    """A waiting caller gets the reason by the deadline; the log has one line for all tries."""
     login = {**user_login(kafka), "sasl.password": "not-the-one"}
     env = {f"OFFSETMGR_KAFKA__{key.replace('.', '_').upper()}": v for key, v in login.items()}
     env |= {"OFFSETMGR_COMMIT__REQUEST_TIMEOUT_S": "0.5", "OFFSETMGR_STOP_TIMEOUT_S": "0.5"}
@@ -128,7 +128,7 @@ def test_a_refused_login_is_told_once_however_often_it_is_tried(
 
 @pytest.mark.fault(21)
 def test_a_refused_login_is_not_tried_for_each_request(kafka: DevKafka, group: str) -> None:
-    """How often it is tried is up to the pauses between connections, not to what is asked."""
+    """Logins are tried as often as connections are, not for each request."""
     with (
         Proxy(kafka.bootstrap_servers) as proxy,
         committing(refused_at(proxy, pause_ms=600_000), HASTY) as managers,
@@ -143,7 +143,7 @@ def test_a_refused_login_is_not_tried_for_each_request(kafka: DevKafka, group: s
 def test_a_refused_login_that_is_put_right_in_kafka_needs_no_restart(
     kafka: DevKafka, new_topic: TopicFactory, group: str
 ) -> None:
-    """What waited is committed as soon as the user is known."""
+    """Waiting offsets are committed as soon as the user is known."""
     topic, user = new_topic(), f"late-{group}"
     login = user_login(kafka)
     given = {**login, "sasl.username": user, "sasl.mechanism": "SCRAM-SHA-512"}

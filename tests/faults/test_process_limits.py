@@ -61,7 +61,7 @@ def limit(service: ServeProcess, kind: int, value: int) -> tuple[int, int]:
 
 @pytest.mark.fault(20)
 def test_without_room_for_its_log_commits_go_on(tmp_path: Path) -> None:
-    """What cannot be written is dropped and counted; with room again logs are written."""
+    """Log lines without space are dropped and counted; later lines are written again."""
     log = tmp_path / "log"
     with log.open("w") as stderr:
         service = subprocess.Popen([sys.executable, str(MEMORY_SERVICE)], stderr=stderr)
@@ -118,7 +118,7 @@ def test_without_file_descriptors_old_connections_go_on_and_new_ones_wait() -> N
 
 
 def answer_so_far(connection: socket.socket) -> str:
-    """What has come over it by now; nothing also where it was closed."""
+    """Return the first bytes of an answer; empty if there are none, or if it is closed."""
     connection.setblocking(False)  # noqa: FBT003 -- the library's signature
     try:
         return connection.recv(12).decode()

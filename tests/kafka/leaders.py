@@ -1,4 +1,4 @@
-"""Who leads and who coordinates in a real cluster, and how to have it as it was meant."""
+"""Leaders and coordinators of a real cluster, and their return to the preferred brokers."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class MockCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where its brokers listen."""
+        """The addresses of its brokers."""
         found: bytes = self._library.rd_kafka_mock_cluster_bootstraps(self._cluster)
         return found.decode()
 
@@ -115,7 +115,7 @@ class MockCluster:
         self._library.rd_kafka_mock_clear_request_errors(self._cluster, api)
 
     def count(self, api: int) -> int:
-        """How many requests of kind ``api`` have arrived so far."""
+        """The number of requests of kind ``api`` so far."""
         size = ctypes.c_size_t()
         requests = self._library.rd_kafka_mock_get_requests(self._cluster, ctypes.byref(size))
         try:

@@ -276,7 +276,7 @@ def test_handlers_are_called_in_order(kafka: DevKafka, group: str, ordered_by: s
 def test_a_pool_that_is_closed_finishes_what_has_begun_and_no_more(
     kafka: DevKafka, group: str
 ) -> None:
-    """What one leaves the next one handles: each message once."""
+    """A member that joins later handles the rest: each message is handled once."""
     count = 2_000
     produced(kafka, group, map(str, range(count)))
     handled: list[int] = []

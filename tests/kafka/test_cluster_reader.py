@@ -1,4 +1,4 @@
-"""What is read of a real Kafka about groups and logs."""
+"""Groups and logs of a real Kafka are read completely."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_nothing_asked(reader: ClusterReader) -> None:
 
 
 def test_no_broker() -> None:
-    """Where nothing listens, the error says so and whose fault it is."""
+    """If nothing listens, the error says so and whose fault it is."""
     with ClusterReader("127.0.0.1:1", timeout_s=1) as reader:
         with pytest.raises(KafkaRequestError, match=r"list of consumer groups.*fault: network"):
             reader.groups()

@@ -130,7 +130,7 @@ class Shelf:
 
 
 def test_a_store_has_the_offsets_of_a_member(kafka: DevKafka, group: str) -> None:
-    """Where it does not answer, it is asked again; Kafka itself has none of the offsets."""
+    """If it does not answer, the request is repeated; Kafka itself has none of the offsets."""
     filled(kafka, group)
     shelf = Shelf()
     for offset in (0, 40):

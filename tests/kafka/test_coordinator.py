@@ -32,7 +32,7 @@ WAIT_S = 60.0
 """Far beyond what anything here takes: a guard, not a measure."""
 
 REQUEST_S = 5.0
-"""What a request is given in the service."""
+"""The time limit of a request in the service."""
 
 DEADLINE_S = 1.0
 """Of requests that are not to be answered."""
@@ -212,7 +212,7 @@ class TestMock:
             assert only(kafka.commit(group, one("t", 1), WAIT_S)) is None
 
     def test_a_group_always_commits_over_the_same_client(self, group: str) -> None:
-        """What one connection writes stays in order; clients are made when they are used."""
+        """Writes of one connection stay in order; clients are made when they are used."""
         before = set(threading.enumerate())
         with MockCluster() as mock, coordinator(mock.bootstrap_servers, clients=8) as kafka:
             mock.create_topic("t")

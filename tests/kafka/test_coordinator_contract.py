@@ -151,7 +151,7 @@ def fetch(side: Side, group: str, partitions: list[TopicPartition] | None) -> Fe
 
 
 def test_round_trip(side: Side, group: str) -> None:
-    """What was committed is fetched: the offsets of both ends, metadata and leader epoch."""
+    """A fetch returns committed offsets of both ends, metadata and leader epoch."""
     topic = side.create_topic(4)
     offsets = {
         TopicPartition(topic, 0): OffsetAndMetadata(0),

@@ -30,7 +30,7 @@ MINUTE_S: Final = 60
 
 
 class Typed(NamedTuple):
-    """What came of a command."""
+    """The result of a command."""
 
     status: int
     output: str

@@ -44,7 +44,7 @@ def service(
     most_groups: int = 200,
     session_s: float = 12.0,
 ) -> Iterator[FencedCoordinator]:
-    """What one service has of Kafka, closed at the end; nine heartbeats in each session."""
+    """A service's access to Kafka, closed at the end; nine heartbeats in each session."""
     given = config or {"bootstrap.servers": kafka.bootstrap_servers}
     plain = KafkaCoordinator(given, clients=1)
     opened = FencedCoordinator(given, plain, session_timeout_s=session_s, most_groups=most_groups)
@@ -65,7 +65,7 @@ def commit(
 
 
 def committed(by: Coordinator, group: str, topic: str) -> int | None:
-    """What the group has committed for partition 0, read without taking the group over."""
+    """The committed offset of partition 0, read without taking the group over."""
     partition = TopicPartition(topic, 0)
     fetched = by.reader.fetch(group, [partition], WAIT_S).get(timeout=WAIT_S)
     value = fetched.offsets[partition]
@@ -84,7 +84,7 @@ def until(what: str, holds: Callable[[], bool]) -> None:
 def test_a_newer_service_takes_the_group_over_by_reading_it(
     kafka: DevKafka, new_topic: TopicFactory, group: str
 ) -> None:
-    """What it reads is final: the older one's commits are refused from then on, for good."""
+    """Its first read is final: all later commits of the older service are refused."""
     topic = new_topic()
     with service(kafka) as old, service(kafka) as new:
         assert commit(old, group, topic, 5) is None

@@ -55,7 +55,7 @@ def flush(http: httpx.Client, group: str) -> Any:
 
 
 def in_kafka(kafka: DevKafka, group: str, topic: str) -> int:
-    """What Kafka has committed, asked past all of our own code."""
+    """The committed offset, read without our own code."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     request = [ConsumerGroupTopicPartitions(group, [KafkaPartition(topic, 0)])]
     answer = admin.list_consumer_group_offsets(request)[group].result(WAIT_S)

@@ -51,7 +51,7 @@ def test_a_broker_that_is_away_is_told_and_nothing_is_printed(
 
 
 def test_the_with_statements_end_commits(kafka: DevKafka, new_topic: TopicFactory) -> None:
-    """What was submitted last is in Kafka when it is left."""
+    """The last submitted offset is in Kafka after the block."""
     where = TopicPartition(new_topic(1), 0)
     group = f"{where.topic}-etl"
     with KafkaCoordinator(kafka.bootstrap_servers, clients=1) as coordinator:
@@ -71,7 +71,7 @@ offsets.submit("{group}", {{("{topic}", 0): 7}})
 
 
 def test_a_process_exits_without_a_close(kafka: DevKafka, new_topic: TopicFactory) -> None:
-    """What LocalOffsets hold is committed, or the log says that it is not; no thread hangs."""
+    """Offsets of LocalOffsets are committed, or the log says that they are not; no thread hangs."""
     topic = new_topic(1)
     script = _EXITS.format(group=f"{topic}-etl", topic=topic)
     left = {}

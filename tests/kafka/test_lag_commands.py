@@ -54,7 +54,7 @@ Rows: TypeAlias = "dict[TopicPartition, tuple[str, str, str]]"
 
 
 def kafkas_rows(kafka: DevKafka, *groups: str) -> dict[str, Rows]:
-    """What Kafka's own tool prints of groups."""
+    """The offsets, ends and lags that Kafka's own tool prints of groups."""
     rows: dict[str, Rows] = {group: {} for group in groups}
     asked = [each for group in groups for each in ("--group", group)]
     for line in kafka.consumer_groups("--describe", *asked).splitlines():
@@ -221,7 +221,7 @@ def test_exit_statuses(kafka: DevKafka, new_topic: TopicFactory, group: str) -> 
 
 @pytest.mark.parametrize("command", ["groups", "lag", "top"])
 def test_no_broker(command: str) -> None:
-    """Where Kafka does not answer the status says so, in one line of text."""
+    """If Kafka does not answer, the exit status says so, with one line of text."""
     where = "--bootstrap-servers", "127.0.0.1:1", "--timeout", "1"
     done = subprocess.run(
         [sys.executable, "-m", "offsetmgr", command, *where],

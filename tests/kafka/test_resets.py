@@ -34,7 +34,7 @@ STEP_S: Final = 600
 RECORDS: Final = {"a": [12, 0], "b": [7, 30, 1]}
 """Of each partition of each topic."""
 STARTS: Final = {("a", 0): 5, ("b", 1): 29}
-"""Where logs begin that have lost records."""
+"""The start of logs that have lost records."""
 
 KAFKAS = "kafka"
 OURS = "ours"

@@ -1,4 +1,4 @@
-"""How long a real Kafka keeps committed offsets, with a manager that lives and without one."""
+"""Committed offsets expire in a real Kafka, except those of a live manager."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a real Kafka makes of the managers' promises: foreign offsets, logs' ends, lost topics."""
+"""The managers' promises on a real Kafka: external commits, ends of logs, deleted topics."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Node:
         )
 
     def holds(self, topic: str) -> OffsetAndMetadata | None:
-        """What Kafka has committed."""
+        """The committed offset in Kafka."""
         where = TopicPartition(topic, 0)
         return (
             self.coordinator.fetch(self.group, [where], WAIT_S).get(timeout=WAIT_S).offsets[where]
@@ -146,7 +146,7 @@ def test_an_offset_outside_the_log_is_reported(
 def test_a_topic_made_anew_with_as_many_records_is_told_by_its_id(
     kafka: DevKafka, group: str, new_topic: TopicFactory
 ) -> None:
-    """What is committed lies within the new log, and counts records of the old one all the same."""
+    """The committed offset lies within the new log, but counts records of the old one."""
     topic = new_topic()
     with node(kafka, group) as here:
         here.produce(topic, 20)

@@ -51,7 +51,7 @@ def sidecar(kafka: DevKafka) -> Iterator[ServeProcess]:
 
 
 def in_kafka(kafka: DevKafka, group: str, topic: str, partitions: int) -> list[int]:
-    """What Kafka has committed, asked past all of our own code."""
+    """The committed offsets, read without our own code."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     wanted = [KafkaPartition(topic, number) for number in range(partitions)]
     request = [ConsumerGroupTopicPartitions(group, wanted)]

@@ -91,7 +91,7 @@ def test_a_thread_may_start_it(tmp_path: Path) -> None:
 
 
 def test_output_is_logged(tmp_path: Path) -> None:
-    """What the process prints, on either stream, is in its log, after what was there before."""
+    """Both output streams of the process are appended to its log."""
     (tmp_path / "log").write_text("before\n")
     process = _start(["sh", "-c", "echo out; echo err >&2"], tmp_path)
     assert process.wait(_WAIT_S)

@@ -44,12 +44,12 @@ incidents = st.sampled_from(
 
 @dataclass
 class Model:
-    """What the user of one partition may count on."""
+    """The expected state of one partition."""
 
     committed: OffsetAndMetadata | None = None
-    """What is committed once all is quiet."""
+    """The committed offset once nothing is under way."""
     newest: OffsetAndMetadata | None = None
-    """What the live manager holds."""
+    """The offset of the live manager."""
     handle: ManagerHandle | None = None
 
 
@@ -176,7 +176,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_status_is_that_of_the_model(self) -> None:
-        """What is newest is known at once; what is committed never goes beyond it."""
+        """The newest offset is known at once; the committed one is never beyond it."""
         for model in self._live().values():
             assert model.handle is not None
             status = model.handle.status()

@@ -22,7 +22,7 @@ Deadline.for_service_s = lambda deadline: deadline.within_s() / 4
 
 
 class Failed(NamedTuple):
-    """What a script that failed left on standard error."""
+    """The standard error of a script that failed."""
 
     log: list[str]
     """Before its traceback."""

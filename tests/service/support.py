@@ -178,7 +178,7 @@ class ServeProcess:
 
     @property
     def address(self) -> str:
-        """Where it serves, once it does."""
+        """The address of the service, once it serves."""
         return str(self.wait_for("serving")["address"])
 
     def http(self, client: str = "test", incarnation: int = 0) -> httpx.Client:

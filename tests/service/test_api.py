@@ -1,4 +1,4 @@
-"""What clients may ask of the service, over real HTTP."""
+"""The operations of the service, over real HTTP."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def submit(client: httpx.Client, *entries: dict[str, Any], **more: Any) -> dict[
 
 
 def once_kafka_has_answered(client: httpx.Client) -> httpx.Response:
-    """What /readyz says then; the service serves before, and the guard of the run ends the wait."""
+    """The answer of /readyz then; the service serves before, and the run's guard ends the wait."""
     while (answer := client.get("/readyz")).json()["kafka"] != "ok":
         pass
     return answer
 
 
 def committed(service: Running, partition: int, group: str = GROUP) -> OffsetAndMetadata | None:
-    """What the coordinator holds."""
+    """The committed offsets of the coordinator."""
     return service.coordinator.broker.committed(group).get(TopicPartition("orders", partition))
 
 
@@ -299,7 +299,7 @@ def test_flush_is_of_the_clients_own(service: Running, etl: httpx.Client) -> Non
 
 @pytest.mark.fault(18)
 def test_a_silent_client_loses_its_managers_after_committing() -> None:
-    """What it held is committed, and the partition is free."""
+    """Its offsets are committed, and the partition is free."""
     with running(lease_s=0.5, commit__commit_interval_s=60) as service:
         with service.http("dead") as dead:
             submit(dead, entry(0, 10))

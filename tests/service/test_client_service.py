@@ -36,7 +36,7 @@ def client(service: Running) -> Iterator[OffsetClient]:
 
 
 def test_submit_and_flush(service: Running, client: OffsetClient) -> None:
-    """What was submitted is in Kafka after a flush, metadata and leader epoch included."""
+    """A submitted offset is in Kafka after a flush, with metadata and leader epoch."""
     manager = client.spawn("g", "orders", 3)
     for offset in range(100):
         manager.submit(offset, metadata=f"run {offset}", leader_epoch=5)
@@ -95,7 +95,7 @@ def test_rewind_and_regression(service: Running, client: OffsetClient) -> None:
 
 
 def test_kafkas_refusal(service: Running, client: OffsetClient) -> None:
-    """What Kafka says against a commit reaches the handle, the flush and the sync submit."""
+    """Kafka's refusal of a commit reaches the handle, the flush and the sync submit."""
     denied = Refuse(30, detail="grant READ on group g")
     manager = client.spawn("g", "orders", 3)
     errors = manager.errors()
@@ -112,7 +112,7 @@ def test_kafkas_refusal(service: Running, client: OffsetClient) -> None:
 
 
 def test_a_failure_before_anybody_listened_is_told(service: Running, client: OffsetClient) -> None:
-    """What went wrong since the spawn reaches a handle whose user asks for it late."""
+    """Errors since the spawn reach a handle whose user asks for them late."""
     manager = client.spawn("g", "orders", 3)
     manager.initial_offset(timeout=60)
     service.coordinator.inject("commit", *[Refuse(30)] * 20)
@@ -145,7 +145,7 @@ def test_offsets_at_a_time(service: Running, client: OffsetClient) -> None:
 
 
 def test_a_claim_has_all_or_nothing(service: Running, client: OffsetClient) -> None:
-    """Where another client holds one it is told at once, and the others are given back."""
+    """If another client holds one, that is an error at once, and the others are given back."""
     wheres = [("orders", number) for number in range(3)]
     client.claim("g", wheres)
     with pytest.raises(ManagerExistsError, match="etl"):

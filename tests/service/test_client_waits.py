@@ -76,7 +76,7 @@ def test_what_a_living_client_has_given_up_is_free(cut: threading.Event) -> None
 def test_a_manager_spawned_anew_outlives_the_stop_of_its_predecessor(
     service: Running, cut: threading.Event
 ) -> None:
-    """What an unanswered stop leaves has a lower version than the new manager's."""
+    """Offsets left by an unanswered stop have a lower version than those of the new manager."""
     with OffsetClient(service.address, "etl") as client:
         client.submit("g", {("t", 0): 1, ("t", 1): 1}, sync=True)
         cut.set()

@@ -1,4 +1,4 @@
-"""How large the head of a request may be, and how many connections there may be."""
+"""Limits on the head of a request and on the number of connections."""
 
 from __future__ import annotations
 

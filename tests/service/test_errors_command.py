@@ -57,7 +57,7 @@ def test_errors() -> None:
 
 
 def test_kafka_is_away() -> None:
-    """What the service cannot learn from Kafka is a 504, and status 3 of a command."""
+    """A read without an answer from Kafka is a 504, and status 3 of a command."""
     with (
         running(stop_timeout_s=2, commit__request_timeout_s=0.5) as service,
         service.http() as http,

@@ -58,7 +58,7 @@ class Way:
 
     @property
     def holds(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """What Kafka has."""
+        """The committed offsets in Kafka."""
         return self.coordinator.broker.committed("g")
 
 
@@ -192,7 +192,7 @@ def test_a_stop_commits_and_gives_the_name_back(way: Way) -> None:
 
 
 def test_after_a_stop(way: Way) -> None:
-    """What is known is answered, what is unread can be read, and the rest says that it is over."""
+    """Known values and unread results can be read; everything else raises."""
     way.put(3)
     handle = way.spawn()
     handle.initial_offset(timeout=WAIT_S)

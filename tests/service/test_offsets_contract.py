@@ -66,7 +66,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[tuple[Offsets, MemoryCoordin
 
 @pytest.fixture
 def offsets(way: tuple[Offsets, MemoryCoordinator]) -> Offsets:
-    """What is under test."""
+    """The implementation under test."""
     return way[0]
 
 

@@ -258,7 +258,7 @@ def run_command(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]
 
 
 def test_help_tells_the_exit_statuses() -> None:
-    """What a supervisor's author has to know."""
+    """The help of ``serve`` has the exit statuses that a supervisor's author needs."""
     text = run_command("serve", "--help").stdout
     assert "3    stopped with offsets that Kafka did not acknowledge" in text
 
@@ -274,7 +274,7 @@ def test_a_missing_extra_is_one_line() -> None:
 
 
 def test_config_check_shows_everything_but_secrets(tmp_path: Path) -> None:
-    """What would be used, from wherever it comes."""
+    """It prints the settings in use, of all sources, with secrets masked."""
     secret = tmp_path / "password"
     secret.write_text("geheim")
     ran = run_command(

@@ -1,4 +1,4 @@
-"""What the service refuses, how it says so, and that refusing leaves everything else alone."""
+"""Refusals of the service: their answers, and that all else continues."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_an_error_that_cannot_be_told_is_one_of_the_service(
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
 def test_only_json_is_taken(etl: httpx.Client, kind: str) -> None:
-    """What a web form can send is refused by its type."""
+    """Requests that a web form can send are refused by their content type."""
     answer = etl.post("/v1/heartbeat", content=b"{}", headers={"content-type": kind})
     assert code_of(answer) == (415, "unsupported_media_type")
 
@@ -215,7 +215,7 @@ def test_bad_queries_are_refused(
 
 
 def test_a_bad_query_is_told_in_plain_words(etl: httpx.Client) -> None:
-    """What is wanted, and what was given."""
+    """The error has the wanted and the given type."""
     told = etl.get("/v1/managers", params={"limit": "x"}).json()["error"]["message"]
     assert told == "query.limit must be a whole number from 1 to 10000, not 'x'"
 

@@ -10,7 +10,7 @@ from offsetmgr.errors import error_info
 from tests.service.support import running
 
 REFUSED = [12, 24, 28, 29, 30]
-"""What no repetition mends.  Brokers answer 28 also where a record is too large."""
+"""Errors that no retry mends.  Brokers answer 28 also if a record is too large."""
 
 
 @pytest.mark.parametrize("code", REFUSED)

@@ -1,4 +1,4 @@
-"""What an operator asks of a service: how its managers do, and to set their offsets."""
+"""An operator's requests to a service: list managers, and set their offsets."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_nobody_holds_is_refused_alone(service: Running) -> None:
 
 
 def test_the_service_says_who_holds_what_and_what_it_cannot_commit(service: Running) -> None:
-    """What the doctor judges of it."""
+    """The doctor's findings about it."""
     service.coordinator.inject("commit", *[Refuse(30)] * 1_000)
     with OffsetClient(service.address, "etl") as job:
         job.claim("g", [P0])

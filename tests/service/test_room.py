@@ -65,7 +65,7 @@ def test_abandoned_waits_shut_nobody_out() -> None:
 
 
 def served(etl: httpx.Client) -> None:
-    """What a living client needs is answered, wherever Kafka is."""
+    """Requests that keep a client alive are answered, with Kafka or without."""
     assert etl.post("/v1/heartbeat", json={}).status_code == 200
     assert etl.post("/v1/offsets", json={"group": "g", "offsets": OFFSETS}).status_code == 200
     assert etl.get("/livez").status_code == 200

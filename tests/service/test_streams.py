@@ -135,7 +135,7 @@ def test_open_streams_do_not_hold_up_the_stop() -> None:
 def test_a_reader_that_stands_still_costs_its_bounds_and_nobody_else(
     service: Running, etl: httpx.Client
 ) -> None:
-    """What it does not take is dropped and counted, however much comes; others are served."""
+    """Events beyond its limit are dropped and counted; other streams are served."""
     hub = service.service.assembly.hub
     error = OffsetCommitError(*KEY, 5, error_info(25))
     with connected(service) as slow:

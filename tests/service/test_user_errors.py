@@ -125,7 +125,7 @@ def test_bad_input(line: str, error: str) -> None:
 def test_offsets_that_are_left_at_the_close_name_kafkas_reason(
     service: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whose fault it is stands in the last line of the log."""
+    """The last line of the log says whose fault it is."""
     service.coordinator.pause()
     client = OffsetClient(service.address, "etl")
     client.submit("g", {("t", 0): 5})

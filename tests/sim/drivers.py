@@ -30,7 +30,7 @@ _EXCUSES: Final = (OffsetRegressionError, ManagerExistsError, ManagerStoppedErro
 """Why something may be left though nothing went wrong: its user, or somebody else's."""
 
 LATE_S: Final = 0.01
-"""How much later than its deadline an answer may come: the time of the last step."""
+"""An answer may be later than its deadline by the time of the last step."""
 
 
 class Driver:
@@ -43,9 +43,9 @@ class Driver:
         self.life = life
         self.keys = keys
         self.newest: dict[ManagerKey, OffsetAndMetadata] = {}
-        """What its client holds, as far as it is not being stopped."""
+        """The newest offsets of its client, without partitions that are being stopped."""
         self.passed_over: set[OffsetAndMetadata] = set()
-        """What a flush or stop called lower than what was committed."""
+        """Offsets that a flush or stop called lower than the committed one."""
         self.stopping: set[ManagerKey] = set()
         self.closed = False
         self.calm = False

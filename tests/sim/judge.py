@@ -1,4 +1,4 @@
-"""What must hold at every step of a simulated run, and what must hold at its end.
+"""Invariants of a simulated run, at every step and at its end.
 
 Every value that is submitted carries its place in the order of all submits as its metadata, or,
 where it has none, in the last digits of its offset, so that "the committed offset never falls
@@ -33,15 +33,15 @@ class SabotageError(RuntimeError):
 
 @dataclass
 class Truth:
-    """What really became of one partition in one group."""
+    """The true state of one partition in one group."""
 
     submitted: set[int] = field(default_factory=set)
     rewinds: set[int] = field(default_factory=set)
     applied: set[int] = field(default_factory=set)
     dropped: set[int] = field(default_factory=set)
-    """What was refused after all, as lower than what turned out to be committed."""
+    """Submits refused later, because they turned out to be lower than the committed offset."""
     value: OffsetAndMetadata | None = None
-    """What the broker holds."""
+    """The committed offset of the broker."""
     is_late: bool = False
     """True if that landed after its request had been given up."""
     late_s: float = -inf
@@ -54,13 +54,13 @@ class Truth:
     """True if somebody else has deleted it, and at most lost commits have landed and were kept
     from expiring since: nothing is there to be put back."""
     foreign: set[int] = field(default_factory=set)
-    """What somebody else committed; a manager may keep it from expiring."""
+    """Offsets committed by others; a manager may keep them from expiring."""
     tampering_read: bool = False
     """True if the committer has had the chance to see that."""
     waiting: set[int] = field(default_factory=set)
-    """What was submitted, also once more, and not acknowledged since."""
+    """Submits that are not acknowledged since they were last made."""
     settled_before: set[int] = field(default_factory=set)
-    """What was acknowledged before that, and was not submitted again since."""
+    """Submits acknowledged before that, and not made again since."""
 
     @property
     def current(self) -> int:
@@ -90,7 +90,7 @@ class Promise:
     must_commit: bool
     """True if nothing can excuse that something is left."""
     tampered: set[ManagerKey]
-    """Where somebody else had a hand in it before it was answered."""
+    """Partitions that somebody else changed before the answer."""
 
 
 class Judge(Referee):
@@ -191,7 +191,7 @@ class Judge(Referee):
     # What the broker sees.
 
     def answered_commit(self, group: str, answer: CommitResult) -> None:
-        """What may not be put right any more, with its manager gone, is lost."""
+        """An offset refused for good is lost if its manager is stopping."""
         for partition, failure in answer.failures.items():
             key = ManagerKey(group, *partition)
             if not failure.info.retriable and self.lives[key].stopping:

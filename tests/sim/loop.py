@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 class Loop:
-    """What asyncio and its libraries ask of the event loop that runs them, and no more."""
+    """The part of an event loop that asyncio and its libraries use."""
 
     path = "loop"
 
@@ -30,7 +30,7 @@ class Loop:
         """By the identity of asyncio's handle: those of one call at one moment are equal."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self.trouble: list[str] = []
-        """What went wrong in a callback or in a task that nobody awaits."""
+        """Exceptions of callbacks and of tasks that nobody awaits."""
         self.stopped = False
         """True if its owner has ended it."""
         process.on_kill.append(self._dispose)

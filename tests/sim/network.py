@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.sim.threads import SimThread
 
 REFUSED_S: Final = 0.001
-"""How long a refused connection takes."""
+"""The duration of a refused connection."""
 
 VANISHED_S: Final = 5.0
 """After this long a client gives up a connection that nobody answers."""
@@ -72,9 +72,9 @@ class Network:
         self.cut: set[str] = set()
         """Clients whose packets vanish."""
         self.rate = rng.choice((0.0, 0.1, 0.3, 0.6))
-        """How often something goes wrong."""
+        """The probability of a fault."""
         self.latest_s = rng.choice((0.05, 1.0, 2.5))
-        """How long a request may stay under way."""
+        """The longest time a request may be under way."""
         self._met = met
         self._open: list[Call] = []
 
@@ -197,7 +197,7 @@ class Network:
 
 
 class Wire:
-    """What the client's session finds in the place of a connection; it is used once."""
+    """The client's connection in the simulation; it is used once."""
 
     network: Network
     open = False

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 OFTEN: Final = (0.01, 0.05, 0.2)
-"""How often a thread is preempted where it may be; each seed has one of these."""
+"""Probabilities that a thread is preempted at a possible place; each seed has one of these."""
 
 MOST_TURNS: Final = 6
 """Of others meanwhile."""

@@ -111,12 +111,12 @@ class Process(ActorSystem):
         self.frozen = False
         """True if it stands still, as behind SIGSTOP; others go on, and so does the time."""
         self.frozen_s = 0.0
-        """How long it has stood still, in all."""
+        """The total time for which it was frozen."""
         self.put_off: list[Runnable] = []
-        """What it does once it goes on."""
+        """The turns that it takes once it continues."""
         self._frozen_at = 0.0
         self.on_kill: list[Callable[[], None]] = []
-        """What has to be cleared away at the end, dead as it is."""
+        """Callbacks that clear up after it was killed."""
         host.processes.append(self)
 
     def kill(self) -> None:

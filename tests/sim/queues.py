@@ -1,4 +1,4 @@
-"""What must not grow in a simulated run, however long its faults last.
+"""Limits on the queues of a simulated run, however long its faults last.
 
 A queue that grows in an outage is short again soon after it, so the worlds look every few steps.
 """

@@ -1,4 +1,4 @@
-"""What every judge of a simulation does: watch the coordinator, remember the first violation."""
+"""The common part of all judges: watch the coordinator, remember the first violation."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Referee(ABC):
 
     def __init__(self) -> None:
         self.met: Counter[str] = Counter()
-        """How often something happened that a simulation is there to try."""
+        """Counts of the situations that a simulation is meant to reach."""
         self._orders = 0
         self._sent: dict[str, Request] = {}
         self._asked: dict[str, _Call[Any]] = {}

@@ -47,12 +47,12 @@ class SeedError(AssertionError):
 
 
 class Report(NamedTuple):
-    """What became of some seeds."""
+    """The results of some seeds."""
 
     seeds: int = 0
     steps: int = 0
     met: Counter[str] = Counter()  # noqa: RUF012 -- never changed, only added to
-    """How often each thing happened that the simulation is there to try."""
+    """Counts of the situations that the simulation is meant to reach."""
     fingerprint: int = 0
     failure: str = ""
     """Of the first seed that failed."""

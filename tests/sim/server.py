@@ -88,7 +88,7 @@ class ServiceProcess:
                 rng=random.Random(rng.getrandbits(32)),  # noqa: S311 -- to be replayed
             )
         self.drained: dict[ManagerKey, StopResult] | None = None
-        """What the stop of all managers ended with."""
+        """The result of the stop of all managers."""
         self._background = self.loop.create_task(self._work(), name="background")
 
     @property

@@ -1,4 +1,4 @@
-"""What must hold while clients, the service and Kafka meet every fault.
+"""Invariants of clients, service and Kafka under every fault.
 
 Every submitted value carries its place in the order of all submits as its metadata.  The judge
 sees it submitted, sees which requests reach which life of the service, sees what takes effect in
@@ -34,7 +34,7 @@ HASTE_S: Final = 1.0
 
 
 class Rank(NamedTuple):
-    """What counts later, among the submits of one name, is larger."""
+    """The order of the submits of one name; the later one is larger."""
 
     life: int
     order: int
@@ -61,10 +61,10 @@ class Submitted(NamedTuple):
 
 @dataclass
 class Fate:
-    """What became of one partition in one group."""
+    """The true state of one partition in one group."""
 
     current: OffsetAndMetadata | None = None
-    """What the broker holds."""
+    """The committed offset of the broker."""
     late: bool = False
     """True if that landed after its request had been given up."""
     orphaned: bool = False
@@ -81,7 +81,7 @@ class Fate:
 
 @dataclass
 class Heard:
-    """What one life of the service was told."""
+    """The requests that one life of the service has received."""
 
     newest: dict[str, int] = field(default_factory=dict)
     """By client, the newest incarnation that it has answered."""

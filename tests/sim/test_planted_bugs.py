@@ -42,7 +42,7 @@ _U = TypeVar("_U")
 
 
 def found() -> str:
-    """What the simulation says of the planted bug."""
+    """The simulation's report on the planted bug."""
     with silence():
         for seed in SEEDS:
             try:
@@ -121,7 +121,7 @@ class Silent(MemoryCoordinator):
 def test_wrong_use_of_the_coordinator(
     monkeypatch: pytest.MonkeyPatch, coordinator: type[MemoryCoordinator], told: str
 ) -> None:
-    """What never may be sent, and answers that are not believed."""
+    """Forbidden requests and impossible answers are found."""
     monkeypatch.setattr(World, "coordinator_type", coordinator)
     assert re.search(told, found())
 

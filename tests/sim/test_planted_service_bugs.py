@@ -26,7 +26,7 @@ MOST_SEEDS = 150
 
 
 def found() -> str:
-    """What the simulation says of the planted bug."""
+    """The simulation's report on the planted bug."""
     with silence():
         for seed in SERVICE_SEEDS[:MOST_SEEDS]:
             try:

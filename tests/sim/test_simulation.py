@@ -24,7 +24,7 @@ WEATHER: Final = (
 
 
 def simulate(seeds: str, *options: str, hash_seed: str = "random") -> str:
-    """What ``make sim`` prints for ``seeds``; fails with it where an invariant was broken."""
+    """Return the output of ``make sim`` for ``seeds``; fail with it if an invariant was broken."""
     command = [sys.executable, "-m", "tests.sim.run", seeds, *options]
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     done = subprocess.run(
@@ -36,7 +36,7 @@ def simulate(seeds: str, *options: str, hash_seed: str = "random") -> str:
 
 @pytest.fixture(scope="module")
 def told() -> str:
-    """What is told of the seeds that every test run lives through."""
+    """The report on the seeds that every test run includes."""
     return simulate(f"0:{SEEDS}", "--jobs", "0")
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 WALL_S: Final = 1_700_000_000.0
-"""What the wall clock shows when a simulation begins."""
+"""The wall clock's time at the start of a simulation."""
 
 
 class BlockedError(AssertionError):
@@ -39,7 +39,7 @@ class _KilledError(BaseException):
 
 
 class _Scheduler:
-    """Whose turn it is; one for all simulations, as they run one after the other."""
+    """The turn of the threads; one for all simulations, as they run one after the other."""
 
     def __init__(self) -> None:
         self.process: Process | None = None
@@ -333,7 +333,7 @@ def simulated_time(clock: Clock, rng: random.Random) -> Iterator[None]:
 
 @contextlib.contextmanager
 def acting_for(process: Process) -> Iterator[None]:
-    """What the simulation's own thread does inside happens in ``process``."""
+    """Let the simulation's own thread act for ``process``."""
     before, _turn.process = _turn.process, process
     try:
         yield

@@ -1,4 +1,4 @@
-"""What goes wrong in one simulated run: faults by chance, as a plan for the coordinator."""
+"""The faults of one simulated run: a random plan for the coordinator."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Weather:
         self.rate = 0.0
 
     def plan(self, request: Request) -> Incident | None:
-        """What happens to ``request``; None where it is answered properly."""
+        """Return the fault of ``request``; None if it is answered properly."""
         if self._rng.random() >= self.rate:
             return None
         kind = self._rng.choice(self._kinds)

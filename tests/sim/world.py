@@ -54,7 +54,7 @@ def _level(value: OffsetAndMetadata | None) -> int:
 
 
 def _given(value: OffsetAndMetadata) -> int | Submission:
-    """How ``value`` is submitted with others: as a plain number, if it is one."""
+    """Return ``value`` for a bulk submit: as a plain number, if it is one."""
     return Submission(value.offset, value.metadata) if value.metadata else value.offset
 
 

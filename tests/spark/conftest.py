@@ -55,7 +55,7 @@ def topic(kafka: DevKafka, new_topic: TopicFactory) -> Topic:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> str:
-    """Where a query keeps its checkpoint."""
+    """The checkpoint folder of a query."""
     return str(tmp_path / "checkpoint")
 
 

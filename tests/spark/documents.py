@@ -42,7 +42,7 @@ class Block(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where it stands."""
+        """The file and line of the block."""
         return f"{self.path.name}:{self.line}"
 
     @property

@@ -37,7 +37,7 @@ def read_batches(checkpoint: Path) -> list[Batch]:
 
 
 def records(checkpoint: Path) -> int:
-    """How many offsets the newest finished batch has come to."""
+    """The number of offsets up to the end of the newest finished batch."""
     number = last_number(checkpoint)
     return 0 if number < 0 else sum(_batch(checkpoint, number).ends.values())
 

@@ -94,14 +94,14 @@ class Topic(NamedTuple):
         )
 
     def described(self, group: str) -> dict[int, int]:
-        """What Kafka's own tool says the group has committed: partition → offset."""
+        """Return the committed offsets by partition, from Kafka's own tool."""
         rows = self.kafka.consumer_groups("--describe", "--group", group).splitlines()
         cells = [row.split() for row in rows if self.name in row.split()]
         return {int(row[2]): int(row[3]) for row in cells}
 
 
 def ends(query: StreamingQuery) -> dict[TopicPartition, int]:
-    """Where the query's last finished batch ends."""
+    """Return the end of the query's last finished batch."""
     snapshot = read_snapshot(query.lastProgress)
     return dict(snapshot.sources[0])
 
@@ -187,7 +187,7 @@ class Job(NamedTuple):
             query.stop()
 
     def committed(self) -> dict[TopicPartition, int]:
-        """Where the group is."""
+        """Return the committed offsets of the group."""
         return offsets_of(self.client.committed(self.group, timeout=WAIT_S))
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def owned(sidecar: ServeProcess, client: OffsetClient) -> int:
-    """How many managers the service keeps for the client."""
+    """The number of managers that the service keeps for the client."""
     with sidecar.http() as http:
         return len(http.get("/v1/managers", params={"client": client.name}).json()["managers"])
 
@@ -59,7 +59,7 @@ def test_a_flush_after_the_release_still_answers(job: Job, sidecar: ServeProcess
 
 
 def test_a_query_that_runs_already_is_taken_up(job: Job) -> None:
-    """What a query had read before anybody listened is committed, though nothing new comes."""
+    """Offsets read before the listener began are committed, even without new records."""
     job.topic.produce(30)
     with job.running() as query:
         query.processAllAvailable()
@@ -126,7 +126,7 @@ def test_one_query_of_a_session_alone(
 def test_two_sources_of_one_topic_commit_the_lower(
     job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where two sources of a query read a topic, the group is at the one behind; told once."""
+    """If two sources of a query read a topic, the group has the lower offset; logged once."""
     job.topic.produce(12)
     seen: list[int] = []
     with job.commits():

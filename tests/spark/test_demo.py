@@ -115,7 +115,7 @@ def permit(admin: AdminClient, operation: AclOperation, permission: AclPermissio
 
 
 def test_no_kafka_is_said_in_a_line(tmp_path: Path) -> None:
-    """Where no Kafka answers, the demo says so and exits with 1."""
+    """If no Kafka answers, the demo says so and exits with 1."""
     with start(tmp_path, "--brokers", "127.0.0.1:9") as demo:
         text, _ = demo.communicate(timeout=DEMO_S)
     assert demo.returncode == 1

@@ -145,5 +145,5 @@ def test_troubleshooting_quotes_real_messages() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    """What does not fit belongs in a guide."""
+    """The README is at most 150 lines long; the rest belongs in a guide."""
     assert len(README.read_text().splitlines()) <= 150

@@ -102,7 +102,7 @@ def test_an_example_does_what_it_says(
 def test_orders_that_come_too_late_are_told(
     example: Callable[[str], None], topic: Topic, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the windows of windowed_revenue drop and count is together what was produced."""
+    """The written and the dropped revenue of windowed_revenue add up to the produced revenue."""
     producer = Producer({"bootstrap.servers": topic.kafka.bootstrap_servers})
     ahead = {"order_id": 0, "placed_at": "2027-01-01T00:00:00Z", "amount": 5.0}
     producer.produce(topic.name, json.dumps(ahead))
@@ -120,7 +120,7 @@ def test_orders_that_come_too_late_are_told(
 def test_a_second_run_of_an_hour_keeps_the_first(
     example: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What both of them commit is in the reports."""
+    """The reports contain the commits of both."""
     for run in (1, 2):
         example("hourly_batch")
         said = capsys.readouterr().out

@@ -51,7 +51,7 @@ class FailingOnceAfterItsWrite:
             raise RuntimeError("the sink broke")
 
     def numbers(self) -> list[int]:
-        """What the sink holds."""
+        """The records in the sink."""
         with sqlite3.connect(self.path) as database:
             return [number for (number,) in database.execute("SELECT number FROM numbers")]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def numbers(spark: SparkSession, topic: Topic, batch: KafkaBatch) -> list[int]:
-    """What Spark reads with the options of the batch."""
+    """The records that Spark reads with the options of the batch."""
     frame = (
         spark.read.format("kafka")
         .option("kafka.bootstrap.servers", topic.kafka.bootstrap_servers)

@@ -36,7 +36,7 @@ EACH = 10
 PAUSE_S = 0.05
 TICK_S = 0.02
 GUARD_S = 900.0
-"""How long anything may take to come back on a busy machine; not a measure."""
+"""Time limit for everything to come back on a busy machine; not a measure."""
 
 SETTINGS = ("commit.commit_interval_s=0.1", "commit.request_timeout_s=2", "lease_s=4")
 

@@ -1,4 +1,4 @@
-"""Where a query starts, against the real service and a real Kafka."""
+"""The start of a query, with the real service and a real Kafka."""
 
 from __future__ import annotations
 

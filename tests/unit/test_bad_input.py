@@ -63,13 +63,13 @@ INTERNAL: Final = {
     RemoteManagerHandle: set(),
     KafkaCoordinator: set(),
 }
-"""What handles and the interpreter's end call."""
+"""Methods called by handles and at the interpreter's exit."""
 
 TRUSTED: Final[Mapping[type, set[str]]] = {
     KafkaCoordinator: {"partitions", "offsets", "at_ms", "stable"}
 }
-"""What the managers and the service hand over, who have checked it: a commit of a thousand offsets
-is not checked twice."""
+"""Parameters that the managers and the service have checked: a commit of a thousand offsets is not
+checked twice."""
 
 OF_A_HANDLE: Final[Mapping[str, Mapping[str, Any]]] = {
     "initial_offset": {"timeout": 0},
@@ -228,7 +228,7 @@ def test_handle_of_the_client(
 
 @pytest.mark.parametrize("timeout", [v for v in VALUES if v != "fraction"])
 def test_close_of_the_client(tmp_path: Path, timeout: str) -> None:
-    """What is refused has not closed it."""
+    """A refused call has not closed it."""
     with OffsetClient(f"unix://{tmp_path}/s") as client:
         with pytest.raises(InvalidValueError, match=r"^timeout "):
             client.close(timeout=VALUES[timeout]())
@@ -278,7 +278,7 @@ def test_kafka(kafka: KafkaCoordinator, kind: type, method: str, field: str, val
 
 @pytest.mark.parametrize("value", VALUES)
 def test_close_of_kafka(kafka: KafkaCoordinator, value: str) -> None:
-    """What is refused has not closed it."""
+    """A refused call has not closed it."""
     if value != "fraction":
         with pytest.raises(InvalidValueError, match=r"^timeout "):
             kafka.close(VALUES[value]())
@@ -305,7 +305,7 @@ def test_making_a_kafka_coordinator(field: str, value: str) -> None:
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("field", ["coordinator", "settings", "system", "observer", "rng"])
 def test_making_a_factory(field: str, value: str) -> None:
-    """What a factory is made of is looked at when it is made."""
+    """The parts of a factory are checked when it is made."""
     core = Core()
     made: dict[str, Any] = {"coordinator": core.coordinator, "system": core.system}
     if value == "None" and field != "coordinator":

@@ -1,4 +1,4 @@
-"""What the crowd's command counts as a target that is missed."""
+"""The crowd's command counts missed targets."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ NAMES = {
 
 
 def test_names() -> None:
-    """What users may import changes on purpose alone, and all of it is there."""
+    """The public names change only on purpose, and all of them exist."""
     assert set(offsetmgr.__all__) == NAMES
     assert all(getattr(offsetmgr, name) for name in NAMES)
 

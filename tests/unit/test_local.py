@@ -54,7 +54,7 @@ def test_a_missing_package_is_told_by_whoever_is_made(package: str) -> None:
 
 
 def test_the_interpreter_exits() -> None:
-    """What was submitted last is committed where nobody closes it."""
+    """The last submitted offset is committed even if nobody closes it."""
     command = [sys.executable, "-c", _EXITS]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True)
     assert done.stdout.strip() == repr({WHERE: OffsetAndMetadata(42)})

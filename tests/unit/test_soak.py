@@ -40,7 +40,7 @@ def test_what_grows_fails(rss_mb: float, threads: float) -> None:
 
 @pytest.mark.parametrize(("minutes", "commits"), [(10, DAY), (60, 2 * DAY), (9.9, 0)])
 def test_a_day_in_ten_minutes_passes(minutes: float, commits: int) -> None:
-    """Who runs it for less is told how much it was."""
+    """A shorter run reports its length."""
     assert check_days(minutes, commits) == commits / DAY
 
 

@@ -72,7 +72,7 @@ def recorder_class() -> type[Recorder]:
 
 @pytest.fixture
 def notes() -> list[object]:
-    """What recorders wrote, in order."""
+    """The entries of the recorders, in order."""
     return []
 
 

@@ -67,7 +67,7 @@ def test_callbacks_run_once_whether_added_before_or_after(future: Future[int]) -
 
 
 def test_a_failing_callback_harms_nobody(future: Future[int]) -> None:
-    """What a callback raises is logged; the set succeeds and the next callback runs."""
+    """An exception of a callback is logged; the set succeeds and the next callback runs."""
     seen: list[int] = []
     future.add_done_callback(lambda _: 1 // 0)
     future.add_done_callback(lambda f: seen.append(f.get()))

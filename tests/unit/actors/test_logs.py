@@ -1,4 +1,4 @@
-"""What the libraries log where no service has set anything up."""
+"""Log lines of the libraries if nothing configures logging."""
 
 from __future__ import annotations
 

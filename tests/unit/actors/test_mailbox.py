@@ -149,7 +149,7 @@ def test_listeners_hear_puts_and_the_close_once(make: Callable[[], Mailbox[int |
 
 @every_kind
 def test_a_failing_listener_harms_nobody(make: Callable[[], Mailbox[int | None]]) -> None:
-    """What a listener raises is logged; the put succeeds and the next listener is called."""
+    """An exception of a listener is logged; the put succeeds and the next listener is called."""
     mailbox = make()
     heard: list[int] = []
     mailbox.add_listener(lambda: 1 // 0)

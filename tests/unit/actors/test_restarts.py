@@ -117,7 +117,7 @@ def test_the_restart_waits_for_the_backoff(
 def test_whoever_comes_behind_the_stop_is_refused(
     spawn: Callable[..., ActorRef[Any]], sim: Simulation
 ) -> None:
-    """Who asked too late gets ActorDeadError instead of waiting for ever."""
+    """A late question gets ActorDeadError instead of waiting for ever."""
     ref = spawn()
     stopped = ref.stop(block=False)
     late = ref.ask("late", block=False)

@@ -112,7 +112,7 @@ def test_an_answer_that_does_not_come_is_a_timeout(sim: SimSystem) -> None:
 
 
 def test_an_actor_that_blocks_is_found_out(sim: SimSystem) -> None:
-    """What could deadlock a pool of threads is an error that says so, not a test that hangs."""
+    """A call that could deadlock a pool of threads raises, so that no test hangs."""
     other = sim.spawn(Echo, name="other")
     answer: Any = sim.spawn(Echo, name="echo").ask(other, block=False)
     with pytest.raises(SimulationError, match=r"seed 1: an actor blocks"):

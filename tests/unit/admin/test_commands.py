@@ -1,4 +1,4 @@
-"""What is wrong with a command line is told before Kafka is asked, with the exit status 2."""
+"""A wrong command line is refused with exit status 2, before Kafka is asked."""
 
 from __future__ import annotations
 

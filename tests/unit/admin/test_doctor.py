@@ -1,4 +1,4 @@
-"""What the doctor makes of facts: each kind of trouble, with the command that mends it."""
+"""The doctor finds each kind of trouble, and names the command that mends it."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ SICK: dict[str, tuple[Facts, str, str]] = {
 
 @pytest.mark.parametrize("sick", SICK)
 def test_trouble_is_told_once_with_the_command_that_mends_it(sick: str) -> None:
-    """What is wrong, why it matters, what to do; and nothing else is found."""
+    """It says what is wrong, why it matters and what to do; it finds nothing else."""
     facts, what, mend = SICK[sick]
     (found,) = bad(facts)
     assert found.level is Level.TROUBLE

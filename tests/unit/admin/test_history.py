@@ -1,4 +1,4 @@
-"""What the commits of a group say: its steps, and where it stood at a time."""
+"""The steps of a group's commits, and its offsets at an earlier time."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_what_is_not_known_is_told_apart_from_what_was_not_committed() -> None:
 def test_compaction_never_makes_a_wrong_answer(
     commits: list[tuple[TopicPartition, int | None, int]], asked_s: int, cleaned: int
 ) -> None:
-    """What is answered from a cleaned log, if anything, is what the whole log says.
+    """An answer from a compacted log, if there is one, agrees with the whole log.
 
     Of the cleaned part the last record of each partition is left.
     """

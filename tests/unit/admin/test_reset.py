@@ -1,4 +1,4 @@
-"""Where a reset would put a group; its edges, and what is read from files and options.
+"""The plan of a reset: its edges, and the parsing of files and options.
 
 That the plans of the modes which Kafka's own tool has are the same as its own is shown on a real
 broker, in ``tests/kafka/test_resets.py``.

@@ -1,4 +1,4 @@
-"""What a restart from a checkpoint would read again, and what it could not read any more."""
+"""The offsets that a restart from a checkpoint would read again, or could not read any more."""
 
 from __future__ import annotations
 

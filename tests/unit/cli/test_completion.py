@@ -10,7 +10,7 @@ _WAIT_S = 120
 
 
 def test_commands_are_completed() -> None:
-    """What ``--install-completion`` sets up is answered."""
+    """The completion of ``--install-completion`` knows the commands."""
     asked = {
         "_OFFSETMGR_COMPLETE": "complete_bash",
         "COMP_WORDS": "offsetmgr de",

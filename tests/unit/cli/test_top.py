@@ -88,7 +88,7 @@ def test_sorted_by_a_key(typed: str, first: str) -> None:
 
 
 def test_filter() -> None:
-    """What is typed after a slash is all that names may contain; keys do nothing else then."""
+    """Names must contain the text typed after a slash; keys do nothing else meanwhile."""
     view = keys("/ORDq")
     assert view.typing
     assert not view.ended

@@ -42,7 +42,7 @@ class Seen(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What to do instead of answering."""
+    """An action in place of an answer."""
 
     act: bool = True
     """True if the request has its effect."""
@@ -75,7 +75,7 @@ class ScriptedService:
         self.lock = threading.Condition()
         self.requests: list[Seen] = []
         self.kafka: dict[ManagerKey, OffsetAndMetadata] = {}
-        """What is committed."""
+        """The committed offsets."""
         self.managers: dict[ManagerKey, str] = {}
         """Owners."""
         self.taken: dict[ManagerKey, Json] = {}
@@ -110,7 +110,7 @@ class ScriptedService:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The address of the service."""
         return f"http://127.0.0.1:{self._port}"
 
     # What a test orders
@@ -288,7 +288,7 @@ class ScriptedService:
         return {"committed": committed, "uncommitted": uncommitted}
 
     def _initial_offsets(self, seen: Seen) -> Json:
-        """What was committed at the start."""
+        """The offsets committed at the start."""
         query = {name: values[0] for name, values in seen.query.items()}
         key = ManagerKey(query["group"], query["topic"], int(query["partition"]))
         if key not in self.initial:
@@ -305,7 +305,7 @@ class ScriptedService:
         return {"initial_offsets": [known]}
 
     def _offsets(self, seen: Seen) -> Json:
-        """What Kafka has."""
+        """The committed offsets in Kafka."""
         group = seen.query["group"][0]
         found = [
             {**key.topic_partition._asdict(), **value._asdict()}
@@ -315,7 +315,7 @@ class ScriptedService:
         return {"group": group, "offsets": found}
 
     def fault(self, path: str) -> Fault | None:
-        """What the script has for a request of `path`."""
+        """Return the script's answer to a request of `path`."""
         faults = self._faults[path]
         return faults.popleft() if faults else None
 

@@ -1,4 +1,4 @@
-"""Where a URL leads, and what is said of one that leads nowhere."""
+"""The address in a URL, and the error of a wrong one."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_another_cause_is_told(
 def test_an_event_stream_that_ends_at_once_is_opened_further_and_further_apart(
     service: ScriptedService, client: OffsetClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That a stream was opened is no success yet."""
+    """An opened stream does not count as a success yet."""
     monkeypatch.setattr(sender, "FIRST_PAUSE_S", 0.001)
     in_a_row = []
     failed = sender.SendTimes.failed

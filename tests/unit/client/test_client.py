@@ -111,7 +111,7 @@ def test_flush_waits_for_what_passes(service: ScriptedService, client: OffsetCli
 def test_stop_when_one_manager_of_several_is_gone(
     service: ScriptedService, client: OffsetClient
 ) -> None:
-    """What has been stopped is not asked for again with what is missing, and so on by turns."""
+    """A manager that was stopped is not stopped again because another one is missing."""
     other = ManagerKey("h", "orders", 3)
     client.submit("g", {("orders", 3): 5})
     client.submit("h", {("orders", 3): 6})

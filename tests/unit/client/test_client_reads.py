@@ -1,4 +1,4 @@
-"""What a client reads, and how it ends, against a service over real HTTP."""
+"""A client's reads, and their ends, against a service over real HTTP."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_topics(client: OffsetClient) -> None:
 
 
 def test_kafka_trouble_is_told(service: ScriptedService, client: OffsetClient) -> None:
-    """What Kafka said to the service reaches whoever asked."""
+    """Kafka's error to the service reaches the caller."""
     body = b'{"error": {"code": "NOT_COORDINATOR", "message": "it moves", "kafka_code": 16}}'
     service.script("/v1/offsets", Fault(status=502, body=body))
     with pytest.raises(ServiceError, match="it moves") as caught:

@@ -179,7 +179,7 @@ def test_events_that_cannot_be_read_are_passed_over(
 def test_lost_failures_count_as_the_managers_own(
     service: ScriptedService, client: OffsetClient
 ) -> None:
-    """Where the service knows whose they were, the handle's count has them."""
+    """If the service knows whose they were, the handle counts them."""
     manager = client.spawn("g", "orders", 3)
     errors = manager.errors()
     service.wait_for_readers()

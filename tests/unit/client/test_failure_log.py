@@ -51,7 +51,7 @@ def test_what_comes_and_goes_is_told_once_in_a_while(caplog: pytest.LogCaptureFi
 
 
 def test_an_older_commit_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """What Kafka had before the offset that it refused says nothing; the newest does."""
+    """A commit of an older offset does not end a failure; a commit of the newest one does."""
     told, key = FailureLog(), ManagerKey("g", "t", 0)
     fail(told, 0, 0.0)
     told.committed(key, 4, is_newest=False)

@@ -43,7 +43,7 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("name", ["etl", None, "n" * 255], ids=["named", "unnamed", "long"])
 def test_a_pickled_client_is_another(service: ScriptedService, name: str | None) -> None:
-    """What arrives of a pickled client works, under a name of its own, and fences nobody."""
+    """An unpickled client works, under a name of its own, and fences nobody."""
     client = OffsetClient(service.url, name)
     client.submit("g", {("orders", 3): 1}, sync=True)
     arrived = [pickle.loads(pickle.dumps(client)) for _ in range(2)]  # noqa: S301

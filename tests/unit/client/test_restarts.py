@@ -276,7 +276,7 @@ def test_fenced(service: ScriptedService, make_client: Callable[[str], OffsetCli
 def test_a_caller_in_a_hurry_is_no_outage(
     service: ScriptedService, client: OffsetClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """That a caller's own short timeout ran out says nothing of the service, in no log."""
+    """A caller's own short time-out is not logged as a failure of the service."""
     hold = threading.Event()
     service.script("/v1/offsets", Fault(hold=hold))
     with pytest.raises(ServiceUnavailableError):

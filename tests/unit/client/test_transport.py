@@ -48,7 +48,7 @@ def listening() -> Iterator[socket.socket]:
 
 
 def address(listening: socket.socket) -> Address:
-    """Where it listens."""
+    """The address of the server."""
     return Address(*listening.getsockname())
 
 
@@ -101,7 +101,7 @@ def test_a_kept_connection_that_breaks_as_it_is_used(listening: socket.socket) -
 
 
 def test_nobody_there(listening: socket.socket) -> None:
-    """Where nobody listens the request was certainly not received."""
+    """If nobody listens, the request was certainly not received."""
     where = address(listening)
     listening.close()
     with pytest.raises(Unreachable, match="cannot be reached: connection refused"):

@@ -127,7 +127,7 @@ def test_metadata_that_holds_no_ranges_is_refused(text: str) -> None:
 
 @given(st.text(max_size=40), BASES)
 def test_any_text_is_ranges_or_refused(text: str, base: int) -> None:
-    """What is decoded encodes to an equal list: nothing is read that was not there."""
+    """Decoding and encoding again gives an equal list."""
     try:
         ranges = decode_ranges(base, text)
     except ValueError:

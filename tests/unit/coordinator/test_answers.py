@@ -1,4 +1,4 @@
-"""What Kafka says of topics and their logs, in the port's words."""
+"""Kafka's answers about topics and logs, translated for the port."""
 
 from __future__ import annotations
 

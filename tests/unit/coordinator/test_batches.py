@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Offsets = dict[TopicPartition, OffsetAndMetadata]
 
 REFUSALS = [-1, 10, 18, 28]
-"""What brokers may say of a batch that is too large."""
+"""Error codes of brokers for a batch that is too large."""
 
 
 def offsets_of(metadata_bytes: Sequence[int]) -> Offsets:
@@ -68,7 +68,7 @@ class Broker:
 
 
 def names(failures: Mapping[TopicPartition, Failure]) -> dict[int, str]:
-    """What failed with what, by partition."""
+    """The error codes by partition."""
     return {where.partition: failure.info.name for where, failure in failures.items()}
 
 

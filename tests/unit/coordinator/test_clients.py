@@ -1,4 +1,4 @@
-"""What a client of the pool says of its reports, and which settings it takes."""
+"""The reports of a client of the pool, and the settings that it accepts."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class TestConnectionReports:
         assert reports.timed_out().info.name == "_TIMED_OUT"
 
     def test_hostile_text(self) -> None:
-        """What a broker says stays on one line."""
+        """A broker's message is logged on one line."""
         reports = ConnectionReports(ManualClock())
         reports.failed(AUTHENTICATION, "no\r\nway\x1b[0m")
         assert reports.timed_out().detail.isprintable()
@@ -114,7 +114,7 @@ def test_log_of_an_outage_is_a_trickle() -> None:
 
 
 class TestSettings:
-    """What is refused before anything is started."""
+    """Wrong settings are refused before anything is started."""
 
     def test_no_brokers(self) -> None:
         """Without bootstrap servers there is nothing to connect to."""

@@ -28,7 +28,7 @@ def queue() -> Queue:
 
 
 def test_order_is_kept_and_only_so_many_are_under_way(queue: Queue) -> None:
-    """What one connection writes stays in order."""
+    """Writes of one connection stay in order."""
     requests = [queue.submit() for _ in range(WINDOW + 3)]
     assert queue.sent == requests[:WINDOW]
     for done in requests[:3]:

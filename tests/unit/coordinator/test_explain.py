@@ -32,5 +32,5 @@ def test_hostile_names_stay_on_their_line() -> None:
 
 
 def test_what_was_not_sent_is_refused_not_unknown() -> None:
-    """What never left this process had no effect, so there is nothing to read back."""
+    """A request that never left this process had no effect, so there is nothing to read back."""
     assert {info.verdict for info in (NOT_SENT, QUEUE_FULL, CLOSED)} == {Verdict.REFUSED}

@@ -71,7 +71,7 @@ def names(failures: Mapping[TopicPartition, Failure]) -> dict[TopicPartition, st
 
 
 class TestContract:
-    """What the port's contract, in tests/kafka, does not say."""
+    """Behaviour beyond the port's contract, which is tested in tests/kafka."""
 
     def test_fetch_all(self, immediate: MemoryCoordinator) -> None:
         """With no partitions named, the answer is all that the group has committed, no more."""
@@ -81,7 +81,7 @@ class TestContract:
 
 
 class TestFaults:
-    """What a script can make happen to a request."""
+    """The scripted faults of a request."""
 
     def test_refused_partition(self, immediate: MemoryCoordinator) -> None:
         """A refusal of some partitions leaves their peers committed."""
@@ -142,7 +142,7 @@ class TestFaults:
 
 
 class TestTime:
-    """What happens when, on a scheduler."""
+    """The times of requests and answers, on a scheduler."""
 
     def test_latency(self) -> None:
         """An answer takes the coordinator's latency, and the request is dated with it."""

@@ -97,7 +97,7 @@ class Core:
         return handle
 
     def holds(self, partition: int = 0, group: str = "g") -> OffsetAndMetadata | None:
-        """What the broker has committed."""
+        """The committed offsets of the broker."""
         return self.broker.committed(group).get(tp(partition))
 
     def put(self, value: OffsetAndMetadata, partition: int = 0, group: str = "g") -> None:
@@ -110,7 +110,7 @@ class Core:
         return [r for r in asked if r.operation == operation and r.group == group]
 
     def commits(self, group: str = "g") -> list[dict[int, int]]:
-        """What was sent in each commit so far: offsets by partition."""
+        """The offsets of each commit so far, by partition."""
         return [
             {where.partition: value.offset for where, value in request.offsets.items()}
             for request in self.requests("commit", group)

@@ -1,4 +1,4 @@
-"""How offsets reach the broker: intervals, refusals, unknown outcomes, keep-alive."""
+"""Commits to the broker: intervals, refusals, unknown outcomes, recommits."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_equal_offset_with_new_metadata_is_committed(core: Core) -> None:
 
 
 def test_a_rewind_that_is_taken_back_makes_no_request(core: Core) -> None:
-    """What counts is the newest."""
+    """The newest offset is committed."""
     core.put(at(7))
     handle = core.spawn()
     handle.rewind(3)
@@ -284,7 +284,7 @@ class TestKeepAlive:
         assert core.commits() == [{0: 3}] * 8
 
     def test_it_can_be_switched_off(self) -> None:
-        """Where idle commits are unwanted."""
+        """Idle commits can be turned off."""
         core = Core(recommit_interval_s=0)
         core.spawn().submit(5)
         core.advance(10 * DAY_S)
@@ -334,7 +334,7 @@ def test_a_newer_commit_stands_for_it(core: Core) -> None:
 def test_the_first_commit_over_a_found_offset_is_repeated_too(
     core: Core, found: int | None
 ) -> None:
-    """What was found is committed again after a minute as well, where it stays."""
+    """The first commit over an initial offset is repeated after a minute, as Burrow may miss it."""
     if found is not None:
         core.put(at(found))
     core.spawn().submit(7)

@@ -22,7 +22,7 @@ def test_the_defaults_make_sense() -> None:
 
 
 def test_settings_do_not_change_once_made() -> None:
-    """What was checked is what is used."""
+    """Settings that were checked cannot change."""
     with pytest.raises(FrozenInstanceError):
         CommitSettings().commit_interval_s = 2.0  # type: ignore[misc]
 
@@ -68,7 +68,7 @@ def test_zero_is_refused_where_it_would_spin(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(MAY_BE_ZERO))
 def test_zero_switches_off(name: str) -> None:
-    """Where somebody keeps offsets from expiring, or from changing, by other means."""
+    """Recommits and verification can be turned off."""
     settings: dict[str, Any] = {name: 0}
     assert getattr(CommitSettings(**settings), name) == 0
 

@@ -39,7 +39,7 @@ def test_an_interval_costs_what_is_dirty() -> None:
 
 
 def test_who_rests_costs_nothing() -> None:
-    """Where nothing is dirty no interval wakes anybody."""
+    """If nothing is dirty, no interval wakes anybody."""
     core = resting(SIZE)
     steps, asked = len(core.system.trace), len(core.coordinator.requests)
     core.advance(1_000.0)

@@ -1,4 +1,4 @@
-"""What a crashed actor leaves behind; the simulation crashes them at every other moment."""
+"""State after the crash of an actor; the simulation crashes them at every other moment."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_the_tree_in_the_docstring_is_the_real_one() -> None:
 
 
 def test_every_error_has_an_example_here() -> None:
-    """What follows holds for every class, and for those to come."""
+    """The following tests cover every class, also future ones."""
     abstract = {OffsetManagerError, errors.CoordinatorError}
     assert {type(example) for example in EXAMPLES} == set(_classes().values()) - abstract
 
@@ -157,7 +157,7 @@ CONNECTION_CODES = {13, 31, 33, 34, 56, 58}
     ids=["OffsetCommit", "OffsetFetch", "FindCoordinator", "JoinGroup", "connection"],
 )
 def test_no_code_of_kafkas_protocol_guide_is_missing(codes: set[int]) -> None:
-    """What Kafka documents for the requests that are made has a class of its own."""
+    """Each error code that Kafka documents for our requests has a class of its own."""
     assert codes <= ERRORS.keys()
 
 

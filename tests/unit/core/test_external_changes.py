@@ -44,7 +44,7 @@ def begun(**settings: Any) -> tuple[Core, ManagerHandle]:
 
 
 def notices(core: Core) -> list[OffsetNoticeError]:
-    """What was told so far."""
+    """The notices so far."""
     return [e for _, e in core.listener.failures if isinstance(e, OffsetNoticeError)]
 
 
@@ -206,7 +206,7 @@ def test_a_group_that_cannot_be_read_goes_on_committing() -> None:
 
 
 class TestTheirsAndOurs:
-    """What of ours was on its way when somebody else committed."""
+    """One of our commits was under way when somebody else committed."""
 
     def lost(self) -> Core:
         """20 was given up, 100 is theirs, and then 20 lands."""
@@ -254,7 +254,7 @@ TIMEOUT_S = 5.0
 
 
 def expired_while_overlapping(core: Core, handles: list[ManagerHandle], for_s: float) -> int:
-    """How many sync submits run out of time, where two submitters never let the group rest."""
+    """Return how many sync submits time out if two submitters keep the group busy."""
     clock, until_s = core.system.clock, core.system.clock.now() + for_s
     offsets = itertools.count(10)
     expired: list[StopResult] = []

@@ -66,7 +66,7 @@ class TestFlush:
         assert core.flush([handle], 10.0) == [StopResult(at(11))]
 
     def test_waits_for_what_was_newest_when_it_was_asked_for(self) -> None:
-        """What is submitted later does not delay it."""
+        """Later submits do not delay it."""
         core = Core(commit_interval_s=3600.0)
         handle = core.spawn()
         handle.submit(5)

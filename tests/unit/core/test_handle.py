@@ -1,4 +1,4 @@
-"""What the user of one in-process manager holds."""
+"""The handle of one in-process manager."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_errors_are_bounded_and_what_is_dropped_is_counted() -> None:
 
 
 def test_the_status_shows_a_manager_from_all_sides(core: Core) -> None:
-    """What an operator asks: how far, how long ago, what is left and why."""
+    """An operator sees the offset, its age, and what is uncommitted and why."""
     core.put(at(5))
     handle = core.factory.spawn("g", "t", 0)
     assert handle.status() == ("fetching", None, None, None, False, None, 0)

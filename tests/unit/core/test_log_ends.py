@@ -35,12 +35,12 @@ def begun(**settings: Any) -> tuple[Core, ManagerHandle]:
 
 
 def told(core: Core) -> list[tuple[str, int | None]]:
-    """What was told so far: codes and offsets."""
+    """The codes and offsets of the notices so far."""
     return [(e.code, getattr(e, "offset", None)) for _, e in core.listener.failures]
 
 
 def looks(core: Core) -> int:
-    """How often the ends of logs were read."""
+    """The number of reads of the ends of logs."""
     return len(core.requests("topic_logs", group=""))
 
 

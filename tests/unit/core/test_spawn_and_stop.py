@@ -129,7 +129,7 @@ class TestStop:
         assert core.commits() == []
 
     def test_without_a_coordinator_and_with_nothing_to_commit_too(self, core: Core) -> None:
-        """What was never known is not waited for."""
+        """It does not wait for an offset that was never known."""
         core.coordinator.pause()
         handle = core.spawn()
         future = core.stop(handle, 10.0)
@@ -278,7 +278,7 @@ class TestFactoryStop:
     """The end of everything."""
 
     def test_stops_all_within_the_deadline(self, core: Core) -> None:
-        """What is committed and what is not, of every manager."""
+        """The committed and the uncommitted offsets of every manager."""
         first, second = core.spawn(0, "g"), core.spawn(0, "h")
         core.coordinator.pause("h")
         first.submit(1)

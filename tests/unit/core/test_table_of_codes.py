@@ -1,4 +1,4 @@
-"""What each code means, written down a second time: the table cannot change by a slip.
+"""The meaning of each code, written a second time: the table cannot change by mistake.
 
 The rows are thought out from Kafka's protocol, and from what librdkafka says of its own codes.  A
 code that Kafka calls retriable or not may be the other way round here: a group's members leave, and

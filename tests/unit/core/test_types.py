@@ -103,13 +103,13 @@ def test_an_integer_of_numpy_becomes_a_plain_int(kind: Callable[[int], object]) 
 
 @pytest.mark.parametrize("value", [np.float64(7), np.bool_(True)])  # noqa: FBT003
 def test_other_values_of_numpy_are_refused(value: object) -> None:
-    """What is no integer there is none here."""
+    """Values that are not integers are refused."""
     with pytest.raises(InvalidValueError, match="not an integer"):
         check_offset(value)
 
 
 def test_a_subclass_of_int_becomes_a_plain_int() -> None:
-    """What numerical libraries hand over as integers is taken, and does not travel further."""
+    """Integers of numerical libraries are accepted and become plain ones."""
     found = check_offset(Level.FIVE)
     assert found == 5
     assert type(found) is int
@@ -247,7 +247,7 @@ def test_a_group_that_passes_stays_as_it_is_and_shows_as_it_is(value: str) -> No
 @given(st.text(alphabet=st.characters(), max_size=50) | st.text(min_size=2040, max_size=2060))
 @pytest.mark.fault(25)
 def test_metadata_that_passes_fits_the_broker(value: str) -> None:
-    """What passes has at most 4,096 UTF-16 units, encodes, and holds no NUL."""
+    """Accepted metadata has at most 4,096 UTF-16 units, can be encoded, and holds no NUL."""
     try:
         check_metadata(value)
     except InvalidValueError:

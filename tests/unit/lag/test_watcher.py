@@ -115,7 +115,7 @@ def test_seconds_behind_before_the_watch() -> None:
 
 
 def test_one_that_is_seen_for_the_first_time() -> None:
-    """How long an offset has stood before the watch is not known: no alarm for ten rounds."""
+    """The age of an offset from before the watch is unknown: no alarm for ten rounds."""
     watched = Watched()
     for _ in range(10):
         watched.round(1_000, 10)
@@ -154,7 +154,7 @@ def test_commits_of_before_the_watch() -> None:
 
 
 def test_the_dead_vanish() -> None:
-    """What is known of a deleted group is forgotten; a deleted topic has no lag."""
+    """A deleted group is forgotten; a deleted topic has no lag."""
     watched = Watched()
     watched.round(100, 50)
     del watched.kafka.ends[ORDERS]

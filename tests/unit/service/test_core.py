@@ -98,7 +98,7 @@ def test_a_lease_does_not_lapse_while_a_request_is_under_way(
 
 
 def test_a_lease_does_not_lapse_while_a_read_is_under_way() -> None:
-    """Who waits for what Kafka says, longer than a lease, has its managers still."""
+    """A client that waits for Kafka longer than a lease keeps its managers."""
 
     async def play() -> None:
         scene, me = Scene(), Caller("me")

@@ -180,7 +180,7 @@ def test_a_stop_after_a_commit_keeps_the_commit(hub: EventHub) -> None:
 
 @pytest.mark.fault(30)
 def test_a_reader_that_stands_still_while_managers_come_and_go_is_sent_away(hub: EventHub) -> None:
-    """What waits for it has a bound; its stream ends, and the next one begins with what is."""
+    """A stream's queue has a limit; beyond it the stream ends, and the next one begins afresh."""
 
     async def test() -> None:
         reader = hub.subscribe(None, None)

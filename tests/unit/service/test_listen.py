@@ -54,7 +54,7 @@ def test_a_file_that_is_no_socket_is_left_alone(path: Path) -> None:
 
 
 def test_the_socket_of_a_successor_is_left_alone(path: Path) -> None:
-    """Who stops late does not remove the file that another has put there meanwhile."""
+    """A late stop does not remove the socket that another service has put there meanwhile."""
     with ExitStack() as successor:
         with listening(UnixAddress(str(path))):
             path.unlink()

@@ -83,7 +83,7 @@ def _schema(name: str) -> dict[str, object]:
     ("offset", "problems"), [(0, 0), (2**63 - 1, 0), (-1, 1), (2**63, 1), ("5", 1), (1.5, 1)]
 )
 def test_the_schema_of_an_offset_is_the_check_of_an_offset(offset: object, problems: int) -> None:
-    """Who generates a client from the document is told the same limits."""
+    """The document contains the limits, for generated clients."""
     entry = {"topic": "t", "partition": 0, "offset": offset}
     body = {"group": "g", "offsets": [entry]}
     validator = OAS31Validator(_schema("SubmitRequest"))

@@ -125,7 +125,7 @@ BAD_BODIES = [
 
 @pytest.mark.parametrize(("body", "text"), BAD_BODIES)
 def test_a_bad_body_is_explained(body: bytes, text: str) -> None:
-    """What is no request at all says where it goes wrong, and nothing crashes."""
+    """The error of an invalid request says where it is wrong, and nothing crashes."""
     assert text in str(refusal(body))
 
 

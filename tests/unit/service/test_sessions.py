@@ -44,7 +44,7 @@ def test_a_fence_outlives_the_lease() -> None:
 
 
 def test_a_request_of_the_one_before_keeps_no_lease() -> None:
-    """Who has taken over is alive by its own requests, and by those alone."""
+    """A client that has taken over is kept alive only by its own requests."""
     registry = registry_of()
     client = registry.enter(Caller("etl", 1), 0.0)
     client.begin()

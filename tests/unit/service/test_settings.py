@@ -1,4 +1,4 @@
-"""Where settings come from, what is checked, and that secrets stay secret."""
+"""Sources of settings, their checks, and the masking of secrets."""
 
 from __future__ import annotations
 

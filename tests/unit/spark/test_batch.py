@@ -57,7 +57,7 @@ def client(service: Running) -> Iterator[OffsetClient]:
 
 
 def committed(service: Running) -> dict[TopicPartition, int]:
-    """What Kafka has of the group."""
+    """The committed offsets of the group."""
     found = service.coordinator.broker.committed(GROUP)
     return {where: entry.offset for where, entry in found.items()}
 
@@ -74,7 +74,7 @@ def commits(service: Running) -> list[Request]:
 
 
 def managers(service: Running) -> int:
-    """How many managers the service has."""
+    """The number of managers of the service."""
     with service.http() as http:
         return len(http.get("/v1/managers").json()["managers"])
 
@@ -228,7 +228,7 @@ def test_a_batch_elsewhere_is_refused(service: Running, client: OffsetClient) ->
 
 
 def test_a_reset_meanwhile_stays(service: Running, client: OffsetClient) -> None:
-    """What an operator commits while the batch runs is told, and not undone."""
+    """An operator's commit while the batch runs is reported, and not undone."""
     batch = kafka_batch(client, GROUP, ["orders"])
     with pytest.raises(OffsetConflictError, match="orders-1"), batch:
         commit(service, {ONE: 0})

@@ -1,4 +1,4 @@
-"""What a checkpoint says, read from files as Spark writes them."""
+"""Checkpoints are read from files as Spark writes them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_another_version(checkpoint: WrittenCheckpoint) -> None:
-    """What a later Spark may write is refused, not guessed at."""
+    """Files of unknown later versions are refused."""
     checkpoint.batch(0, orders(1))
     checkpoint.write("offsets/0", "v2\n{}\n{}")
     with pytest.raises(InvalidValueError, match="'v2'"):
@@ -105,6 +105,6 @@ def test_a_file_url(checkpoint: WrittenCheckpoint, tmp_path: Path, url: str) -> 
 
 
 def test_a_checkpoint_elsewhere_needs_the_session() -> None:
-    """What is not on this machine is refused with what to do instead."""
+    """A checkpoint that is not on this machine is refused with what to do instead."""
     with pytest.raises(InvalidValueError, match="spark= with the session"):
         Checkpoint("s3a://bucket/checkpoint")

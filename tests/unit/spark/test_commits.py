@@ -259,7 +259,7 @@ def test_what_is_flushed_is_not_released_meanwhile(
 def test_a_closed_client_is_logged_once(
     session: Session, commits: OffsetCommits, client: OffsetClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where the client takes nothing more, each time is counted."""
+    """If the client accepts nothing more, each failure is counted."""
     client.close()
     for batch in (1, 2):
         session.report(batch, batchId=batch)
@@ -406,7 +406,7 @@ def test_what_is_handed_over_too_late_is_logged_too(
 def test_a_client_that_is_closed_first_is_logged_too(
     away: Away, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What a closed client has left is logged with its remedy, and nothing waits any more."""
+    """Offsets that a closed client leaves are logged with a remedy, and nothing waits any more."""
     away.client.close(timeout=0.1)
     away.commits.detach(WAIT_S)
     (logged,) = [each for each in caplog.messages if "reconcile" in each]

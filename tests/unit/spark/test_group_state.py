@@ -1,4 +1,4 @@
-"""What a query's progress comes to: forward within a run, back between runs, lowest of several."""
+"""The group's offsets from queries' progress: forward in a run, lowest of several queries."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_new_run_may_go_back_and_says_from_where(state: GroupState) -> None:
 
 
 def test_a_first_run_knows_what_the_group_had_committed(state: GroupState) -> None:
-    """Where the group was ahead of a query that starts, giving that up is said."""
+    """If the group was ahead of a starting query, going back is logged."""
     first = snapshot({0: 10})
     assert state.new_groups(first) == {"etl"}
     decision = state.progress(first, {KEY: 500})
@@ -131,7 +131,7 @@ def test_an_ended_run_leaves_what_nobody_else_reads(state: GroupState) -> None:
 
 
 def test_the_last_report_of_an_ended_run_is_still_taken(state: GroupState) -> None:
-    """What a finished query read last is submitted, but it cannot go back."""
+    """The last read offsets of a finished query are submitted, but it cannot go back."""
     state.progress(snapshot({0: 50}), {})
     state.end(Run("q", "r1"))
     last = snapshot({0: 60}, batch=1)
@@ -140,7 +140,7 @@ def test_the_last_report_of_an_ended_run_is_still_taken(state: GroupState) -> No
 
 
 def test_the_last_report_of_an_ended_run_undoes_nobodys_commit(state: GroupState) -> None:
-    """What somebody else has committed since is not taken back."""
+    """Later commits by others are not undone."""
     state.progress(snapshot({0: 50}), {})
     state.end(Run("q", "r1"))
     decision = state.progress(snapshot({0: 60}, batch=1), {KEY: 90})

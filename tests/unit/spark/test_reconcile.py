@@ -56,7 +56,7 @@ def reconcile(service: Running, checkpoint: WrittenCheckpoint, *options: str) ->
 
 
 def committed(service: Running) -> list[int]:
-    """What Kafka has of the group."""
+    """The committed offsets of the group."""
     found = service.coordinator.broker.committed(GROUP)
     return [entry.offset for _, entry in sorted(found.items())]
 

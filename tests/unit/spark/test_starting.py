@@ -1,4 +1,4 @@
-"""Where a query starts, against the real service around a Kafka in memory."""
+"""The start of a query, with the real service around a Kafka in memory."""
 
 from __future__ import annotations
 

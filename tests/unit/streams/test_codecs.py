@@ -73,6 +73,6 @@ def test_other_types_are_refused(codec: Any, value: object) -> None:
 
 @pytest.mark.parametrize("codec", [codecs.Int64(), codecs.Json(), codecs.Json(Click)])
 def test_broken_data_is_refused(codec: Any) -> None:
-    """What is no value raises."""
+    """Invalid values raise."""
     with pytest.raises(ValueError, match=r"."):
         codec.decode(b"\xffx")

@@ -289,7 +289,7 @@ def test_deferred_commits() -> None:
 
 
 def test_a_context_ends_with_its_callback() -> None:
-    """What is written later would be lost, so it is refused."""
+    """Later writes would be lost, so they are refused."""
     kept: list[Context] = []
     run(lambda ctx, _: kept.append(ctx))
     with pytest.raises(Exception, match="used after its callback had returned"):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 PARTITIONS = 4
-"""What librdkafka's mock cluster gives a topic that it creates."""
+"""The partition count of a topic that librdkafka's mock cluster creates."""
 
 
 def test_known_hashes() -> None:

@@ -108,7 +108,7 @@ def test_outputs_are_tracked() -> None:
 
 
 def test_loops_and_chains_are_drained() -> None:
-    """What a loop and a second processor do has happened when consume returns."""
+    """A loop and a second processor have run when consume returns."""
 
     def down(ctx: Context, value: int) -> None:
         if value:
@@ -280,7 +280,7 @@ def test_views_show_tables() -> None:
 
 
 def test_emitters_write_for_processors() -> None:
-    """What a message has caused is done when emit returns; after finish it is an error."""
+    """All effects of a message are complete when emit returns; emit after finish raises."""
     tester = Tester()
     tester.add_processor(sums())
     tracker = tester.queue_tracker("numbers")
