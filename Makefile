@@ -9,7 +9,7 @@ JARS := $(VENV)/.jars
 T ?=
 # `make test` runs four parts at once, so that what one waits for is the others' time.  All folders
 # that are not named here run with those that wait for brokers.
-UNIT := tests/unit tests/model
+UNIT := tests/unit tests/model examples/streams
 SERVICE := tests/service tests/sim
 SPARK := tests/spark
 BROKERS := $(patsubst %,--ignore=%,$(UNIT) $(SERVICE) $(SPARK))

@@ -13,7 +13,7 @@ from offsetmgr.streams.graph import (
     GroupGraph,
     define_group,
     group_table,
-    input,  # noqa: A004 -- as goka's Input
+    input,
     inputs,
     join,
     lookup,

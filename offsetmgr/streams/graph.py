@@ -48,7 +48,7 @@ class Edge:
         return f"{self.kind} {self.topic}{codec}"
 
 
-def input(topic: str, codec: Codec, callback: Callback) -> Edge:  # noqa: A001 -- as goka's Input
+def input(topic: str, codec: Codec, callback: Callback) -> Edge:
     """Read a stream from its newest offset; co-partitioned with inputs, joins and group table."""
     return Edge("input", check_topic(topic), codec, callback)
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 GUIDES = [
     ROOT / "docs" / f"{name}.md"
-    for name in ("spark", "python", "consumer", "acks", "http", "operator")
+    for name in ("spark", "python", "consumer", "acks", "streams", "http", "operator")
 ]
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
 

@@ -19,7 +19,7 @@ from offsetmgr.streams import (
     ProcessingError,
     codecs,
     define_group,
-    input,  # noqa: A004
+    input,
     join,
     lookup,
     loop,

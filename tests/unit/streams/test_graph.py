@@ -15,7 +15,7 @@ from offsetmgr.streams import (
     codecs,
     define_group,
     group_table,
-    input,  # noqa: A004
+    input,
     inputs,
     join,
     lookup,

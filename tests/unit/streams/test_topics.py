@@ -11,7 +11,7 @@ from offsetmgr.streams import (
     TopicsError,
     codecs,
     define_group,
-    input,  # noqa: A004
+    input,
     join,
     lookup,
     loop,

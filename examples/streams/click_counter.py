@@ -1,0 +1,15 @@
+"""Count the clicks of each user."""
+
+from offsetmgr.streams import Context, codecs, define_group, input, persist
+
+
+def count(ctx: Context, url: str) -> None:
+    """Add one to the row of the user, who is the key."""
+    ctx.set_value((ctx.value() or 0) + 1)
+
+
+graph = define_group(
+    "click-counter",
+    input("clicks", codecs.String(), count),
+    persist(codecs.Int64()),
+)
