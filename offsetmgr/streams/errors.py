@@ -49,3 +49,15 @@ class ProcessingError(OffsetManagerError):
 
     def __reduce__(self) -> tuple[type, tuple[str, Message, str]]:
         return type(self), (self.group, self.message, self.problem)
+
+
+class BucketError(OffsetManagerError):
+    """A bucket of the table's keys has grown too large, or is of another layout."""
+
+    code = "stream_bucket"
+
+
+class ProcessorError(OffsetManagerError):
+    """A processor on Spark has failed, or was not started."""
+
+    code = "stream_processor"
