@@ -6,7 +6,7 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -101,8 +101,19 @@ def origin_of(headers: Mapping[str, bytes | None], here: Origin) -> Origin:
     return Origin(text, number(headers, PARTITION), number(headers, OFFSET))
 
 
+class Failed(Protocol):
+    """A message that could not be processed."""
+
+    @property
+    def headers(self) -> Headers: ...
+    @property
+    def origin(self) -> Origin: ...
+    @property
+    def tries(self) -> int: ...
+
+
 def failure_headers(
-    message: AckMessage, error: BaseException | str | None, *, now_ms: int, due_ms: int | None
+    message: Failed, error: BaseException | str | None, *, now_ms: int, due_ms: int | None
 ) -> list[tuple[str, bytes | None]]:
     """Return the headers of a rejected message: its own, and why and how often it failed."""
     before = dict(message.headers)

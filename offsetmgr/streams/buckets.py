@@ -7,6 +7,7 @@ written whole when one of its keys is touched.
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import pandas as pd
 
+from offsetmgr.consumer.deliveries import Origin
+from offsetmgr.consumer.retry import failure_headers
 from offsetmgr.streams.context import Tables
 from offsetmgr.streams.errors import BucketError, ProcessingError
 from offsetmgr.streams.hashing import partition_of
@@ -230,12 +233,16 @@ def _put(rows: dict[bytes, bytes], key: bytes, value: bytes | None) -> None:
         rows[key] = value
 
 
+class _Failed(NamedTuple):
+    """A failed message as ``failure_headers`` wants it."""
+
+    headers: Sequence[tuple[str, bytes | None]]
+    origin: Origin
+    tries: int = 1
+
+
 def _dead_letter(topic: str, message: Message, error: ProcessingError) -> Record:
-    origin = {
-        "offsetmgr-error": error.problem,
-        "offsetmgr-topic": message.topic,
-        "offsetmgr-partition": str(message.partition),
-        "offsetmgr-offset": str(message.offset),
-    }
-    headers = [*(message.headers or ()), *((name, each.encode()) for name, each in origin.items())]
+    origin = Origin(message.topic, message.partition, message.offset)
+    failed = _Failed(message.headers or (), origin)
+    headers = failure_headers(failed, error, now_ms=int(time.time() * 1_000), due_ms=None)
     return Record(topic, message.key, message.value, headers)

@@ -15,17 +15,20 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+import msgspec
+from confluent_kafka import KafkaError, Producer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 -- its name in every Spark program
 
-from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
+from offsetmgr.errors import InvalidValueError, OffsetManagerError, OffsetTimeoutError
+from offsetmgr.lag.cluster import ClusterReader
 from offsetmgr.spark import commit_offsets, starting_offsets
 from offsetmgr.spark.checkpoint import open_checkpoint
 from offsetmgr.spark.progress import read_offsets
 from offsetmgr.streams import buckets
 from offsetmgr.streams.engine import Engine, NilHandling
-from offsetmgr.streams.errors import ProcessorError
-from offsetmgr.streams.topics import Topics
+from offsetmgr.streams.errors import ProcessorError, TopicsError
+from offsetmgr.streams.topics import TopicManager, TopicSettings, prepare_topics
 from offsetmgr.types import TopicPartition, check_topic
 
 if TYPE_CHECKING:
@@ -38,10 +41,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
     from typing_extensions import Self
 
+    from offsetmgr.client.offsets import Offsets
     from offsetmgr.spark import OffsetCommits
     from offsetmgr.spark.starting import Missing
     from offsetmgr.streams.graph import GroupGraph
-    from offsetmgr.types import Offsets
+    from offsetmgr.types import PartitionRange
 
 _log = logging.getLogger("offsetmgr.streams")
 
@@ -59,6 +63,7 @@ _LAYOUT: Final = "offsetmgr"
 
 _POLL_S: Final = 0.2
 _STOP_S: Final = 10.0
+_REQUEST_S: Final = 30.0
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _OURS: Final = re.compile(r"^offsetmgr\.[\w.]*Error: (.+)$", re.MULTILINE)
 
@@ -99,6 +104,9 @@ class ProcessorSettings:
     defer_timeout_s: float = 60.0
     """Longest wait of a batch for its deferred commits."""
 
+    topics: TopicSettings = field(default_factory=TopicSettings)
+    """How loop and table are created."""
+
     kafka_options: Mapping[str, str] = field(default_factory=dict)
     """Options of Spark's Kafka source and sink, such as ``kafka.security.protocol``."""
 
@@ -123,8 +131,10 @@ class ProcessorStats(NamedTuple):
     rows_per_s: float
     batch_s: float
     """Time that the last batch took."""
+    read: Mapping[TopicPartition, int]
+    """The next offset to read of each partition of inputs and loop."""
     lag: Mapping[TopicPartition, int]
-    """Messages of inputs and loop that were not read yet, per partition."""
+    """Messages of inputs and loop that were not read when the batch began, per partition."""
     buckets: int
     """Buckets that hold rows."""
     state_bytes: int
@@ -191,9 +201,10 @@ class Processor:
         """
         if self._query is not None and self._query.isActive:
             return self
-        topics = Topics(self._kafka)
-        partitions = topics.prepare(self.graph, also=self._extra_topics())
-        layout = self._layout = self._layout_of(topics)
+        with TopicManager(self._kafka, self.settings.topics) as topics:
+            is_new = not topics.partitions([self.graph.table_topic])
+            partitions = self._prepared(topics)
+        layout = self._layout = self._layout_of({} if is_new else self._table_ranges(partitions))
         frame = self._written(layout, partitions)
         writer = frame.writeStream.format("kafka").options(**self._spark_kafka())
         writer = writer.queryName(self.graph.group).option("checkpointLocation", self._checkpoint)
@@ -265,6 +276,35 @@ class Processor:
                 raise OffsetTimeoutError(f"{text}: it is {self.state}")
             time.sleep(_POLL_S)
 
+    def visit(self, name: str, meta: Any = None) -> None:
+        """Ask for a call of the visitor ``name`` for each row, with ``meta`` as its value.
+
+        ``meta`` is anything that JSON can hold.  Returns once Kafka has the request; the rows are
+        visited by one of the next batches.  Raises InvalidValueError, ProcessorError.
+        """
+        if name not in {each.topic for each in self.graph.visitors}:
+            fix = "add visitor() with it to the group"
+            raise InvalidValueError("visitor", name, "is not defined", fix)
+        if self._layout is None:
+            raise ProcessorError(f"processor {self.graph.group} is not started: call start()")
+        value = msgspec.json.encode(meta)
+        headers: dict[str, str | bytes | None] = {buckets.VISIT_HEADER: name}
+        producer = Producer({**self._kafka, "enable.idempotence": True})
+        failed: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _message: object) -> None:
+            if error is not None:
+                failed.append(error)
+
+        for bucket in range(self._layout.buckets):
+            producer.produce(
+                self.graph.loop_topic, value, str(bucket), headers=headers, on_delivery=delivered
+            )
+        left = producer.flush(_REQUEST_S)
+        if left or failed:
+            why = failed[0].str() if failed else f"Kafka did not answer within {_REQUEST_S} s"
+            raise ProcessorError(f"not every bucket is visited by {name}: {why}; visit again")
+
     @property
     def recovered(self) -> bool:
         """True if the table holds all that its topic held when the checkpoint was new."""
@@ -294,15 +334,17 @@ class Processor:
         """Return rates, lag and sizes after the last batch."""
         progress = None if self._query is None else self._query.lastProgress
         if progress is None:
-            return ProcessorStats(self.state, None, 0, 0.0, 0.0, {}, 0, 0)
+            return ProcessorStats(self.state, None, 0, 0.0, 0.0, {}, {}, 0, 0)
         report = json.loads(progress.json)
+        read: dict[TopicPartition, int] = {}
         lag: dict[TopicPartition, int] = {}
         streams = self._streams()
         for source in report["sources"]:
-            ends = _positions(source.get("endOffset"))
-            for partition, newest in _positions(source.get("latestOffset")).items():
+            newest = _positions(source.get("latestOffset"))
+            for partition, end in _positions(source.get("endOffset")).items():
                 if partition.topic in streams:
-                    lag[partition] = max(0, newest - ends.get(partition, 0))
+                    read[partition] = end
+                    lag[partition] = max(0, newest.get(partition, end) - end)
         stores = report.get("stateOperators", [])
         return ProcessorStats(
             self.state,
@@ -310,6 +352,7 @@ class Processor:
             report["numInputRows"],
             report.get("processedRowsPerSecond", 0.0),
             report["durationMs"].get("triggerExecution", 0) / 1_000,
+            read,
             lag,
             sum(each["numRowsTotal"] for each in stores),
             sum(each["memoryUsedBytes"] for each in stores),
@@ -333,14 +376,54 @@ class Processor:
             streams.append(self.graph.loop_topic)
         return streams
 
-    def _extra_topics(self) -> list[str]:
-        return [self.settings.dead_letters] if self.settings.dead_letters else []
+    def _targets(self) -> list[str]:
+        """Return the topics that the processor writes."""
+        graph = self.graph
+        targets = [edge.topic for edge in graph.output_streams]
+        targets += [graph.table_topic] if graph.group_table else []
+        targets += [graph.loop_topic] if graph.loop_stream else []
+        targets += [self.settings.dead_letters] if self.settings.dead_letters else []
+        return targets
+
+    def _prepared(self, topics: TopicManager) -> dict[str, int]:
+        """Check and create topics; return the number of partitions of each."""
+        graph = self.graph
+        counts = prepare_topics(topics, graph)
+        number = counts[graph.input_streams[0].topic]
+        if graph.visitors:
+            counts[graph.loop_topic] = topics.ensure_stream(graph.loop_topic, number)
+        missing = [topic for topic in self._targets() if topic not in counts]
+        found = topics.partitions(missing)
+        for topic in missing:
+            if topic not in found:
+                text = f"group {graph.group} cannot start: topic {topic} does not exist"
+                raise TopicsError(f"{text}: create it, as the partition of a key depends on it")
+            counts[topic] = len(found[topic])
+        for topic in (graph.table_topic, graph.loop_topic):
+            if counts.get(topic, number) != number:
+                raise TopicsError(
+                    f"group {graph.group} cannot start: {topic} has {counts[topic]} partitions, "
+                    f"its inputs {number}: delete {topic}, or give the group another name"
+                )
+        return counts
+
+    def _table_ranges(self, partitions: Mapping[str, int]) -> dict[int, PartitionRange]:
+        """Return what the group table's topic holds; nothing for a stateless group."""
+        table = self.graph.table_topic
+        wanted = [TopicPartition(table, number) for number in range(partitions.get(table, 0))]
+        ranges = {}
+        with ClusterReader(self._kafka, timeout_s=_REQUEST_S) as reader:
+            for partition, log in reader.log_ranges(wanted).items():
+                if isinstance(log, OffsetManagerError):
+                    raise log
+                ranges[partition.partition] = log
+        return ranges
 
     def _spark_kafka(self) -> dict[str, str]:
         servers = str(self._kafka["bootstrap.servers"])
         return {"kafka.bootstrap.servers": servers, **self.settings.kafka_options}
 
-    def _layout_of(self, topics: Topics) -> _Layout:
+    def _layout_of(self, table: Mapping[int, PartitionRange]) -> _Layout:
         """Return the checkpoint's layout; choose and keep one where it is new."""
         files = open_checkpoint(self._checkpoint, self._spark)
         wanted = self.settings.buckets
@@ -353,11 +436,8 @@ class Processor:
                     raise InvalidValueError("buckets", wanted, problem, fix)
                 recovery = {int(number): end for number, end in known["recovery"].items()}
                 return _Layout(known["buckets"], recovery)
-        recovery, rows = {}, 0
-        if self.graph.group_table is not None:
-            for number, log in topics.ranges(self.graph.table_topic).items():
-                rows += log.end - log.start
-                recovery[number] = log.end
+        rows = sum(log.high_watermark - log.log_start_offset for log in table.values())
+        recovery = {number: log.high_watermark for number, log in table.items()}
         chosen = wanted or min(max(rows // KEYS_PER_BUCKET, MIN_BUCKETS), MAX_BUCKETS)
         layout = _Layout(chosen, recovery if rows else {})
         text = json.dumps({"buckets": layout.buckets, "recovery": layout.recovery})
@@ -372,15 +452,11 @@ class Processor:
         if layout.recovery:
             tables.insert(0, graph.table_topic)
         streams = self._streams()
-        targets = [edge.topic for edge in graph.output_streams]
-        targets += [graph.table_topic] if graph.group_table else []
-        targets += [graph.loop_topic] if graph.loop_stream else []
-        targets += self._extra_topics()
         plan = buckets.Plan(
             engine=self._engine,
             buckets=layout.buckets,
             sources=[*tables, *streams],
-            targets=targets,
+            targets=self._targets(),
             partitions=partitions,
             lookup_kafka=self._kafka,
             dead_letters=settings.dead_letters,

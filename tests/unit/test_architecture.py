@@ -25,7 +25,7 @@ ARROWS: dict[str, set[str]] = {
     "service": VALUES | {"repeats", "coordinator", "manager", "actors", "lag", "admin"},
     "client": {"types", "errors", "repeats"},
     "consumer": VALUES | {"acked_ranges", "repeats", "coordinator", "lag", "client"},
-    "streams": VALUES | {"coordinator", "lag", "client"},
+    "streams": VALUES | {"coordinator", "lag", "client", "consumer", "spark"},
     "spark": {"types", "errors", "client"},
     "local": VALUES | {"coordinator", "manager", "client", "actors"},
     "devkafka": {"errors"},
