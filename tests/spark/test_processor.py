@@ -17,7 +17,7 @@ from offsetmgr.streams import (
     Tester,
     codecs,
     define_group,
-    input,  # noqa: A004 -- as goka's Input
+    input,
     join,
     lookup,
     loop,
