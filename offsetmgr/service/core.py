@@ -39,8 +39,14 @@ if TYPE_CHECKING:
 
     from actors import Clock, Future
     from offsetmgr.manager import Factory
-    from offsetmgr.service.requests import FlushRequest, OpenRequest, StopRequest, SubmitRequest
-    from offsetmgr.service.sessions import Caller, Client, Registry, Sorting
+    from offsetmgr.service.messages import (
+        Caller,
+        FlushRequest,
+        OpenRequest,
+        StopRequest,
+        SubmitRequest,
+    )
+    from offsetmgr.service.sessions import Client, Registry, Sorting
     from offsetmgr.types import StopResult
 
 Refusals: TypeAlias = "dict[TopicPartition, OffsetManagerError]"
@@ -81,14 +87,6 @@ class OffsetService:
 
     def drain(self) -> None:
         self._draining = True
-
-    def owner(self, key: ManagerKey) -> str | None:
-        """Return who owns ``key``, or owned it when it was told to stop; for any thread."""
-        leaving = self._stopping.get(key)
-        return self._registry.owner(key) or (None if leaving is None else leaving.client)
-
-    def held(self, name: str) -> list[ManagerKey]:
-        return self._registry.held(name)
 
     @contextmanager
     def reading(self, caller: Caller | None) -> Iterator[None]:
@@ -233,19 +231,15 @@ class OffsetService:
     ) -> Refusals:
         """Hand the offsets to their managers; return those that were not taken."""
         versions = client.versions(given)
-        refused: Refusals = {}
-        if not self._registry.are_newer(client, group, versions):
-            sorting = self._registry.sort(client, group, versions)
-            refused = self._refusals(group, sorting)
-            refused |= self._spawn(client, group, sorting.new)
-            aside = {*refused, *sorting.late}
-            offsets = {where: each for where, each in offsets.items() if where not in aside}
-            versions = {where: versions[where] for where in offsets}
-        found = self._factory.submit(group, offsets)
-        if found:  # what was not taken now may be when it is repeated
-            versions = {where: each for where, each in versions.items() if where not in found}
-        self._registry.own(client, group, versions)
-        return refused | found
+        sorting = self._registry.sort(client, group, versions)
+        refused = self._refusals(group, sorting)
+        refused |= self._spawn(client, group, sorting.new)
+        taken = [where for where in (*sorting.mine, *sorting.new) if where not in refused]
+        refused |= self._factory.submit(group, {where: offsets[where] for where in taken})
+        # What was not taken now may be when it is repeated.
+        seen = {where: versions[where] for where in taken if where not in refused}
+        self._registry.own(client, group, seen)
+        return refused
 
     async def _answer(
         self,

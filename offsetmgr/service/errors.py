@@ -1,14 +1,17 @@
-"""Errors of the service itself; ``messages`` turns errors into answers."""
+"""Errors of the service itself, and msgspec's errors with field, value and fix."""
 
 from __future__ import annotations
 
+import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from offsetmgr.errors import InvalidValueError, OffsetManagerError, shown
+import msgspec
+
+from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from offsetmgr.coordinator.base import Failure
 
@@ -34,6 +37,18 @@ class HttpStatusError(OffsetManagerError):
         self.headers = headers or {}
 
 
+class DrainingError(HttpStatusError):
+    """The service is stopping and takes no new work."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            "draining",
+            "the service is stopping and commits what it holds; keep your offsets and send them "
+            "to the service that starts next",
+        )
+
+
 class MissingError(InvalidValueError):
     """A value that has to be given was not."""
 
@@ -52,37 +67,20 @@ class WrongValueError(InvalidValueError):
         self.args = (f"{field} must be {wanted}, not {shown(value)}",)
 
 
-class DrainingError(HttpStatusError):
-    """The service is stopping and takes no new work."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            HTTPStatus.SERVICE_UNAVAILABLE,
-            "draining",
-            "the service is stopping and commits what it holds; keep your offsets and send them "
-            "to the service that starts next",
+def kafka_error(what: str, failure: Failure, timeout_s: float) -> KafkaRequestError:
+    """Return the error of a request to Kafka that had ``timeout_s`` to be answered."""
+    detail = failure.detail
+    if failure.info.name in LATE_CODES:
+        detail = (
+            f"Kafka did not answer the service within {timeout_s:.3g} s; check the brokers, "
+            "and the network between them and the service"
         )
+    return KafkaRequestError(what, failure.info, detail)
 
 
-class KafkaFailedError(OffsetManagerError):
-    """Kafka refused, or did not answer, a request that is about no single manager."""
+# msgspec's errors
 
-    def __init__(self, what: str, failure: Failure, timeout_s: float) -> None:
-        """``what`` was asked, such as ``fetch of the offsets of group orders``; "" goes unsaid."""
-        self.info = failure.info
-        self.code = failure.info.name
-        self.retriable = failure.info.retriable
-        self.hint = failure.detail or failure.info.hint
-        reason = self.hint
-        if self.code in LATE_CODES:
-            reason = (
-                f"Kafka did not answer the service within {timeout_s:.3g} s; check the brokers, "
-                "and the network between them and the service"
-            )
-        asked = f"{what} failed: " if what else ""
-        super().__init__(f"{asked}{reason} ({failure.info.name})")
-
-
+_STEP: Final = re.compile(r"\.([\w-]+)|\[(\d+)\]")
 _WORDS: Final = {
     "array": "a list",
     "boolean": "true or false",
@@ -93,17 +91,66 @@ _WORDS: Final = {
 }
 
 
-def wanted(schema: Mapping[str, Any]) -> str:
+def explained(
+    error: msgspec.ValidationError, kind: type, given: Any, name: Callable[[str], str]
+) -> InvalidValueError:
+    """Return ``error`` with the field, its value and the fix.
+
+    ``given`` could not be converted to ``kind``.  ``name`` makes a field's name of its path, which
+    is "" for the whole, else such as ``.offsets[0].topic``.
+    """
+    text, found, path = str(error).rpartition(" - at `$")
+    text, path = (text, path.removesuffix("`")) if found else (path, "")
+    cause = error.__cause__
+    if isinstance(cause, MissingError):
+        return cause
+    if isinstance(cause, InvalidValueError):  # of a __post_init__
+        return InvalidValueError(
+            name(f"{path}.{cause.field}"), cause.value, cause.problem, cause.fix
+        )
+    schema, value = schema_of(kind), given
+    for key, index in _STEP.findall(path):
+        schema = _resolved(schema["properties"][key] if key else schema["items"], kind)
+        value = value[key or int(index)]
+    field = text.partition("`")[2].removesuffix("`")
+    if text.startswith("Object missing"):
+        return MissingError(name(f"{path}.{field}"), f"add {field!r} to the request")
+    if text.startswith("Object contains unknown"):
+        known = ", ".join(schema["properties"]) or "nothing"
+        escaped = field if shown(field) == f"'{field}'" else shown(field)
+        fix = f"remove it; known here: {known}"
+        problem = "is an unknown field"
+        return InvalidValueError(name(f"{path}.{escaped}"), value[field], problem, fix)
+    if isinstance(value, list) and schema["type"] == "array":
+        value = len(value)
+    return WrongValueError(name(path), value, _wanted(schema))
+
+
+def schema_of(kind: type) -> dict[str, Any]:
+    """Return the JSON schema of an object."""
+    return _resolved(msgspec.json.schema(kind), kind)
+
+
+def _resolved(schema: dict[str, Any], kind: type) -> dict[str, Any]:
+    """Return what a schema refers to; of alternatives the one that is not null."""
+    schema = schema.get("anyOf", [schema])[0]
+    if "$ref" not in schema:
+        return schema
+    found: dict[str, Any] = msgspec.json.schema(kind)["$defs"][schema["$ref"].rpartition("/")[2]]
+    return found
+
+
+def _wanted(schema: Mapping[str, Any]) -> str:
     """Return what a JSON schema allows, such as "a whole number from 0 to 9"."""
     if "enum" in schema:
         return f"one of {', '.join(schema['enum'])}"
     kind = _WORDS[schema["type"]]
     if schema["type"] == "array":
         return f"a list of {schema.get('minItems', 0)} to {schema['maxItems']} entries"
-    if "minLength" in schema:
-        return f"{kind} of at least {schema['minLength']} character"
+    if "maxLength" in schema:
+        return f"text of {schema.get('minLength', 0)} to {schema['maxLength']} characters"
     if "exclusiveMinimum" in schema:
-        return f"{kind} above {schema['exclusiveMinimum']}, up to {schema['maximum']:.16g}"
+        return f"{kind} above {schema['exclusiveMinimum']}, up to {int(schema['maximum'])}"
     if "maximum" in schema:
-        return f"{kind} from {schema['minimum']} to {schema['maximum']:.16g}"
+        return f"{kind} from {schema['minimum']} to {int(schema['maximum'])}"
     return kind

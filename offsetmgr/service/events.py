@@ -9,10 +9,11 @@ was told of, its stream ends, and it may begin anew.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 import structlog
@@ -27,7 +28,7 @@ from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.service.messages import CommittedEntry, ErrorBody, OfGroup, encode, error_body
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from actors import Clock
     from offsetmgr.errors import OffsetManagerError
@@ -40,9 +41,7 @@ FAILURES_KEPT: Final = 10_000
 
 NEWS_KEPT: Final = 50_000
 """Managers, above those that may live, of which a reader has yet to be told; with more its stream
-ends.
-
-Where 60,000 stop at once, 18,000 wait for a reader that reads as fast as it can.
+ends.  Where 60,000 stop at once, 18,000 wait for a reader that reads as fast as it can.
 """
 
 KEEP_ALIVE_S: Final = 10.0
@@ -78,16 +77,23 @@ class News(NamedTuple):
 
 
 class Subscription:
-    """One reader of events; None stands for any client or group.  Lives on the event loop."""
+    """One reader of events, for its hub, which locks it; None stands for any client or group."""
 
-    def __init__(self, client: str | None, group: str | None, next_failure: int) -> None:
+    def __init__(
+        self, client: str | None, group: str | None, next_failure: int, news_limit: int
+    ) -> None:
         self.client = client
         self.group = group
         self.next_failure = next_failure
         """Number of the first failure that it was not told."""
         self.news: dict[ManagerKey, News] = {}
         self.closed = False
-        self.wake = asyncio.Event()
+        self.event = asyncio.Event()
+        """Set when there may be something to read."""
+        self.woken = False
+        """True if ``event`` is set, or about to be, since the last read."""
+        self._news_limit = news_limit
+        self._loop = asyncio.get_running_loop()
 
     def wants(self, key: ManagerKey, client: str | None) -> bool:
         """Return whether a manager's events are for this reader."""
@@ -96,20 +102,29 @@ class Subscription:
         )
 
     def tell(self, key: ManagerKey, news: News) -> None:
-        self.news[key] = _merged(self.news.get(key), news)
-        self.wake.set()
+        if self.closed:
+            return
+        before = self.news.get(key)
+        if news.committed is None and before is not None:
+            news = news._replace(committed=before.committed)
+        self.news[key] = news
+        if len(self.news) > self._news_limit:
+            log.warning("event_reader_too_slow", client=self.client, group=self.group)
+            self.close()
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the stream read, once for all that comes until it does; for any thread."""
+        if not self.woken:
+            self.woken = True
+            with contextlib.suppress(RuntimeError):  # a closed loop has no readers
+                self._loop.call_soon_threadsafe(self.event.set)
 
     def close(self) -> None:
         """End the stream at its next turn; a reader that hangs may never take another."""
         self.closed = True
         self.news.clear()
-        self.wake.set()
-
-
-def _merged(before: News | None, news: News) -> News:
-    if news.stopped and news.committed is None and before is not None:
-        return News(before.committed, stopped=True)
-    return news
+        self.wake()
 
 
 def _event(name: str, data: msgspec.Struct) -> bytes:
@@ -117,27 +132,20 @@ def _event(name: str, data: msgspec.Struct) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), encode(data))
 
 
-class Owners(Protocol):
-    def owner(self, key: ManagerKey) -> str | None:
-        """Return the name of the client; for any thread."""
-
-    def held(self, name: str) -> Sequence[ManagerKey]:
-        """Return what the client of that name owns; on the event loop."""
-
-
 class EventHub:
-    """Takes events from the managers' threads and hands them to the readers."""
+    """The ``manager.Observer`` of the service, called on the managers' threads."""
 
     def __init__(
         self,
         factory: Callable[[], Factory],
-        owners: Callable[[], Owners],
+        metrics: Metrics,
+        clock: Clock,
         *,
         streams: int,
         managers: int,
         first_number: int,
     ) -> None:
-        """``factory`` and ``owners`` are made after this.
+        """``factory`` is made after this.
 
         ``streams`` is the limit of readers, ``managers`` of live managers.
 
@@ -145,196 +153,36 @@ class EventHub:
         that a reader that comes back after a restart is not taken for one that is up to date.
         """
         self._factory = factory
-        self._owners = owners
+        self._metrics = metrics
+        self._clock = clock
         self._stream_limit = streams
         self._news_limit = managers + NEWS_KEPT
         self._first_number = first_number
+        self._repeats = RepeatLimiter()
         self._lock = Lock()
         self._number = first_number
         self._failures: deque[FailureEvent] = deque(maxlen=FAILURES_KEPT)
-        self._news: dict[ManagerKey, tuple[str | None, News]] = {}
-        self._delivery_due = False
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._readers: tuple[Subscription, ...] = ()
         self._closed = False
 
     # On the managers' threads
 
     def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
-        if self._readers:
-            self._publish(key, News(offset, stopped=False))
+        self._publish(key, News(offset, stopped=False))
 
-    def stopped(self, key: ManagerKey) -> None:
-        if self._readers:
-            self._publish(key, News(None, stopped=True))
+    def stopped(self, key: ManagerKey, result: StopResult) -> None:
+        del result
+        self._publish(key, News(None, stopped=True))
 
     def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
-        client = self._owners().owner(key)
+        """Tell readers and metrics; log one failure of each group and code once in a while."""
+        self._metrics.failed(error)
+        client = self._owner(key)
         with self._lock:
             self._failures.append(FailureEvent(self._number, key, client, error))
             self._number += 1
-            if self._readers:
-                self._call_deliver()
-
-    def _publish(self, key: ManagerKey, news: News) -> None:
-        client = self._owners().owner(key)
-        with self._lock:
-            _, before = self._news.get(key, (None, None))
-            self._news[key] = (client, _merged(before, news))
-            self._call_deliver()
-
-    def _call_deliver(self) -> None:
-        """Call ``_deliver`` once for all that comes until the loop gets to it; under the lock."""
-        if not self._delivery_due and self._loop is not None and not self._loop.is_closed():
-            self._delivery_due = True
-            self._loop.call_soon_threadsafe(self._deliver)
-
-    # On the event loop
-
-    def _deliver(self) -> None:
-        with self._lock:
-            self._delivery_due = False
-            waiting, self._news = self._news, {}
-        for reader in self._readers:
-            if reader.closed:
-                continue
-            for key, (client, news) in waiting.items():
-                if reader.wants(key, client):
-                    reader.tell(key, news)
-            if len(reader.news) > self._news_limit:
-                log.warning("event_reader_too_slow", client=reader.client, group=reader.group)
-                reader.close()
-            if reader.next_failure < self._number:
-                reader.wake.set()
-
-    @property
-    def newest(self) -> int:
-        """Number of the newest failure; whoever reads from here on misses none that comes."""
-        return self._number - 1
-
-    @property
-    def reader_count(self) -> int:
-        return len(self._readers)
-
-    def subscribe(
-        self, client: str | None, group: str | None, after: int | None = None
-    ) -> Subscription:
-        """Return a new reader; ``after`` is the last failure it knows.  Raises OverloadedError."""
-        if len(self._readers) >= self._stream_limit:
-            raise OverloadedError(
-                f"{self._stream_limit} event streams are open, the limit (limits.event_streams); "
-                "close some, or raise it"
-            )
-        self._loop = asyncio.get_running_loop()
-        self._deliver()  # to the others: what was committed before is not this reader's news
-        with self._lock:
-            number = self._number if after is None else min(after + 1, self._number)
-            if number < self._first_number:  # of an earlier process, which took its failures along
-                number = self._number - len(self._failures)
-            reader = Subscription(client, group, number)
-            reader.closed = self._closed
-            self._readers = (*self._readers, reader)
-        return reader
-
-    def unsubscribe(self, reader: Subscription) -> None:
-        with self._lock:
-            self._readers = tuple(each for each in self._readers if each is not reader)
-
-    def take(self, reader: Subscription) -> list[bytes]:
-        """Return up to a batch of events, encoded; empty when nothing waits."""
-        events: list[bytes] = []
-        with self._lock:
-            oldest = self._number - len(self._failures)
-            dropped = max(0, oldest - reader.next_failure)
-            reader.next_failure += dropped
-            failures = list(islice(self._failures, reader.next_failure - oldest, None))
-        if dropped:
-            events.append(_event("dropped", _DroppedData(dropped)))
-        for failure in failures:
-            if len(events) >= BATCH:
-                break
-            reader.next_failure = failure.number + 1
-            if reader.wants(failure.key, failure.client):
-                data = _FailedData(*failure.key, error_body(failure.error))
-                events.append(b"id: %d\n" % failure.number + _event("failed", data))
-        while reader.news and len(events) < BATCH:
-            key = next(iter(reader.news))
-            news = reader.news.pop(key)
-            if news.committed is not None:
-                events.append(_event("committed", CommittedEntry(*key, *news.committed)))
-            if news.stopped:
-                events.append(_event("stopped", OfGroup(*key)))
-        return events
-
-    async def stream(self, reader: Subscription) -> AsyncIterator[bytes]:
-        """Yield the reader's events, until it goes or the service stops."""
-        # At once: the reader then knows that it misses nothing from here on.
-        yield b": connected\n\n"
-        keys = self._keys(reader)
-        for start in range(0, len(keys), BATCH):
-            self._present(reader, keys[start : start + BATCH])
-            yield b"".join(self.take(reader))
-        while not reader.closed:
-            reader.wake.clear()
-            events = self.take(reader)
-            if events:
-                yield b"".join(events)
-                continue
-            try:
-                await asyncio.wait_for(reader.wake.wait(), KEEP_ALIVE_S)
-            except asyncio.TimeoutError:
-                yield b": keep-alive\n\n"
-
-    def _keys(self, reader: Subscription) -> Sequence[ManagerKey]:
-        if reader.client is None:
-            return [handle.key for handle in self._factory().managers(reader.group)]
-        return [
-            key for key in self._owners().held(reader.client) if reader.wants(key, reader.client)
-        ]
-
-    def _present(self, reader: Subscription, keys: Iterable[ManagerKey]) -> None:
-        """Tell what is committed now by managers that have committed something."""
-        factory = self._factory()
-        committed = {}
-        for key in keys:
-            handle = factory.get(key)
-            status = None if handle is None else handle.status()
-            # An initial offset is no news of a commit.
-            if status is None or status.committed is None or status.committed_at is None:
-                continue
-            committed[key] = status.committed
-        # A commit older than what was just read may still be on its way here: take it first, and
-        # leave that manager to its events, or the reader would see it go back.
-        self._deliver()
-        for key, newest in committed.items():
-            if key not in reader.news:
-                reader.tell(key, News(newest, stopped=False))
-
-    def close(self) -> None:
-        """End all streams, and those that come later."""
-        self._closed = True
-        for reader in self._readers:
-            reader.close()
-
-
-class Reporter:
-    """A ``manager.Observer``; called on the managers' threads.
-
-    Failures of one group with one code are logged once in a while, with a count.
-    """
-
-    def __init__(self, metrics: Metrics, hub: EventHub, clock: Clock) -> None:
-        self._metrics = metrics
-        self._hub = hub
-        self._clock = clock
-        self._repeats = RepeatLimiter()
-
-    def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
-        self._hub.committed(key, offset)
-
-    def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
-        self._metrics.failed(error)
-        self._hub.failed(key, error)
+            for reader in self._readers:
+                reader.wake()
         suppressed = self._repeats.suppressed((key.group, error.code), self._clock.now())
         if suppressed is not None:
             commit_log.warning(
@@ -358,9 +206,115 @@ class Reporter:
         del group
         self._metrics.requested(kind, partitions, failures, duration_s)
 
-    def stopped(self, key: ManagerKey, result: StopResult) -> None:
-        del result
-        self._hub.stopped(key)
+    def _publish(self, key: ManagerKey, news: News) -> None:
+        if self._readers:
+            client = self._owner(key)
+            with self._lock:
+                for reader in self._readers:
+                    if reader.wants(key, client):
+                        reader.tell(key, news)
+
+    def _owner(self, key: ManagerKey) -> str | None:
+        handle = self._factory().get(key)
+        return None if handle is None else handle.owner
+
+    # On the event loop
+
+    @property
+    def newest(self) -> int:
+        """Number of the newest failure; whoever reads from here on misses none that comes."""
+        return self._number - 1
+
+    @property
+    def reader_count(self) -> int:
+        return len(self._readers)
+
+    def subscribe(
+        self, client: str | None, group: str | None, after: int | None = None
+    ) -> Subscription:
+        """Return a new reader; ``after`` is the last failure it knows.  Raises OverloadedError."""
+        if len(self._readers) >= self._stream_limit:
+            raise OverloadedError(
+                f"{self._stream_limit} event streams are open, the limit (limits.event_streams); "
+                "close some, or raise it"
+            )
+        with self._lock:
+            number = self._number if after is None else min(after + 1, self._number)
+            if number < self._first_number:  # of an earlier process, which took its failures along
+                number = self._number - len(self._failures)
+            reader = Subscription(client, group, number, self._news_limit)
+            reader.closed = self._closed
+            self._readers = (*self._readers, reader)
+        return reader
+
+    def unsubscribe(self, reader: Subscription) -> None:
+        with self._lock:
+            self._readers = tuple(each for each in self._readers if each is not reader)
+
+    def take(self, reader: Subscription) -> list[bytes]:
+        """Return up to a batch of events, encoded; empty when nothing waits."""
+        events: list[bytes] = []
+        with self._lock:
+            reader.woken = False
+            oldest = self._number - len(self._failures)
+            dropped = max(0, oldest - reader.next_failure)
+            reader.next_failure += dropped
+            failures = list(islice(self._failures, reader.next_failure - oldest, None))
+            news = [(key, reader.news.pop(key)) for key in list(islice(reader.news, BATCH))]
+        if dropped:
+            events.append(_event("dropped", _DroppedData(dropped)))
+        for failure in failures:
+            if len(events) >= BATCH:
+                break
+            reader.next_failure = failure.number + 1
+            if reader.wants(failure.key, failure.client):
+                data = _FailedData(*failure.key, error_body(failure.error))
+                events.append(b"id: %d\n" % failure.number + _event("failed", data))
+        for key, each in news:
+            if each.committed is not None:
+                events.append(_event("committed", CommittedEntry(*key, *each.committed)))
+            if each.stopped:
+                events.append(_event("stopped", OfGroup(*key)))
+        return events
+
+    async def stream(self, reader: Subscription) -> AsyncIterator[bytes]:
+        """Yield the reader's events, until it goes or the service stops."""
+        # At once: the reader then knows that it misses nothing from here on.
+        yield b": connected\n\n"
+        managers = self._factory().managers(reader.group)
+        keys = [each.key for each in managers if reader.wants(each.key, each.owner)]
+        for start in range(0, len(keys), BATCH):
+            self._present(reader, keys[start : start + BATCH])
+            yield b"".join(self.take(reader))
+        while not reader.closed:
+            reader.event.clear()
+            events = self.take(reader)
+            if events:
+                yield b"".join(events)
+                continue
+            try:
+                await asyncio.wait_for(reader.event.wait(), KEEP_ALIVE_S)
+            except asyncio.TimeoutError:
+                yield b": keep-alive\n\n"
+
+    def _present(self, reader: Subscription, keys: Iterable[ManagerKey]) -> None:
+        """Tell what is committed now by managers that have committed something."""
+        for key in keys:
+            handle = self._factory().get(key)
+            status = None if handle is None else handle.status()
+            # An initial offset is no news of a commit.
+            if status is None or status.committed is None or status.committed_at is None:
+                continue
+            with self._lock:
+                if key not in reader.news:  # else that is as new, or newer
+                    reader.tell(key, News(status.committed, stopped=False))
+
+    def close(self) -> None:
+        """End all streams, and those that come later."""
+        with self._lock:
+            self._closed = True
+            for reader in self._readers:
+                reader.close()
 
 
 def _log_event(error: OffsetManagerError) -> str:

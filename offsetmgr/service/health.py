@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -16,7 +17,7 @@ from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.service.messages import ReadyAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
     from actors import ActorSystem, Clock
     from offsetmgr.coordinator.base import Coordinator
@@ -101,9 +102,8 @@ class _Echo(PooledActor):
         message.set(None)
 
 
-@contextlib.asynccontextmanager
-async def watchdog(system: ActorSystem) -> AsyncIterator[None]:
-    """Tell systemd (``WatchdogSec``) while inside that the service lives, if it asked for that.
+async def watchdog(system: ActorSystem) -> None:
+    """Tell systemd (``WatchdogSec``) again and again that the service lives, if it asked for that.
 
     A ping goes from the event loop to the timers' thread, from there to an actor, and back, as a
     commit does.  Where one of them hangs, there is no ping, and systemd restarts the service.
@@ -111,25 +111,11 @@ async def watchdog(system: ActorSystem) -> AsyncIterator[None]:
     microseconds = os.environ.get("WATCHDOG_USEC", "")
     ours = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
     if not ours or not microseconds.isdecimal() or int(microseconds) == 0:
-        yield
         return
-    interval_s = int(microseconds) / 1e6 / PINGS_PER_INTERVAL
     echo = system.spawn(_Echo, name="watchdog")
-
-    async def ping() -> None:
-        answer: Future[None] = Future()
-        system.timers.call_after(0.0, lambda: echo.try_tell(answer))
+    while True:
+        answer = Future[None]()
+        system.timers.call_after(0.0, partial(echo.try_tell, answer))
         await answer
         notify("WATCHDOG=1")
-
-    async def ping_for_ever() -> None:
-        while True:
-            await ping()
-            await asyncio.sleep(interval_s)
-
-    task = asyncio.create_task(ping_for_ever(), name="watchdog")
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await asyncio.sleep(int(microseconds) / 1e6 / PINGS_PER_INTERVAL)

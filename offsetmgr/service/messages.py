@@ -1,13 +1,15 @@
-"""Answers of the HTTP API, version 1: their JSON, and how it is made."""
+"""Requests and answers of the HTTP API, version 1: their types, and the limits of their values.
+
+The OpenAPI document, the checks of requests and the errors are made from these types.
+"""
 
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 from msgspec import Meta, Struct
-from starlette.responses import Response
 
 from offsetmgr.errors import (
     ClientFencedError,
@@ -18,32 +20,276 @@ from offsetmgr.errors import (
     OverloadedError,
     shown,
 )
-from offsetmgr.service.errors import (
-    LATE_CODES,
-    HttpStatusError,
-    KafkaFailedError,
-    MissingError,
+from offsetmgr.manager import Submission
+from offsetmgr.service.errors import LATE_CODES, HttpStatusError, MissingError
+from offsetmgr.types import (
+    MAX_GROUP_CHARS,
+    MAX_INT32,
+    MAX_METADATA_CHARS,
+    MAX_OFFSET,
+    MAX_PARTITION,
+    MAX_TOPIC_CHARS,
+    TopicPartition,
+    check_group,
+    check_metadata,
+    check_topic,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from offsetmgr.errors import OffsetManagerError
-    from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult, TopicPartition
+    from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 
-RETRY_AFTER_S: Final = 1
+CLIENT: Final = "Offsetmgr-Client"
+INCARNATION: Final = "Offsetmgr-Incarnation"
+INSTANCE: Final = "Offsetmgr-Instance"
+LAST_EVENT: Final = "Last-Event-ID"
 
-_TOLD: Final = (
-    *("field", "fix", "owner", "lease_left_s", "retriable", "hint"),
-    *("group", "topic", "partition", "offset", "floor"),
-)
-"""Attributes of errors that are fields of an ErrorBody."""
+MAX_ENTRIES: Final = 10_000
+MAX_NAME_CHARS: Final = 255
+MAX_TOPICS: Final = 1_000
 
 encode: Final = msgspec.json.Encoder().encode
 
-Phase = Annotated[
-    str, Meta(extra_json_schema={"enum": ["fetching", "ready", "stopping", "stopped"]})
+Group = Annotated[
+    str, Meta(min_length=1, max_length=MAX_GROUP_CHARS, description="Consumer group.")
 ]
+Topic = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=MAX_TOPIC_CHARS,
+        extra_json_schema={"pattern": "^(?!\\.{1,2}$)[a-zA-Z0-9._-]+$"},
+    ),
+]
+Partition = Annotated[int, Meta(ge=0, le=MAX_PARTITION)]
+Int64 = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
+Version = Annotated[
+    Int64,
+    Meta(
+        description="Rises with each change that an incarnation of the client asks for. One that "
+        "is not higher than what was seen of the partition has no effect; null stands for the "
+        "newest.",
+    ),
+]
+Timeout = Annotated[float, Meta(gt=0, le=300, description="Longest wait for Kafka, in seconds.")]
+KafkaTimeout = Annotated[
+    float,
+    Meta(ge=0, le=60, description="The same; commit.request_timeout_s, which is also the most."),
+]
+
+
+class ApiRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of what a request holds.  ``__post_init__`` checks what a type cannot say."""
+
+
+class Caller(ApiRequest, frozen=True, rename={"name": CLIENT, "incarnation": INCARNATION}):
+    """The sender of a request, as its headers say."""
+
+    name: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=MAX_NAME_CHARS,
+            description="Name of the client, percent-encoded where not ASCII; renews its lease.",
+        ),
+    ]
+    incarnation: Annotated[
+        Int64, Meta(description="The newest one owns the client's managers.")
+    ] = 0
+
+    def __post_init__(self) -> None:
+        if not self.name.isprintable() or self.name != self.name.strip():
+            fix = "use printable characters, without spaces at the ends"
+            raise InvalidValueError(CLIENT, self.name, "is not a client name", fix)
+
+
+# Bodies
+
+
+class PartitionRef(ApiRequest, frozen=True, gc=False):
+    """A partition of a topic."""
+
+    topic: Topic
+    partition: Partition
+
+
+class OpenEntry(PartitionRef, frozen=True, gc=False):
+    """A partition that the client wants a manager for."""
+
+    version: Version | None = None
+
+
+class SubmitEntry(PartitionRef, frozen=True, gc=False):
+    """The newest offset of one partition."""
+
+    offset: Annotated[Int64, Meta(description="The next offset to read (exclusive).")]
+    metadata: Annotated[str, Meta(max_length=MAX_METADATA_CHARS)] = ""
+    leader_epoch: Annotated[int, Meta(ge=0, le=MAX_INT32)] | None = None
+    rewind: Annotated[
+        bool, Meta(description="Take the offset although it is lower than before.")
+    ] = False
+    version: Version | None = None
+
+    def __post_init__(self) -> None:
+        if self.metadata:
+            check_metadata(self.metadata)
+
+
+class OpenRequest(ApiRequest, frozen=True):
+    """Partitions of one group that the client wants managers for."""
+
+    group: Group
+    partitions: Annotated[list[OpenEntry], Meta(min_length=1, max_length=MAX_ENTRIES)]
+
+    def __post_init__(self) -> None:
+        check_group(self.group)
+        _check_entries("partitions", self.partitions)
+
+
+class SubmitRequest(ApiRequest, frozen=True):
+    """Offsets of one group to commit; managers that do not exist yet are spawned."""
+
+    group: Group
+    offsets: Annotated[list[SubmitEntry], Meta(min_length=1, max_length=MAX_ENTRIES)]
+    wait: Annotated[
+        bool, Meta(description="Answer after Kafka did, or when timeout_s is over.")
+    ] = False
+    timeout_s: Timeout = 10.0
+
+    def __post_init__(self) -> None:
+        check_group(self.group)
+        _check_entries("offsets", self.offsets)
+
+    def submissions(self) -> dict[TopicPartition, int | Submission]:
+        """Return plain offsets where no entry says more than that: the core takes them faster."""
+        if any(e.metadata or e.rewind or e.leader_epoch is not None for e in self.offsets):
+            return {
+                TopicPartition(e.topic, e.partition): Submission(
+                    e.offset, e.metadata, e.leader_epoch, e.rewind
+                )
+                for e in self.offsets
+            }
+        return {TopicPartition(e.topic, e.partition): e.offset for e in self.offsets}
+
+
+class FlushRequest(ApiRequest, frozen=True):
+    """Which of the client's managers to flush; all of them where nothing is named."""
+
+    group: Group | None = None
+    partitions: Annotated[list[PartitionRef], Meta(min_length=1, max_length=MAX_ENTRIES)] | None = (
+        None
+    )
+    timeout_s: Timeout = 10.0
+
+    def __post_init__(self) -> None:
+        if self.group is not None:
+            check_group(self.group)
+        elif self.partitions is not None:
+            fix = "name the group of these partitions, or leave partitions out"
+            raise MissingError("group", fix)
+        _check_entries("partitions", self.partitions or ())
+
+
+class StopRequest(FlushRequest, frozen=True):
+    """Which of the client's managers to stop; those with a newer version go on."""
+
+    version: Version | None = None
+
+
+class HeartbeatRequest(ApiRequest, frozen=True):
+    """Nothing: the headers say who is alive."""
+
+
+def _check_entries(field: str, entries: Sequence[PartitionRef]) -> None:
+    """Raise InvalidValueError where a topic is not legal, or a partition stands twice."""
+    legal: set[str] = set()
+    first: dict[tuple[str, int], int] = {}
+    for index, each in enumerate(entries):
+        if each.topic not in legal:
+            legal.add(check_topic(each.topic, f"{field}[{index}].topic"))
+        other = first.setdefault((each.topic, each.partition), index)
+        if other != index:
+            name = f"{each.topic}-{each.partition}"
+            fix = f"give each partition once; the other is {field}[{other}]"
+            raise InvalidValueError(f"{field}[{index}]", name, "is named twice", fix)
+
+
+# Queries
+
+
+class Query(ApiRequest, frozen=True):
+    """Base of queries.  A field that is a list may stand several times."""
+
+    def __post_init__(self) -> None:
+        for field, check in (("group", check_group), ("topic", check_topic)):
+            given = getattr(self, field, None) or ()
+            for each in [given] if isinstance(given, str) else given:
+                check(each)
+
+
+class ManagersQuery(Query, frozen=True):
+    group: Group | None = None
+    client: Annotated[str, Meta(description="Only those of this client.")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=10_000, description="Managers in a page.")] = 1_000
+    after: Annotated[str, Meta(description="`next` of the page before.")] | None = None
+
+
+class InitialOffsetsQuery(Query, frozen=True):
+    group: Group
+    wait_s: Annotated[float, Meta(ge=0, le=60, description="Longest wait in seconds.")] = 5.0
+    topic: Topic | None = None
+    partition: Partition | None = None
+
+
+class CommittedQuery(Query, frozen=True):
+    group: Group
+    topic: Annotated[list[Topic], Meta(max_length=MAX_TOPICS)] = []
+    timeout_s: KafkaTimeout | None = None
+
+
+class TopicsQuery(Query, frozen=True):
+    topic: Annotated[list[Topic], Meta(min_length=1, max_length=MAX_TOPICS)]
+    at_ms: (
+        Annotated[
+            Int64, Meta(description="Also read the first offset of this time; ms since 1970.")
+        ]
+        | None
+    ) = None
+    stable: Annotated[bool, Meta(description="Also read the last stable offset.")] = False
+    timeout_s: KafkaTimeout | None = None
+
+
+class TopicNamesQuery(Query, frozen=True):
+    timeout_s: KafkaTimeout | None = None
+
+
+class LagQuery(Query, frozen=True):
+    group: Annotated[list[Group], Meta(min_length=1, max_length=MAX_TOPICS)]
+
+
+class ClusterQuery(Query, frozen=True):
+    cluster: Annotated[str, Meta(description="The service's `cluster_name`.")]
+
+
+class ConsumerQuery(ClusterQuery, frozen=True):
+    consumer: Group
+
+
+class TopicQuery(ClusterQuery, frozen=True):
+    topic: Topic
+
+
+class EventsQuery(Query, frozen=True, rename={"after": LAST_EVENT}):
+    group: Group | None = None
+    after: (
+        Annotated[Int64, Meta(description="Send failures again that came after this event.")] | None
+    ) = None
+    """From the header ``Last-Event-ID``."""
+
+
+# Answers
 
 
 class ErrorBody(Struct, frozen=True, omit_defaults=True):
@@ -207,7 +453,9 @@ class TopicNamesAnswer(Struct, frozen=True):
 
 class ManagerView(OfGroup, frozen=True):
     client: str
-    phase: Phase
+    phase: Annotated[
+        str, Meta(extra_json_schema={"enum": ["fetching", "ready", "stopping", "stopped"]})
+    ]
     submitted: OffsetValue | None
     committed: OffsetValue | None
     dirty: bool
@@ -241,18 +489,11 @@ class ReadyAnswer(Struct, frozen=True):
 
 # From the core's values and errors
 
-
-def json_response(answer: msgspec.Struct | dict[str, Any], status: int = HTTPStatus.OK) -> Response:
-    return Response(encode(answer), status, media_type="application/json")
-
-
-def error_response(error: OffsetManagerError) -> Response:
-    response = json_response(ErrorAnswer(error_body(error)), status_of(error))
-    if isinstance(error, HttpStatusError):
-        response.headers.update(error.headers)
-    if isinstance(error, OverloadedError):
-        response.headers["retry-after"] = str(RETRY_AFTER_S)
-    return response
+_TOLD: Final = (
+    *("field", "fix", "owner", "lease_left_s"),
+    *("group", "topic", "partition", "offset", "floor"),
+)
+"""Attributes of errors that are fields of an ErrorBody."""
 
 
 def entry(where: TopicPartition, value: OffsetAndMetadata) -> OffsetEntry:
@@ -285,10 +526,10 @@ def error_body(error: OffsetManagerError) -> ErrorBody:
     told = {name: getattr(error, name, None) for name in _TOLD}
     if isinstance(error, InvalidValueError) and not isinstance(error, MissingError):
         told["value"] = shown(error.value)
-    if isinstance(error, (CoordinatorError, KafkaFailedError, KafkaRequestError)):
-        told["kafka_code"] = error.info.code
-        told["scope"] = error.info.scope.value
-        told["fault"] = error.info.fault.value
+    if isinstance(error, (CoordinatorError, KafkaRequestError)):
+        info = error.info
+        told |= {"kafka_code": info.code, "scope": info.scope.value, "fault": info.fault.value}
+        told |= {"retriable": info.retriable, "hint": error.detail or info.hint}
     return ErrorBody(error.code, str(error), notice=isinstance(error, OffsetNoticeError), **told)
 
 
@@ -296,7 +537,7 @@ def status_of(error: OffsetManagerError) -> HTTPStatus:
     """Return the HTTP status of an error that ends a request."""
     if isinstance(error, HttpStatusError):
         return error.status
-    if isinstance(error, (KafkaFailedError, KafkaRequestError)):
+    if isinstance(error, KafkaRequestError):
         late = error.info.name in LATE_CODES
         return HTTPStatus.GATEWAY_TIMEOUT if late else HTTPStatus.BAD_GATEWAY
     if isinstance(error, InvalidValueError):

@@ -6,14 +6,14 @@ so the series of a stopped manager are gone with it.
 
 from __future__ import annotations
 
-from threading import Lock
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 
 from offsetmgr.errors import CoordinatorError, OffsetCommitError, OffsetNoticeError
 
@@ -22,29 +22,11 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from actors import Clock
-    from offsetmgr.coordinator.base import FenceCounts
     from offsetmgr.errors import OffsetManagerError
     from offsetmgr.manager import ManagerHandle
 
-
 _BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _LABELS: Final = ("cluster_name", "group", "topic", "partition")
-
-
-class Source(NamedTuple):
-    """Callbacks for values that are read at each scrape."""
-
-    managers: Callable[[], Sequence[ManagerHandle]]
-    clients: Callable[[], int]
-    streams: Callable[[], int]
-    dropped_logs: Callable[[], int]
-    fence: Callable[[], FenceCounts]
-    watched: Callable[[], Iterable[Metric]]
-    """Of the groups that are watched, whoever commits them."""
-    clock: Clock
-    wall: Callable[[], float]
-    """Seconds since 1970."""
 
 
 class Metrics:
@@ -52,13 +34,10 @@ class Metrics:
 
     def __init__(self, cluster_name: str, version: str) -> None:
         self._cluster_name = cluster_name
-        self._version = version
-        self._registry = CollectorRegistry()
-        self._lock = Lock()
-        self._source: Source | None = None
+        self.registry = CollectorRegistry()
 
         def counter(name: str, text: str, label: str) -> Counter:
-            return Counter(name, text, ("cluster_name", label), registry=self._registry)
+            return Counter(name, text, ("cluster_name", label), registry=self.registry)
 
         self._commits = counter(
             "offsetmgr_commits", "Offsets that Kafka was asked to commit, by result.", "result"
@@ -78,15 +57,18 @@ class Metrics:
             "How long Kafka took to answer a commit request.",
             ("cluster_name",),
             buckets=_BUCKETS_S,
-            registry=self._registry,
+            registry=self.registry,
         )
         # Known from the start, so that a rate() finds the first one.
         for result in ("committed", "failed"):
             self._commits.labels(cluster_name, result)
         self._durations.labels(cluster_name)
-        ProcessCollector(registry=self._registry)
-        PlatformCollector(registry=self._registry)
-        GCCollector(registry=self._registry)
+        Info("offsetmgr_build", "Version of the service.", registry=self.registry).info(
+            {"version": version}
+        )
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
 
     def requested(
         self, kind: Literal["commit", "fetch"], partitions: int, failures: int, duration_s: float
@@ -104,51 +86,32 @@ class Metrics:
         elif isinstance(error, OffsetNoticeError):
             self._notices.labels(self._cluster_name, error.code).inc()
 
-    def watch(self, source: Source) -> None:
-        """Show ``source`` on the page."""
-        self._source = source
-        self._registry.register(self)
+    def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """Show ``value``, read at each scrape."""
+        Gauge(name, text, registry=self.registry).set_function(value)
 
     def page(self) -> bytes:
         """Return the page in Prometheus' text format; slow with many managers, for any thread."""
-        with self._lock:  # two scrapes at once would only slow each other down
-            return generate_latest(self._registry)
+        return generate_latest(self.registry)
 
-    def describe(self) -> Iterable[Metric]:
-        """Return nothing: prometheus_client asks at registration, when there is no manager."""
-        return ()
+
+class ManagerMetrics(Collector):
+    """Metrics of each manager, and of the log, read at each scrape."""
+
+    def __init__(
+        self,
+        cluster_name: str,
+        managers: Callable[[], Sequence[ManagerHandle]],
+        dropped_logs: Callable[[], int],
+        clock_to_wall_s: Callable[[], float],
+    ) -> None:
+        """``clock_to_wall_s`` is what makes seconds since 1970 of the managers' times."""
+        self._cluster_name = cluster_name
+        self._managers = managers
+        self._dropped_logs = dropped_logs
+        self._clock_to_wall_s = clock_to_wall_s
 
     def collect(self) -> Iterable[Metric]:
-        """Return what is read and not counted; prometheus_client calls it for each page."""
-        source = self._source
-        if source is None:
-            return
-        managers = source.managers()
-        held, fenced = source.fence()
-        info = GaugeMetricFamily(
-            "offsetmgr_build_info", "Version of the service.", labels=("version",)
-        )
-        info.add_metric((self._version,), 1)
-        yield info
-        for name, text, value in (
-            ("offsetmgr_managers", "Live offset managers.", len(managers)),
-            ("offsetmgr_clients", "Clients whose lease has not lapsed.", source.clients()),
-            ("offsetmgr_event_streams", "Open event streams.", source.streams()),
-            ("offsetmgr_held_groups", "Groups kept by the fence.", held),
-            ("offsetmgr_fenced_groups", "Groups lost to another service.", fenced),
-        ):
-            yield GaugeMetricFamily(name, text, value)
-        yield CounterMetricFamily(
-            "offsetmgr_dropped_log_records",
-            "Log records that could not be written.",
-            source.dropped_logs(),
-        )
-        yield from source.watched()
-        yield from self._partitions(managers, source.wall() - source.clock.now())
-
-    def _partitions(
-        self, managers: Sequence[ManagerHandle], clock_to_wall_s: float
-    ) -> Iterable[Metric]:
         def gauge(name: str, text: str, *more: str) -> GaugeMetricFamily:
             return GaugeMetricFamily(f"offsetmgr_{name}", text, labels=(*_LABELS, *more))
 
@@ -169,6 +132,11 @@ class Metrics:
         regressions = CounterMetricFamily(
             "offsetmgr_regressions", "Lower offsets that were refused.", labels=_LABELS
         )
+        text = "Log records that could not be written."
+        dropped = CounterMetricFamily("offsetmgr_dropped_log_records", text, self._dropped_logs())
+        managers = self._managers()
+        alive = GaugeMetricFamily("offsetmgr_managers", "Live offset managers.", len(managers))
+        clock_to_wall_s = self._clock_to_wall_s()
         for handle in managers:
             key, status = handle.key, handle.status()
             labels = (self._cluster_name, key.group, key.topic, str(key.partition))
@@ -182,4 +150,4 @@ class Metrics:
             if isinstance(status.last_error, CoordinatorError):
                 failing.add_metric((*labels, status.last_error.code), 1)
             regressions.add_metric(labels, status.regressions)
-        return submitted, committed, at, dirty, failing, regressions
+        return dropped, alive, submitted, committed, at, dirty, failing, regressions

@@ -6,15 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from offsetmgr.service.messages import ErrorAnswer
-from offsetmgr.service.requests import (
-    CLIENT,
-    INCARNATION,
-    INSTANCE,
-    LAST_EVENT,
-    MAX_NAME_CHARS,
-    ApiRequest,
-)
+from offsetmgr.service.errors import schema_of
+from offsetmgr.service.messages import INSTANCE, LAST_EVENT, ApiRequest, Caller, ErrorAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -39,8 +32,6 @@ class Operation(NamedTuple):
     """Type of the body of a POST, of the query of a GET.  None for what needs neither a client nor
     a service that is not stopping: health, metrics, this document."""
     answer: type[msgspec.Struct] | None = None
-    statuses: tuple[int, ...] = ()
-    """Further ones that it may answer, each with an ErrorAnswer."""
     others: Mapping[int, type[msgspec.Struct]] = {}
     """Further statuses with a body of their own."""
     media_type: str = "application/json"
@@ -51,10 +42,9 @@ class Operation(NamedTuple):
         return self.media_type == "text/event-stream"
 
 
-_REF: Final = "#/components/schemas/{name}"
-_ANY: Final = (412, 421, 500)
-_READS: Final = (400, 409, 429, 503)
-_WRITES: Final = (400, 408, 409, 413, 415, 429, 503)
+_ANY: Final = (412, 421, 429, 500)
+_READS: Final = (400, 409, 502, 503, 504)
+_WRITES: Final = (400, 408, 409, 413, 415, 503)
 _STATUS_TEXT: Final = {
     400: "A value is wrong; nothing was done.",
     404: "There is no such group, topic or cluster among those watched.",
@@ -79,7 +69,9 @@ def document(version: str, operations: Sequence[Operation]) -> dict[str, Any]:
         used |= {each.answer, *each.others.values()}
         used |= {each.request} if each.method == "POST" else set()
     types = sorted(used - {None}, key=lambda kind: kind.__name__)
-    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    schemas, components = msgspec.json.schema_components(
+        types, ref_template="#/components/schemas/{name}"
+    )
     by_type = dict(zip(types, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for each in operations:
@@ -108,7 +100,7 @@ def _described(operation: Operation, by_type: Mapping[Any, Any]) -> dict[str, An
         "parameters": _parameters(operation),
         "responses": {"200": success},
     }
-    statuses = (*_ANY, *operation.statuses)
+    statuses: tuple[int, ...] = _ANY
     if operation.method == "POST":
         body = {"application/json": {"schema": by_type[operation.request]}}
         described["requestBody"] = {"required": True, "content": body}
@@ -127,35 +119,28 @@ def _described(operation: Operation, by_type: Mapping[Any, Any]) -> dict[str, An
 def _parameters(operation: Operation) -> list[dict[str, Any]]:
     if operation.request is None:
         return []
-    writes = operation.method == "POST"
-    count = {"type": "integer", "minimum": 0}
-    name = {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS}
-    text = "Name of the client, percent-encoded where not ASCII; renews its lease."
-    found = [
-        _parameter(CLIENT, "header", text, name, required=writes),
-        _parameter(INCARNATION, "header", "The newest one owns the client's managers; 0.", count),
-    ]
-    if writes:
-        text = "The only process of the service that may take it."
-        return [*found, _parameter(INSTANCE, "header", text, {"type": "string"})]
-    (shape,) = msgspec.json.schema(operation.request)["$defs"].values()
-    for field, schema in shape["properties"].items():
-        given = {**schema.get("anyOf", [schema])[0]}  # a parameter that may be left out is not null
-        text = given.pop("description", "")
+    if operation.method == "POST":
+        only = _parameter(INSTANCE, "header", {"type": "string"}, required=False)
+        only["description"] = "The only process of the service that may take it."
+        return [*_headers(required=True), only]
+    found = _headers(required=False)
+    schema = schema_of(operation.request)
+    for field, kind in schema["properties"].items():
         place = "path" if f"{{{field}}}" in operation.path else "query"
         place = "header" if field == LAST_EVENT else place
-        required = field in shape["required"]
-        found.append(_parameter(field, place, text, given, required=required))
+        found.append(_parameter(field, place, kind, required=field in schema["required"]))
     return found
 
 
-def _parameter(
-    name: str, place: str, description: str, schema: dict[str, Any], *, required: bool = False
-) -> dict[str, Any]:
-    return {
-        "name": name,
-        "in": place,
-        "required": required,
-        "description": description,
-        "schema": schema,
-    }
+def _headers(*, required: bool) -> list[dict[str, Any]]:
+    schema = schema_of(Caller)
+    return [
+        _parameter(name, "header", kind, required=required and name in schema["required"])
+        for name, kind in schema["properties"].items()
+    ]
+
+
+def _parameter(name: str, place: str, schema: dict[str, Any], *, required: bool) -> dict[str, Any]:
+    given = {**schema.get("anyOf", [schema])[0]}  # a parameter that may be left out is not null
+    text = given.pop("description", "")
+    return {"name": name, "in": place, "required": required, "description": text, "schema": given}

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import base64
+import asyncio
 import heapq
+from contextlib import suppress
 from functools import partial
-from threading import Lock
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 import anyio.to_thread
-import msgspec
 
 from actors import Future, MailboxClosed
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError
-from offsetmgr.service.errors import KafkaFailedError
+from offsetmgr.service.errors import kafka_error
 from offsetmgr.service.messages import (
     InitialOffset,
     InitialOffsetsAnswer,
@@ -33,39 +32,35 @@ from offsetmgr.service.messages import (
 from offsetmgr.types import ManagerKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
-    from actors import Timers
-    from offsetmgr.coordinator.base import Coordinator, Failure, PartitionLog, TopicLog
+    from offsetmgr.coordinator.base import Coordinator, Failure, TopicLog
     from offsetmgr.errors import OffsetManagerError
     from offsetmgr.manager import Factory, ManagerHandle
-    from offsetmgr.service.messages import ErrorBody
-    from offsetmgr.service.requests import (
+    from offsetmgr.service.messages import (
+        Caller,
         CommittedQuery,
+        ErrorBody,
         InitialOffsetsQuery,
         ManagersQuery,
         TopicNamesQuery,
         TopicsQuery,
     )
-    from offsetmgr.service.sessions import Caller
 
 _T = TypeVar("_T")
-
-_CURSOR: Final = msgspec.json.Decoder(tuple[str, str, int])
 
 
 class ServiceReads:
     def __init__(
-        self, factory: Factory, coordinator: Coordinator, timers: Timers, request_timeout_s: float
+        self, factory: Factory, coordinator: Coordinator, request_timeout_s: float
     ) -> None:
         """``request_timeout_s`` is how long Kafka has to answer at most."""
         self._factory = factory
         self._coordinator = coordinator
-        self._timers = timers
         self._request_timeout_s = request_timeout_s
         self._worker = anyio.CapacityLimiter(1)
 
-    async def managers(self, query: ManagersQuery) -> ManagersAnswer:
+    async def managers(self, _: Caller | None, query: ManagersQuery) -> ManagersAnswer:
         """Return a page of managers in the order of their keys."""
         after = None if query.after is None else _read_cursor(query.after)
         return await self.in_worker(partial(self._page, query, after))
@@ -77,7 +72,7 @@ class ServiceReads:
             if query.client in {None, handle.owner} and (after is None or handle.key > after)
         ]
         page = heapq.nsmallest(query.limit, found, key=lambda handle: handle.key)
-        following = _cursor(page[-1].key) if len(found) > len(page) else None
+        following = str(page[-1].key) if len(found) > len(page) else None
         return ManagersAnswer([_view(handle) for handle in page], following)
 
     async def in_worker(self, do: Callable[[], _T]) -> _T:
@@ -103,46 +98,20 @@ class ServiceReads:
             and query.partition in {None, handle.key.partition}
         ]
         handles.sort(key=lambda handle: handle.key)
-        if query.wait_s > 0:
-            await self._all_known(handles, query.wait_s)
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(_all_known(handles), query.wait_s)
         return InitialOffsetsAnswer([_initial(handle) for handle in handles])
 
-    async def _all_known(self, handles: Sequence[ManagerHandle], wait_s: float) -> None:
-        """Return when every initial offset is known (or will never be), or ``wait_s`` is over."""
-        unknown = {handle.key for handle in handles}
-        lock, done = Lock(), Future[None]()
-
-        def arrived(handle: ManagerHandle) -> None:
-            with lock:
-                unknown.discard(handle.key)
-                last = not unknown
-            if last:
-                done.set()
-
-        waiting = [handle for handle in handles if not handle.initial.closed]
-        removers = [handle.initial.add_listener(partial(arrived, handle)) for handle in waiting]
-        for handle in handles:
-            if handle.initial.closed:
-                arrived(handle)
-        timer = self._timers.call_after(wait_s, done.set)
-        try:
-            if unknown:
-                await done
-        finally:
-            timer.cancel()
-            for remove in removers:
-                remove()
-
-    async def committed(self, query: CommittedQuery) -> OffsetsAnswer:
-        """Return what Kafka says is committed now.  Raises KafkaFailedError."""
+    async def committed(self, _: Caller | None, query: CommittedQuery) -> OffsetsAnswer:
+        """Return what Kafka says is committed now.  Raises KafkaRequestError."""
         timeout_s = self._timeout_s(query.timeout_s)
         result = await self._coordinator.fetch(query.group, None, timeout_s)
         what = f"fetch of the committed offsets of group {query.group!r}"
         if result.group_failure is not None:
-            raise KafkaFailedError(what, result.group_failure, timeout_s)
+            raise kafka_error(what, result.group_failure, timeout_s)
         for where, failure in result.failures.items():
             if not query.topic or where.topic in query.topic:
-                raise KafkaFailedError(f"{what}, partition {where}", failure, timeout_s)
+                raise kafka_error(f"{what}, partition {where}", failure, timeout_s)
         return OffsetsAnswer(
             query.group,
             [
@@ -152,7 +121,7 @@ class ServiceReads:
             ],
         )
 
-    async def topics(self, query: TopicsQuery) -> TopicsAnswer:
+    async def topics(self, _: Caller | None, query: TopicsQuery) -> TopicsAnswer:
         """Return partitions of topics, the ends of their logs, and their offsets at a time."""
         timeout_s = self._timeout_s(query.timeout_s)
         logs = await self._coordinator.topic_logs(
@@ -160,12 +129,12 @@ class ServiceReads:
         )
         return TopicsAnswer([_topic(name, logs[name], timeout_s) for name in query.topic])
 
-    async def topic_names(self, query: TopicNamesQuery) -> TopicNamesAnswer:
-        """Return the topics of the cluster.  Raises KafkaFailedError."""
+    async def topic_names(self, _: Caller | None, query: TopicNamesQuery) -> TopicNamesAnswer:
+        """Return the topics of the cluster.  Raises KafkaRequestError."""
         timeout_s = self._timeout_s(query.timeout_s)
         found = await self._coordinator.topic_names(timeout_s)
         if found.failure is not None:
-            raise KafkaFailedError("list of the topics", found.failure, timeout_s)
+            raise kafka_error("list of the topics", found.failure, timeout_s)
         return TopicNamesAnswer(list(found.names))
 
     def _timeout_s(self, asked_s: float | None) -> float:
@@ -173,17 +142,12 @@ class ServiceReads:
         return most_s if asked_s is None else min(asked_s, most_s)
 
 
-def _cursor(key: ManagerKey) -> str:
-    """Return where a page ended, as it travels to the client and back."""
-    return base64.urlsafe_b64encode(msgspec.json.encode(key)).decode().rstrip("=")
-
-
 def _read_cursor(text: str) -> ManagerKey:
-    """Return the last key of the page before.  Raises InvalidValueError."""
+    """Return the last key of the page before, from its text.  Raises InvalidValueError."""
     try:
-        padded = text + "=" * (-len(text) % 4)
-        return ManagerKey(*_CURSOR.decode(base64.urlsafe_b64decode(padded)))
-    except ValueError:  # of the encoding, of UTF-8 or of the JSON
+        group, topic, partition = text.rsplit("/", 2)
+        return ManagerKey(group, topic, int(partition))
+    except ValueError:
         fix = "give `next` of the previous page unchanged"
         raise InvalidValueError(
             "query.after", text, "is not a cursor of this service", fix
@@ -204,6 +168,18 @@ def _view(handle: ManagerHandle) -> ManagerView:
     )
 
 
+async def _all_known(handles: Iterable[ManagerHandle]) -> None:
+    """Return when every initial offset is known, or will never be."""
+    for handle in handles:
+        known = Future[None]()
+        remove = handle.initial.add_listener(known.set)
+        try:
+            if not handle.initial.closed:
+                await known
+        finally:
+            remove()
+
+
 def _initial(handle: ManagerHandle) -> InitialOffset:
     topic, partition = where = handle.key.topic_partition
     error: OffsetManagerError | None
@@ -220,20 +196,20 @@ def _initial(handle: ManagerHandle) -> InitialOffset:
 
 
 def _topic(name: str, log: TopicLog, timeout_s: float) -> TopicState:
-    ends = [_ends(number, each, timeout_s) for number, each in sorted(log.partitions.items())]
-    return TopicState(name, _failure(log.failure, timeout_s), ends)
+    def told(failure: Failure | None) -> ErrorBody | None:
+        if failure is None:
+            return None
+        return error_body(kafka_error(f"the ends of topic {name!r}", failure, timeout_s))
 
-
-def _ends(number: int, log: PartitionLog, timeout_s: float) -> PartitionEnds:
-    return PartitionEnds(
-        number,
-        log.log_start_offset,
-        log.high_watermark,
-        _failure(log.failure, timeout_s),
-        log.offset_at,
-        log.last_stable_offset,
-    )
-
-
-def _failure(failure: Failure | None, timeout_s: float) -> ErrorBody | None:
-    return None if failure is None else error_body(KafkaFailedError("", failure, timeout_s))
+    ends = [
+        PartitionEnds(
+            number,
+            each.log_start_offset,
+            each.high_watermark,
+            told(each.failure),
+            each.offset_at,
+            each.last_stable_offset,
+        )
+        for number, each in sorted(log.partitions.items())
+    ]
+    return TopicState(name, told(log.failure), ends)

@@ -21,18 +21,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 import uvicorn
+import uvloop
 
 from actors import ActorSystem
+from offsetmgr.coordinator.fence import FencedCoordinator
+from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.manager import Factory
 from offsetmgr.service import version
 from offsetmgr.service.core import OffsetService
-from offsetmgr.service.events import EventHub, Reporter
+from offsetmgr.service.events import EventHub
 from offsetmgr.service.health import Health, notify, watchdog
 from offsetmgr.service.http import Api
-from offsetmgr.service.listen import listening
+from offsetmgr.service.listen import Address, listening
 from offsetmgr.service.logs import set_level
-from offsetmgr.service.metrics import Metrics, Source
+from offsetmgr.service.metrics import ManagerMetrics, Metrics
 from offsetmgr.service.reads import ServiceReads
 from offsetmgr.service.sessions import Registry
 from offsetmgr.service.watch import GroupWatch
@@ -97,58 +100,64 @@ class Assembly:
     ) -> None:
         """``wall`` is the wall clock, for what people and other machines see."""
         limits = settings.limits
-        self.metrics = Metrics(settings.cluster_name, version())
+        cluster, clock = settings.cluster_name, system.clock
+        self.metrics = Metrics(cluster, version())
         self.hub = EventHub(
             lambda: self.factory,
-            lambda: self.service,
+            self.metrics,
+            clock,
             streams=limits.event_streams,
             managers=limits.managers,
             first_number=int(wall() * 1_000_000),
         )
-        reporter = Reporter(self.metrics, self.hub, system.clock)
         self.factory = Factory(
-            coordinator, settings.commit, system=system, observer=reporter, rng=rng
+            coordinator, settings.commit, system=system, observer=self.hub, rng=rng
         )
-        registry = Registry(
+        managers = self.factory.managers
+        self.registry = Registry(
             lease_s=settings.lease_s, clients=limits.clients, managers=limits.managers
         )
-        self.service = OffsetService(self.factory, registry, system.clock)
-        self.health = Health(coordinator, system.clock, lambda: self.service.draining)
-        self.watch = GroupWatch(settings, self.factory.managers, wall)
-        self.metrics.watch(
-            Source(
-                self.factory.managers,
-                lambda: registry.client_count,
-                lambda: self.hub.reader_count,
-                dropped_logs,
-                lambda: coordinator.fence,
-                self.watch.metrics,
-                system.clock,
-                wall,
-            )
+        self.service = OffsetService(self.factory, self.registry, clock)
+        self.health = Health(coordinator, clock, lambda: self.service.draining)
+        self.watch = GroupWatch(settings, managers, wall)
+        gauge = self.metrics.gauge
+        gauge(
+            "offsetmgr_clients",
+            "Clients whose lease has not lapsed.",
+            lambda: self.registry.client_count,
         )
-        timeout_s = settings.commit.request_timeout_s
-        reads = ServiceReads(self.factory, coordinator.reader, system.timers, timeout_s)
+        gauge("offsetmgr_event_streams", "Open event streams.", lambda: self.hub.reader_count)
+        gauge("offsetmgr_held_groups", "Groups kept by the fence.", lambda: coordinator.fence.held)
+        gauge(
+            "offsetmgr_fenced_groups",
+            "Groups lost to another service.",
+            lambda: coordinator.fence.fenced,
+        )
+        self.metrics.registry.register(
+            ManagerMetrics(cluster, managers, dropped_logs, lambda: wall() - clock.now())
+        )
+        self.metrics.registry.register(self.watch)
         self.app = Api(
             self.service,
-            reads,
+            ServiceReads(self.factory, coordinator.reader, settings.commit.request_timeout_s),
             self.hub,
             self.metrics,
             self.health,
             version=version(),
-            hosts=settings.listen.hosts(),
+            hosts=Address.parse(settings.listen).hosts(),
             instance=uuid.uuid4().hex,
             further=self.watch.operations(),
         )
 
     @contextlib.asynccontextmanager
-    async def background(self) -> AsyncIterator[None]:
-        """Look for lapsed leases, ask Kafka how it is and watch groups, while inside."""
+    async def background(self, *more: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+        """Look for lapsed leases, ask Kafka how it is and watch groups, while inside.
+
+        ``more`` runs beside that.
+        """
         self.watch.start()
-        tasks = [
-            asyncio.create_task(self._sweep(), name="sweep"),
-            asyncio.create_task(self.health.watch(), name="health"),
-        ]
+        work = (self._sweep(), self.health.watch(), *more)
+        tasks = [asyncio.create_task(each) for each in work]
         try:
             yield
         finally:
@@ -185,11 +194,10 @@ class Service:
         self.assembly = Assembly(
             settings, coordinator, system, wall=time.time, dropped_logs=lambda: logs.dropped
         )
-        self._stop_asked: asyncio.Event | None = None
+        self._stop_asked = asyncio.Event()
 
     async def serve(self, sock: socket.socket, address: str) -> int:
         """Serve ``sock`` until told to stop; return the process's exit status."""
-        self._stop_asked = asyncio.Event()
         self._catch_signals(asyncio.get_running_loop())
         server = _Server(
             uvicorn.Config(
@@ -207,7 +215,7 @@ class Service:
                 ws="none",
             )
         )
-        async with self.assembly.background(), watchdog(self._system):
+        async with self.assembly.background(watchdog(self._system)):
             serving = asyncio.create_task(server.serve(sockets=[sock]), name="http")
             # The socket listens already: who connects from here on is answered.
             log.info("serving", address=address, pid=os.getpid(), version=version())
@@ -221,8 +229,7 @@ class Service:
         return status
 
     def stop(self) -> None:
-        if self._stop_asked is not None:
-            self._stop_asked.set()
+        self._stop_asked.set()
 
     async def _drain(self) -> int:
         """Commit what is held; health and refusals are still served meanwhile."""
@@ -249,7 +256,7 @@ class Service:
         loop.add_signal_handler(signal.SIGHUP, self._on_reload_signal)
 
     def _on_stop_signal(self, caught: signal.Signals) -> None:
-        if self._stop_asked is not None and self._stop_asked.is_set():
+        if self._stop_asked.is_set():
             log.error("forced_exit", signal=caught.name)
             self._logs.flush()
             os._exit(128 + caught)
@@ -278,25 +285,20 @@ def run(
     tune_gc()
     with contextlib.ExitStack() as stack:
         # The address first: a second service on it must not disturb the group's commits.
-        sock, address = stack.enter_context(listening(settings.listen))
+        sock, address = stack.enter_context(listening(Address.parse(settings.listen)))
         faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
         system = ActorSystem(name="offsetmgr")
         stack.callback(system.stop, CLOSE_TIMEOUT_S)
         coordinator = connect(system)
         stack.callback(coordinator.close, CLOSE_TIMEOUT_S)
         service = Service(settings, coordinator, system, logs, reload)
-        return _run(service.serve(sock, address))
+        return uvloop.run(service.serve(sock, address))
 
 
 def over_kafka(settings: Settings) -> Callable[[ActorSystem], Coordinator]:
     """Return the ``connect`` of ``run`` for the settings' Kafka."""
 
-    def connect(system: ActorSystem) -> Coordinator:
-        # Not imported by those who bring a coordinator of their own.
-        from offsetmgr.coordinator.fence import FencedCoordinator  # noqa: PLC0415
-        from offsetmgr.coordinator.kafka import KafkaCoordinator  # noqa: PLC0415
-
-        del system
+    def connect(_: ActorSystem) -> Coordinator:
         config = settings.kafka.for_librdkafka()
         plain = KafkaCoordinator(config)
         if not settings.fence:
@@ -320,14 +322,6 @@ def tune_gc() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, *gc.get_threshold()[1:])
-
-
-def _run(main: Coroutine[Any, Any, int]) -> int:
-    try:
-        import uvloop  # noqa: PLC0415 -- used where it is installed
-    except ImportError:
-        return asyncio.run(main)
-    return uvloop.run(main)
 
 
 def _log_uncommitted(left: Mapping[ManagerKey, StopResult]) -> None:

@@ -14,6 +14,8 @@ from offsetmgr.types import ManagerKey, TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from offsetmgr.service.messages import Caller
+
 _T = TypeVar("_T")
 _K = TypeVar("_K")
 
@@ -25,14 +27,6 @@ FENCES_KEPT: Final = 10_000
 
 NEVER: Final = -1
 """Lower than any version."""
-
-
-class Caller(NamedTuple):
-    """The sender of a request, as its headers say."""
-
-    name: str
-    incarnation: int = 0
-    """Larger is newer: a restarted client takes over from the one before."""
 
 
 class Client:
@@ -125,10 +119,6 @@ class Registry:
             return 0.0
         return self.lease_s if client.under_way else client.renewed_s + self.lease_s - now
 
-    def held(self, name: str) -> list[ManagerKey]:
-        client = self._clients.get(name)
-        return [] if client is None else client.keys()
-
     def renew(self, caller: Caller, now: float) -> Client | None:
         """Renew the lease of a known client, which it returns, at a request that changes nothing.
 
@@ -149,19 +139,15 @@ class Registry:
         self.check_fence(caller)
         client = self._clients.get(caller.name)
         if client is None:
-            client = self._admit(caller)
+            if len(self._clients) >= self._client_limit:
+                raise OverloadedError(
+                    f"the service has {self._client_limit} clients, its limit (limits.clients); "
+                    "try again later, or raise it"
+                )
+            client = self._clients[caller.name] = Client(caller.name, caller.incarnation)
         elif client.incarnation < caller.incarnation:
             client.succeed(caller.incarnation)
         client.renewed_s = now
-        return client
-
-    def _admit(self, caller: Caller) -> Client:
-        if len(self._clients) >= self._client_limit:
-            raise OverloadedError(
-                f"the service has {self._client_limit} clients, its limit (limits.clients); "
-                "try again later, or raise it"
-            )
-        client = self._clients[caller.name] = Client(caller.name, caller.incarnation)
         return client
 
     def check_fence(self, caller: Caller) -> None:
@@ -192,17 +178,6 @@ class Registry:
             else:
                 sorting.new.append(where)
         return sorting
-
-    def are_newer(self, client: Client, group: str, versions: Mapping[TopicPartition, int]) -> bool:
-        """Return True if the client owns all partitions, and each version is higher than before.
-
-        This is nearly every submit, so nothing here runs once for each partition but what the
-        interpreter does in C.
-        """
-        held = client.held.get(group)
-        if held is None or not all(map(held.__contains__, versions)):
-            return False
-        return all(map(int.__lt__, map(held.__getitem__, versions), versions.values()))
 
     def room(self, leaving: int) -> int:
         """Return how many more managers there may be.

@@ -12,9 +12,9 @@ import difflib
 import re
 import sys
 from collections.abc import Mapping  # noqa: TC003 -- a type of a setting
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -22,8 +22,8 @@ from msgspec import Meta
 from offsetmgr.config import SECRET_NAME, CommitSettings
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.lag.watcher import WatchSettings
-from offsetmgr.service.errors import MissingError, WrongValueError, wanted
-from offsetmgr.service.listen import TcpAddress, UnixAddress, check_listen
+from offsetmgr.service.errors import MissingError, explained
+from offsetmgr.service.listen import Address
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -37,11 +37,6 @@ Found: TypeAlias = "dict[str, tuple[object, str]]"
 """Dotted names with value and source; later sources replace earlier ones."""
 
 ENV_PREFIX: Final = "OFFSETMGR_"
-CONFIG_BYTES: Final = 65_536
-"""A larger file is no configuration but a mistake; the same for a secret."""
-
-DEFAULT_LISTEN: Final = TcpAddress("127.0.0.1", 8741)
-
 MASK: Final = "***"
 _NOT_SETTINGS: Final = re.compile(
     # The path of the configuration, the cache of the local Kafka, where `spark reconcile` finds the
@@ -160,6 +155,14 @@ class Watch:
     other_names: bool = False
     """True to show the metrics under kafka-lag-exporter's and kafka_exporter's names too."""
 
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.groups)
+        except re.error as error:
+            problem = f"is no regular expression ({error})"
+            fix = 'give one of group names, such as "orders-.*|clicks"'
+            raise InvalidValueError("groups", self.groups, problem, fix) from None
+
     def rules(self) -> WatchSettings:
         """Return what a watcher judges by."""
         return WatchSettings(min_distance_s=self.min_distance_s, allowed_lag=self.allowed_lag)
@@ -170,9 +173,9 @@ class Settings:
     """All settings of the service.  Times are seconds."""
 
     kafka: KafkaSettings
-    listen: TcpAddress | UnixAddress = DEFAULT_LISTEN
+    listen: str = "127.0.0.1:8741"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    cluster_name: Annotated[str, Meta(min_length=1)] = "default"
+    cluster_name: Annotated[str, Meta(min_length=1, max_length=255)] = "default"
     lease_s: Seconds = 30.0
     """A client that is silent for longer loses its managers, which commit what they hold."""
     stop_timeout_s: Seconds = 20.0
@@ -188,33 +191,15 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     watch: Watch = field(default_factory=Watch)
 
-
-_SECTIONS: Final[Mapping[str, type[CommitSettings | Limits | Watch]]] = {
-    "commit": CommitSettings,
-    "limits": Limits,
-    "watch": Watch,
-}
+    def __post_init__(self) -> None:
+        Address.parse(self.listen)
 
 
 def defaults() -> dict[str, object]:
     """Return every setting but Kafka's by its dotted name, with its default."""
-    known = {each.name: each.default for each in fields(Settings)}
-    for name in ("kafka", *_SECTIONS):
-        del known[name]
-    for name, section in ((name, kind()) for name, kind in _SECTIONS.items()):
-        known |= {f"{name}.{key}": value for key, value in asdict(section).items()}
-    return known
-
-
-def _types() -> dict[str, Any]:
-    found = get_type_hints(Settings, globals(), include_extras=True)
-    for name, section in _SECTIONS.items():
-        hints = get_type_hints(section, include_extras=True)
-        found |= {f"{name}.{key}": kind for key, kind in hints.items()}
-    return {name: found[name] for name in defaults()}
-
-
-_TYPES: Final = _types()
+    values = asdict(Settings(KafkaSettings({})))
+    del values["kafka"]
+    return dict(_flatten(values))
 
 
 def load(config: Path | None, env: Mapping[str, str], flags: Found) -> Settings:
@@ -232,15 +217,12 @@ def load(config: Path | None, env: Mapping[str, str], flags: Found) -> Settings:
 
 def from_toml(path: Path) -> Found:
     """Return the settings in a file.  Raises InvalidValueError."""
-    fix = "give the path of a readable TOML file (--config)"
     try:
-        table = dict(_flatten(tomllib.loads(_read(path, "config").decode())))
-    except ValueError as error:  # of TOML or of UTF-8
+        table = tomllib.loads(_read(path, "config"))
+    except ValueError as error:
+        fix = "give the path of a readable TOML file (--config)"
         raise InvalidValueError("config", str(path), f"is not TOML: {error}", fix) from None
-    except RecursionError:
-        fix = "give settings in [sections], as deploy/offsetmgr.toml does"
-        raise InvalidValueError("config", str(path), "is nested too deeply", fix) from None
-    return {name: (value, str(path)) for name, value in table.items()}
+    return {name: (value, str(path)) for name, value in _flatten(table)}
 
 
 def _flatten(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -252,17 +234,14 @@ def _flatten(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[st
             yield prefix + name, value
 
 
-def _read(path: Path, setting: str) -> bytes:
+def _read(path: Path, setting: str) -> str:
     try:
-        with path.open("rb") as file:
-            raw = file.read(CONFIG_BYTES + 1)
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"
-        raise InvalidValueError(setting, str(path), problem, "give a readable file") from None
-    if len(raw) > CONFIG_BYTES:
-        problem = f"has over {CONFIG_BYTES} bytes"
-        raise InvalidValueError(setting, str(path), problem, "give a smaller file")
-    return raw
+    except UnicodeDecodeError:
+        problem = "is not UTF-8 text"
+    raise InvalidValueError(setting, str(path), problem, "give a readable text file")
 
 
 def _from_env(env: Mapping[str, str]) -> Found:
@@ -283,57 +262,36 @@ def _from_env(env: Mapping[str, str]) -> Found:
 
 
 def _check(found: Found) -> Settings:
-    values: dict[str, dict[str, Any]] = {"": {}, **{name: {} for name in _SECTIONS}}
+    known = defaults()
     kafka: Found = {}
+    values: dict[str, Any] = {}
     for name, (value, source) in found.items():
         section, _, key = name.rpartition(".")
         if name.startswith("kafka."):
             kafka[name.removeprefix("kafka.")] = (value, source)
-        elif name not in _TYPES:
-            near = difflib.get_close_matches(name, _TYPES, n=1)
-            fix = f"did you mean {near[0]}?" if near else f"known: {', '.join(_TYPES)}"
+        elif name in known:
+            (values.setdefault(section, {}) if section else values)[key] = value
+        else:
+            near = difflib.get_close_matches(name, known, n=1)
+            fix = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
             # A mistyped name may have a secret for its value.
             raise InvalidValueError(f"{name} ({source})", MASK, "is an unknown setting", fix)
-        else:
-            values[section][key] = _convert(name, value, f"{name} ({source})")
+    if isinstance(values.get("log_level"), str):
+        values["log_level"] = values["log_level"].lower()
+    values["kafka"] = {"values": _check_kafka(kafka)}
+
+    def with_source(path: str) -> str:
+        name = path.removeprefix(".")
+        return f"{name} ({found[name][1] if name in found else 'default'})"
+
     try:
-        commit = CommitSettings(**values["commit"])
-    except InvalidValueError as error:
-        name = f"commit.{error.field}"
-        source = found[name][1] if name in found else "default"
-        where = f"{name} ({source})"
-        raise InvalidValueError(where, error.value, error.problem, error.fix) from None
-    limits, watch = Limits(**values["limits"]), Watch(**values["watch"])
-    return Settings(_check_kafka(kafka), commit=commit, limits=limits, watch=watch, **values[""])
+        # Not strictly: the environment gives all values as text.
+        return msgspec.convert(values, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise explained(error, Settings, values, with_source) from None
 
 
-def _convert(name: str, value: object, where: str) -> object:
-    """Return ``value`` as the setting's type; the environment gives text, TOML gives types."""
-    if name == "listen":
-        return check_listen(value, where)
-    if name == "log_level" and isinstance(value, str):
-        value = value.lower()
-    if name == "watch.groups":
-        return _check_pattern(value, where)
-    kind = _TYPES[name]
-    try:
-        return msgspec.convert(value, kind, strict=not isinstance(value, str))
-    except msgspec.ValidationError:
-        raise WrongValueError(where, value, wanted(msgspec.json.schema(kind))) from None
-
-
-def _check_pattern(value: object, where: str) -> str:
-    fix = 'give one of group names, such as "orders-.*|clicks"'
-    if not isinstance(value, str):
-        raise InvalidValueError(where, value, "is not text", fix)
-    try:
-        re.compile(value)
-    except re.error as error:
-        raise InvalidValueError(where, value, f"is no regular expression ({error})", fix) from None
-    return value
-
-
-def _check_kafka(values: Found) -> KafkaSettings:
+def _check_kafka(values: Found) -> dict[str, str]:
     checked: dict[str, str] = {}
     for key, (value, source) in values.items():
         where = f"kafka.{key} ({source})"
@@ -353,7 +311,7 @@ def _check_kafka(values: Found) -> KafkaSettings:
     if not checked.get("bootstrap.servers", "").strip():
         fix = "give --bootstrap-servers host:port, or bootstrap.servers in the [kafka] table"
         raise MissingError("kafka.bootstrap.servers", fix)
-    return KafkaSettings(checked)
+    return checked
 
 
 def _kafka_text(key: str, value: object, where: str) -> str:
@@ -376,10 +334,7 @@ def _kafka_text(key: str, value: object, where: str) -> str:
 def _read_secret(path: object, where: str) -> str:
     if not isinstance(path, str) or not path or "\0" in path:
         raise InvalidValueError(where, path, "is not a path", "give the path of a readable file")
-    try:
-        secret = _read(Path(path), where).decode().rstrip("\r\n")
-    except UnicodeDecodeError:
-        raise InvalidValueError(where, path, "is not UTF-8 text", "give a text file") from None
+    secret = _read(Path(path), where).rstrip("\r\n")
     if not secret or "\0" in secret:
         fix = "write the secret alone into the file"
         raise InvalidValueError(where, path, "does not hold a secret", fix)

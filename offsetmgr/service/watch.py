@@ -18,6 +18,7 @@ import msgspec
 import structlog
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
+from prometheus_client.registry import Collector
 
 from offsetmgr.admin.commit_log import TOPIC, decode
 from offsetmgr.coordinator.clients import client_config
@@ -29,16 +30,16 @@ from offsetmgr.lag.measure import measure
 from offsetmgr.lag.metrics import families
 from offsetmgr.lag.report import Committer, lag_report, listing_report, watched_report
 from offsetmgr.lag.watcher import LoggedCommit, Watcher
-from offsetmgr.service.messages import json_response
-from offsetmgr.service.openapi import Operation
-from offsetmgr.service.requests import (
+from offsetmgr.service.http import json_response
+from offsetmgr.service.messages import (
     ApiRequest,
     ClusterQuery,
     ConsumerQuery,
-    GroupsQuery,
     LagQuery,
+    Query,
     TopicQuery,
 )
+from offsetmgr.service.openapi import Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -84,7 +85,7 @@ class BurrowAnswer(msgspec.Struct, frozen=True):
     request: BurrowRequest
 
 
-class GroupWatch:
+class GroupWatch(Collector):
     """Watches groups, and answers what is asked of them over HTTP."""
 
     def __init__(
@@ -120,7 +121,7 @@ class GroupWatch:
             if self._reader is not None:
                 self._reader.close()
 
-    def metrics(self) -> Iterable[Metric]:
+    def collect(self) -> Iterable[Metric]:
         """Return the metrics of watched groups; none where none are watched."""
         if self._watcher is None:
             return ()
@@ -132,17 +133,17 @@ class GroupWatch:
         return (
             Operation(
                 "GET", "/v1/groups", "groups", "Consumer groups of the cluster", self._groups,
-                GroupsQuery, GroupsAnswer, statuses=(502, 504),
+                Query, GroupsAnswer,
             ),
             Operation(
                 "GET", "/v1/lag", "lag", "Lag of groups, as it is now", self._lag,
-                LagQuery, GroupsAnswer, statuses=(502, 504),
+                LagQuery, GroupsAnswer,
             ),
             Operation(
                 "GET", "/v1/watched", "watched", "Watched groups, as of the last round",
-                self._watched, GroupsQuery, GroupsAnswer,
+                self._watched, Query, GroupsAnswer,
             ),
-            self._burrow(ROOT, "clusters", GroupsQuery, lambda api, _: api.clusters()),
+            self._burrow(ROOT, "clusters", Query, lambda api, _: api.clusters()),
             self._burrow(
                 CONSUMERS, "consumers", ClusterQuery, lambda api, at: api.consumers(at.cluster)
             ),

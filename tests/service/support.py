@@ -20,7 +20,7 @@ from actors import ActorSystem
 from offsetmgr.config import CommitSettings
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.local import LocalOffsets
-from offsetmgr.service.listen import listening
+from offsetmgr.service.listen import Address, listening
 from offsetmgr.service.logs import Logs
 from offsetmgr.service.run import Service
 from offsetmgr.service.settings import Settings, load
@@ -99,7 +99,7 @@ def running(**values: object) -> Iterator[Running]:
     """The service over loopback, stopped afterwards."""
     settings = settings_of(**values)
     with (
-        listening(settings.listen) as (sock, address),
+        listening(Address.parse(settings.listen)) as (sock, address),
         ActorSystem(name="test") as system,
         Path(os.devnull).open("w") as nowhere,
     ):

@@ -51,7 +51,7 @@ def test_a_manager_beyond_the_limit_holds_up_no_other() -> None:
         assert all("limits.managers" in str(left.error) for left in uncommitted.values())
         client.stop_managers(group="g", partitions=[("t", 0), ("t", 1)])
         assert client.flush(timeout=60) == ({ManagerKey("g", "t", 5): OffsetAndMetadata(1)}, {})
-        assert service.service.assembly.service.owner(NEW) == "etl"
+        assert service.service.assembly.registry.owner(NEW) == "etl"
 
 
 def test_what_a_living_client_has_given_up_is_free(cut: threading.Event) -> None:
@@ -70,7 +70,7 @@ def test_what_a_living_client_has_given_up_is_free(cut: threading.Event) -> None
                 except ManagerExistsError:
                     continue
                 break
-        assert service.service.assembly.service.owner(PEER) == "etl"
+        assert service.service.assembly.registry.owner(PEER) == "etl"
 
 
 def test_a_manager_spawned_anew_outlives_the_stop_of_its_predecessor(
@@ -84,7 +84,7 @@ def test_a_manager_spawned_anew_outlives_the_stop_of_its_predecessor(
         client.submit("g", {("t", 0): 2}, sync=True)
         cut.clear()
         client.submit("h", {("t", 0): 1})
-        registry = service.service.assembly.service
+        registry = service.service.assembly.registry
         while registry.owner(PEER) is not None:
             client.committed("h")  # until it is stopped, or the guard of the test run ends it
         assert registry.owner(KEY) == "etl"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.service import run
-from offsetmgr.service.requests import MAX_TOPICS
+from offsetmgr.service.messages import MAX_TOPICS
 from tests.service.support import Running, connected, running
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.errors import OffsetManagerError
-from offsetmgr.service import http, requests
+from offsetmgr.service import http
 from offsetmgr.service.core import OffsetService
 from offsetmgr.types import TopicPartition
 from tests.service.support import Running, connected, running
@@ -81,7 +81,7 @@ def test_a_body_without_end_is_refused_at_the_limit(service: Running) -> None:
 
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stalled sender gets 408 and holds nothing."""
-    monkeypatch.setattr(requests, "BODY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(http, "BODY_TIMEOUT_S", 0.2)
     with running() as service:
         host, _, port = service.address.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port)), timeout=30) as raw:

@@ -204,7 +204,7 @@ class ServiceWorld:
         else:
             self.pass_time(2 * LEASE_S + 12.0)
             owned = [key for keys in self.crowd.keys.values() for key in keys]
-            left = [key for key in owned if service.assembly.service.owner(key) is not None]
+            left = [key for key in owned if service.assembly.registry.owner(key) is not None]
             if left:
                 self.judge.blame(f"nobody holds {left} any more, and the service keeps them")
             service.drain()

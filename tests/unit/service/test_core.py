@@ -10,7 +10,8 @@ from structlog.testing import capture_logs
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.service.core import OffsetService
-from offsetmgr.service.requests import (
+from offsetmgr.service.messages import (
+    Caller,
     FlushRequest,
     OpenEntry,
     OpenRequest,
@@ -18,7 +19,7 @@ from offsetmgr.service.requests import (
     SubmitEntry,
     SubmitRequest,
 )
-from offsetmgr.service.sessions import Caller, Registry
+from offsetmgr.service.sessions import Registry
 from tests.unit.core.core import Core
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,41 +17,29 @@ from offsetmgr.service.events import (
     FAILURES_KEPT,
     NEWS_KEPT,
     EventHub,
-    Reporter,
 )
 from offsetmgr.service.metrics import Metrics
-from offsetmgr.types import ManagerKey, OffsetAndMetadata
+from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Coroutine
 
 FIRST = 1_000
 A, B = ManagerKey("g", "t", 0), ManagerKey("h", "t", 0)
-OWNER = {A: "a", B: "b"}
-
-
-class Owners:
-    """Client ``a`` owns A, client ``b`` owns B."""
-
-    def owner(self, key: ManagerKey) -> str | None:
-        """By the table."""
-        return OWNER.get(key)
-
-    def held(self, name: str) -> Sequence[ManagerKey]:
-        """By the table."""
-        return [key for key, owner in OWNER.items() if owner == name]
+STOPPED = StopResult(None)
 
 
 @pytest.fixture
-def factory() -> Factory:
-    """A factory whose time stands still."""
-    return Factory(MemoryCoordinator(), system=SimSystem(1))
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def hub(factory: Factory) -> EventHub:
+def hub(clock: ManualClock) -> EventHub:
     """With room for two readers."""
-    return EventHub(lambda: factory, Owners, streams=2, managers=0, first_number=FIRST)
+    factory = Factory(MemoryCoordinator(), system=SimSystem(1))
+    metrics = Metrics("default", "1")
+    return EventHub(lambda: factory, metrics, clock, streams=2, managers=0, first_number=FIRST)
 
 
 def error(key: ManagerKey) -> OffsetCommitError:
@@ -125,19 +112,18 @@ def test_a_reader_of_an_earlier_process_gets_all_failures_of_this_one(hub: Event
     run(test())
 
 
-def test_a_failure_is_logged_at_once_and_repetitions_are_counted(factory: Factory) -> None:
+def test_a_failure_is_logged_at_once_and_repetitions_are_counted(
+    hub: EventHub, clock: ManualClock
+) -> None:
     """By group and code: a thousand partitions that fail at every retry are one line."""
-    clock = ManualClock()
-    hub = EventHub(lambda: factory, Owners, streams=2, managers=0, first_number=FIRST)
-    reporter = Reporter(Metrics("default", "1"), hub, clock)
     with capture_logs() as logs:
         for number in range(1_000):
             key = ManagerKey("g", "t", number)
-            reporter.failed(key, error(key))
-        reporter.failed(B, error(B))
-        reporter.failed(B, OffsetFetchError(*B, None, error_info(14), ""))
+            hub.failed(key, error(key))
+        hub.failed(B, error(B))
+        hub.failed(B, OffsetFetchError(*B, None, error_info(14), ""))
         clock.advance(INTERVAL_S)
-        reporter.failed(A, error(A))
+        hub.failed(A, error(A))
     assert [(each["event"], each["group"], each["not_shown_before"]) for each in logs] == [
         ("commit_failed", "g", 0),
         ("commit_failed", "h", 0),
@@ -167,10 +153,10 @@ def test_a_stop_after_a_commit_keeps_the_commit(hub: EventHub) -> None:
         reader = hub.subscribe(None, None)
         hub.committed(A, OffsetAndMetadata(5))
         await deliver()
-        hub.stopped(A)
+        hub.stopped(A, STOPPED)
         await deliver()
         assert names(hub.take(reader)) == ["committed", "stopped"]
-        hub.stopped(A)
+        hub.stopped(A, STOPPED)
         hub.committed(A, OffsetAndMetadata(6))
         await deliver()
         assert names(hub.take(reader)) == ["committed"]
@@ -187,35 +173,11 @@ def test_a_reader_that_stands_still_while_managers_come_and_go_is_sent_away(hub:
         stream = hub.stream(reader)
         assert await anext(stream) == b": connected\n\n"
         for number in range(NEWS_KEPT + 1):
-            hub.stopped(ManagerKey("g", "t", number))
+            hub.stopped(ManagerKey("g", "t", number), STOPPED)
         await deliver()
-        hub.stopped(B)
+        hub.stopped(B, STOPPED)
         await deliver()
         assert not reader.news
         assert [each async for each in stream] == []
-
-    run(test())
-
-
-def test_a_stream_never_goes_back_at_its_start() -> None:
-    """A commit that is still on its way when the newer state is read does not come after it."""
-    system = SimSystem(3)
-    factory = Factory(MemoryCoordinator(), system=system)
-    hub = EventHub(lambda: factory, Owners, streams=1, managers=0, first_number=FIRST)
-    handle = factory.spawn("g", "t", 0)
-    system.run_until_idle()
-    handle.submit(41)
-    system.advance(5.0)
-
-    async def test() -> None:
-        reader = hub.subscribe("a", None)
-        hub.committed(A, OffsetAndMetadata(40))
-        stream = hub.stream(reader)
-        seen = [await anext(stream), await anext(stream)]
-        await deliver()
-        seen += hub.take(reader)
-        offsets = [int(each) for each in re.findall(rb'"offset":(\d+)', b"".join(seen))]
-        assert offsets == sorted(offsets)
-        assert offsets
 
     run(test())

@@ -43,14 +43,15 @@ def test_the_watchdog_waits_for_the_actors(monkeypatch: pytest.MonkeyPatch) -> N
 
     async def test(systemd: socket.socket) -> None:
         system = SimSystem(1)
-        async with watchdog(system):
-            for _ in range(10):
-                await asyncio.sleep(0)
-            with pytest.raises(BlockingIOError):
-                systemd.recv(100)
-            system.advance(1.0)
-            told = await asyncio.get_running_loop().sock_recv(systemd, 100)
-            assert told == b"WATCHDOG=1"
+        task = asyncio.create_task(watchdog(system))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        with pytest.raises(BlockingIOError):
+            systemd.recv(100)
+        system.advance(1.0)
+        told = await asyncio.get_running_loop().sock_recv(systemd, 100)
+        assert told == b"WATCHDOG=1"
+        task.cancel()
 
     with (
         TemporaryDirectory() as folder,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsetmgr.service.listen import AddressInUseError, TcpAddress, UnixAddress, listening
+from offsetmgr.service.listen import Address, AddressInUseError, listening
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,17 +25,17 @@ def path() -> Iterator[Path]:
 
 def test_a_tcp_socket_says_that_it_is_one() -> None:
     """Or asyncio leaves Nagle's algorithm on, and every answer waits 40 ms."""
-    with listening(TcpAddress("127.0.0.1", 0)) as (sock, _):
+    with listening(Address("127.0.0.1", 0)) as (sock, _):
         assert sock.proto == socket.IPPROTO_TCP
 
 
 def test_the_socket_of_a_live_process_is_left_alone(path: Path) -> None:
     """Two services on one socket: the second says so, the first goes on."""
     with ExitStack() as stack:
-        stack.enter_context(listening(UnixAddress(str(path))))
+        stack.enter_context(listening(Address("", 0, str(path))))
         with (
             pytest.raises(AddressInUseError, match="is in use by another process"),
-            listening(UnixAddress(str(path))),
+            listening(Address("", 0, str(path))),
         ):
             pass
         client = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -47,7 +47,7 @@ def test_a_file_that_is_no_socket_is_left_alone(path: Path) -> None:
     path.write_text("precious")
     with (
         pytest.raises(AddressInUseError, match="is not a socket"),
-        listening(UnixAddress(str(path))),
+        listening(Address("", 0, str(path))),
     ):
         pass
     assert path.read_text() == "precious"
@@ -56,7 +56,7 @@ def test_a_file_that_is_no_socket_is_left_alone(path: Path) -> None:
 def test_the_socket_of_a_successor_is_left_alone(path: Path) -> None:
     """A late stop does not remove the socket that another service has put there meanwhile."""
     with ExitStack() as successor:
-        with listening(UnixAddress(str(path))):
+        with listening(Address("", 0, str(path))):
             path.unlink()
-            successor.enter_context(listening(UnixAddress(str(path))))
+            successor.enter_context(listening(Address("", 0, str(path))))
         assert path.exists()

@@ -6,7 +6,8 @@ import pytest
 
 from offsetmgr.errors import ClientFencedError, OverloadedError
 from offsetmgr.service import sessions
-from offsetmgr.service.sessions import Caller, Registry
+from offsetmgr.service.messages import Caller
+from offsetmgr.service.sessions import Registry
 from offsetmgr.types import TopicPartition
 
 LEASE_S = 30.0

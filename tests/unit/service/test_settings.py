@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.service.listen import TcpAddress, UnixAddress
 from offsetmgr.service.settings import ALLOWED, Found, Settings, defaults, from_toml, load
 
 BOOTSTRAP: Found = {"kafka.bootstrap.servers": ("localhost:9092", "--bootstrap-servers")}
@@ -51,7 +50,7 @@ def test_the_environment_names_the_file_and_its_sections(tmp_path: Path) -> None
     assert settings.limits.managers == 5
     assert settings.commit.retry_backoff_s == 0.5
     assert settings.kafka.for_librdkafka() == {"bootstrap.servers": "env:1", "client.id": "sidecar"}
-    assert settings.listen == UnixAddress("/run/o.sock")
+    assert settings.listen == "unix:///run/o.sock"
 
 
 def test_variables_that_are_not_ours_are_left_alone() -> None:
@@ -64,7 +63,7 @@ def test_variables_that_are_not_ours_are_left_alone() -> None:
         "OFFSETMGR_CACHE": "/var/cache",
         "OFFSETMGR_SERVICE": "http://127.0.0.1:8741",
     }
-    assert load(None, env, BOOTSTRAP).listen == TcpAddress("127.0.0.1", 8741)
+    assert load(None, env, BOOTSTRAP).listen == "127.0.0.1:8741"
 
 
 BAD = [
@@ -80,9 +79,9 @@ BAD = [
     ("commit.commit_interval_s", "x", "commit.commit_interval_s (--set) must be a number, not"),
     ("commit.request_timeout_s", 4_000, "is too large; give a number of at most 300"),
     ("log_level", "loud", "must be one of debug, error, info, warning, not 'loud'"),
-    ("cluster_name", "", "cluster_name (--set) must be text of at least 1 character, not ''"),
+    ("cluster_name", "", "cluster_name (--set) must be text of 1 to 255 characters, not ''"),
     ("fence", "maybe", "fence (--set) must be true or false, not 'maybe'"),
-    ("fence", 1, "must be true or false, not 1"),
+    ("fence", 2, "must be true or false, not 2"),
     ("fence_session_timeout_s", 5, "must be a number from 6 to 300, not 5"),
     ("fence_session_timeout_s", 301, "must be a number from 6 to 300, not 301"),
     ("commit.retry_backoff_max_s", 0.01, "commit.retry_backoff_max_s (--set) 0.01 is lower"),
@@ -141,14 +140,6 @@ def test_a_broken_file_is_named(tmp_path: Path, text: str, problem: str) -> None
     assert str(config) in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["a = " + "[" * 50_000, f"{'.'.join('a' * 4_000)} = 1"])
-def test_a_file_of_endless_depth_is_named(tmp_path: Path, text: str) -> None:
-    config = tmp_path / "deep.toml"
-    config.write_text(text)
-    with pytest.raises(InvalidValueError, match=r"deep\.toml' is nested too deeply; give"):
-        load(config, {}, BOOTSTRAP)
-
-
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     """A configuration that was asked for and is not there is an error."""
     with pytest.raises(InvalidValueError, match="No such file"):
@@ -165,7 +156,7 @@ def test_a_secret_comes_from_a_file_and_never_shows(tmp_path: Path) -> None:
     assert settings.kafka.masked()["sasl.password"] == "***"
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe", b"x" * 70_000])
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe", b"xxx\0"])
 def test_a_file_without_a_secret_is_refused(tmp_path: Path, content: bytes) -> None:
     """And what it holds is not shown."""
     secret = tmp_path / "password"
