@@ -16,6 +16,7 @@ from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
 from offsetmgr.errors import Scope, error_info
 from offsetmgr.manager.history import CommitHistory
 from offsetmgr.manager.notifier import Notifier
+from offsetmgr.manager.partition_state import Flush
 from offsetmgr.manager.pending import CommitRequest, ReadRequest
 from offsetmgr.manager.plan import CommitPlan
 from offsetmgr.manager.submits import Collect, GroupSubmits
@@ -111,6 +112,7 @@ class Group:
         """The live managers, by name; guarded by the registry's lock."""
         self.served: dict[TopicPartition, PartitionState] = {}
         """The managers that the committer knows."""
+        self.flushes: list[Flush] = []
         self.history = CommitHistory(settings)
         self.flight: Flight | None = None
         self.attached = 0
@@ -144,7 +146,7 @@ class GroupCommitter(PooledActor):
         self._timeout_s = settings.request_timeout_s
         self._observer = observer
         self._plan = CommitPlan(self._name, settings, rng, group.history)
-        self._notifier = Notifier(group.served, self._plan)
+        self._notifier = Notifier(group.served, group.flushes, self._plan)
         self._timer: TimerHandle | None = None
         self._timer_at = inf
         self._pumping = False
@@ -154,7 +156,7 @@ class GroupCommitter(PooledActor):
         del reason
         states = self._group.served
         self._plan.attach(states)
-        if any(state.flushes or state.submits.closed for state in states.values()):
+        if self._group.flushes or any(state.submits.closed for state in states.values()):
             self._plan.expedite(states)
         self._pump()
 
@@ -217,16 +219,20 @@ class GroupCommitter(PooledActor):
     def _expedite(self, states: Iterable[PartitionState], flush: Waiter | None, now: float) -> None:
         """Commit what these hold at once; ``flush`` waits for what is newest in them now."""
         clean: list[tuple[PartitionState, StopResult]] = []
+        awaited: dict[PartitionState, int] = {}
         for state in states:
             submits = state.submits
             if not submits.dirty or state.result is not None:
                 clean.append((state, state.result or state.result_clean(submits.dropped)))
                 continue
-            if flush is not None:
-                state.add_flush(submits.number, flush, now)
+            awaited[state] = submits.number
             if submits.established and not submits.queued:
                 # It was suspended: a flush asks for one more try.
-                self._plan.mark_dirty(submits.partition, now)
+                self._plan.mark_dirty([submits.partition], now)
+        if flush is not None and awaited:
+            # Expired ones must not pile up while the coordinator is away.
+            waiting = [each for each in self._group.flushes if each.waits(now)]
+            self._group.flushes[:] = [*waiting, Flush(flush, awaited)]
         self._plan.expedite(state.submits.partition for state in states)
         self._pump()
         if flush is not None:
@@ -239,9 +245,8 @@ class GroupCommitter(PooledActor):
         now = self.system.clock.now()
         if self._group.submits.waiting:
             dirty, since = self._group.submits.collect(now)
-            for submits in dirty:
-                if submits.established:
-                    self._plan.mark_dirty(submits.partition, since)
+            known = [submits.partition for submits in dirty if submits.established]
+            self._plan.mark_dirty(known, since)
         request, results = self._plan.next_request(now)
         self._notifier.notify(results, now)
         if request is not None:

@@ -60,11 +60,6 @@ class ReadOutcome(Enum):
     """Somebody else committed it, or it expired."""
 
 
-class _LastCommit(NamedTuple):
-    version: Version
-    recommit_at: float
-
-
 class _InDoubt(NamedTuple):
     versions: tuple[Version, ...]
     since: float
@@ -84,7 +79,8 @@ class CommitHistory:
         self._departed_s = DEPARTED_TIMEOUTS * settings.request_timeout_s
         self._recommit_s = settings.recommit_interval_s or inf
         self._recommit_soon_s = min(RECOMMIT_SOON_S, settings.recommit_interval_s) or inf
-        self._commits: dict[TopicPartition, _LastCommit] = {}
+        self._commits: dict[TopicPartition, Version] = {}
+        self._recommit_at: dict[TopicPartition, float] = {}
         self._in_doubt: dict[TopicPartition, _InDoubt] = {}
         self._external: dict[TopicPartition, OffsetAndMetadata | None] = {}
         self.check_at = inf
@@ -94,8 +90,7 @@ class CommitHistory:
 
     def committed(self, partition: TopicPartition) -> Version | None:
         """Return the version that was committed last."""
-        found = self._commits.get(partition)
-        return None if found is None else found.version
+        return self._commits.get(partition)
 
     def partitions(self) -> list[TopicPartition]:
         """Return the partitions where something is committed, or may be yet."""
@@ -103,33 +98,44 @@ class CommitHistory:
 
     def commit(self, partition: TopicPartition, version: Version, now: float) -> None:
         """Enter that ``version`` is committed."""
-        self._enter(partition, version, now + self._recommit_s)
+        self._commits[partition] = version
+        self._recommit_in(partition, now, self._recommit_s)
+
+    def commit_ours(self, partition: TopicPartition, version: Version, now: float) -> None:
+        """Enter that a manager's own ``version`` is committed."""
+        last = self._commits.get(partition)
+        self._commits[partition] = version
+        if last != version:  # else somebody else's, committed again
+            self._external.pop(partition, None)
+        # Burrow misses a partition whose only commit came before it knew the topic.
+        first = version.number and (last is None or not last.number)
+        self._recommit_in(partition, now, self._recommit_soon_s if first else self._recommit_s)
 
     def commit_initial(
         self, partition: TopicPartition, found: OffsetAndMetadata, now: float
     ) -> None:
         """Enter that ``found`` was committed before the manager started."""
-        self._enter(partition, Version(0, found), now)
-        self.recommit_soon(partition, now)
+        self._commits[partition] = Version(0, found)
+        self._recommit_in(partition, now, self._recommit_soon_s)
 
     def recommit_soon(self, partition: TopicPartition, now: float) -> None:
         """Have the offset committed again a minute from now, unless a newer one is by then."""
-        found = self._commits.get(partition)
-        if found is not None:
-            self._enter(partition, found.version, now + self._recommit_soon_s)
+        if partition in self._commits:
+            self._recommit_in(partition, now, self._recommit_soon_s)
 
-    def _enter(self, partition: TopicPartition, version: Version, recommit_at: float) -> None:
-        self._commits[partition] = _LastCommit(version, recommit_at)
-        self.check_at = min(self.check_at, recommit_at)
+    def _recommit_in(self, partition: TopicPartition, now: float, seconds: float) -> None:
+        self._recommit_at[partition] = now + seconds
+        self.check_at = min(self.check_at, now + seconds)
 
     def drop(self, partition: TopicPartition) -> None:
         """Forget what is committed there."""
         self._commits.pop(partition, None)
+        self._recommit_at.pop(partition, None)
 
     def stands(self, partition: TopicPartition, value: OffsetAndMetadata) -> bool:
         """Return True if ``value`` was committed last and no commit in doubt can undo it."""
-        found = self._commits.get(partition)
-        return found is not None and found.version.value == value and not self.doubts(partition)
+        last = self._commits.get(partition)
+        return last is not None and last.value == value and not self.doubts(partition)
 
     # Single partitions that have to be read: commits in doubt, and old ones.
 
@@ -137,16 +143,14 @@ class CommitHistory:
         """Return what has to be read now; it stays due until it was."""
         if now < self.check_at:
             return []
-        recommits = {each: found.recommit_at for each, found in self._commits.items()}
         verifications = {each: held.verify_at for each, held in self._in_doubt.items()}
-        due_at = [*verifications.items(), *recommits.items()]
+        due_at = [*verifications.items(), *self._recommit_at.items()]
         self.check_at = min((at for _, at in due_at), default=inf)
         return [each for each, at in due_at if at <= now]
 
     def is_old(self, partition: TopicPartition, now: float) -> bool:
         """Return True if the offset has to be committed again lest it expires."""
-        found = self._commits.get(partition)
-        return found is not None and found.recommit_at <= now
+        return self._recommit_at.get(partition, inf) <= now
 
     # Commits in doubt.
 

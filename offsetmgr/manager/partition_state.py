@@ -20,7 +20,7 @@ from offsetmgr.manager.submits import SubmitBuffer
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from actors import ActorRef
     from offsetmgr.errors import OffsetManagerError
@@ -48,19 +48,12 @@ class ManagerStatus(NamedTuple):
     """The number of lower offsets that were refused."""
 
 
-class Awaited(NamedTuple):
-    """A flush that waits until a version is committed."""
-
-    number: int
-    waiter: Waiter
-
-
 class PartitionState:
     """One manager's state.
 
     Any thread submits, and adds to ``stops``.  ``state`` and ``result`` are written by its actor,
-    ``acknowledged``, ``flushes`` and ``troubled`` by its group's committer; all are replaced whole,
-    so that any thread may read them.
+    ``acknowledged`` and ``troubled`` by its group's committer; all are replaced whole, so that any
+    thread may read them.
     """
 
     __slots__ = (
@@ -69,7 +62,6 @@ class PartitionState:
         "acknowledged_at",
         "committed",
         "errors",
-        "flushes",
         "initial",
         "key",
         "owner",
@@ -104,7 +96,6 @@ class PartitionState:
         """When it last acknowledged a commit, in the clock's seconds."""
         self.troubled = False
         """True if the actor was told of a failure, and of no success since."""
-        self.flushes: tuple[Awaited, ...] = ()
         self.stops: tuple[Waiter, ...] = ()
         self.result: StopResult | None = None
         """The result of its stop; None while it lives."""
@@ -115,22 +106,21 @@ class PartitionState:
         with self.submits.group.lock:
             self.stops = (*self.stops, waiter)
 
-    def add_flush(self, number: int, waiter: Waiter, now: float) -> None:
-        """Have ``waiter`` answered when version ``number`` is committed."""
-        # Expired ones must not pile up while the coordinator is away.
-        waiting = [each for each in self.flushes if each.waiter.deadline > now]
-        self.flushes = (*waiting, Awaited(number, waiter))
-
-    def acknowledge(self, version: Version, now: float) -> None:
-        """Publish that the coordinator holds ``version``.
+    def acknowledge(self, version: Version, now: float) -> bool:
+        """Publish that the coordinator holds ``version``; return True if nothing newer waits.
 
         Published before it is settled: a stop that finds nothing left closes the mailbox.
         """
-        value = version.value
+        number, value = version
         self.acknowledged = value
         self.acknowledged_at = now
         self.committed.put(value)
-        self._observer.committed(self.key, value)
+        try:
+            self._observer.committed(self.key, value)
+        finally:
+            # What was published must not be committed again over somebody else's offset.
+            clean = self.submits.settle(number)
+        return clean
 
     def result_after(self, waited_s: float) -> StopResult:
         """Return what is committed and what is not, after a wait; after its end, how it ended."""
@@ -226,3 +216,20 @@ class Waiter:
         if late:
             self.future.set(self._results)
         return late
+
+
+class Flush(NamedTuple):
+    """A flush that waits for managers of one group; their committer's own."""
+
+    waiter: Waiter
+    awaited: dict[PartitionState, int]
+    """The managers that have not answered, each with the number of the version to commit."""
+
+    def answer(self, results: Mapping[PartitionState, StopResult]) -> None:
+        for state in results:
+            del self.awaited[state]
+        self.waiter.answer(results.items())
+
+    def waits(self, now: float) -> bool:
+        """Return True if an answer is still awaited."""
+        return bool(self.awaited) and self.waiter.deadline > now

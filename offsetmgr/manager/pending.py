@@ -27,8 +27,8 @@ class PlanMember(Protocol):
     @property
     def submits(self) -> SubmitBuffer: ...
 
-    def acknowledge(self, version: Version, now: float) -> None:
-        """Publish that the coordinator holds ``version``."""
+    def acknowledge(self, version: Version, now: float) -> bool:
+        """Publish that the coordinator holds ``version``; return True if nothing newer waits."""
 
 
 class ReadRequest(NamedTuple):
@@ -115,8 +115,8 @@ class DirtySet:
         entry = self.entries.get(partition)
         if entry is None:
             entry = self.entries[partition] = Dirty(since)
-        else:
-            entry.since = min(entry.since, since)
+        elif since < entry.since:
+            entry.since = since
         entry.recommit = False
         self._expect(entry)
         return entry

@@ -60,8 +60,10 @@ class Departed:
     def __init__(self) -> None:
         self.submits = SubmitBuffer(GroupSubmits("gone"), _NOWHERE)
 
-    def acknowledge(self, version: Version, now: float) -> None:
+    def acknowledge(self, version: Version, now: float) -> bool:
         """There is nobody to publish it to."""
+        del version, now
+        return True
 
 
 class CommitPlan:
@@ -138,10 +140,11 @@ class CommitPlan:
 
     # Submits.
 
-    def mark_dirty(self, partition: TopicPartition, since: float) -> None:
+    def mark_dirty(self, partitions: Iterable[TopicPartition], since: float) -> None:
         """There is something to commit, submitted at ``since``; ``-inf`` if a caller waits."""
-        if partition in self._members and partition not in self._departed:
-            self._dirty.mark(partition, since)
+        for partition in partitions:
+            if partition in self._members and partition not in self._departed:
+                self._dirty.mark(partition, since)
 
     def expedite(self, partitions: Iterable[TopicPartition]) -> None:
         """A caller waits for ``partitions``: all is due now, and past errors are forgiven once.
@@ -208,7 +211,8 @@ class CommitPlan:
     ) -> Version | None:
         if entry.recommit:
             return self._history.committed(partition)
-        submits = self._members[partition].submits
+        member = self._members[partition]
+        submits = member.submits
         while True:
             version = submits.uncommitted
             if version is None:
@@ -216,13 +220,11 @@ class CommitPlan:
             if self._history.stands(partition, version.value):
                 if submits.rewinds:
                     self._history.forget_external(partition)
-                clean = self._publish(partition, version, now)
+                clean = member.acknowledge(version, now)
                 results.append((partition, Committed(version, clean)))
                 continue
-            refusal = None
-            if not submits.rewinds:
-                refusal = self._history.refusal(partition, version.value.offset)
-            if refusal is None:
+            refusal = self._history.refusal(partition, version.value.offset)
+            if refusal is None or submits.rewinds:
                 return version
             final = submits.suspend(version.number)
             results.append((partition, self._failed(partition, version, refusal, final=final)))
@@ -486,7 +488,7 @@ class CommitPlan:
             if failure is not None and failure.info.verdict is Verdict.UNKNOWN:
                 self._enter_unknown(partition, version, now, served=partition in served)
             elif failure is None and partition in served:
-                self._commit_ours(partition, version, now)
+                self._history.commit_ours(partition, version, now)
             elif failure is None and partition in self._members:
                 self._history.commit(partition, version, now)
         results: Results = []
@@ -521,34 +523,15 @@ class CommitPlan:
             self._history.depart(partition, now)
 
     def _landed(self, partition: TopicPartition, version: Version, now: float) -> Committed:
-        self._commit_ours(partition, version, now)
+        self._history.commit_ours(partition, version, now)
         return self._settled(partition, version, now)
 
-    def _commit_ours(self, partition: TopicPartition, version: Version, now: float) -> None:
-        last = self._history.committed(partition)
-        if last != version:  # else theirs, committed again
-            self._history.forget_external(partition)
-        self._history.commit(partition, version, now)
-        if version.number and (last is None or not last.number):
-            # Burrow misses a partition whose only commit came before it knew the topic.
-            self._history.recommit_soon(partition, now)
-
     def _settled(self, partition: TopicPartition, version: Version, now: float) -> Committed:
-        clean = self._publish(partition, version, now)
+        clean = self._members[partition].acknowledge(version, now)
         entry = self._dirty.remove(partition)
         if not clean and entry is not None and not entry.recommit:
             self._dirty.mark(partition, now)  # it waits for an interval of its own
         return Committed(version, clean)
-
-    def _publish(self, partition: TopicPartition, version: Version, now: float) -> bool:
-        """Publish that ``version`` is committed; return True if nothing newer waits."""
-        member = self._members[partition]
-        try:
-            member.acknowledge(version, now)
-        finally:
-            # What was published must not be committed again over somebody else's offset.
-            clean = member.submits.settle(version.number)
-        return clean
 
     def _refused(
         self, partition: TopicPartition, version: Version, failure: Failure, now: float

@@ -20,7 +20,7 @@ LOOK_EVERY: Final = 60
 """Steps from one look to the next: a queue takes about one for each of its entries."""
 
 MOST_WAITING: Final = 40
-"""More flushes waiting in one manager would be a queue that grows."""
+"""More flushes waiting in one group would be a queue that grows."""
 
 MOST_QUEUED: Final = 600
 """More messages in one inbox, even while its actor rests after a crash, would be the same."""
@@ -37,10 +37,8 @@ def look_at_timers(judge: Referee, system: SimSystem) -> None:
 
 
 def look_at_managers(judge: Referee, states: Iterable[PartitionState], error_limit: int) -> None:
-    """The flushes, errors and messages that wait for each manager."""
+    """The errors and messages that wait for each manager."""
     for state in states:
-        if len(state.flushes) > MOST_WAITING:
-            judge.blame(f"{state.key}: {len(state.flushes)} flushes wait in it")
         unread = state.errors._items or ()
         if len(unread) > error_limit:
             judge.blame(f"{state.key}: {len(unread)} unread errors")
@@ -63,6 +61,9 @@ def look_at_committers(
             judge.blame(f"{group}: {len(ref.actor_inbox)} messages wait for its committer")
         if committer is None:
             continue
+        flushes = len(committer._group.flushes)
+        if flushes > MOST_WAITING:
+            judge.blame(f"{group}: {flushes} flushes wait in it")
         plan = committer._plan
         parts = (plan, plan._dirty, plan._reads, plan._log_ends, plan._history)
         for part in parts:
