@@ -15,6 +15,8 @@ from offsetmgr.coordinator.base import Failure
 from offsetmgr.manager.submits import Version
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from offsetmgr.config import CommitSettings
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
@@ -101,15 +103,16 @@ class CommitHistory:
         self._commits[partition] = version
         self._recommit_in(partition, now, self._recommit_s)
 
-    def commit_ours(self, partition: TopicPartition, version: Version, now: float) -> None:
-        """Enter that a manager's own ``version`` is committed."""
-        last = self._commits.get(partition)
-        self._commits[partition] = version
-        if last != version:  # else somebody else's, committed again
-            self._external.pop(partition, None)
-        # Burrow misses a partition whose only commit came before it knew the topic.
-        first = version.number and (last is None or not last.number)
-        self._recommit_in(partition, now, self._recommit_soon_s if first else self._recommit_s)
+    def commit_ours(self, versions: Mapping[TopicPartition, Version], now: float) -> None:
+        """Enter that managers' own ``versions`` are committed."""
+        for partition, version in versions.items():
+            last = self._commits.get(partition)
+            self._commits[partition] = version
+            if last != version:  # else somebody else's, committed again
+                self._external.pop(partition, None)
+            # Burrow misses a partition whose only commit came before it knew the topic.
+            first = version.number and (last is None or not last.number)
+            self._recommit_in(partition, now, self._recommit_soon_s if first else self._recommit_s)
 
     def commit_initial(
         self, partition: TopicPartition, found: OffsetAndMetadata, now: float

@@ -38,8 +38,6 @@ class Notifier:
 
     def notify(self, results: Results, now: float) -> None:
         """Answer flushes, then tell the managers whose life a result changes."""
-        if not results:
-            return
         events: list[tuple[PartitionState, lifecycle.Event]] = []
         for partition, result in results:
             state = self._states.get(partition)
@@ -54,8 +52,12 @@ class Notifier:
     def _event(self, state: PartitionState, result: Result, now: float) -> lifecycle.Event | None:
         """Return what the manager has to hear, if anything."""
         match result:
-            case lifecycle.Committed():
-                return result if self._committed(state, clean=result.clean) else None
+            case lifecycle.Committed(_, clean):
+                if not clean and self._awaited(state):
+                    self._expedite_newer(state)
+                concerned = state.concerned
+                state.troubled = state.troubled and not clean
+                return result if concerned else None
             case InitialKnown(committed):
                 return self._initial_known(state, committed, now)
             case lifecycle.CommitFailed():
@@ -63,14 +65,6 @@ class Notifier:
             case lifecycle.Noticed(_, committed):
                 state.acknowledged = committed
         return result
-
-    def _committed(self, state: PartitionState, *, clean: bool) -> bool:
-        """Return True if the manager has to hear of it."""
-        if not clean and self._awaited(state):
-            self._expedite_newer(state)
-        troubled = state.troubled
-        state.troubled = troubled and not clean
-        return troubled or state.submits.closed
 
     def _failed(self, state: PartitionState, result: lifecycle.CommitFailed) -> None:
         (number, value), error, final = result

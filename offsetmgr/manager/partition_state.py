@@ -106,6 +106,11 @@ class PartitionState:
         with self.submits.group.lock:
             self.stops = (*self.stops, waiter)
 
+    @property
+    def concerned(self) -> bool:
+        """True if its actor has to hear of a success: it stops, or had an error."""
+        return self.troubled or self.submits.closed
+
     def acknowledge(self, version: Version, now: float) -> bool:
         """Publish that the coordinator holds ``version``; return True if nothing newer waits.
 

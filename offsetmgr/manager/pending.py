@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 from offsetmgr.errors import Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from random import Random
 
     from offsetmgr.config import CommitSettings
@@ -26,6 +26,10 @@ class PlanMember(Protocol):
 
     @property
     def submits(self) -> SubmitBuffer: ...
+
+    @property
+    def concerned(self) -> bool:
+        """True if its actor has to hear of a success."""
 
     def acknowledge(self, version: Version, now: float) -> bool:
         """Publish that the coordinator holds ``version``; return True if nothing newer waits."""
@@ -110,16 +114,17 @@ class DirtySet:
         self._first_at = inf
         return list(self.entries.items())
 
-    def mark(self, partition: TopicPartition, since: float) -> Dirty:
-        """The newest version is to be committed; it waits since ``since``."""
-        entry = self.entries.get(partition)
-        if entry is None:
-            entry = self.entries[partition] = Dirty(since)
-        elif since < entry.since:
-            entry.since = since
-        entry.recommit = False
-        self._expect(entry)
-        return entry
+    def mark(self, partitions: Sequence[TopicPartition], since: float) -> None:
+        """The newest versions are to be committed; they wait since ``since``."""
+        for partition in partitions:
+            entry = self.entries.get(partition)
+            if entry is None:
+                self.entries[partition] = Dirty(since)
+            else:
+                entry.since = min(entry.since, since)
+                entry.recommit = False
+        if partitions:
+            self._first_at = min(self._first_at, since + self._commit_interval_s)
 
     def mark_recommit(self, partition: TopicPartition) -> Dirty:
         """Commit the last committed version again, unless something newer is to be anyway."""

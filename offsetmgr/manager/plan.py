@@ -60,6 +60,10 @@ class Departed:
     def __init__(self) -> None:
         self.submits = SubmitBuffer(GroupSubmits("gone"), _NOWHERE)
 
+    @property
+    def concerned(self) -> bool:
+        return False
+
     def acknowledge(self, version: Version, now: float) -> bool:
         """There is nobody to publish it to."""
         del version, now
@@ -142,9 +146,8 @@ class CommitPlan:
 
     def mark_dirty(self, partitions: Iterable[TopicPartition], since: float) -> None:
         """There is something to commit, submitted at ``since``; ``-inf`` if a caller waits."""
-        for partition in partitions:
-            if partition in self._members and partition not in self._departed:
-                self._dirty.mark(partition, since)
+        members, departed = self._members, self._departed
+        self._dirty.mark([p for p in partitions if p in members and p not in departed], since)
 
     def expedite(self, partitions: Iterable[TopicPartition]) -> None:
         """A caller waits for ``partitions``: all is due now, and past errors are forgiven once.
@@ -290,10 +293,12 @@ class CommitPlan:
         self._dirty.expect(request.members)
         return results
 
-    def _served(self, members: Mapping[TopicPartition, PlanMember]) -> dict[TopicPartition, None]:
-        """Return the partitions that still belong to these managers, in order."""
+    def _served(
+        self, members: Mapping[TopicPartition, PlanMember]
+    ) -> dict[TopicPartition, PlanMember]:
+        """Return those of ``members`` that still have their partitions, in order."""
         now = self._members
-        return {each: None for each, member in members.items() if now.get(each) is member}
+        return {each: member for each, member in members.items() if now.get(each) is member}
 
     def _not_read(
         self, partition: TopicPartition, failure: Failure, now: float, results: Results
@@ -483,20 +488,24 @@ class CommitPlan:
         # The history is complete before anything is published: an observer that fails must not
         # make what was committed here look like somebody else's.
         failures, served = result.failures, self._served(request.members)
+        ours: dict[TopicPartition, Version] = {}
         for partition, version in request.versions.items():
             failure = failures.get(partition)
             if failure is not None and failure.info.verdict is Verdict.UNKNOWN:
                 self._enter_unknown(partition, version, now, served=partition in served)
             elif failure is None and partition in served:
-                self._history.commit_ours(partition, version, now)
+                ours[partition] = version
             elif failure is None and partition in self._members:
                 self._history.commit(partition, version, now)
+        self._history.commit_ours(ours, now)
         results: Results = []
-        for partition in served:
+        for partition, member in served.items():
             version = request.versions[partition]
             failure = failures.get(partition)
             if failure is None:
-                results.append((partition, self._settled(partition, version, now)))
+                clean = self._settle(partition, version, now)
+                if not clean or member.concerned:
+                    results.append((partition, Committed(version, clean)))
             elif failure.info.verdict is Verdict.UNKNOWN:
                 self._reads.unknown[partition] = version
                 failed = self._failed(partition, version, failure, final=False)
@@ -523,24 +532,26 @@ class CommitPlan:
             self._history.depart(partition, now)
 
     def _landed(self, partition: TopicPartition, version: Version, now: float) -> Committed:
-        self._history.commit_ours(partition, version, now)
-        return self._settled(partition, version, now)
+        self._history.commit_ours({partition: version}, now)
+        return Committed(version, self._settle(partition, version, now))
 
-    def _settled(self, partition: TopicPartition, version: Version, now: float) -> Committed:
+    def _settle(self, partition: TopicPartition, version: Version, now: float) -> bool:
+        """Publish that ``version`` is committed; return True if nothing newer waits."""
         clean = self._members[partition].acknowledge(version, now)
         entry = self._dirty.remove(partition)
         if not clean and entry is not None and not entry.recommit:
-            self._dirty.mark(partition, now)  # it waits for an interval of its own
-        return Committed(version, clean)
+            self._dirty.mark([partition], now)  # it waits for an interval of its own
+        return clean
 
     def _refused(
         self, partition: TopicPartition, version: Version, failure: Failure, now: float
     ) -> CommitFailed:
         entry = self._dirty.entries.get(partition)
         if failure.info.retriable:
-            entry = entry or self._dirty.mark(partition, -inf)
+            if entry is None:
+                self._dirty.mark([partition], -inf)
             if failure.info.scope is Scope.PARTITION:
-                self._backoff.pace(entry, now, failed=True)
+                self._backoff.pace(self._dirty.entries[partition], now, failed=True)
             return self._failed(partition, version, failure, final=False)
         final = self._members[partition].submits.suspend(version.number)
         recommit = entry is not None and entry.recommit
@@ -551,7 +562,7 @@ class CommitPlan:
         self._dirty.remove(partition)
         if entry is not None and not (recommit or final):
             # What is newer may fare no better: not at once, over and over.
-            self._dirty.mark(partition, now)
+            self._dirty.mark([partition], now)
         return self._failed(partition, version, failure, final=final)
 
     def _failed(
