@@ -108,7 +108,10 @@ class Coordinator(Protocol):
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
     ) -> Future[CommitResult]:
-        """Commit ``offsets``: in one request, or one after the other if the broker takes less."""
+        """Commit ``offsets``: in one request, or one after the other if the broker takes less.
+
+        The caller leaves ``offsets`` as it is until it is answered.
+        """
 
     def release(self, group: str) -> None:
         """Give up what was taken for ``group``, which has no manager any more."""

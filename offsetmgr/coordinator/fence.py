@@ -22,7 +22,6 @@ from offsetmgr.coordinator.base import CommitResult, Failure, FenceCounts, Fetch
 from offsetmgr.coordinator.batches import commit_in_batches
 from offsetmgr.coordinator.clients import DEFAULTS, ConnectionReports, check_thread_room
 from offsetmgr.coordinator.explain import CLOSED, NOT_SENT, live_members, one_line
-from offsetmgr.coordinator.kafka import check_numbers
 from offsetmgr.coordinator.member import INSTANCE, Member
 from offsetmgr.errors import ErrorInfo, Fault, Scope, Verdict, error_info
 from offsetmgr.types import check_group
@@ -176,8 +175,6 @@ class FencedCoordinator:
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
     ) -> Future[CommitResult]:
         """Take the group over, where that is still to be done, and commit as its member."""
-        offsets = dict(offsets)
-        check_numbers(offsets)
         deadline_s = self._clock.now() + timeout_s
 
         def send(batch: Mapping[TopicPartition, OffsetAndMetadata]) -> Future[CommitResult]:

@@ -56,8 +56,6 @@ from offsetmgr.coordinator.explain import live_members
 from offsetmgr.coordinator.librdkafka import CONSUMER, PRODUCER, GroupClient
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.types import (
-    MAX_OFFSET,
-    MAX_PARTITION,
     check_group,
     check_list,
     check_timeout,
@@ -186,9 +184,6 @@ class KafkaCoordinator:
         """Commit ``offsets`` as a simple (memberless) committer."""
         check_group(group)
         check_timeout(timeout_s, "timeout_s")
-        # A copy: the caller may change its mapping while this waits its turn.
-        offsets = dict(offsets)
-        check_numbers(offsets)
         send = partial(self._commit, group, self._clock.now() + timeout_s)
         return commit_in_batches(group, offsets, send)
 
@@ -420,18 +415,6 @@ class KafkaCoordinator:
         clients: list[ReplaceableClient[Any]] = [self._fetcher, self._admin, *self._committers]
         for client in clients:
             client.close()
-
-
-def check_numbers(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-    """Refuse numbers that would silently become others in librdkafka's memory."""
-    for (topic, partition), value in offsets.items():
-        if not 0 <= partition <= MAX_PARTITION:
-            fix = f"give the partition's number, 0 to {MAX_PARTITION}"
-            raise InvalidValueError(f"partition of {topic}", partition, "is out of range", fix)
-        if not 0 <= value.offset <= MAX_OFFSET:
-            fix = "give the next offset to read, 0 to 2^63-1"
-            where = f"offset of {topic}-{partition}"
-            raise InvalidValueError(where, value.offset, "is out of range", fix)
 
 
 def _answered(answer: _R) -> Future[_R]:

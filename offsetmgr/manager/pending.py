@@ -173,9 +173,10 @@ class OpenReads:
         self.verify_not_before = -inf
         """When a verification may be tried; not expedited, as no caller waits for one."""
 
-    def must_precede(self, partition: TopicPartition) -> bool:
-        """Return True if the partition has to be read before it is written."""
-        return partition in self.unknown or partition in self.awaiting
+    @property
+    def blocked(self) -> set[TopicPartition]:
+        """The partitions that have to be read before they are written."""
+        return self.unknown.keys() | self.awaiting.keys()
 
     def ready(self, now: float) -> list[TopicPartition]:
         """Return what to read now, with repetitions."""
@@ -201,14 +202,15 @@ class OpenReads:
         """Back off where the coordinator refused: the group, or single partitions."""
         failures = result.failures
         group_wide = any(f.info.scope is Scope.GROUP for f in failures.values())
-        if not group_wide or any(map(self.must_precede, members)):
+        blocked = self.blocked
+        if not group_wide or not blocked.isdisjoint(members):
             self._backoff.pace(self._group, now, failed=group_wide)
         self.verify_not_before = now + self._backoff.longest_s if group_wide else -inf
         for partition in members:
             failure = failures.get(partition)
             if failure is None:
                 self._unreadable.pop(partition, None)
-            elif failure.info.scope is Scope.PARTITION and self.must_precede(partition):
+            elif failure.info.scope is Scope.PARTITION and partition in blocked:
                 retry = self._unreadable.setdefault(partition, Retry())
                 self._backoff.pace(retry, now, failed=True)
 

@@ -134,9 +134,9 @@ class CommitPlan:
             self._departed.add(partition)
 
     def _end_departed(self) -> None:
+        busy = {*self._dirty.entries, *self._reads.blocked} if self._departed else ()
         for partition in tuple(self._departed):
-            open_work = partition in self._dirty.entries or self._reads.must_precede(partition)
-            if not open_work and not self._history.doubts(partition):
+            if partition not in busy and not self._history.doubts(partition):
                 self._departed.discard(partition)
                 del self._members[partition]
                 self._forget(partition)
@@ -155,7 +155,7 @@ class CommitPlan:
         Those of reads only where one of these has to be read first.
         """
         self._dirty.expedite()
-        if any(map(self._reads.must_precede, partitions)):
+        if not self._reads.blocked.isdisjoint(partitions):
             self._reads.forgive()
 
     # The next request.
@@ -193,8 +193,9 @@ class CommitPlan:
         if now < self._dirty.due_at:
             return None
         versions: dict[TopicPartition, Version] = {}
+        blocked = self._reads.blocked
         for partition, entry in self._dirty.take():
-            if self._reads.must_precede(partition):
+            if partition in blocked:
                 continue  # due again when it has been read
             if now < entry.not_before:
                 self._dirty.expect([partition])
@@ -257,10 +258,11 @@ class CommitPlan:
         if now < self._verification_at():
             return None
         self._verify_at = now + every_s
+        blocked = self._reads.blocked
         members = {
             partition: self._members[partition]
             for partition in self._history.partitions()
-            if partition in self._members and not self._reads.must_precede(partition)
+            if partition in self._members and partition not in blocked
         }
         if not members:
             return None
