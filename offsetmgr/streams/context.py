@@ -7,9 +7,9 @@ from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
-from offsetmgr.errors import shown
+from offsetmgr.errors import InvalidValueError, shown
 from offsetmgr.streams.errors import ContextError
-from offsetmgr.streams.messages import NO_TIME, Record, decode_key, encode_key
+from offsetmgr.streams.messages import NO_TIME, Record, decode_key, encode_key, header_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -107,7 +107,7 @@ class Context:
         """Return the row of the message's key in the group table; None where there is none."""
         table = self._graph.group_table or self._stateless()
         if self._row is _UNREAD:
-            self._row = self._tables.table.get(self._message.key)
+            self._row = self._read(table, self._tables.table, self._message.key)
         return None if self._row is None else self._decoded(table, self._row)
 
     def set_value(self, value: Any, headers: Headers | None = None) -> None:
@@ -129,7 +129,7 @@ class Context:
         edge = self._graph.joins.get(table) or self._refuse(
             f"table {shown(table)} is not joined: add join() with it to the group"
         )
-        row = self._tables.joins[table].get(self._message.key)
+        row = self._read(edge, self._tables.joins[table], self._message.key)
         return None if row is None else self._decoded(edge, row)
 
     def lookup(self, table: str, key: str) -> Any:
@@ -137,7 +137,7 @@ class Context:
         edge = self._graph.lookups.get(table) or self._refuse(
             f"table {shown(table)} cannot be looked up: add lookup() with it to the group"
         )
-        row = self._tables.lookups[table].get(encode_key(key))
+        row = self._read(edge, self._tables.lookups[table], self._key(key))
         return None if row is None else self._decoded(edge, row)
 
     def emit(self, topic: str, key: str, value: Any, headers: Headers | None = None) -> None:
@@ -177,7 +177,7 @@ class Context:
     def _emit(self, topic: str, key: str, data: bytes | None, headers: Headers | None) -> None:
         if self._default_headers:
             headers = {**self._default_headers, **(headers or _NONE)}
-        self._write(topic, encode_key(key), data, headers or _NONE)
+        self._write(topic, self._key(key), data, headers or _NONE)
 
     def _write(self, topic: str, key: bytes, data: bytes | None, headers: Headers) -> None:
         if self.over:
@@ -185,7 +185,23 @@ class Context:
                 f"group {self.group}: a context was used after its callback had returned, so what "
                 f"it wrote to {topic} is lost: write within the callback"
             )
-        self.records.append(Record(topic, key, data, tuple(headers.items()) if headers else ()))
+        try:
+            listed = header_list(headers) if headers else ()
+        except InvalidValueError as error:
+            self.fail(error)
+        self.records.append(Record(topic, key, data, listed))
+
+    def _key(self, key: str) -> bytes:
+        try:
+            return encode_key(key)
+        except InvalidValueError as error:
+            self.fail(error)
+
+    def _read(self, edge: Edge, rows: Rows, key: bytes) -> bytes | None:
+        try:
+            return rows.get(key)
+        except Exception as error:  # noqa: BLE001 -- tables raise anything
+            self._refuse(f"cannot read key {shown(key)} of {edge}: {error}", error)
 
     def _encoded(self, edge: Edge, value: Any) -> bytes:
         try:

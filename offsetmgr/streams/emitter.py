@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from offsetmgr.errors import OffsetManagerError, shown
-from offsetmgr.streams.messages import Record, encode_key
+from offsetmgr.streams.messages import Record, encode_key, header_list
 from offsetmgr.types import check_topic
 
 if TYPE_CHECKING:
@@ -25,11 +25,18 @@ class EmitterClosedError(OffsetManagerError):
     code = "emitter_closed"
 
 
+class Written(NamedTuple):
+    """Where a message was written."""
+
+    partition: int
+    offset: int
+
+
 class Writer(Protocol):
     """Writes records for an emitter."""
 
-    def write(self, record: Record) -> Future[int]:
-        """Return the record's offset, once it is written; never waits."""
+    def write(self, record: Record) -> Future[Written]:
+        """Return where the record is, once it is written; waits only where too many are not."""
 
     def close(self) -> None:
         """End; nothing is left to write."""
@@ -49,14 +56,17 @@ class Emitter:
         self._changed = threading.Condition()
         self._unwritten = 0
         self._finished = False
+        self._error: BaseException | None = None
 
-    def emit(self, key: str, value: Any, headers: Headers | None = None) -> Future[int]:
-        """Write a message and return its offset to come, with ``add_done_callback``.
+    def emit(self, key: str, value: Any, headers: Headers | None = None) -> Future[Written]:
+        """Write a message; what is returned has ``result(timeout)`` and ``add_done_callback``.
 
-        A value of None is a tombstone.  Raises what the codec raises; EmitterClosedError.
+        A value of None is a tombstone.  Raises InvalidValueError for a wrong key or header, what
+        the codec raises, and EmitterClosedError.
         """
         data = None if value is None else self._codec.encode(value)
-        every = {**self._default_headers, **(headers or {})}
+        every = header_list({**self._default_headers, **(headers or {})})
+        record = Record(self.topic, encode_key(key), data, every)
         with self._changed:
             if self._finished:
                 raise EmitterClosedError(
@@ -65,35 +75,42 @@ class Emitter:
                 )
             self._unwritten += 1
         try:
-            record = Record(self.topic, encode_key(key), data, tuple(every.items()))
-            offset = self._writer.write(record)
+            outcome = self._writer.write(record)
         except BaseException:
-            self._written()
+            self._done(None)
             raise
-        offset.add_done_callback(self._written)
-        return offset
+        outcome.add_done_callback(self._done)
+        return outcome
 
     def emit_sync(
         self, key: str, value: Any, headers: Headers | None = None, *, timeout: float | None = None
-    ) -> int:
-        """Write a message, wait until Kafka has it, and return its offset.
+    ) -> Written:
+        """Write a message and wait until Kafka has it.
 
-        Raises as ``emit`` does, what Kafka said, and TimeoutError after ``timeout`` seconds.
+        Raises as ``emit``, KafkaRequestError where Kafka refuses it, and TimeoutError after
+        ``timeout`` seconds; it may be written all the same.
         """
         return self.emit(key, value, headers).result(timeout)
 
     def finish(self) -> None:
-        """Wait until all messages are written or refused, then end; twice is harmless."""
+        """Wait until all messages are written or refused, and end; twice is harmless.
+
+        Raises the first error of a message that was not written.
+        """
         with self._changed:
             if self._finished:
                 return
             self._finished = True
             self._changed.wait_for(lambda: not self._unwritten)
         self._writer.close()
+        if self._error is not None:
+            raise self._error
 
-    def _written(self, _: object = None) -> None:
+    def _done(self, outcome: Future[Written] | None) -> None:
         with self._changed:
             self._unwritten -= 1
+            if outcome is not None:
+                self._error = self._error or outcome.exception()
             self._changed.notify_all()
 
     def __enter__(self) -> Self:

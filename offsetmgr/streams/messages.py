@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Final, NamedTuple, Protocol
 
+from offsetmgr.errors import InvalidValueError
+
 Headers = Mapping[str, "bytes | None"]
 HeaderList = Sequence["tuple[str, bytes | None]"]
 """Headers as Kafka keeps them: in order, a name more than once."""
@@ -46,8 +48,20 @@ class Rows(Protocol):
 
 
 def encode_key(key: str) -> bytes:
-    """Return a key as Kafka has it."""
-    return key.encode("utf-8", "surrogateescape")
+    """Return a key as Kafka has it.  Raises InvalidValueError."""
+    try:
+        return key.encode("utf-8", "surrogateescape")
+    except (AttributeError, UnicodeEncodeError):
+        fix = "give a str, of bytes by decode_key()"
+        raise InvalidValueError("key", key, "is not text", fix) from None
+
+
+def header_list(headers: Headers) -> HeaderList:
+    """Return headers as Kafka keeps them.  Raises InvalidValueError."""
+    for name, value in headers.items():
+        if not (value is None or isinstance(value, bytes)):
+            raise InvalidValueError(f"header {name}", value, "is not bytes", "encode it")
+    return tuple(headers.items())
 
 
 def decode_key(key: bytes) -> str:

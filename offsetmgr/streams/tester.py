@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from offsetmgr.errors import InvalidValueError, listed
 from offsetmgr.streams.context import Tables
-from offsetmgr.streams.emitter import Emitter
+from offsetmgr.streams.emitter import Emitter, Written
 from offsetmgr.streams.engine import Engine, update_rows
 from offsetmgr.streams.errors import ProcessingError
-from offsetmgr.streams.messages import Message, Record, decode_key, encode_key
+from offsetmgr.streams.messages import Message, Record, decode_key, encode_key, header_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -147,7 +147,7 @@ class Tester:
         codec = self._topics.codec(topic)
         data = None if value is None else codec.encode(value)
         at_ms = -1 if timestamp is None else round(timestamp.timestamp() * 1000)
-        record = Record(topic, encode_key(key), data, tuple((headers or {}).items()))
+        record = Record(topic, encode_key(key), data, header_list(headers or {}))
         self._topics.append(record, at_ms)
         self.catch_up()
 
@@ -415,14 +415,14 @@ class _TesterWriter:
         self._topics = topics
         self._catch_up = catch_up
 
-    def write(self, record: Record) -> Future[int]:
-        offset: Future[int] = Future()
+    def write(self, record: Record) -> Future[Written]:
+        outcome: Future[Written] = Future()
         try:
-            offset.set_result(self._topics.write(record))
+            outcome.set_result(Written(0, self._topics.write(record)))
         except Exception as error:  # noqa: BLE001 -- the emit handler raises anything
-            offset.set_exception(error)
+            outcome.set_exception(error)
         self._catch_up()
-        return offset
+        return outcome
 
     def close(self) -> None:
         """Nothing is left."""

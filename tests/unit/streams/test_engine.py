@@ -6,6 +6,7 @@ import pickle
 from concurrent.futures import Future
 from datetime import datetime, timedelta, timezone
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -179,8 +180,14 @@ def test_any_key_survives(key: bytes) -> None:
         (lambda c: c.lookup("names", "k"), "table 'names' cannot be looked up"),
         (lambda c: c.fail(RuntimeError("told to")), "RuntimeError: told to"),
         (lambda c: c.fail("told to"), "told to"),
+        (lambda c: c.emit("out", 5, "v"), "key 5 is not text"),
+        (lambda c: c.emit("out", "\ud800", "v"), "is not text"),
+        (lambda c: c.set_value(1, headers={"a": "x"}), "header a 'x' is not bytes"),
+        (lambda c: c.value(), "cannot read key b'bob' of persist group-table/Int64: store away"),
+        (lambda c: c.join("names"), "cannot read key b'bob' of join names/String: store away"),
+        (lambda c: c.lookup("rates", "k"), "cannot read key b'k' of lookup rates/Int64: store aw"),
     ],
-    ids=range(12),
+    ids=range(18),
 )
 def test_misuse_fails_even_if_it_is_caught(misuse: Any, why: str) -> None:
     """A callback cannot lose the failure, nor what follows it."""
@@ -200,8 +207,10 @@ def test_misuse_fails_even_if_it_is_caught(misuse: Any, why: str) -> None:
         except Exception:  # noqa: BLE001
             ctx.emit("out", "k", "v")
 
+    away = Mock(get=Mock(side_effect=ConnectionError("store away")))
+    tables = Tables(away, {"names": away}, {"rates": away})
     for callback in (plain, catching, swallowing):
-        text = failure(callback)
+        text = failure(callback, tables=tables)
         assert why in text
         assert "in/3 at offset 42, key 'bob'" in text
         assert "hidden" not in text

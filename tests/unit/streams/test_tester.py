@@ -286,10 +286,12 @@ def test_emitters_write_for_processors() -> None:
     tracker = tester.queue_tracker("numbers")
     with tester.add_emitter("numbers", INT, default_headers={"app": b"test"}) as emitter:
         promise = emitter.emit("bob", 3, headers={"a": b"1"})
-        assert promise.result(0) == 0
-        assert emitter.emit_sync("bob", 4) == 1
+        assert promise.result(0) == (0, 0)
+        assert emitter.emit_sync("bob", 4).offset == 1
         assert tester.table_value("sums-table", "bob") == 7
     assert [each.headers for each in tracker] == [{"app": b"test", "a": b"1"}, {"app": b"test"}]
+    with pytest.raises(InvalidValueError, match="header a 'text' is not bytes; encode it"):
+        emitter.emit("bob", 5, headers={"a": "text"})  # type: ignore[dict-item]
     with pytest.raises(EmitterClosedError, match="numbers is finished, so key 'bob'"):
         emitter.emit("bob", 5)
     emitter.finish()

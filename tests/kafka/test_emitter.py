@@ -1,0 +1,69 @@
+"""Emitters on a real Kafka."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer
+
+from offsetmgr.errors import InvalidValueError, KafkaRequestError
+from offsetmgr.streams import EmitterClosedError, codecs
+from offsetmgr.streams.hashing import partition_of
+from offsetmgr.streams.kafka import kafka_emitter
+
+if TYPE_CHECKING:
+    from offsetmgr.devkafka import DevKafka
+    from tests.conftest import TopicFactory
+
+WAIT_S = 60.0
+
+
+def test_messages_arrive_where_views_look_for_them(
+    kafka: DevKafka, new_topic: TopicFactory, group: str
+) -> None:
+    """With key, value, headers and tombstones, in the partition of the key's hash."""
+    topic = new_topic(5)
+    settings = {"bootstrap.servers": kafka.bootstrap_servers}
+    headers = {"app": b"test", "more": None}
+    emitter = kafka_emitter(settings, topic, codecs.Json(), default_headers=headers)
+    with emitter:
+        promises = {f"key-{n}": emitter.emit(f"key-{n}", [n]) for n in range(100)}
+        last = emitter.emit_sync("", None, headers={"app": b"mine"}, timeout=WAIT_S)
+    written = {key: promise.result(0) for key, promise in promises.items()}
+    assert all(each.partition == partition_of(key.encode(), 5) for key, each in written.items())
+    written[""] = last
+
+    consumer = Consumer(settings | {"group.id": group, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    read: dict[bytes, object] = {}
+    while len(read) < len(written):
+        message = consumer.poll(WAIT_S)
+        assert message is not None
+        assert message.error() is None
+        key, value = message.key() or b"", message.value()
+        assert (message.partition(), message.offset()) == written[key.decode()]
+        read[key] = (value, dict(message.headers() or ()))
+    consumer.close()
+    assert read[b"key-7"] == (b"[7]", headers)
+    assert read[b""] == (None, {"app": b"mine", "more": None})
+    with pytest.raises(EmitterClosedError):
+        emitter.emit("late", 1)
+
+
+def test_what_is_not_written_is_told() -> None:
+    """By the promise, at once by emit_sync, and at the end whoever has not looked."""
+    away = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 100, "log_level": 0}
+    emitter = kafka_emitter(away, "topic", codecs.String())
+    promise = emitter.emit("key", "value")
+    with pytest.raises(KafkaRequestError, match="write to topic: "):
+        promise.result(WAIT_S)
+    with pytest.raises(KafkaRequestError, match="write to topic: "):
+        emitter.emit_sync("key", "value", timeout=WAIT_S)
+    with pytest.raises(KafkaRequestError, match="write to topic: "):
+        emitter.finish()
+    emitter.finish()
+    with pytest.raises(InvalidValueError, match="partitioner 'murmur2' cannot be set; remove it"):
+        kafka_emitter({**away, "partitioner": "murmur2"}, "topic", codecs.String())
+    with pytest.raises(InvalidValueError, match="refused by librdkafka"):
+        kafka_emitter({**away, "linger.msec": 5}, "topic", codecs.String())
