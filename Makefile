@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 JAVA := $(VENV)/.java
 JARS := $(VENV)/.jars
+POSTGRES := $(VENV)/.postgres
 # T narrows what pytest runs: make test T="tests/unit -k state"
 T ?=
 # `make test` runs four parts at once, so that what one waits for is the others' time.  All folders
@@ -26,7 +27,7 @@ TRIES ?= 3
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(INSTALLED) $(JARS) ## Install everything: virtual environment, Java, Kafka's jars
+setup: $(INSTALLED) $(JARS) $(POSTGRES) ## Install everything: virtual environment, Java, Kafka's jars, PostgreSQL
 
 demo: setup ## Start a Kafka, the service and a Spark job, and show what happens
 	$(BIN)/offsetmgr demo
@@ -96,6 +97,10 @@ $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 
 $(JAVA): scripts/ensure-java.sh | $(BIN)/python
 	scripts/ensure-java.sh
+	@touch $@
+
+$(POSTGRES): scripts/ensure-postgres.sh | $(BIN)/python
+	scripts/ensure-postgres.sh
 	@touch $@
 
 $(JARS): $(INSTALLED) $(JAVA)

@@ -216,6 +216,9 @@ _ROWS: Final = (
 OFFSET_CHANGED: Final = 32_001
 OFFSET_OUTSIDE_LOG: Final = 32_003
 TOPIC_RECREATED: Final = 32_004
+STORE_FAILED: Final = 32_005
+STORE_REFUSED: Final = 32_006
+GENERATION_FENCED: Final = 32_007
 
 OWN_CODES: Final = 32_000
 """Codes from here on are this product's, beyond all that Kafka may come to use."""
@@ -232,6 +235,18 @@ _OWN_ROWS: Final = (
     ErrorInfo(
         TOPIC_RECREATED, "TOPIC_RECREATED", False, _P, _O, _REFUSED,
         "offsets of before count records that are gone; rewind() to where the new ones begin",
+    ),
+    ErrorInfo(
+        STORE_FAILED, "STORE_FAILED", True, _G, _N, _UNKNOWN,
+        "the database of the offset store did not answer; check it and the network to it",
+    ),
+    ErrorInfo(
+        STORE_REFUSED, "STORE_REFUSED", False, _G, _O, _REFUSED,
+        "the database of the offset store refuses the statement; check its tables and rights",
+    ),
+    ErrorInfo(
+        GENERATION_FENCED, "GENERATION_FENCED", False, _P, _O, _REFUSED,
+        "another process has claimed the partition in the offset store; stop one of the two",
     ),
 )  # fmt: skip
 

@@ -14,6 +14,7 @@
     │   ├── OffsetFetchError                ... to a fetch of committed offsets
     │   └── OffsetNoticeError               nothing failed, but somebody should know
     ├── KafkaRequestError                   Kafka did not answer a question about the cluster
+    ├── OffsetStoreError                    an offset store's database refused, or did not answer
     ├── OffsetTimeoutError (TimeoutError)   a wait asked for by the caller ran out
     ├── OffsetsUncommittedError             some of many offsets are not committed; why of each
     ├── OverloadedError                     a limit was reached; nothing of the request was taken
@@ -45,6 +46,7 @@ __all__ = [
     "OffsetManagerError",
     "OffsetNoticeError",
     "OffsetRegressionError",
+    "OffsetStoreError",
     "OffsetTimeoutError",
     "OffsetsUncommittedError",
     "OverloadedError",
@@ -314,6 +316,25 @@ class KafkaRequestError(OffsetManagerError):
     @property
     def code(self) -> str:  # type: ignore[override]
         """Kafka's name of the error, such as GROUP_AUTHORIZATION_FAILED."""
+        return self.info.name
+
+    def __reduce__(self) -> tuple[type, tuple[str, ErrorInfo, str]]:
+        return type(self), (self.what, self.info, self.detail)
+
+
+class OffsetStoreError(OffsetManagerError):
+    """The database of an offset store refused, or did not answer; no partition is concerned."""
+
+    def __init__(self, what: str, info: ErrorInfo, detail: str = "") -> None:
+        """``what`` was asked for; ``detail`` is known of this case alone."""
+        super().__init__(f"{what}: {detail or info.hint} ({info.name})")
+        self.what = what
+        self.info = info
+        self.detail = detail
+
+    @property
+    def code(self) -> str:  # type: ignore[override]
+        """Name of the error, such as STORE_FAILED."""
         return self.info.name
 
     def __reduce__(self) -> tuple[type, tuple[str, ErrorInfo, str]]:

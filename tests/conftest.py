@@ -15,6 +15,7 @@ from hypothesis import settings
 
 from offsetmgr.devkafka import DevKafka
 from offsetmgr.devkafka.command import SampleTopic, create_topics
+from tests.postgres import Postgres
 from tests.secured import SecuredKafka
 
 if TYPE_CHECKING:
@@ -50,6 +51,19 @@ def kafka3() -> Iterator[DevKafka]:
     """Three brokers, shared by the whole run; a test that takes one down brings it up again."""
     with DevKafka(brokers=3) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """One PostgreSQL, shared by the whole run; each test has a database of its own."""
+    with Postgres() as started:
+        yield started
+
+
+@pytest.fixture
+def database(postgres: Postgres) -> str:
+    """Return the URL of a new database in PostgreSQL."""
+    return postgres.create(f"test-{uuid.uuid4().hex[:8]}")
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ NAMES = {
     "OffsetManagerHandle",
     "OffsetNoticeError",
     "OffsetRegressionError",
+    "OffsetStoreError",
     "OffsetTimeoutError",
     "OffsetsUncommittedError",
     "Offsets",

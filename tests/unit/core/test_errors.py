@@ -27,6 +27,7 @@ from offsetmgr.errors import (
     OffsetManagerError,
     OffsetNoticeError,
     OffsetRegressionError,
+    OffsetStoreError,
     OffsetsUncommittedError,
     OffsetTimeoutError,
     OverloadedError,
@@ -45,6 +46,7 @@ KAFKAS = [info for info in ERRORS.values() if info.code < OWN_CODES]
 EXAMPLES: list[OffsetManagerError] = [
     InvalidValueError("offset", -1, "is negative", "give more"),
     KafkaRequestError("the groups", INFO, "no ACL"),
+    OffsetStoreError("list of groups", INFO, "no table"),
     OffsetRegressionError("g/t/0", 5, 7),
     ManagerExistsError("g/t/0", "etl"),
     OffsetConflictError("changed by another"),

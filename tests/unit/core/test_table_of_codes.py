@@ -76,6 +76,9 @@ GOLDEN = """
  32001 OFFSET_CHANGED_EXTERNALLY        permanent partition operator refused
  32003 OFFSET_OUTSIDE_LOG               permanent partition caller   refused
  32004 TOPIC_RECREATED                  permanent partition operator refused
+ 32005 STORE_FAILED retriable group network unknown
+ 32006 STORE_REFUSED permanent group operator refused
+ 32007 GENERATION_FENCED permanent partition operator refused
 """
 
 

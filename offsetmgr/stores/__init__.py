@@ -1,0 +1,37 @@
+"""Offset stores: committed offsets in Kafka, in a database, or in memory."""
+
+from __future__ import annotations
+
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.stores.base import ClaimingStore, Claims, OffsetStore
+from offsetmgr.stores.memory import MemoryOffsetStore
+
+__all__ = [
+    "ClaimingStore",
+    "Claims",
+    "MemoryOffsetStore",
+    "OffsetStore",
+    "open_store",
+]
+
+
+def open_store(url: str) -> OffsetStore:
+    """Return the store at ``url``; it connects at its first use.
+
+    ``kafka://host:port`` has the groups of a Kafka, ``memory:`` is a new store in memory, anything
+    else is a database in SQLAlchemy's form, such as ``postgresql+psycopg://user@host/database`` or
+    ``sqlite:///offsets.db``.  Raises InvalidValueError, and ImportError for a missing package.
+    """
+    scheme, colon, rest = url.partition(":")
+    if not colon:
+        fix = "give one such as postgresql+psycopg://user@host/database"
+        raise InvalidValueError("store", url, "is no URL", fix)
+    if scheme == "memory":
+        return MemoryOffsetStore()
+    if scheme == "kafka":
+        from offsetmgr.stores.broker import BrokerOffsetStore  # noqa: PLC0415
+
+        return BrokerOffsetStore(rest.removeprefix("//"))
+    from offsetmgr.stores.sql import SqlOffsetStore  # noqa: PLC0415
+
+    return SqlOffsetStore(url)

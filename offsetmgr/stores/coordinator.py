@@ -1,0 +1,133 @@
+"""The coordinator port over an offset store: a service whose groups are kept in a database."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from actors import Future, MonotonicClock, ThreadTimers
+from offsetmgr.codes import GENERATION_FENCED
+from offsetmgr.coordinator.base import CommitResult, Failure, FenceCounts, FetchResult
+from offsetmgr.coordinator.explain import CLOSED, one_line
+from offsetmgr.errors import OffsetFetchError, OffsetStoreError, error_info
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from offsetmgr.coordinator.base import Coordinator, TopicLog, TopicNames
+    from offsetmgr.stores.base import ClaimingStore
+    from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+THREADS: Final = 8
+"""Requests that may wait for the database at once."""
+
+_TIMED_OUT: Final = Failure(error_info(-185), "the offset store did not answer in time")
+
+_T = TypeVar("_T")
+
+
+class StoreCoordinator:
+    """Commits to ``store``, and asks ``kafka`` about topics; ``close`` closes both.
+
+    The first commit of a partition claims it: from then on the store refuses the commits of a
+    service that was started earlier.
+    """
+
+    def __init__(self, store: ClaimingStore, kafka: Coordinator) -> None:
+        self._store = store
+        self._kafka = kafka
+        self._claims = store.claims()
+        self._groups: set[str] = set()  # with claims
+        self._fenced: set[str] = set()
+        self._clock = MonotonicClock()
+        self._timers = ThreadTimers(self._clock, name="store-deadlines")
+        self._workers = ThreadPoolExecutor(THREADS, thread_name_prefix="offset-store")
+
+    @property
+    def reader(self) -> Coordinator:
+        return self
+
+    @property
+    def fence(self) -> FenceCounts:
+        fenced = len(self._fenced)
+        return FenceCounts(len(self._groups) - fenced, fenced)
+
+    def fetch(
+        self, group: str, partitions: Sequence[TopicPartition] | None, timeout_s: float
+    ) -> Future[FetchResult]:
+        def work() -> FetchResult:
+            return FetchResult(self._store.fetch_offsets(group, partitions), {})
+
+        def failed(failure: Failure) -> FetchResult:
+            if partitions is None:
+                return FetchResult({}, {}, failure)
+            return FetchResult({}, dict.fromkeys(partitions, failure))
+
+        return self._ask(work, failed, timeout_s)
+
+    def commit(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
+    ) -> Future[CommitResult]:
+        def work() -> CommitResult:
+            self._claims.claim_new(group, offsets)
+            self._groups.add(group)
+            refused = self._store.try_commit(group, offsets, self._claims)
+            if any(error.info.code == GENERATION_FENCED for error in refused.values()):
+                self._fenced.add(group)
+            failures = {where: Failure(e.info, e.detail) for where, e in refused.items()}
+            return CommitResult(failures)
+
+        return self._ask(work, lambda why: CommitResult(dict.fromkeys(offsets, why)), timeout_s)
+
+    def release(self, group: str) -> None:
+        """Keep the claims: a service that is started later takes them over all the same."""
+
+    def topic_logs(
+        self,
+        topics: Sequence[str],
+        timeout_s: float,
+        at_ms: int | None = None,
+        *,
+        stable: bool = False,
+    ) -> Future[Mapping[str, TopicLog]]:
+        return self._kafka.topic_logs(topics, timeout_s, at_ms, stable=stable)
+
+    def topic_names(self, timeout_s: float) -> Future[TopicNames]:
+        return self._kafka.topic_names(timeout_s)
+
+    def check(self, timeout_s: float) -> Future[Failure | None]:
+        return self._ask(self._store.check, lambda failure: failure, timeout_s)
+
+    def close(self, timeout: float) -> None:
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        self._kafka.close(timeout)
+        self._store.close()
+        self._timers.close()
+
+    def _ask(
+        self, work: Callable[[], _T], failed: Callable[[Failure], _T], timeout_s: float
+    ) -> Future[_T]:
+        """Do ``work`` in a thread; the answer comes by the deadline, whatever the database does."""
+        future: Future[_T] = Future()
+        deadline_s = self._clock.now() + timeout_s
+        timer = self._timers.call_after(timeout_s, lambda: future.set(failed(_TIMED_OUT)))
+
+        def run() -> None:
+            if self._clock.now() < deadline_s:
+                future.set(_answer(work, failed))
+            timer.cancel()
+
+        try:
+            self._workers.submit(run)
+        except RuntimeError:
+            future.set(failed(Failure(CLOSED)))
+        return future
+
+
+def _answer(work: Callable[[], _T], failed: Callable[[Failure], _T]) -> _T:
+    try:
+        return work()
+    except (OffsetFetchError, OffsetStoreError) as error:
+        return failed(Failure(error.info, error.detail))
+    except Exception as error:  # noqa: BLE001 -- told as the answer, whatever it is
+        return failed(Failure(error_info(-1), one_line(f"{type(error).__name__}: {error}")))

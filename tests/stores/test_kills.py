@@ -1,0 +1,116 @@
+"""Members of a group are killed while they store messages in PostgreSQL."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+from sqlalchemy import func, select
+
+from offsetmgr.stores.rows import OFFSETS
+from offsetmgr.stores.sql import SqlOffsetStore
+from tests.conftest import create_topic
+from tests.stores.database_member import RESULTS, TABLES
+
+if TYPE_CHECKING:
+    from offsetmgr.devkafka import DevKafka
+
+PARTITIONS = 4
+MEMBERS = 2
+WAIT_S = 180.0
+MEMBER = Path(__file__).with_name("database_member.py")
+
+
+class Members:
+    """The members of a group, and a judge of what they store."""
+
+    def __init__(self, kafka: DevKafka, group: str, database: str, stack: ExitStack) -> None:
+        self._brokers = kafka.bootstrap_servers
+        self._group = group
+        self._database = database
+        self._stack = stack
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._store = stack.enter_context(SqlOffsetStore(database))
+        self._store.create_tables()
+        TABLES.create_all(self._store.engine)
+        create_topic(kafka, group, PARTITIONS)
+
+    def produce(self, count: int) -> None:
+        """Produce message n to partition n % 4, so that its offset is n // 4."""
+        producer = Producer({"bootstrap.servers": self._brokers})
+        for number in range(count):
+            producer.produce(self._group, str(number).encode(), partition=number % PARTITIONS)
+        assert producer.flush(WAIT_S) == 0
+
+    def fill_up(self) -> None:
+        """Start a member in the place of each that has ended: killed, or fenced by another."""
+        self._processes = [each for each in self._processes if each.poll() is None]
+        while len(self._processes) < MEMBERS:
+            arguments = [self._brokers, self._group, self._group, self._database]
+            process = subprocess.Popen([sys.executable, str(MEMBER), *arguments])
+            self._stack.callback(process.wait)
+            self._stack.callback(process.kill)
+            self._processes.append(process)
+
+    def kill(self, index: int) -> None:
+        self._processes[index].kill()
+
+    def rows(self) -> int:
+        """Return the number of rows; each partition has as many as its offset says, from 0 on."""
+        offsets = select(OFFSETS.c.partition_id, func.coalesce(OFFSETS.c.next_offset, 0))
+        results = select(
+            RESULTS.c.partition_id,
+            func.count(),
+            func.count(RESULTS.c.message_offset.distinct()),
+            func.max(RESULTS.c.message_offset) + 1,
+        ).group_by(RESULTS.c.partition_id)
+        # One snapshot for both.
+        with self._store.engine.connect().execution_options(
+            isolation_level="REPEATABLE READ"
+        ) as connection:
+            stored = {partition: counts for partition, *counts in connection.execute(results)}
+            for partition, offset in connection.execute(offsets):
+                assert stored.get(partition, [0, 0, 0]) == [offset] * 3
+                stored.pop(partition, None)
+            assert stored == {}
+            return connection.scalar(select(func.count()).select_from(RESULTS)) or 0
+
+    def wait_for(self, count: int) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while self.rows() < count:
+            assert time.monotonic() < deadline
+            self.fill_up()
+            time.sleep(0.02)
+
+
+def survive(members: Members, messages: int, kills: int) -> None:
+    """Kill a member, at random, each time that a portion of the messages is stored."""
+    rng = random.Random(messages)  # noqa: S311
+    members.produce(messages)
+    for number in range(1, kills + 1):
+        members.fill_up()
+        members.wait_for(messages * number // (kills + 1) - rng.randrange(messages // (kills + 1)))
+        members.kill(rng.randrange(MEMBERS))
+    members.wait_for(messages)
+    assert members.rows() == messages
+
+
+def test_killed_members_store_each_message_once(kafka: DevKafka, group: str, database: str) -> None:
+    """Whatever is killed when, rows and offsets agree at every moment, and each row is there."""
+    with ExitStack() as stack:
+        survive(Members(kafka, group, database, stack), 2_000, 3)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+def test_thirty_kills(kafka: DevKafka, group: str, database: str) -> None:
+    """The same for 20,000 messages and thirty kills."""
+    with ExitStack() as stack:
+        survive(Members(kafka, group, database, stack), 20_000, 30)

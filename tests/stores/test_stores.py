@@ -1,0 +1,195 @@
+"""What every offset store does, and the claims of those that can be claimed."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsetmgr.errors import (
+    InvalidValueError,
+    OffsetCommitError,
+    OffsetFetchError,
+    OffsetStoreError,
+    OffsetsUncommittedError,
+)
+from offsetmgr.stores import ClaimingStore, OffsetStore, open_store
+from offsetmgr.stores.sql import SqlOffsetStore
+from offsetmgr.types import MAX_OFFSET, OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.conftest import TopicFactory
+    from tests.postgres import Postgres
+
+
+def url_of(kind: str, request: pytest.FixtureRequest) -> str:
+    if kind == "postgresql":
+        return str(request.getfixturevalue("database"))
+    if kind == "kafka":
+        return f"kafka://{request.getfixturevalue('kafka').bootstrap_servers}"
+    path: Path = request.getfixturevalue("tmp_path")
+    return f"sqlite:///{path}/offsets.db" if kind == "sqlite" else "memory:"
+
+
+def opened(url: str) -> OffsetStore:
+    store = open_store(url)
+    if isinstance(store, SqlOffsetStore):
+        store.create_tables()
+    return store
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql", "kafka"])
+def store(request: pytest.FixtureRequest) -> Iterator[OffsetStore]:
+    """Each store in turn."""
+    with opened(url_of(request.param, request)) as made:
+        yield made
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def claiming(request: pytest.FixtureRequest) -> Iterator[ClaimingStore]:
+    """Each store with claims in turn."""
+    with opened(url_of(request.param, request)) as made:
+        assert isinstance(made, ClaimingStore)
+        yield made
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, new_topic: TopicFactory) -> str:
+    """Return a topic; it exists where the store is Kafka."""
+    kafka = request.node.callspec.params.get("store") == "kafka"
+    return new_topic(3) if kafka else "orders"
+
+
+def test_offsets_come_back_as_they_were_committed(
+    store: OffsetStore, topic: str, group: str
+) -> None:
+    """With metadata and leader epoch; lower ones too; nothing committed is None."""
+    assert store.fetch_offset(group, topic, 0) is None
+    assert store.fetch_offsets(group) == {}
+    assert group not in store.groups()
+    store.commit_offset(group, topic, 0, 42)
+    store.commit_offset(group, topic, 0, 7)
+    full = OffsetAndMetadata(MAX_OFFSET, "größer ✓", 5)
+    store.commit_offsets(group, {(topic, 1): full, (topic, 2): 0})
+    expected = {
+        TopicPartition(topic, 0): OffsetAndMetadata(7),
+        TopicPartition(topic, 1): full,
+        TopicPartition(topic, 2): OffsetAndMetadata(0),
+    }
+    assert store.fetch_offsets(group) == expected
+    asked = [(topic, 2), (topic, 0)]
+    assert store.fetch_offsets(group, asked) == {
+        TopicPartition(*each): expected[TopicPartition(*each)] for each in asked
+    }
+    assert store.fetch_offset(f"{group}-2", topic, 0) is None
+    assert group in store.groups()
+
+
+def test_bad_input_is_refused(store: OffsetStore, topic: str, group: str) -> None:
+    """With the field's name, before anything is sent."""
+    with pytest.raises(InvalidValueError, match="offset of"):
+        store.commit_offset(group, topic, 0, -1)
+    with pytest.raises(InvalidValueError, match="group"):
+        store.fetch_offset("", topic, 0)
+    with pytest.raises(InvalidValueError, match="partition"):
+        store.fetch_offsets(group, [(topic, -1)])
+
+
+def test_many_partitions_are_committed_at_once(claiming: ClaimingStore) -> None:
+    """More than fit into one statement."""
+    offsets = {TopicPartition("wide", number): OffsetAndMetadata(number) for number in range(2_500)}
+    claims = claiming.claims()
+    claims.claim("g", offsets)
+    claims.commit("g", offsets)
+    assert claiming.fetch_offsets("g") == offsets
+
+
+def test_a_newer_claim_refuses_the_older_owner(claiming: ClaimingStore) -> None:
+    """The error names group, topic and partition; the older owner's other partitions commit."""
+    both = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
+    old, new = claiming.claims(), claiming.claims()
+    assert old.claim("etl", both) == dict.fromkeys(both)
+    old.commit("etl", dict.fromkeys(both, OffsetAndMetadata(10)))
+    assert new.claim("etl", both[:1]) == {both[0]: OffsetAndMetadata(10)}
+    with pytest.raises(OffsetCommitError, match=r"etl/orders/0 at offset 20.*generation") as caught:
+        old.commit("etl", dict.fromkeys(both, OffsetAndMetadata(20)))
+    assert caught.value.code == "GENERATION_FENCED"
+    assert not caught.value.retriable
+    assert claiming.fetch_offsets("etl", both) == {
+        both[0]: OffsetAndMetadata(10),
+        both[1]: OffsetAndMetadata(20),
+    }
+    new.commit("etl", {both[0]: OffsetAndMetadata(30)})
+    with pytest.raises(OffsetsUncommittedError) as several:
+        claiming.claims().commit("etl", dict.fromkeys(both, OffsetAndMetadata(40)))
+    assert len(several.value.errors) == 2
+
+
+def test_one_of_many_claimers_has_the_partition(claiming: ClaimingStore) -> None:
+    """However many claim at once: all but the last one are refused from then on."""
+    where = TopicPartition("orders", 0)
+    claims = [claiming.claims() for _ in range(8)]
+    threads = [threading.Thread(target=each.claim, args=("etl", [where])) for each in claims]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    committed = []
+    for number, each in enumerate(claims):
+        try:
+            each.commit("etl", {where: OffsetAndMetadata(number)})
+        except OffsetCommitError:
+            continue
+        committed.append(OffsetAndMetadata(number))
+    assert committed == [claiming.fetch_offset("etl", *where)]
+
+
+def test_a_lost_connection_is_made_again(postgres: Postgres, database: str) -> None:
+    """What failed is tried again: the caller notices nothing."""
+    with SqlOffsetStore(database) as store, postgres.connect() as past:
+        store.create_tables()
+        store.commit_offset("etl", "orders", 0, 1)
+        past.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
+            [database.rpartition("/")[2]],
+        )
+        store.commit_offset("etl", "orders", 0, 2)
+        assert store.fetch_offset("etl", "orders", 0) == OffsetAndMetadata(2)
+
+
+def test_a_database_that_stays_away_is_an_error() -> None:
+    """After the given time; the error names the partition, and no password."""
+    with SqlOffsetStore("postgresql://me:hush@127.0.0.1:1/none", patience_s=0.3) as store:
+        with pytest.raises(OffsetCommitError, match=r"etl/orders/0 at offset 1.*STORE_FAILED") as c:
+            store.commit_offset("etl", "orders", 0, 1)
+        with pytest.raises(OffsetFetchError, match=r"etl/orders/0.*STORE_FAILED"):
+            store.fetch_offset("etl", "orders", 0)
+        with pytest.raises(OffsetStoreError, match="group etl"):
+            store.fetch_offsets("etl")
+        assert c.value.retriable
+        assert "hush" not in f"{c.value!r} {store.url}"
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_missing_tables_are_named(kind: str, request: pytest.FixtureRequest) -> None:
+    """With the command that makes them, at once."""
+    with open_store(url_of(kind, request)) as store:
+        with pytest.raises(OffsetCommitError, match="offsetmgr store init") as caught:
+            store.commit_offset("etl", "orders", 0, 1)
+        assert caught.value.code == "STORE_REFUSED"
+        assert isinstance(store, SqlOffsetStore)
+        with pytest.raises(OffsetStoreError, match="offsetmgr store init"):
+            store.check()
+
+
+@pytest.mark.parametrize(
+    "url", ["", "offsets.db", "nonsense://host/db", "postgresql://host:port/db", "mssql+pyodbc://h"]
+)
+def test_bad_urls_are_refused(url: str) -> None:
+    """With an example of a good one."""
+    with pytest.raises((InvalidValueError, ImportError), match=r"postgresql|pyodbc"):
+        open_store(url)

@@ -1,0 +1,238 @@
+"""Offsets in the transaction of a user's results."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import pytest
+from sqlalchemy import Column, Integer, MetaData, Table, create_engine, insert, select
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from offsetmgr.errors import InvalidValueError, OffsetCommitError, OffsetConflictError
+from offsetmgr.stores.sql import SqlOffsetStore
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.stores.test_stores import url_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from confluent_kafka import Message
+    from sqlalchemy import Connection
+
+    from offsetmgr.stores import Claims
+    from offsetmgr.stores.transaction import OffsetTransaction
+
+TABLES = MetaData()
+RESULTS = Table("results", TABLES, Column("message_offset", Integer))
+ORDERS = TopicPartition("orders", 0)
+
+
+class FakeMessage(NamedTuple):
+    """A message as far as a transaction looks at it."""
+
+    at: int
+    where: TopicPartition = ORDERS
+
+    def topic(self) -> str:
+        return self.where.topic
+
+    def partition(self) -> int:
+        return self.where.partition
+
+    def offset(self) -> int:
+        return self.at
+
+
+def messages(offsets: range) -> list[Message]:
+    return [cast("Message", FakeMessage(each)) for each in offsets]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest) -> Iterator[SqlOffsetStore]:
+    """Each database in turn."""
+    with SqlOffsetStore(url_of(request.param, request)) as made:
+        made.create_tables()
+        TABLES.create_all(made.engine)
+        yield made
+
+
+def results(store: SqlOffsetStore) -> list[int]:
+    with store.engine.connect() as connection:
+        return sorted(connection.scalars(select(RESULTS.c.message_offset)))
+
+
+def write(store: SqlOffsetStore, batch: Sequence[Message], claims: Claims) -> None:
+    """Store a batch as a consumer does."""
+    with store.engine.begin() as connection, store.transaction(connection) as offsets:
+        new = offsets.new_messages("etl", batch, claims)
+        if new:
+            connection.execute(insert(RESULTS), [{"message_offset": e.offset()} for e in new])
+
+
+def write_range(store: SqlOffsetStore, start: int, end: int) -> bool:
+    """Store a batch as a foreachBatch function does."""
+    with store.engine.begin() as connection, store.transaction(connection) as offsets:
+        is_new = offsets.is_new_range("etl", {ORDERS: (start, end), ("orders", 1): (5, 5)})
+        if is_new:
+            rows = [{"message_offset": each} for each in range(start, end)]
+            connection.execute(insert(RESULTS), rows)
+        return is_new
+
+
+def claimed(store: SqlOffsetStore) -> Claims:
+    claims = store.claims()
+    claims.claim("etl", [ORDERS])
+    return claims
+
+
+def test_offsets_and_rows_are_rolled_back_together(store: SqlOffsetStore) -> None:
+    claims = claimed(store)
+    write(store, messages(range(3)), claims)
+    with store.engine.connect() as connection, store.transaction(connection) as offsets:
+        offsets.new_messages("etl", messages(range(3, 6)), claims)
+        connection.execute(insert(RESULTS), [{"message_offset": 3}])
+        connection.rollback()
+    assert results(store) == [0, 1, 2]
+    assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(3)
+
+
+def test_messages_that_come_again_are_not_new(store: SqlOffsetStore) -> None:
+    """A batch that is tried again, or read again by the next owner, in other portions."""
+    claims = claimed(store)
+    write(store, messages(range(5)), claims)
+    write(store, messages(range(5)), claims)
+    again = claimed(store)
+    write(store, messages(range(3, 8)), again)
+    write(store, messages(range(2)), again)
+    assert results(store) == list(range(8))
+    assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(8)
+
+
+def test_a_batch_that_was_rolled_back_cannot_be_passed_over(store: SqlOffsetStore) -> None:
+    """Messages after it are refused until it is stored."""
+    claims = claimed(store)
+    with store.engine.connect() as connection, store.transaction(connection) as offsets:
+        offsets.new_messages("etl", messages(range(5)), claims)  # and not committed
+    with pytest.raises(OffsetConflictError, match="orders-0 was read up to offset 5"):
+        write(store, messages(range(5, 9)), claims)
+    write(store, messages(range(5)), claims)
+    write(store, messages(range(5, 9)), claims)
+    assert results(store) == list(range(9))
+
+
+def test_an_offset_that_was_set_back_is_noticed(store: SqlOffsetStore) -> None:
+    """The running consumer does not skip what is to be read again."""
+    claims = claimed(store)
+    write(store, messages(range(5)), claims)
+    store.commit_offset("etl", *ORDERS, 2)
+    with pytest.raises(OffsetConflictError, match="set back"):
+        write(store, messages(range(5, 9)), claims)
+
+
+def test_a_former_owner_stores_nothing(store: SqlOffsetStore) -> None:
+    """Neither offsets nor rows, once another process has claimed the partition."""
+    zombie = claimed(store)
+    write(store, messages(range(2)), zombie)
+    claimed(store)
+    with pytest.raises(OffsetCommitError, match="etl/orders/0") as caught:
+        write(store, messages(range(2, 4)), zombie)
+    assert caught.value.code == "GENERATION_FENCED"
+    with (
+        pytest.raises(OffsetCommitError),
+        store.engine.begin() as connection,
+        store.transaction(connection) as offsets,
+    ):
+        offsets.commit_offsets("etl", {ORDERS: 9}, zombie)
+    assert results(store) == [0, 1]
+    assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(2)
+
+
+def test_marks_do_not_take_back_a_transaction(store: SqlOffsetStore) -> None:
+    """A consumer that marks as well commits its marks later, when more is stored."""
+    claims = claimed(store)
+    write(store, messages(range(5)), claims)
+    claims.commit("etl", {ORDERS: OffsetAndMetadata(3)})
+    assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(5)
+
+
+def test_two_at_once_store_a_message_once(store: SqlOffsetStore) -> None:
+    """With one claim in two threads: one waits for the other, then finds nothing new."""
+    claims = claimed(store)
+    batch = messages(range(100))
+    threads = [threading.Thread(target=write, args=(store, batch, claims)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert results(store) == list(range(100))
+
+
+def test_a_batch_of_spark_is_stored_once(store: SqlOffsetStore) -> None:
+    """By its ranges; one that does not begin where the store ends is refused, with the reason."""
+    assert write_range(store, 10, 20)
+    assert write_range(store, 20, 30)
+    assert not write_range(store, 20, 30)
+    assert not write_range(store, 10, 20)
+    for start, end in ((25, 40), (35, 40)):
+        with pytest.raises(OffsetConflictError, match=f"orders-0 from {start} .stored: 30"):
+            write_range(store, start, end)
+    assert not write_range(store, 30, 30)
+    assert write_range(store, 30, 40)
+    assert results(store) == list(range(10, 40))
+
+
+def test_a_batch_with_state_is_stored_once(store: SqlOffsetStore) -> None:
+    """By its number, of each checkpoint for itself; a rollback forgets it."""
+
+    def is_new(checkpoint: str, batch_id: int) -> bool:
+        return store.run(lambda _, offsets: offsets.is_new_batch("etl", checkpoint, batch_id))
+
+    with store.engine.connect() as connection, store.transaction(connection) as offsets:
+        assert offsets.is_new_batch("etl", "old", 0)  # and not committed
+    assert [is_new("old", each) for each in (0, 0, 1, 2, 1)] == [True, False, True, True, False]
+    assert is_new("new", 0)
+    with pytest.raises(InvalidValueError, match="checkpoint"):
+        is_new("", 0)
+
+
+def test_a_session_of_the_orm_has_transactions_too(store: SqlOffsetStore) -> None:
+    with Session(store.engine) as session, store.transaction(session) as offsets:
+        offsets.commit_offsets("etl", {ORDERS: 4})
+        session.rollback()
+    assert store.fetch_offset("etl", *ORDERS) is None
+    with Session(store.engine) as session, store.transaction(session) as offsets:
+        offsets.commit_offsets("etl", {ORDERS: 4})
+        session.commit()
+    assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(4)
+
+
+def test_a_connection_without_transactions_is_refused(store: SqlOffsetStore) -> None:
+    """Offsets and rows would be committed one after the other."""
+    url = store.engine.url.render_as_string(hide_password=False)
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with (
+        pytest.raises(InvalidValueError, match="AUTOCOMMIT"),
+        engine.connect() as connection,
+        store.transaction(connection),
+    ):
+        pytest.fail("it was taken")
+    engine.dispose()
+
+
+def test_work_is_tried_again(store: SqlOffsetStore) -> None:
+    """As a whole, in a new transaction, where the database fails."""
+    tries = []
+
+    def work(connection: Connection, offsets: OffsetTransaction) -> None:
+        offsets.commit_offsets("etl", {ORDERS: 4})
+        connection.execute(insert(RESULTS), [{"message_offset": 3}])
+        tries.append(1)
+        if len(tries) == 1:
+            raise OperationalError("INSERT", {}, Exception("deadlock detected"))
+
+    store.run(work)
+    assert len(tries) == 2
+    assert results(store) == [3]
+    assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(4)
