@@ -144,6 +144,30 @@ def test_messages_are_processed_in_the_order_of_their_writing() -> None:
     assert seen == ["a 0", "g-loop 1", "b 2", "g-loop 3"]
 
 
+def test_processors_take_turns() -> None:
+    """The oldest message is the next, whichever processor reads it."""
+
+    def relay(ctx: Context, value: int) -> None:
+        ctx.emit("log", ctx.group, value)
+        if value:
+            ctx.loopback(ctx.key, value - 1)
+
+    tester = Tester()
+    for group in ("a", "b"):
+        edges = [input("in", INT, relay), loop(INT, relay), output("log", INT)]
+        tester.add_processor(define_group(group, edges))
+    log = tester.queue_tracker("log")
+    tester.consume("in", "k", 2)
+    assert [(each.key, each.value) for each in log] == [
+        ("a", 2),
+        ("b", 2),
+        ("a", 1),
+        ("b", 1),
+        ("a", 0),
+        ("b", 0),
+    ]
+
+
 def test_a_loop_without_an_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not run for ever."""
     monkeypatch.setattr("offsetmgr.streams.tester.MAX_MESSAGES", 100)
@@ -233,10 +257,13 @@ def test_deferred_commits() -> None:
     assert processor.committed("in") == 2
     processor.restart()
     assert len(dones) == 4, "the third message comes again"
-    dones[3](ValueError("async"))
+    dones[3]()
+    assert processor.committed("in") == 3
+    tester.consume("in", "k", "3")
+    dones[4](ValueError("async"))
     with pytest.raises(ProcessingError, match="deferred commit failed: ValueError: async"):
         tester.catch_up()
-    assert processor.committed("in") == 2
+    assert processor.committed("in") == 3
 
 
 def test_visits() -> None:
@@ -321,6 +348,13 @@ def test_emit_handlers_can_be_replaced() -> None:
     tester.replace_emit_handler(None)
     processor.restart()
     assert processor.get("bob") == 6
+
+    tester.replace_emit_handler(refuse)
+    emitter = tester.add_emitter("names", TEXT)
+    promise = emitter.emit("bob", "Bob")
+    assert isinstance(promise.exception(0), ConnectionError)
+    with pytest.raises(ConnectionError, match="broker away"):
+        emitter.finish()
 
 
 def test_conflicts_are_errors() -> None:
