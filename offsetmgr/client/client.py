@@ -11,7 +11,7 @@ from offsetmgr.client import waits, wire
 from offsetmgr.client.core import Core
 from offsetmgr.client.failure_log import FailureLog, log_uncommitted
 from offsetmgr.client.handle import RemoteManagerHandle
-from offsetmgr.client.offsets import LogEnds, Offsets
+from offsetmgr.client.offsets import LogEnds, Offsets, PassingError, Scope
 from offsetmgr.client.transport import parse_url
 from offsetmgr.errors import OffsetManagerError, ServiceUnavailableError
 from offsetmgr.types import (
@@ -52,8 +52,7 @@ class OffsetClient(Offsets):
 
     def __init__(self, url: str, name: str | None = None) -> None:
         address = parse_url(url)
-        self._base_name = "" if name is None else check_group(name, "name")
-        own = self._base_name or _own_name()
+        own = _own_name() if name is None else check_group(name, "name")
         failures = FailureLog()
         self._state = Core(url, address, own, failures)
         super().__init__(url, own, failures)
@@ -73,35 +72,22 @@ class OffsetClient(Offsets):
     def _spawn(self, key: ManagerKey) -> RemoteManagerHandle:
         return RemoteManagerHandle(key, self.core.spawn(key), self)
 
-    def _claim(self, group: str, partitions: list[TopicPartition], deadline: Deadline) -> None:
-        waits.claim(self.core, [ManagerKey(group, *where) for where in partitions], deadline)
+    def _claim(self, keys: list[ManagerKey], deadline: Deadline) -> None:
+        waits.claim(self.core, keys, deadline)
 
     def _submit(
-        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, rewind: bool
-    ) -> Refusals:
-        values = {ManagerKey(group, *where): value for where, value in offsets.items()}
-        return self.core.submit(values, rewind=rewind)
-
-    def _commit(
         self,
-        group: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        deadline: Deadline,
+        offsets: Mapping[ManagerKey, OffsetAndMetadata],
         *,
         rewind: bool,
+        wait: Deadline | None,
     ) -> tuple[Refusals, Refusals]:
-        values = {ManagerKey(group, *where): value for where, value in offsets.items()}
-        return waits.commit(self.core, values, deadline, rewind=rewind)
+        if wait is None:
+            return self.core.submit(offsets, rewind=rewind), {}
+        return waits.commit(self.core, offsets, wait, rewind=rewind)
 
-    def _flush(
-        self, group: str | None, partitions: list[TopicPartition] | None, deadline: Deadline
-    ) -> FlushResult:
-        return waits.flush(self.core, group, partitions, deadline)
-
-    def _stop(
-        self, group: str | None, partitions: list[TopicPartition] | None, deadline: Deadline
-    ) -> FlushResult:
-        return waits.stop(self.core, group, partitions, deadline)
+    def _settle(self, scope: Scope, deadline: Deadline, *, stop: bool) -> FlushResult:
+        return (waits.stop if stop else waits.flush)(self.core, scope, deadline)
 
     def _listen(self) -> None:
         self.core.listen()
@@ -109,33 +95,22 @@ class OffsetClient(Offsets):
     # Questions to Kafka
 
     def _committed(self, group: str, deadline: Deadline) -> dict[TopicPartition, OffsetAndMetadata]:
-        def read(data: dict[str, Any]) -> dict[TopicPartition, OffsetAndMetadata]:
-            return {wire.partition_of(each): wire.offset_of(each) for each in data["offsets"]}
-
         what = "the committed offsets"
-        return self._get(wire.OFFSETS, [("group", group)], deadline, what, read)
+        return self._get(wire.OFFSETS, [("group", group)], deadline, what, wire.committed_of)
 
     def _logs(
-        self,
-        names: list[str],
-        deadline: Deadline,
-        *,
-        at_ms: int | None = None,
-        stable: bool = False,
-    ) -> dict[str, dict[int, LogEnds]]:
-        more = [] if at_ms is None else [("at_ms", str(at_ms))]
+        self, topics: list[str], deadline: Deadline, *, at_ms: int = -1, stable: bool = False
+    ) -> dict[TopicPartition, LogEnds]:
+        more = [("at_ms", str(at_ms))] if at_ms >= 0 else []
         more += [("stable", "true")] if stable else []
-        found: dict[str, dict[int, LogEnds]] = {}
-        for at in range(0, len(names), TOPICS_PER_REQUEST):
-            query = [*(("topic", name) for name in names[at : at + TOPICS_PER_REQUEST]), *more]
-            found |= self._get(wire.TOPICS, query, deadline, "the topics", wire.topics_of)
+        found: dict[TopicPartition, LogEnds] = {}
+        for at in range(0, len(topics), TOPICS_PER_REQUEST):
+            query = [*(("topic", name) for name in topics[at : at + TOPICS_PER_REQUEST]), *more]
+            found |= self._get(wire.TOPICS, query, deadline, "the topics", wire.logs_of)
         return found
 
     def _topic_names(self, deadline: Deadline) -> list[str]:
-        def read(data: dict[str, Any]) -> list[str]:
-            return [str(name) for name in data["names"]]
-
-        return self._get(wire.TOPIC_NAMES, [], deadline, "the names of the topics", read)
+        return self._get(wire.TOPIC_NAMES, [], deadline, "the topics", wire.names_of)
 
     def _get(
         self,
@@ -156,7 +131,7 @@ class OffsetClient(Offsets):
                 data = core.get(wire.target(path, *query, within), deadline)
                 with wire.reading(what):
                     return read(data)
-            except (ServiceUnavailableError, wire.PassingError) as error:
+            except (ServiceUnavailableError, PassingError) as error:
                 reason = waits.better_reason(reason, error, deadline)
             except OffsetManagerError as error:
                 reason = error
@@ -171,7 +146,7 @@ class OffsetClient(Offsets):
         core = self._state
         with core.lock:
             core.closing = True
-        result = waits.stop(core, None, None, deadline)
+        result = waits.stop(core, Scope(), deadline)
         core.end(deadline)
         log_uncommitted(f"client {self.name}", result.uncommitted)
         return result
@@ -180,7 +155,7 @@ class OffsetClient(Offsets):
         self._state.abandon()
 
     def __reduce__(self) -> tuple[object, tuple[str, str]]:
-        return _elsewhere, (self._url, self._base_name)
+        return _elsewhere, (self._url, self._name)
 
 
 def _own_name(base: str = "") -> str:
@@ -189,8 +164,6 @@ def _own_name(base: str = "") -> str:
     return f"{base[: MAX_GROUP_CHARS - len(end) - 1]}.{end}" if base else end
 
 
-def _elsewhere(url: str, base_name: str) -> OffsetClient:
+def _elsewhere(url: str, name: str) -> OffsetClient:
     """Return what arrives of a pickled client: another one, which does not fence the first."""
-    client = OffsetClient(url, _own_name(base_name))
-    client._base_name = base_name  # noqa: SLF001 -- what it is pickled by again
-    return client
+    return OffsetClient(url, _own_name(name))

@@ -155,8 +155,7 @@ class Core:
             is_news = held is None or held.commit(value, version)
             if is_news and mail is not None and ours:
                 mail.tell_committed(value)  # here, lest a newer one overtakes it
-            is_newest = held is None or held.newest == value
-        self.failure_log.committed(key, value.offset, is_newest=is_newest)
+        self.failure_log.committed(key)
 
     # Threads
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from typing import TYPE_CHECKING
 
@@ -37,8 +36,8 @@ class FailureLog:
         self._repeats = RepeatLimiter()
         self._trouble: str | None = None
         """Code of the service's own error that was logged last, until it is over."""
-        self._failing: dict[tuple[str, str], dict[ManagerKey, int]] = {}
-        """Group and code → the partitions that fail, each with the offset that was refused."""
+        self._failing: dict[tuple[str, str], set[ManagerKey]] = {}
+        """Group and code → the partitions that fail."""
         self._watchers: dict[object, OnError] = {}
 
     def watch(self, on_error: OnError) -> Callable[[], None]:
@@ -66,14 +65,13 @@ class FailureLog:
         `is_held` is False if `key` is gone.
         """
         cause = key.group, error.code
-        offset = error.offset if isinstance(error, CoordinatorError) else None
         with self._lock:
             failing = self._failing.get(cause)
             suppressed = self._repeats.suppressed(cause, now_s) if failing is None else None
             # A notice is of a moment: nothing fails that could succeed again.
             lasts = is_held and not isinstance(error, OffsetNoticeError)
             if lasts and (failing is not None or suppressed is not None):
-                self._failing.setdefault(cause, {})[key] = -1 if offset is None else offset
+                self._failing.setdefault(cause, set()).add(key)
         if suppressed is not None:
             more = f" (and {suppressed} more of {key.group} before)" if suppressed else ""
             log.warning("%s%s", error, more)
@@ -99,26 +97,25 @@ class FailureLog:
         if self._repeats.suppressed(type(error).__name__, now_s) is not None:
             log.error("a request to the offset service failed unexpectedly", exc_info=error)
 
-    def committed(self, key: ManagerKey, offset: int, *, is_newest: bool) -> None:
-        """Log the end of what failed up to `offset`, which Kafka has now."""
-        for group, code in self._take(key, math.inf if is_newest else offset):
+    def committed(self, key: ManagerKey) -> None:
+        """Log the end of what failed for `key` last, if nothing else of its group fails for it."""
+        for group, code in self._take(key):
             log.warning("offsets of group %s are committed again: %s is over", group, code)
 
     def forget(self, keys: Iterable[ManagerKey]) -> None:
         """`keys` are held no more, so that they do not fail either."""
         for key in keys:
-            self._take(key, math.inf)
+            self._take(key)
 
-    def _take(self, key: ManagerKey, offset: float) -> list[tuple[str, str]]:
-        """Remove `key` where it failed up to `offset`; return the causes that no key is left of."""
+    def _take(self, key: ManagerKey) -> list[tuple[str, str]]:
+        """Remove `key`; return the causes that no key is left of."""
         if not self._failing:
             return []
         with self._lock:
-            causes = [cause for cause in self._failing if cause[0] == key.group]
-            for cause in causes:
-                if self._failing[cause].get(key, math.inf) <= offset:
-                    self._failing[cause].pop(key, None)
-            over = [cause for cause in causes if not self._failing[cause]]
+            for cause, keys in self._failing.items():
+                if cause[0] == key.group:
+                    keys.discard(key)
+            over = [cause for cause, keys in self._failing.items() if not keys]
             for cause in over:
                 del self._failing[cause]
             return over

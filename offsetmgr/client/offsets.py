@@ -9,7 +9,7 @@ import time
 import warnings
 import weakref
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.errors import (
     CoordinatorError,
@@ -90,6 +90,13 @@ class Deadline:
         return max(0.001, left_s - min(1.0, left_s / 5))
 
 
+class Scope(NamedTuple):
+    """Managers of a flush or stop; None stands for all."""
+
+    group: str | None = None
+    partitions: list[TopicPartition] | None = None
+
+
 class LogEnds(NamedTuple):
     """The ends of a partition's log; the last two only if they were asked for."""
 
@@ -161,7 +168,8 @@ class Offsets(ABC):
         """
         deadline = Deadline(timeout)
         check_group(group)
-        self._claim(group, check_topic_partitions(partitions), deadline)
+        named = check_topic_partitions(partitions)
+        self._claim([ManagerKey(group, *where) for where in named], deadline)
 
     def submit(
         self,
@@ -189,12 +197,8 @@ class Offsets(ABC):
         check_group(group)
         check_flag(rewind, "rewind")
         check_flag(sync, "sync")
-        values = check_offsets(offsets)
-        if not sync:
-            if refused := self._submit(group, values, rewind=rewind):
-                raise OffsetsUncommittedError.one_of(refused)
-            return
-        refused, late = self._commit(group, values, deadline, rewind=rewind)
+        values = {ManagerKey(group, *where): each for where, each in check_offsets(offsets).items()}
+        refused, late = self._submit(values, rewind=rewind, wait=deadline if sync else None)
         if refused:
             rest = {key: _not_committed([key], deadline, late[key]) for key in late}
             raise OffsetsUncommittedError.one_of({**refused, **rest})
@@ -213,7 +217,7 @@ class Offsets(ABC):
         Of all managers, or those of ``group``, or those of its ``partitions``.  What was not
         committed is in the result, with the reason.
         """
-        return self._flush(*_scope(group, partitions), Deadline(timeout))
+        return self._settle(_scope(group, partitions), Deadline(timeout), stop=False)
 
     def stop_managers(
         self,
@@ -223,7 +227,7 @@ class Offsets(ABC):
         partitions: Iterable[tuple[str, int]] | None = None,
     ) -> FlushResult:
         """Flush the managers, then stop them; anybody can spawn them anew."""
-        return self._stop(*_scope(group, partitions), Deadline(timeout))
+        return self._settle(_scope(group, partitions), Deadline(timeout), stop=True)
 
     def watch_errors(
         self, on_error: Callable[[ManagerKey | None, OffsetManagerError], None]
@@ -256,11 +260,11 @@ class Offsets(ABC):
 
         Raises as ``committed``; a topic that does not exist is a ServiceError that names it.
         """
-        logs = self._logs(_checked_topics(topics), Deadline(timeout))
-        return {
-            name: {n: PartitionRange(*ends[:2]) for n, ends in sorted(each.items())}
-            for name, each in logs.items()
-        }
+        names = _checked_topics(topics)
+        found: dict[str, dict[int, PartitionRange]] = {name: {} for name in names}
+        for (name, number), ends in sorted(self._logs(names, Deadline(timeout)).items()):
+            found[name][number] = PartitionRange(*ends[:2])
+        return found
 
     def offsets_at(
         self, topics: Iterable[str], at_ms: int, *, timeout: float = 10.0
@@ -269,11 +273,11 @@ class Offsets(ABC):
 
         It is the end of the log if no record is that young.  Raises as ``topics``.
         """
-        deadline = Deadline(timeout)
-        logs = self._logs(_checked_topics(topics), deadline, at_ms=check_offset(at_ms, "at_ms"))
+        check_offset(at_ms, "at_ms")
+        logs = self._logs(_checked_topics(topics), Deadline(timeout), at_ms=at_ms)
         return {
             where: ends.high_watermark if ends.offset_at is None else ends.offset_at
-            for where, ends in _by_partition(logs)
+            for where, ends in logs.items()
         }
 
     def stable_ends(
@@ -281,7 +285,7 @@ class Offsets(ABC):
     ) -> dict[TopicPartition, int]:
         """Return the end of each partition for a reader of committed transactions only."""
         logs = self._logs(_checked_topics(topics), Deadline(timeout), stable=True)
-        return {where: ends.last_stable_offset or 0 for where, ends in _by_partition(logs)}
+        return {where: ends.last_stable_offset or 0 for where, ends in logs.items()}
 
     def topic_names(self, *, timeout: float = 10.0) -> list[str]:
         """Return the topics of the cluster except Kafka's own, sorted."""
@@ -331,42 +335,33 @@ class Offsets(ABC):
             text = f"{self!r} was made by another process; make one in each process"
             raise ManagerStoppedError(text)
 
-    # Different in the two; the arguments are checked
+    # What differs; all arguments are checked
 
     @abstractmethod
     def _spawn(self, key: ManagerKey) -> OffsetManagerHandle: ...
 
     @abstractmethod
-    def _claim(self, group: str, partitions: list[TopicPartition], deadline: Deadline) -> None: ...
+    def _claim(self, keys: list[ManagerKey], deadline: Deadline) -> None: ...
 
     @abstractmethod
     def _submit(
-        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, rewind: bool
-    ) -> Refusals:
-        """Return the refusals."""
-
-    @abstractmethod
-    def _commit(
         self,
-        group: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        deadline: Deadline,
+        offsets: Mapping[ManagerKey, OffsetAndMetadata],
         *,
         rewind: bool,
+        wait: Deadline | None,
     ) -> tuple[Refusals, Refusals]:
-        """Submit and wait; return what is refused for good, and what is still tried."""
+        """Submit offsets of one group, and wait for Kafka if there is a deadline.
+
+        Returns what is refused for good, and what is not committed yet.
+        """
 
     @abstractmethod
-    def _flush(
-        self, group: str | None, partitions: list[TopicPartition] | None, deadline: Deadline
-    ) -> FlushResult: ...
+    def _settle(self, scope: Scope, deadline: Deadline, *, stop: bool) -> FlushResult:
+        """Flush, or stop."""
 
     @abstractmethod
-    def _stop(
-        self, group: str | None, partitions: list[TopicPartition] | None, deadline: Deadline
-    ) -> FlushResult: ...
-
-    def _listen(self) -> None:  # noqa: B027 -- LocalOffsets always does
+    def _listen(self) -> None:
         """Have errors reported from now on."""
 
     @abstractmethod
@@ -376,13 +371,9 @@ class Offsets(ABC):
 
     @abstractmethod
     def _logs(
-        self,
-        names: list[str],
-        deadline: Deadline,
-        *,
-        at_ms: int | None = None,
-        stable: bool = False,
-    ) -> Mapping[str, Mapping[int, LogEnds]]: ...
+        self, topics: list[str], deadline: Deadline, *, at_ms: int = -1, stable: bool = False
+    ) -> dict[TopicPartition, LogEnds]:
+        """Return the ends of every partition; at a time too, unless ``at_ms`` is -1."""
 
     @abstractmethod
     def _topic_names(self, deadline: Deadline) -> list[str]: ...
@@ -404,10 +395,16 @@ def close_all() -> None:
 atexit.register(close_all)
 
 
-def kafka_refusal(what: str, code: str, message: str) -> ServiceError:
-    """Return the error for `what` Kafka has refused, with its name of the error as `code`."""
-    missing = f"{what} does not exist in the cluster; create it, or correct its name"
-    return ServiceError(_BAD_GATEWAY, missing if code in _MISSING else message, code)
+class PassingError(ServiceError):
+    """An answer of Kafka that will change soon, such as that a new partition has no leader yet."""
+
+
+def kafka_refusal(what: str, code: str, message: str, *, passing: bool) -> ServiceError:
+    """Return the error for what Kafka has refused, with Kafka's name of the error as `code`."""
+    # A missing topic may be created, but nobody wants to wait for that.
+    if code in _MISSING:
+        message = f"{what} does not exist in the cluster; create it, or correct its name"
+    return (PassingError if passing else ServiceError)(_BAD_GATEWAY, message, code)
 
 
 def timed_out(
@@ -439,17 +436,11 @@ def _checked_topics(topics: object) -> list[str]:
     return list(dict.fromkeys([check_topic(name) for name in names]))
 
 
-def _by_partition(
-    logs: Mapping[str, Mapping[int, LogEnds]],
-) -> Iterable[tuple[TopicPartition, LogEnds]]:
-    return ((TopicPartition(name, n), each[n]) for name, each in logs.items() for n in each)
-
-
-def _scope(group: str | None, partitions: Any) -> tuple[str | None, list[TopicPartition] | None]:
+def _scope(group: str | None, partitions: Iterable[tuple[str, int]] | None) -> Scope:
     if group is None and partitions is not None:
         fix = "name the group as well"
         raise InvalidValueError("partitions", partitions, "are given without a group", fix)
-    return (
+    return Scope(
         None if group is None else check_group(group),
         None if partitions is None else check_topic_partitions(partitions),
     )

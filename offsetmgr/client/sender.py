@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from offsetmgr.client import wire
 from offsetmgr.client.offsets import LONGEST_WAIT_S, Deadline
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import random
 
     from offsetmgr.client.core import Core
-    from offsetmgr.types import ManagerKey
 
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
@@ -29,13 +28,11 @@ replaces what waits, so a query that submits in a tight loop costs fifty request
 
 REQUEST_TIMEOUT_S: Final = 10.0
 
-PENDING_STOP_S: Final = 0.5
-"""Seconds that other requests wait for the answer to a stop without a caller."""
-PENDING_STOP_PAUSE_S: Final = 1.0
-"""Pause after one that was not answered."""
+STOP_S: Final = 0.5
+"""Seconds that other requests wait for the answer to such a stop; the service may take longer."""
 
-DEFERRED_S: Final = 5.0
-"""Pause between two tries of managers that other clients have, or that there is no room for."""
+RETRY_S: Final = 5.0
+"""Pause before managers that were refused are asked for again, and stops without an answer."""
 
 STOP_LIMIT: Final = 1_000
 """Managers that one request stops."""
@@ -47,15 +44,7 @@ _NOT_FOUND: Final = 404
 _OTHER_INSTANCE: Final = 412
 
 
-class PendingStop(NamedTuple):
-    """Managers to be stopped, for which nobody waits."""
-
-    group: str
-    keys: list[ManagerKey]
-    version: int
-
-
-Turn: TypeAlias = Batch | PendingStop | Literal["beat"]
+Turn: TypeAlias = Batch | Literal["beat", "stop"]
 
 
 class SendTimes:
@@ -112,10 +101,10 @@ class Sender:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._retry_at = 0.0
+        """Managers that were refused are asked for then."""
         self._stop_at = 0.0
         """Stops that nobody waits for are sent then."""
-        self._retry_at = 0.0
-        """Partitions that other clients had are tried again then."""
 
     def run(self) -> None:
         """Send until the client is closed or fenced."""
@@ -124,8 +113,8 @@ class Sender:
             try:
                 if isinstance(turn, Batch):
                     self._send(turn)
-                elif isinstance(turn, PendingStop):
-                    self._stop(turn)
+                elif turn == "stop":
+                    self._stop()
                 else:
                     self._beat()
             except Exception as error:  # noqa: BLE001 -- the client's only thread must outlive it
@@ -161,12 +150,10 @@ class Sender:
         if not core.met or now >= times.beat_at:
             return "beat"
         if partitions.pending_stops and now >= self._stop_at:
-            return PendingStop(
-                *partitions.pending_stops.take(STOP_LIMIT), partitions.next_version()
-            )
+            return "stop"
         if now >= self._retry_at:
             partitions.retry_deferred()
-            self._retry_at = now + DEFERRED_S
+            self._retry_at = now + RETRY_S
         if partitions.unsent < partitions.limit and now < times.send_at:
             return times.send_at
         return partitions.take() or min(
@@ -181,7 +168,7 @@ class Sender:
         try:
             data = core.post(wire.HEARTBEAT, b"{}", Deadline(REQUEST_TIMEOUT_S))
             with wire.reading("a heartbeat"):
-                lease_s, event_id = _lease_s(data["lease_s"]), int(data["last_event_id"])
+                lease_s, event_id = float(data["lease_s"]), int(data["last_event_id"])
         except OffsetManagerError as error:
             self._failed(error)
             return
@@ -192,23 +179,22 @@ class Sender:
             core.changed.notify_all()
         core.succeeded()
 
-    def _stop(self, stop: PendingStop) -> None:
-        """Have the service stop what nobody holds; it is given more time than the answer."""
+    def _stop(self) -> None:
+        """Stop what nobody holds, and waits for, any more."""
         core = self._core
-        partitions = [key.topic_partition for key in stop.keys]
-        body = wire.flush_body(stop.group, partitions, REQUEST_TIMEOUT_S, version=stop.version)
-        deadline = Deadline(PENDING_STOP_S)
+        with core.lock:
+            if not core.partitions.pending_stops:
+                return  # spawned again meanwhile
+            group, keys = core.partitions.pending_stops.take(STOP_LIMIT)
+            version = core.partitions.next_version()
+        partitions = [key.topic_partition for key in keys]
+        body = wire.flush_body(group, partitions, REQUEST_TIMEOUT_S, version=version)
         try:
-            core.post(wire.STOP, body, deadline)
-        except OffsetManagerError as error:
+            core.post(wire.STOP, body, Deadline(STOP_S))
+        except OffsetManagerError:
             with core.lock:
-                core.partitions.add_pending_stops(stop.keys)
-            self._stop_at = time.monotonic() + PENDING_STOP_PAUSE_S
-            if not deadline.over:  # else it commits first, or is away: the next request will show
-                self._failed(error)
-        else:
-            self._stop_at = time.monotonic() + SEND_INTERVAL_S  # offsets have a turn in between
-            core.succeeded()
+                core.partitions.add_pending_stops(keys)
+            self._stop_at = time.monotonic() + RETRY_S
 
     def _send(self, batch: Batch) -> None:
         """Hand `batch` over, to no other process of the service than it was made for.
@@ -259,11 +245,3 @@ class Sender:
     def _pause(self) -> None:
         with self._core.lock:
             self._core.times.failed(time.monotonic())
-
-
-def _lease_s(value: object) -> float:
-    """Raise ValueError where `value` is no length of time: then no heartbeat would ever be due."""
-    lease_s = float(value) if isinstance(value, (int, float)) else math.nan
-    if not 0 <= lease_s < math.inf:
-        raise ValueError(f"lease_s is {value!r}")
-    return lease_s

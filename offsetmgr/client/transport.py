@@ -6,7 +6,6 @@ Knows nothing of offsets. No proxy is ever taken from the environment: the servi
 from __future__ import annotations
 
 import json
-import os
 import socket
 import time
 from contextlib import contextmanager, suppress
@@ -28,8 +27,7 @@ MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 _URL_FIX: Final = (
     "give http://host:port, such as http://127.0.0.1:8741, or unix:///path/of/the.sock"
 )
-_MAX_UNIX_PATH_BYTES: Final = 107
-"""Linux keeps 108 bytes for the path of a socket, the last of them a NUL."""
+_IS_IT_KAFKA: Final = "was it killed, or is this not its port? Kafka's does not speak HTTP"
 _MAX_IDLE: Final = 2
 _NOT_ASKED: Final = "was not asked: no time was left"
 _CHUNK_BYTES: Final = 65536
@@ -87,9 +85,6 @@ def parse_url(url: object) -> Address:
         if parts.netloc or len(parts.path) < len("/x"):
             fix = "give the absolute path after three slashes: unix:///run/offsetmgr.sock"
             raise InvalidValueError("url", url, "has no absolute path", fix)
-        if len(os.fsencode(parts.path)) > _MAX_UNIX_PATH_BYTES:
-            fix = f"use a path of at most {_MAX_UNIX_PATH_BYTES} bytes: a socket takes no more"
-            raise InvalidValueError("url", url, "is too long", fix)
         return Address(path=parts.path)
     for is_bad, problem in (
         (parts.scheme != "http", "is neither http:// nor unix://"),
@@ -103,14 +98,7 @@ def parse_url(url: object) -> Address:
 
 
 class Unreachable(ServiceUnavailableError):  # noqa: N818 -- raised to users as its base
-    """No whole answer came; the message begins after "the service at http://127.0.0.1:8741".
-
-    `no_http`: this may be no HTTP server.
-    """
-
-    def __init__(self, message: str, *, no_http: bool = False) -> None:
-        super().__init__(message)
-        self.no_http = no_http
+    """No whole answer came; the message begins after "the service at http://127.0.0.1:8741"."""
 
 
 class Request(NamedTuple):
@@ -184,10 +172,9 @@ class Connection:
         except TimeoutError:
             raise Unreachable(f"did not answer within {deadline.timeout} s") from None
         except ConnectionError:
-            text = "closed the connection without an answer"
-            raise Unreachable(text, no_http=True) from None
+            raise Unreachable(f"closed the connection without an answer; {_IS_IT_KAFKA}") from None
         except HTTPException:
-            raise Unreachable("did not answer in HTTP", no_http=True) from None
+            raise Unreachable(f"did not answer in HTTP; {_IS_IT_KAFKA}") from None
         except (OSError, ValueError) as error:
             raise Unreachable(f"gave no answer: {_text(error)}") from None
 
@@ -233,8 +220,6 @@ class Session:
         self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
         self._ended = False
-        self._is_ours = False
-        """True if a service was heard at the address."""
         self._headers = {
             "Offsetmgr-Client": header_text(name),
             # A larger incarnation is newer: it takes over what an older one of the name has.
@@ -281,7 +266,7 @@ class Session:
         try:
             answer = self._exchange(request, deadline)
         except Unreachable as error:
-            raise self._explained(error) from None
+            raise Unreachable(f"the service at {self.url} {error}") from None
         instance = self._check(answer)
         try:
             data = json.loads(answer.body)
@@ -339,7 +324,6 @@ class Session:
                 f"what answers at {self.url} (status {answer.status}) is not offsetmgr: its "
                 "answer has no Offsetmgr-Instance header; check the url and what listens there"
             )
-        self._is_ours = True
         if answer.status == _OK:
             return instance
         failure = failure_of(answer.status, answer.body)
@@ -348,13 +332,6 @@ class Session:
         if answer.status < _SERVER_ERRORS:
             self._heard(instance, False)  # noqa: FBT003
         raise failure
-
-    def _explained(self, error: Unreachable) -> Unreachable:
-        text = f"the service at {self.url} {error}"
-        if error.no_http and not self._is_ours:
-            where = self._address.authority
-            text += f"; is {where} the service's port? Kafka's does not speak HTTP"
-        return Unreachable(text)
 
 
 def _answer(response: HTTPResponse, body: bytes = b"") -> Answer:

@@ -23,11 +23,11 @@ from offsetmgr.errors import (
 from offsetmgr.types import FlushResult, Uncommitted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from offsetmgr.client.core import Core
     from offsetmgr.client.handle import Mailboxes
-    from offsetmgr.client.offsets import Refusals
+    from offsetmgr.client.offsets import Refusals, Scope
     from offsetmgr.client.partitions import ClientPartition
     from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 
@@ -39,25 +39,21 @@ INITIAL_WAIT_S: Final = 10.0
 """Longest wait of one request for an initial offset."""
 
 
-def flush(
-    core: Core, group: str | None, partitions: Collection[TopicPartition] | None, deadline: Deadline
-) -> FlushResult:
-    """Have the newest of all managers that are meant committed; None stands for all."""
+def flush(core: Core, scope: Scope, deadline: Deadline) -> FlushResult:
+    """Have the newest offsets of the managers committed."""
     with core.lock:
-        keys = core.partitions.keys(group, partitions)
-    return Wait(core, keys, deadline, all_of_it=group is None).run()
+        keys = core.partitions.keys(*scope)
+    return Wait(core, keys, deadline, all_of_it=scope.group is None).run()
 
 
-def stop(
-    core: Core, group: str | None, partitions: Collection[TopicPartition] | None, deadline: Deadline
-) -> FlushResult:
-    """Have the newest of all managers that are meant committed, then stop them.
+def stop(core: Core, scope: Scope, deadline: Deadline) -> FlushResult:
+    """Have the newest offsets of the managers committed, then stop them.
 
     Managers that are being stopped by somebody else are left to them.
     """
     with core.lock:
-        keys = core.partitions.stop(core.partitions.keys(group, partitions))
-        wait = Wait(core, keys, deadline, stops=True, all_of_it=group is None)
+        keys = core.partitions.stop(core.partitions.keys(*scope))
+        wait = Wait(core, keys, deadline, stops=True, all_of_it=scope.group is None)
     try:
         result = wait.run()
     except BaseException:  # Ctrl-C: nobody else would end this stop, so that its managers go on

@@ -52,10 +52,6 @@ class Settled(NamedTuple):
     uncommitted: dict[ManagerKey, OffsetManagerError | None]
 
 
-class PassingError(ServiceError):
-    """Kafka's answer of a moment, such as that a new partition has no leader yet."""
-
-
 # Requests
 
 
@@ -156,23 +152,32 @@ def settled_of(data: Mapping[str, Any]) -> Settled:
     return Settled({key_of(each): offset_of(each) for each in data["committed"]}, uncommitted)
 
 
-def topics_of(data: Mapping[str, Any]) -> dict[str, dict[int, LogEnds]]:
-    """Return the partitions of topics; raise what Kafka says against one of them."""
-    return {str(each["topic"]): _partitions_of(each) for each in data["topics"]}
+def committed_of(data: Mapping[str, Any]) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {partition_of(each): offset_of(each) for each in data["offsets"]}
 
 
-def _partitions_of(topic: Mapping[str, Any]) -> dict[int, LogEnds]:
-    name, partitions = topic["topic"], topic["partitions"]
-    for what, entry in [(f"topic {name}", topic)] + [
-        (f"partition {name}-{each['partition']}", each) for each in partitions
-    ]:
-        error = entry.get("error")
-        if error is not None:
-            refusal = kafka_refusal(what, str(error["code"]), f"{what}: {error['message']}")
-            # A topic that does not exist may be created, but nobody wants to wait for that.
-            passing = error.get("retriable") and error.get("fault") == Fault.BROKER.value
-            raise PassingError(refusal.status, str(refusal), refusal.code) if passing else refusal
-    return {int(each["partition"]): LogEnds(*map(each.get, LogEnds._fields)) for each in partitions}
+def names_of(data: Mapping[str, Any]) -> list[str]:
+    return [str(name) for name in data["names"]]
+
+
+def logs_of(data: Mapping[str, Any]) -> dict[TopicPartition, LogEnds]:
+    """Return the ends of partitions; raise what Kafka says against a topic or one of them."""
+    found: dict[TopicPartition, LogEnds] = {}
+    for topic in data["topics"]:
+        name = str(topic["topic"])
+        _check_kafka(f"topic {name}", topic.get("error"))
+        for each in topic["partitions"]:
+            where = TopicPartition(name, int(each["partition"]))
+            _check_kafka(f"partition {where}", each.get("error"))
+            found[where] = LogEnds(*map(each.get, LogEnds._fields))
+    return found
+
+
+def _check_kafka(what: str, error: Mapping[str, Any] | None) -> None:
+    if error is not None:
+        text = f"{what}: {error['message']}"
+        passing = error.get("retriable") and error.get("fault") == Fault.BROKER.value
+        raise kafka_refusal(what, str(error["code"]), text, passing=bool(passing))
 
 
 def error_of(

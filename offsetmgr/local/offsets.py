@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 from weakref import WeakSet
 
 from offsetmgr.client.failure_log import FailureLog, log_uncommitted
-from offsetmgr.client.offsets import Deadline, LogEnds, Offsets, kafka_refusal
+from offsetmgr.client.offsets import Deadline, LogEnds, Offsets, PassingError, Scope, kafka_refusal
 from offsetmgr.client.waits import pauses
 from offsetmgr.errors import (
     CoordinatorError,
@@ -117,72 +117,68 @@ class LocalOffsets(Offsets):
             self._spawned.add(handle.initial)
         return handle
 
-    def _claim(self, group: str, partitions: list[TopicPartition], deadline: Deadline) -> None:
+    def _claim(self, keys: list[ManagerKey], deadline: Deadline) -> None:
         del deadline  # managers are made at once
         self.check_process()
         with self._lock:
             self._check_open()
-            for key in (ManagerKey(group, *where) for where in partitions):
+            for key in keys:
                 if self._factory.get(key) is not None:
                     raise ManagerExistsError(str(key), self._name)
-            self._factory.spawn_many(group, partitions, owner=self._name)
+            self._make(keys)
+
+    def _make(self, keys: list[ManagerKey]) -> None:
+        if keys:
+            wanted = [key.topic_partition for key in keys]
+            self._factory.spawn_many(keys[0].group, wanted, owner=self._name)
 
     def _submit(
-        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, rewind: bool
-    ) -> Refusals:
+        self,
+        offsets: Mapping[ManagerKey, OffsetAndMetadata],
+        *,
+        rewind: bool,
+        wait: Deadline | None,
+    ) -> tuple[Refusals, Refusals]:
         self.check_process()
         with self._lock:
             self._check_open()
-            found = self._factory.submit(group, offsets, rewind=rewind)
-            without = [w for w, error in found.items() if isinstance(error, ManagerStoppedError)]
-            if without:
-                self._factory.spawn_many(group, without, owner=self._name)
-                again = {where: offsets[where] for where in without}
-                rest = {where: error for where, error in found.items() if where not in again}
-                found = rest | self._factory.submit(group, again, rewind=rewind)
-        return {ManagerKey(group, *where): error for where, error in found.items()}
-
-    def _commit(
-        self,
-        group: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        deadline: Deadline,
-        *,
-        rewind: bool,
-    ) -> tuple[Refusals, Refusals]:
-        refused = self._submit(group, offsets, rewind=rewind)
-        every = (ManagerKey(group, *where) for where in offsets)
-        keys = [key for key in every if key not in refused]
-        results = _answer(self._factory.flush(keys, deadline.within_s()), deadline)
+            refused = self._put(offsets, rewind=rewind)
+            missing = [k for k, error in refused.items() if isinstance(error, ManagerStoppedError)]
+            self._make(missing)
+            refused = {key: refused[key] for key in refused if key not in missing}
+            refused |= self._put({key: offsets[key] for key in missing}, rewind=rewind)
         late: Refusals = {}
-        for key in keys:
-            if key not in results:
+        if wait is not None:
+            keys = [key for key in offsets if key not in refused]
+            results = _answer(self._factory.flush(keys, wait.within_s()), wait)
+            for key in (key for key in keys if key not in results):
                 text = f"{key} was stopped before its offset was committed"
                 refused[key] = ManagerStoppedError(text)
-        for key, (_, error) in _flush_result(results).uncommitted.items():
-            retried = isinstance(error, CoordinatorError) and error.retriable
-            is_late = retried or isinstance(error, OffsetTimeoutError)
-            (late if is_late else refused)[key] = error
+            for key, (_, error) in _flush_result(results).uncommitted.items():
+                retried = isinstance(error, CoordinatorError) and error.retriable
+                is_late = retried or isinstance(error, OffsetTimeoutError)
+                (late if is_late else refused)[key] = error
         return refused, late
 
-    def _flush(
-        self, group: str | None, partitions: list[TopicPartition] | None, deadline: Deadline
-    ) -> FlushResult:
-        keys = self._keys(group, partitions)
-        return _flush_result(_answer(self._factory.flush(keys, deadline.within_s()), deadline))
+    def _put(self, offsets: Mapping[ManagerKey, OffsetAndMetadata], *, rewind: bool) -> Refusals:
+        """Hand offsets of one group to their managers; return the refusals."""
+        if not offsets:
+            return {}
+        group = next(iter(offsets)).group
+        values = {key.topic_partition: value for key, value in offsets.items()}
+        refused = self._factory.submit(group, values, rewind=rewind)
+        return {ManagerKey(group, *where): error for where, error in refused.items()}
 
-    def _stop(
-        self, group: str | None, partitions: list[TopicPartition] | None, deadline: Deadline
-    ) -> FlushResult:
-        keys = self._keys(group, partitions)
-        stopped = self._factory.stop_managers(keys, deadline.within_s())
-        return _flush_result(_answer(stopped, deadline))
-
-    def _keys(self, group: str | None, partitions: list[TopicPartition] | None) -> list[ManagerKey]:
-        """Return the live managers that are meant."""
+    def _settle(self, scope: Scope, deadline: Deadline, *, stop: bool) -> FlushResult:
         self.check_process()
-        keys = [handle.key for handle in self._factory.managers(group)]
-        return [key for key in keys if partitions is None or key.topic_partition in partitions]
+        keys = [handle.key for handle in self._factory.managers(scope.group)]
+        if scope.partitions is not None:
+            keys = [key for key in keys if key.topic_partition in scope.partitions]
+        ask = self._factory.stop_managers if stop else self._factory.flush
+        return _flush_result(_answer(ask(keys, deadline.within_s()), deadline))
+
+    def _listen(self) -> None:
+        pass  # it always does
 
     # Questions to Kafka
 
@@ -190,47 +186,39 @@ class LocalOffsets(Offsets):
         fetch = self._coordinator.reader.fetch
         found = self._ask(lambda left_s: fetch(group, None, left_s), deadline)
         for failure in (found.group_failure, *found.failures.values()):
-            if failure is not None:
-                raise _refusal(f"fetch of the committed offsets of group {group!r}", failure)
+            _check_failure(f"fetch of the committed offsets of group {group!r}", failure)
         return {where: value for where, value in found.offsets.items() if value is not None}
 
     def _topic_names(self, deadline: Deadline) -> list[str]:
         found = self._ask(self._coordinator.topic_names, deadline)
-        if found.failure is not None:
-            raise _refusal("list of the topics", found.failure)
+        _check_failure("list of the topics", found.failure)
         return list(found.names)
 
     def _logs(
-        self,
-        names: list[str],
-        deadline: Deadline,
-        *,
-        at_ms: int | None = None,
-        stable: bool = False,
-    ) -> dict[str, dict[int, LogEnds]]:
+        self, topics: list[str], deadline: Deadline, *, at_ms: int = -1, stable: bool = False
+    ) -> dict[TopicPartition, LogEnds]:
         """Ask until all is known: Kafka may be electing the leader of a new partition."""
-        ask = self._coordinator.topic_logs
         reason: ServiceError | None = None
         for _ in pauses(self._ended, deadline):
-            found = self._ask(lambda left_s: ask(names, left_s, at_ms, stable=stable), deadline)
-            failures = [(f"topic {name}", found[name].failure) for name in names] + [
-                (f"partition {name}-{n}", ends.failure)
-                for name in names
-                for n, ends in found[name].partitions.items()
-            ]
-            what, failure = next((each for each in failures if each[1] is not None), ("", None))
-            if failure is None:
-                return {
-                    name: {
-                        n: LogEnds(*ends[:2], ends.offset_at, ends.last_stable_offset)
-                        for n, ends in found[name].partitions.items()
-                    }
-                    for name in names
-                }
-            reason = _refusal(what, failure)
-            if not (failure.info.retriable and failure.info.fault is Fault.BROKER):
-                break
+            try:
+                return self._logs_now(topics, deadline, None if at_ms < 0 else at_ms, stable=stable)
+            except PassingError as error:
+                reason = error
         raise reason or OffsetTimeoutError("Kafka was not asked")
+
+    def _logs_now(
+        self, topics: list[str], deadline: Deadline, at_ms: int | None, *, stable: bool
+    ) -> dict[TopicPartition, LogEnds]:
+        ask = self._coordinator.topic_logs
+        found = self._ask(lambda left_s: ask(topics, left_s, at_ms, stable=stable), deadline)
+        logs: dict[TopicPartition, LogEnds] = {}
+        for name in topics:
+            _check_failure(f"topic {name}", found[name].failure)
+            for number, ends in found[name].partitions.items():
+                where = TopicPartition(name, number)
+                _check_failure(f"partition {where}", ends.failure)
+                logs[where] = LogEnds(*ends[:2], ends.offset_at, ends.last_stable_offset)
+        return logs
 
     def _ask(self, ask: Callable[[float], Future[_T]], deadline: Deadline) -> _T:
         self._check_open()
@@ -259,7 +247,8 @@ class _Reporter:
         self.log = FailureLog()
 
     def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
-        self.log.committed(key, offset.offset, is_newest=True)
+        del offset
+        self.log.committed(key)
 
     def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
         self.log.failed(key, error, time.monotonic())
@@ -296,7 +285,9 @@ def _flush_result(results: dict[ManagerKey, StopResult]) -> FlushResult:
     return FlushResult(committed, uncommitted)
 
 
-def _refusal(what: str, failure: Failure) -> ServiceError:
-    name = failure.info.name
-    text = f"{what} failed: {failure.detail or failure.info.hint} ({name})"
-    return kafka_refusal(what, name, text)
+def _check_failure(what: str, failure: Failure | None) -> None:
+    if failure is not None:
+        name = failure.info.name
+        text = f"{what} failed: {failure.detail or failure.info.hint} ({name})"
+        passing = failure.info.retriable and failure.info.fault is Fault.BROKER
+        raise kafka_refusal(what, name, text, passing=passing)

@@ -42,7 +42,7 @@ def malformed(**answer: object) -> Fault:
             refusal(503, "draining"),
             refusal(429, "overloaded"),
             malformed(),
-            malformed(lease_s=float("nan"), last_event_id=0),
+            malformed(lease_s="long", last_event_id=0),
             Fault(act=False, status=200, body=b"[]"),
             DROP,
         )
@@ -96,7 +96,7 @@ def test_another_cause_is_told(
     assert client.spawn("g", "orders", 3).initial_offset(timeout=20) is None
     client.close()
     first, second, _ = caplog.messages
-    assert "closed the connection without an answer; is 127.0.0.1:" in first
+    assert "closed the connection without an answer; was it killed" in first
     assert "refuses requests: no" in second
 
 

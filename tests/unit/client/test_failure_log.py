@@ -33,7 +33,7 @@ def test_a_thousand_partitions_that_fail_at_once_are_one_line(
     assert "g/t/0" in caplog.messages[0]
     for partition in range(1_000):
         assert len(caplog.messages) == 1
-        told.committed(ManagerKey("g", "t", partition), 5, is_newest=False)
+        told.committed(ManagerKey("g", "t", partition))
     assert caplog.messages[1:] == [
         "offsets of group g are committed again: REQUEST_TIMED_OUT is over"
     ]
@@ -44,20 +44,10 @@ def test_what_comes_and_goes_is_told_once_in_a_while(caplog: pytest.LogCaptureFi
     told = FailureLog()
     for _ in range(3):
         fail(told, 0, 0.0)
-        told.committed(ManagerKey("g", "t", 0), 5, is_newest=False)
+        told.committed(ManagerKey("g", "t", 0))
     assert len(caplog.messages) == 2
     fail(told, 0, INTERVAL_S)
     assert caplog.messages[2].endswith("(and 2 more of g before)")
-
-
-def test_an_older_commit_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """A commit of an older offset does not end a failure; a commit of the newest one does."""
-    told, key = FailureLog(), ManagerKey("g", "t", 0)
-    fail(told, 0, 0.0)
-    told.committed(key, 4, is_newest=False)
-    assert len(caplog.messages) == 1
-    told.committed(key, 4, is_newest=True)
-    assert len(caplog.messages) == 2
 
 
 def test_a_stopped_manager_fails_no_more(caplog: pytest.LogCaptureFixture) -> None:
