@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from actors import Future
 from offsetmgr.coordinator.base import Failure
 from offsetmgr.coordinator.clients import MOVED_WAIT_S, STUCK_S
-from offsetmgr.coordinator.explain import CLOSED, NOT_SENT, QUEUE_FULL, one_line
+from offsetmgr.coordinator.explain import CLOSED, NOT_SENT, one_line
 from offsetmgr.errors import error_info
 
 if TYPE_CHECKING:
@@ -109,15 +109,15 @@ class ConnectionQueue(Generic[_C]):
         with self._lock:
             queue = self._paused.get(request.group, self._waiting)
             if self._closed:
-                refusal = CLOSED
+                refusal = Failure(CLOSED)
             elif len(queue) >= QUEUE_LIMIT:
-                refusal = QUEUE_FULL
+                refusal = Failure(NOT_SENT, "too many requests are waiting for Kafka")
             else:
                 queue[request] = None
                 left_s = max(request.deadline_s - self._clock.now(), 0.0)
                 request.timer = self._timers.call_after(left_s, partial(self._expire, request))
         if refusal is not None:
-            request.future.set(request.failed(Failure(refusal)))
+            request.future.set(request.failed(refusal))
         self._pump()
         return request.future
 

@@ -25,13 +25,6 @@ NOT_SENT: Final = ErrorInfo(
 )  # fmt: skip
 """The deadline passed before the request was handed to the Kafka client: it had no effect."""
 
-QUEUE_FULL: Final = ErrorInfo(
-    -184, "QUEUE_FULL", True, Scope.GROUP, Fault.NETWORK, Verdict.REFUSED,  # noqa: FBT003
-    "too many requests are waiting for Kafka, so this one was not sent; tried again; check "
-    "whether Kafka is slow or down",
-)  # fmt: skip
-"""The bounded queue before the Kafka client was full: the request had no effect."""
-
 CLOSED: Final = ErrorInfo(
     -197, "CLOSED", False, Scope.GROUP, Fault.CALLER, Verdict.REFUSED,  # noqa: FBT003
     "the coordinator's connections were closed before this request was sent",

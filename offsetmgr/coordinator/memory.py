@@ -8,20 +8,10 @@ everything happens before the call returns, whatever time the script gives it.
 from __future__ import annotations
 
 import threading
-from collections import defaultdict, deque
+from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import partial
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Final,
-    Generic,
-    Literal,
-    NamedTuple,
-    TypeAlias,
-    TypeVar,
-    get_args,
-)
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from actors import Future
 from offsetmgr.coordinator.base import (
@@ -34,7 +24,7 @@ from offsetmgr.coordinator.base import (
     TopicNames,
 )
 from offsetmgr.coordinator.explain import CLOSED, LiveMember, live_members
-from offsetmgr.errors import InvalidValueError, error_info
+from offsetmgr.errors import error_info
 from offsetmgr.types import (
     MAX_METADATA_CHARS,
     OffsetAndMetadata,
@@ -49,9 +39,6 @@ if TYPE_CHECKING:
     from actors import Clock
     from offsetmgr.errors import ErrorInfo
 
-HISTORY_LIMIT: Final = 100_000
-"""Requests remembered; the oldest are forgotten first."""
-
 Operation = Literal["fetch", "commit", "topic_logs", "topic_names", "check"]
 """A request of the port, by its method's name."""
 
@@ -61,8 +48,6 @@ TIMED_OUT: Final = -185
 _UNKNOWN_TOPIC: Final = error_info(3)
 _METADATA_TOO_LARGE: Final = error_info(12)
 _UNKNOWN_MEMBER_ID: Final = error_info(25)
-_NO_FAILURES: Final[Mapping[TopicPartition, Failure]] = {}
-
 _T = TypeVar("_T")
 
 
@@ -106,7 +91,15 @@ Incident = Answer | Refuse | Unknown
 """The scripted outcome of one request."""
 
 
-class Request(NamedTuple):
+CallAfter: TypeAlias = "Callable[[float, Callable[[], None]], Any]"
+"""Calls a function once, after so many seconds; what it returns can be cancelled."""
+
+Failed: TypeAlias = "Failure | Mapping[TopicPartition, Failure]"
+"""The failure of a whole request, or of some of its partitions."""
+
+
+@dataclass(eq=False)
+class Request:
     """One request as the coordinator saw it."""
 
     operation: Operation
@@ -116,9 +109,14 @@ class Request(NamedTuple):
     """The offsets of a commit; empty for other requests."""
     partitions: Collection[TopicPartition] | None
     """The partitions of a fetch or a commit; None for the whole group and for other requests."""
+    answer: Callable[[Failed], Any]
+    """Do what was asked except for what failed, and return the answer."""
     started_s: float
-    ended_s: float | None
+    ended_s: float | None = None
     """When it was answered, by the coordinator's clock; None while it is in flight."""
+    future: Future[Any] = field(default_factory=Future)
+    deadline: Any = None
+    """A timer."""
 
 
 class BrokerState:
@@ -263,35 +261,6 @@ class BrokerState:
         return _METADATA_TOO_LARGE if units > MAX_METADATA_CHARS else None
 
 
-CallAfter: TypeAlias = "Callable[[float, Callable[[], None]], Any]"
-"""Calls a function once, after so many seconds; what it returns can be cancelled."""
-
-Failed: TypeAlias = "Failure | Mapping[TopicPartition, Failure]"
-"""The failure of a whole request, or of some of its partitions."""
-
-
-@dataclass
-class _Call(Generic[_T]):
-    """A request under way, or one that was answered."""
-
-    request: Request
-    answer: Callable[[Failed], _T]
-    """Do what was asked except for what failed, and answer."""
-    land: Callable[[Collection[TopicPartition] | None], None]
-    """Take effect on these partitions (None: all); nobody is answered."""
-    future: Future[_T] = field(default_factory=Future)
-    deadline: Any = None
-    """A timer."""
-
-
-def _no_plan(request: Request) -> Incident | None:  # noqa: ARG001 -- a plan without incidents
-    return None
-
-
-def _no_effect(partitions: Collection[TopicPartition] | None) -> None:
-    """Land a request that only reads."""
-
-
 class MemoryCoordinator:
     """A coordinator whose Kafka is a few dictionaries, and whose faults are scripted.
 
@@ -306,7 +275,7 @@ class MemoryCoordinator:
         call_after: CallAfter | None = None,
         clock: Clock | None = None,
         latency_s: float = 0.0,
-        plan: Callable[[Request], Incident | None] = _no_plan,
+        plan: Callable[[Request], Incident | None] = lambda _: None,
     ) -> None:
         """``clock`` dates the requests; without one, all of them happen at 0."""
         check_timeout(latency_s, "latency_s")
@@ -320,9 +289,10 @@ class MemoryCoordinator:
         self._lock = threading.Lock()
         self._incidents: dict[Operation, list[tuple[str | None, Incident]]] = defaultdict(list)
         self._paused: set[str | None] = set()
-        self._held: list[tuple[_Call[Any], Incident]] = []
-        self._calls: deque[_Call[Any]] = deque(maxlen=HISTORY_LIMIT)
-        self._released: deque[str] = deque(maxlen=HISTORY_LIMIT)
+        self._held: list[tuple[Request, Incident]] = []
+        self._requests: list[Request] = []
+        self.released: list[str] = []
+        """The groups that were released, in order."""
         self._in_flight: dict[str, int] = defaultdict(int)
         self._most_in_flight: dict[str, int] = defaultdict(int)
         self._closed = False
@@ -351,10 +321,6 @@ class MemoryCoordinator:
         check_group(group)
         sent = dict(offsets)
 
-        def land(only: Collection[TopicPartition] | None) -> None:
-            kept = sent if only is None else {p: o for p, o in sent.items() if p in only}
-            self.broker.commit(group, kept)
-
         def answer(failed: Failed) -> CommitResult:
             if isinstance(failed, Failure):
                 return CommitResult(dict.fromkeys(sent, failed))
@@ -362,15 +328,14 @@ class MemoryCoordinator:
             kept = {p: o for p, o in sent.items() if p not in refused}
             return CommitResult({**refused, **self.broker.commit(group, kept)})
 
-        return self._start("commit", group, sent, tuple(sent), timeout_s, answer, land)
+        return self._start("commit", group, sent, tuple(sent), timeout_s, answer)
 
     @property
     def reader(self) -> MemoryCoordinator:
         return self
 
     def release(self, group: str) -> None:
-        with self._lock:
-            self._released.append(group)
+        self.released.append(group)
 
     def topic_logs(
         self,
@@ -413,9 +378,6 @@ class MemoryCoordinator:
 
     def inject(self, operation: Operation, *incidents: Incident, group: str | None = None) -> None:
         """Let the next requests of ``operation`` (of ``group``) meet ``incidents``, in order."""
-        if operation not in get_args(Operation):
-            fix = f"give one of {', '.join(get_args(Operation))}"
-            raise InvalidValueError("operation", operation, "is no request of the port", fix)
         with self._lock:
             self._incidents[operation].extend((group, incident) for incident in incidents)
 
@@ -433,22 +395,16 @@ class MemoryCoordinator:
         with self._lock:
             self._paused.discard(group)
             held, self._held = self._held, []
-        for call, incident in held:
-            self._receive(call, incident)
+        for request, incident in held:
+            self._receive(request, incident)
 
     # -- what was seen
 
     @property
     def requests(self) -> tuple[Request, ...]:
-        """All requests so far, oldest first (the last 100,000)."""
+        """All requests so far, oldest first."""
         with self._lock:
-            return tuple(call.request for call in self._calls)
-
-    @property
-    def released(self) -> tuple[str, ...]:
-        """The groups that were released, in order (the last 100,000)."""
-        with self._lock:
-            return tuple(self._released)
+            return tuple(self._requests)
 
     def in_flight(self, group: str) -> int:
         """Return how many requests of ``group`` wait for their answer."""
@@ -470,68 +426,68 @@ class MemoryCoordinator:
         partitions: Collection[TopicPartition] | None,
         timeout_s: float,
         answer: Callable[[Failed], _T],
-        land: Callable[[Collection[TopicPartition] | None], None] = _no_effect,
     ) -> Future[_T]:
         check_timeout(timeout_s, "timeout_s")
+        request = Request(operation, group, offsets, partitions, answer, self._now())
         with self._lock:
-            now = self._now()
-            request = Request(operation, group, offsets, partitions, now, None)
-            call = _Call(request, answer, land)
-            self._calls.append(call)
+            self._requests.append(request)
             self._in_flight[group] += 1
             self._most_in_flight[group] = max(self._most_in_flight[group], self._in_flight[group])
             injected = self._take_injected(request)
             closed = self._closed
         if closed:
-            self._finish(call, answer(Failure(CLOSED)))
-            return call.future
+            self._finish(request, Failure(CLOSED))
+            return request.future
         incident = injected or self._plan(request) or Answer()
         if self._call_after is None:
-            self._receive(call, incident)
+            self._receive(request, incident)
         else:
-            call.deadline = self._call_after(timeout_s, partial(self._expire, call))
+            timed_out = partial(self._finish, request, Failure(error_info(TIMED_OUT)))
+            request.deadline = self._call_after(timeout_s, timed_out)
             own = incident.latency_s if isinstance(incident, Answer) else 0.0
-            self._call_after(own or self._latency_s, partial(self._receive, call, incident))
-        return call.future
+            self._call_after(own or self._latency_s, partial(self._receive, request, incident))
+        return request.future
 
-    def _receive(self, call: _Call[_T], incident: Incident) -> None:
+    def _receive(self, request: Request, incident: Incident) -> None:
         with self._lock:
-            if not self._paused.isdisjoint((None, call.request.group)):
-                self._held.append((call, incident))
+            if not self._paused.isdisjoint((None, request.group)):
+                self._held.append((request, incident))
                 return
         if isinstance(incident, Unknown):
-            self._answer_unclearly(call, incident)
+            self._answer_unclearly(request, incident)
         elif isinstance(incident, Refuse):
             refused = Failure(error_info(incident.code), incident.detail)
             named = incident.partitions
-            failed = refused if named is None else dict.fromkeys(named, refused)
-            self._finish(call, call.answer(failed))
+            self._finish(request, refused if named is None else dict.fromkeys(named, refused))
         else:
-            self._finish(call, call.answer(_NO_FAILURES))
+            self._finish(request, {})
 
-    def _answer_unclearly(self, call: _Call[_T], incident: Unknown) -> None:
-        if incident.lands_after_s is not None:
-            land = partial(call.land, incident.partitions)
+    def _answer_unclearly(self, request: Request, incident: Unknown) -> None:
+        if request.operation == "commit" and incident.lands_after_s is not None:
+            only = request.offsets.keys() if incident.partitions is None else incident.partitions
+            landing = {p: value for p, value in request.offsets.items() if p in only}
+
+            def land() -> None:
+                self.broker.commit(request.group, landing)
+
             if self._call_after is None or incident.lands_after_s == 0:
                 land()
             else:
                 self._call_after(incident.lands_after_s, land)
         if self._call_after is None or incident.code != TIMED_OUT:
-            self._finish(call, call.answer(Failure(error_info(incident.code))))
+            self._finish(request, Failure(error_info(incident.code)))
 
-    def _expire(self, call: _Call[_T]) -> None:
-        self._finish(call, call.answer(Failure(error_info(TIMED_OUT))))
-
-    def _finish(self, call: _Call[_T], answer: _T) -> None:
-        """Answer, unless the deadline did before."""
+    def _finish(self, request: Request, failed: Failed) -> None:
+        """Answer; nobody hears of it after the deadline."""
+        answer = request.answer(failed)
         with self._lock:
-            if call.request.ended_s is not None:
+            if request.ended_s is not None:
                 return
-            call.request = call.request._replace(ended_s=self._now())
-            self._in_flight[call.request.group] -= 1
-        if call.deadline is not None:
-            call.deadline.cancel()
-        call.future.set(answer)
+            request.ended_s = self._now()
+            self._in_flight[request.group] -= 1
+        if request.deadline is not None:
+            request.deadline.cancel()
+        request.future.set(answer)
 
     def _take_injected(self, request: Request) -> Incident | None:
         queue = self._incidents[request.operation]

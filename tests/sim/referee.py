@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from offsetmgr.coordinator.base import CommitResult, FetchResult
 from offsetmgr.coordinator.memory import BrokerState
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from actors.testing import SimSystem
     from offsetmgr.coordinator.base import Failure
-    from offsetmgr.coordinator.memory import MemoryCoordinator, Request, _Call
+    from offsetmgr.coordinator.memory import MemoryCoordinator, Request
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 
@@ -64,8 +64,7 @@ class Referee(ABC):
         """Counts of the situations that a simulation is meant to reach."""
         self._orders = 0
         self._sent: dict[str, Request] = {}
-        self._asked: dict[str, _Call[Any]] = {}
-        """The last request of each group, with its answer when there is one."""
+        """The last request of each group."""
         self._unread: dict[str, set[TopicPartition]] = defaultdict(set)
         self._violation: str | None = None
 
@@ -75,7 +74,6 @@ class Referee(ABC):
     def follow(self, coordinator: MemoryCoordinator) -> None:
         self._coordinator = coordinator
         self._sent.clear()
-        self._asked.clear()
         self._unread.clear()
 
     def blame(self, what: str) -> None:
@@ -95,7 +93,6 @@ class Referee(ABC):
         group = request.group
         self.learn_answer(group)
         self._sent[group] = request
-        self._asked[group] = self._coordinator._calls[-1]
         if self._coordinator.most_in_flight(group) > 1:
             self.blame(f"{group}: two requests in flight: {request}")
         unread = self._unread[group].intersection(request.offsets)
@@ -104,7 +101,7 @@ class Referee(ABC):
 
     def learn_answer(self, group: str) -> None:
         """Look at the answer to the last request: what is unknown has to be read."""
-        last = self._asked.get(group)
+        last = self._sent.get(group)
         answer = last.future.get(timeout=0) if last is not None and last.future.done() else None
         unread = self._unread[group]
         if isinstance(answer, CommitResult):

@@ -14,7 +14,7 @@ from offsetmgr.coordinator.connection_queue import (
     WINDOW,
     QueuedRequest,
 )
-from offsetmgr.coordinator.explain import CLOSED, NOT_SENT, QUEUE_FULL
+from offsetmgr.coordinator.explain import CLOSED, NOT_SENT
 from offsetmgr.errors import Verdict
 from tests.unit.coordinator.queue import Queue, answers, failed
 
@@ -41,8 +41,8 @@ def test_full_queue(queue: Queue) -> None:
     """Beyond the limit a request is refused at once, retriable and without effect."""
     for _ in range(WINDOW + QUEUE_LIMIT):
         queue.submit()
-    assert answers([queue.submit()]) == [QUEUE_FULL.name]
-    assert QUEUE_FULL.retriable
+    assert answers([queue.submit()]) == [f"{NOT_SENT.name} too many requests are waiting for Kafka"]
+    assert NOT_SENT.retriable
     queue.queue.finish(queue.sent[0], "done")
     assert not queue.submit().future.done()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from offsetmgr.coordinator.explain import (
     CLOSED,
     NOT_SENT,
-    QUEUE_FULL,
     LiveMember,
     live_members,
     one_line,
@@ -33,4 +32,4 @@ def test_hostile_names_stay_on_their_line() -> None:
 
 def test_what_was_not_sent_is_refused_not_unknown() -> None:
     """A request that never left this process had no effect, so there is nothing to read back."""
-    assert {info.verdict for info in (NOT_SENT, QUEUE_FULL, CLOSED)} == {Verdict.REFUSED}
+    assert {info.verdict for info in (NOT_SENT, CLOSED)} == {Verdict.REFUSED}

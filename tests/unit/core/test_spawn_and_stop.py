@@ -113,7 +113,7 @@ class TestSpawn:
         core.advance(60.0)
         assert core.system.actor_count() == before
         assert core.factory._registry.groups == {}
-        assert core.coordinator.released == ("g",)
+        assert core.coordinator.released == ["g"]
 
 
 class TestStop:
