@@ -1,66 +1,19 @@
-"""Every error of the product.
-
-::
-
-    OffsetManagerError
-    ├── InvalidValueError (ValueError)      bad input; names the field, the value and the fix
-    ├── OffsetRegressionError               a lower offset without an explicit rewind
-    ├── OffsetConflictError                 somebody else has changed the group's offsets meanwhile
-    ├── ManagerExistsError                  the key has a live manager; names its owner
-    ├── ManagerStoppedError                 submit after stop
-    ├── ClientFencedError                   a newer incarnation of this client took over
-    ├── CoordinatorError                    Kafka said no, or did not answer; carries an ErrorInfo
-    │   ├── OffsetCommitError               ... to a commit
-    │   ├── OffsetFetchError                ... to a fetch of committed offsets
-    │   └── OffsetNoticeError               nothing failed, but somebody should know
-    ├── KafkaRequestError                   Kafka did not answer a question about the cluster
-    ├── OffsetStoreError                    an offset store's database refused, or did not answer
-    ├── OffsetTimeoutError (TimeoutError)   a wait asked for by the caller ran out
-    ├── OffsetsUncommittedError             some of many offsets are not committed; why of each
-    ├── OverloadedError                     a limit was reached; nothing of the request was taken
-    ├── ServiceError                        the service answered with an error of its own
-    └── ServiceUnavailableError             the service did not answer
-
-Errors are data: what Kafka's codes mean stands in ``codes.py``.
-"""
+"""Every error of the product; ``codes.py`` has the meaning of Kafka's codes."""
 
 from __future__ import annotations
 
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from offsetmgr.codes import ERRORS, ErrorInfo, Fault, Scope, Verdict, error_info
-
-__all__ = [
-    "ERRORS",
-    "ClientFencedError",
-    "CoordinatorError",
-    "ErrorInfo",
-    "Fault",
-    "InvalidValueError",
-    "KafkaRequestError",
-    "ManagerExistsError",
-    "ManagerStoppedError",
-    "OffsetCommitError",
-    "OffsetFetchError",
-    "OffsetManagerError",
-    "OffsetNoticeError",
-    "OffsetRegressionError",
-    "OffsetStoreError",
-    "OffsetTimeoutError",
-    "OffsetsUncommittedError",
-    "OverloadedError",
-    "Scope",
-    "ServiceError",
-    "ServiceUnavailableError",
-    "Verdict",
-    "error_info",
-    "listed",
-    "shown",
-]
+from offsetmgr.codes import ERRORS as ERRORS
+from offsetmgr.codes import ErrorInfo as ErrorInfo
+from offsetmgr.codes import Fault as Fault
+from offsetmgr.codes import Scope as Scope
+from offsetmgr.codes import Verdict as Verdict
+from offsetmgr.codes import error_info as error_info
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
 _SHOWN_CHARS: Final = 80
 _LISTED: Final = 10
@@ -94,6 +47,18 @@ class OffsetManagerError(Exception):
     code: str = "error"
     """Stable name of the error, as the service's JSON carries it."""
 
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        # The arguments of the subclasses are not the message, which pickle would pass to them.
+        return _unpickled, (type(self), self.args, vars(self))
+
+
+def _unpickled(
+    kind: type[OffsetManagerError], args: tuple[object, ...], fields: dict[str, object]
+) -> OffsetManagerError:
+    error = kind.__new__(kind, *args)
+    vars(error).update(fields)
+    return error
+
 
 class InvalidValueError(OffsetManagerError, ValueError):
     """A value that was refused at the door; nothing was done with it."""
@@ -107,9 +72,6 @@ class InvalidValueError(OffsetManagerError, ValueError):
         self.value = value
         self.problem = problem
         self.fix = fix
-
-    def __reduce__(self) -> tuple[type, tuple[str, object, str, str]]:
-        return type(self), (self.field, self.value, self.problem, self.fix)
 
 
 class OffsetRegressionError(OffsetManagerError):
@@ -126,9 +88,6 @@ class OffsetRegressionError(OffsetManagerError):
         self.name = name
         self.offset = offset
         self.floor = floor
-
-    def __reduce__(self) -> tuple[type, tuple[str, int, int]]:
-        return type(self), (self.name, self.offset, self.floor)
 
 
 class OffsetConflictError(OffsetManagerError):
@@ -161,9 +120,6 @@ class ManagerExistsError(OffsetManagerError):
         self.name = name
         self.owner = owner
         self.lease_left_s = lease_left_s
-
-    def __reduce__(self) -> tuple[type, tuple[str, str, float | None]]:
-        return type(self), (self.name, self.owner, self.lease_left_s)
 
 
 class ManagerStoppedError(OffsetManagerError):
@@ -204,9 +160,6 @@ class OffsetsUncommittedError(OffsetManagerError):
         alone = len(errors) == 1 or isinstance(first, ClientFencedError)
         return first if alone else cls(errors)
 
-    def __reduce__(self) -> tuple[type, tuple[dict[Any, OffsetManagerError]]]:
-        return type(self), (dict(self.errors),)
-
 
 class OverloadedError(OffsetManagerError):
     """A limit was reached; nothing of the request was taken, try again later."""
@@ -223,9 +176,6 @@ class ServiceError(OffsetManagerError):
         self.status = status
         self.code = code
 
-    def __reduce__(self) -> tuple[type, tuple[int, str, str]]:
-        return type(self), (self.status, str(self), self.code)
-
 
 class ServiceUnavailableError(OffsetManagerError):
     """The service could not be reached; what was submitted is kept and sent later."""
@@ -233,8 +183,25 @@ class ServiceUnavailableError(OffsetManagerError):
     code = "service_unavailable"
 
 
-class CoordinatorError(OffsetManagerError):
-    """The coordinator refused, or its answer is not known."""
+class _CodedError(OffsetManagerError):
+    """An error with the code of Kafka, or of an offset store."""
+
+    def __init__(self, message: str, info: ErrorInfo, detail: str) -> None:
+        super().__init__(message)
+        self.info = info
+        self.detail = detail
+        self.code = info.name
+        self.retriable = info.retriable
+        """True if the service tries again by itself."""
+        self.hint = detail or info.hint
+        """Advice on what to do."""
+
+
+class CoordinatorError(_CodedError):
+    """A commit or fetch of one partition was refused, or its outcome is unknown.
+
+    ``code`` is Kafka's name of the error, such as UNKNOWN_MEMBER_ID.
+    """
 
     verb = "request"
     outcome = " failed"
@@ -248,36 +215,15 @@ class CoordinatorError(OffsetManagerError):
         info: ErrorInfo,
         detail: str = "",
     ) -> None:
-        """``detail`` is what only this case knows, such as who the live members are."""
+        """``detail`` is advice for this case, such as the names of the live members."""
         place = f"{self.verb} of {group}/{topic}/{partition}"
         at = "" if offset is None else f" at offset {offset}"
-        text = detail or info.hint
-        super().__init__(f"{place}{at}{self.outcome}: {text} ({info.name})")
+        text = f"{place}{at}{self.outcome}: {detail or info.hint} ({info.name})"
+        super().__init__(text, info, detail)
         self.group = group
         self.topic = topic
         self.partition = partition
         self.offset = offset
-        self.info = info
-        self.detail = detail
-
-    @property
-    def code(self) -> str:  # type: ignore[override]
-        """Kafka's name of the error, such as UNKNOWN_MEMBER_ID."""
-        return self.info.name
-
-    @property
-    def retriable(self) -> bool:
-        """True if the service tries again by itself."""
-        return self.info.retriable
-
-    @property
-    def hint(self) -> str:
-        """Advice on what to do."""
-        return self.detail or self.info.hint
-
-    def __reduce__(self) -> tuple[type, tuple[str, str, int, int | None, ErrorInfo, str]]:
-        args = (self.group, self.topic, self.partition, self.offset, self.info, self.detail)
-        return type(self), args
 
 
 class OffsetCommitError(CoordinatorError):
@@ -303,39 +249,20 @@ class OffsetNoticeError(CoordinatorError):
     outcome = ""
 
 
-class KafkaRequestError(OffsetManagerError):
-    """Kafka refused to tell or change something of the cluster, or did not answer."""
+class KafkaRequestError(_CodedError):
+    """Kafka refused a request that is not about a single manager, or did not answer it."""
 
     def __init__(self, what: str, info: ErrorInfo, detail: str = "") -> None:
-        """``what`` was asked for; ``detail`` is known of this case alone."""
-        super().__init__(f"{what}: {detail or info.hint} ({info.name}, fault: {info.fault.value})")
+        """``what`` was asked for; ``detail`` is advice for this case."""
+        text = f"{what}: {detail or info.hint} ({info.name}, fault: {info.fault.value})"
+        super().__init__(text, info, detail)
         self.what = what
-        self.info = info
-        self.detail = detail
-
-    @property
-    def code(self) -> str:  # type: ignore[override]
-        """Kafka's name of the error, such as GROUP_AUTHORIZATION_FAILED."""
-        return self.info.name
-
-    def __reduce__(self) -> tuple[type, tuple[str, ErrorInfo, str]]:
-        return type(self), (self.what, self.info, self.detail)
 
 
-class OffsetStoreError(OffsetManagerError):
-    """The database of an offset store refused, or did not answer; no partition is concerned."""
+class OffsetStoreError(_CodedError):
+    """The database of an offset store refused a statement, or did not answer."""
 
     def __init__(self, what: str, info: ErrorInfo, detail: str = "") -> None:
-        """``what`` was asked for; ``detail`` is known of this case alone."""
-        super().__init__(f"{what}: {detail or info.hint} ({info.name})")
+        """``what`` was asked for; ``detail`` is advice for this case."""
+        super().__init__(f"{what}: {detail or info.hint} ({info.name})", info, detail)
         self.what = what
-        self.info = info
-        self.detail = detail
-
-    @property
-    def code(self) -> str:  # type: ignore[override]
-        """Name of the error, such as STORE_FAILED."""
-        return self.info.name
-
-    def __reduce__(self) -> tuple[type, tuple[str, ErrorInfo, str]]:
-        return type(self), (self.what, self.info, self.detail)
