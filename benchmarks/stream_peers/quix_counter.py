@@ -3,8 +3,6 @@
 Runs in an environment of its own: ``quix_counter.py BROKERS TOPIC GROUP COUNT FOLDER``.
 """
 
-# mypy: ignore-errors
-# ruff: noqa: ANN, INP001, PERF102
 from __future__ import annotations
 
 import sys
