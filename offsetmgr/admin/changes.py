@@ -41,7 +41,8 @@ from offsetmgr.errors import (
     OffsetTimeoutError,
     listed,
 )
-from offsetmgr.lag.cluster import ClusterReader
+from offsetmgr.stores import open_store
+from offsetmgr.stores.reader import open_reader
 from offsetmgr.types import TopicPartition, check_group
 
 if TYPE_CHECKING:
@@ -76,12 +77,16 @@ class GroupChanges:
         service: ServiceReader | None = None,
         *,
         timeout_s: float = 30.0,
+        store: str | None = None,
     ) -> None:
         """``config`` is librdkafka's; ``service`` is asked for the owners of groups.
 
+        ``store`` is the URL of an offset store that keeps the groups instead of Kafka.
+
         Raises InvalidValueError where librdkafka does not take a setting.
         """
-        self.reader = ClusterReader(config, timeout_s=timeout_s)
+        self.reader = open_reader(config, store, timeout_s=timeout_s)
+        self._store = store
         self._config = config
         self._service = service
         self._timeout_s = timeout_s
@@ -173,6 +178,10 @@ class GroupChanges:
         offsets = {row.partition: row.new for row in rows if row.new is not None}
         if not offsets:
             return {}
+        if self._store is not None:
+            with open_store(self._store) as store:
+                refused = store.try_commit(group, offsets)
+            return {where: str(error) for where, error in refused.items()}
         with KafkaCoordinator(self._config, clients=1) as kafka:
             answer = kafka.commit(group, offsets, self._timeout_s)
             failures = answer.get(timeout=self._timeout_s + CLOSE_S).failures

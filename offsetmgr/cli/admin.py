@@ -42,6 +42,7 @@ from offsetmgr.cli.options import (
     OutputOptions,
     OwnersService,
     Since,
+    Store,
     Topics,
 )
 from offsetmgr.cli.output import console, print_answer, print_json, print_table, records
@@ -151,6 +152,7 @@ def reset(
         bool, typer.Option("--export", help="Print the plan in the form of --from-file.")
     ] = False,
     service: OwnersService = None,
+    store: Store = None,
     kafka: KafkaOptions,
     as_json: Json = False,
 ) -> None:
@@ -180,6 +182,9 @@ def reset(
         fix = f"give one of {', '.join(f'--{mode}' for mode in given)}"
         raise InvalidValueError("modes", modes, "are not exactly one", fix)
     (mode,) = modes
+    if store is not None and mode == "to-history":
+        fix = "use another mode: a store keeps no earlier offsets"
+        raise InvalidValueError("--to-history", to_history, "is of groups in Kafka", fix)
     if live and service is None:
         fix = "name the service that commits the group: --service URL"
         raise InvalidValueError("--live", live, "needs a service", fix)
@@ -187,7 +192,7 @@ def reset(
         scope = None
     else:
         scope = _scope(topic, all_topics=all_topics)
-    with _changes(kafka, service) as change:
+    with _changes(kafka, service, store) as change:
         plans: dict[str, list[PlannedOffset]] = {}
         for group in groups:
             if not live:
@@ -210,12 +215,13 @@ def set_offsets(
     *,
     execute: Execute = False,
     service: OwnersService = None,
+    store: Store = None,
     kafka: KafkaOptions,
     as_json: Json = False,
 ) -> None:
     """Set single offsets of a group that nobody else commits; otherwise like reset."""
     target = Target(Mode.TO_OFFSETS, offsets=parse_offsets(offsets))
-    with _changes(kafka, service) as change:
+    with _changes(kafka, service, store) as change:
         change.check_free(check_group(group))
         rows = change.plan(group, target, None)
         failures = change.commit(group, rows) if execute else {}
@@ -390,9 +396,9 @@ def _scope(topics: list[str] | None, *, all_topics: bool) -> dict[str, list[int]
     return parse_scope(topics) if topics else None
 
 
-def _changes(kafka: KafkaOptions, service: str | None) -> GroupChanges:
+def _changes(kafka: KafkaOptions, service: str | None, store: str | None = None) -> GroupChanges:
     asked = None if service is None else ServiceReader(service, kafka.timeout)
-    return GroupChanges(kafka.for_librdkafka(), asked, timeout_s=kafka.timeout)
+    return GroupChanges(kafka.for_librdkafka(), asked, timeout_s=kafka.timeout, store=store)
 
 
 def _exit(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offsetmgr.cli import admin, dlq, lag
+from offsetmgr.cli import admin, dlq, lag, store
 from offsetmgr.cli.options import (
     DEFAULT_SERVICE,
     EXIT_INCOMPLETE,
@@ -73,6 +73,7 @@ def check(options: ServiceOptions) -> None:
     for section in ("commit", "limits", "watch"):
         values = asdict(getattr(settings, section))
         shown |= {f"{section}.{name}": value for name, value in values.items()}
+    shown["coordinator"] = settings.masked_coordinator
     masked = settings.kafka.masked()
     shown |= {f"kafka.{name}": value for name, value in sorted(masked.items())}
     print_table(("setting", "value"), [(name, str(value)) for name, value in shown.items()])
@@ -217,9 +218,11 @@ app = typer.Typer(
 config_app = typer.Typer(help="Look at the configuration.", no_args_is_help=True)
 spark_app = typer.Typer(help="Look after the groups of Spark jobs.", no_args_is_help=True)
 dlq_app = typer.Typer(help="Look at dead letters and replay them.", no_args_is_help=True)
+store_app = typer.Typer(help="Set up a database that keeps offsets.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(spark_app, name="spark")
 app.add_typer(dlq_app, name="dlq")
+app.add_typer(store_app, name="store")
 
 add_command(app, serve)
 add_command(config_app, check)
@@ -241,6 +244,8 @@ add_operators_command(app, admin.reset, timeout_s=30.0)
 add_operators_command(app, admin.set_offsets, "set", timeout_s=30.0)
 add_operators_command(app, admin.delete_offsets, timeout_s=30.0)
 add_operators_command(app, admin.delete_group, timeout_s=30.0)
+add_command(store_app, store.init)
+store_app.callback()(lambda: None)  # it has only one command, which keeps its name
 add_command(spark_app, reconcile)
 add_operators_command(spark_app, admin.spark_status, "status")
 add_operators_command(dlq_app, dlq.list_letters, "list", timeout_s=30.0)

@@ -26,6 +26,7 @@ from offsetmgr.cli.options import (
     Service,
     ServiceUrl,
     SomeGroups,
+    Store,
     Timeout,
 )
 from offsetmgr.cli.output import console, print_answer, print_table, records, seconds_text
@@ -33,6 +34,7 @@ from offsetmgr.lag.cluster import ClusterReader
 from offsetmgr.lag.measure import measure, worst_seconds
 from offsetmgr.lag.report import PARTITION_FIELDS, lag_report, listing_report, watched_report
 from offsetmgr.lag.watcher import Watcher
+from offsetmgr.stores.reader import open_reader
 from offsetmgr.types import check_group
 
 _WIDE = 120
@@ -87,10 +89,15 @@ class _Service:
 
 
 @contextlib.contextmanager
-def _source(kafka: KafkaOptions, service: str | None) -> Iterator[_Kafka | _Service]:
+def _source(
+    kafka: KafkaOptions, service: str | None, store: str | None
+) -> Iterator[_Kafka | _Service]:
     if service is None:
-        with ClusterReader(kafka.for_librdkafka(), timeout_s=kafka.timeout) as reader:
+        with open_reader(kafka.for_librdkafka(), store, timeout_s=kafka.timeout) as reader:
             yield _Kafka(reader)
+    elif store is not None:
+        text = "a service was named too, which has a store of its own; give one of the two"
+        raise typer.BadParameter(text, param_hint="--store")
     elif kafka.bootstrap_servers is not None:
         text = "a service was named too, which has a Kafka of its own; give one of the two"
         raise typer.BadParameter(text, param_hint="--bootstrap-servers")
@@ -102,9 +109,11 @@ def _checked(groups: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(map(check_group, groups)))
 
 
-def groups(service: Service = None, *, kafka: KafkaOptions, output: OutputOptions) -> None:
+def groups(
+    service: Service = None, store: Store = None, *, kafka: KafkaOptions, output: OutputOptions
+) -> None:
     """List the consumer groups of the cluster, with their state."""
-    with _source(kafka, service) as source:
+    with _source(kafka, service, store) as source:
         answer = source.groups()
     heads = "name", "state", "type"
     rows = [[each[head] for head in heads] for each in answer["groups"]]
@@ -112,14 +121,19 @@ def groups(service: Service = None, *, kafka: KafkaOptions, output: OutputOption
 
 
 def describe(
-    groups: Groups, service: Service = None, *, kafka: KafkaOptions, output: OutputOptions
+    groups: Groups,
+    service: Service = None,
+    store: Store = None,
+    *,
+    kafka: KafkaOptions,
+    output: OutputOptions,
 ) -> None:
     """Show offsets, lag, members and state of groups, and who commits them.
 
     Exits with 1 if a group does not exist, an offset is outside its log, or its log is missing.
     """
     names = _checked(groups)
-    with _source(kafka, service) as source:
+    with _source(kafka, service, store) as source:
         answer = source.lag(names)
     found = answer["groups"]
     if output.as_table:
@@ -133,6 +147,7 @@ def describe(
 def lag(
     groups: SomeGroups = None,
     service: Service = None,
+    store: Store = None,
     max_lag: Annotated[
         int | None, typer.Option(min=0, help="Exit with 1 beyond so many records.")
     ] = None,
@@ -149,7 +164,7 @@ def lag(
     an offset is outside its log, or if its log is missing.
     """
     names = _checked(groups) if groups else None
-    with _source(kafka, service) as source:
+    with _source(kafka, service, store) as source:
         answer = source.lag(names)
     found = answer["groups"]
     shown = _topic_rows(found) if output.as_table else _partition_rows(found)
@@ -171,6 +186,7 @@ def lag(
 def top(
     groups: SomeGroups = None,
     service: Service = None,
+    store: Store = None,
     interval: Annotated[float, typer.Option(min=0.5, help="Seconds between two reads.")] = 3.0,
     *,
     kafka: KafkaOptions,
@@ -183,7 +199,7 @@ def top(
     service watches.
     """
     names = _checked(groups or ())
-    with _source(kafka, service) as source:
+    with _source(kafka, service, store) as source:
         look = partial(source.watched, names)
         if sys.stdout.isatty() and output.as_table:
             live.run(look, interval)

@@ -20,6 +20,7 @@ from offsetmgr.errors import (
     InvalidValueError,
     KafkaRequestError,
     OffsetManagerError,
+    OffsetStoreError,
     OffsetTimeoutError,
     ServiceError,
     ServiceUnavailableError,
@@ -51,6 +52,14 @@ OwnersService = Annotated[
         "--service",
         envvar="OFFSETMGR_SERVICE",
         help="A running service: a group that its clients hold is left alone.",
+    ),
+]
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="Of groups that are kept in a database: postgresql+psycopg://user@host/database.",
     ),
 ]
 DEFAULT_SERVICE = "http://127.0.0.1:8741"
@@ -183,7 +192,7 @@ def failing_in_one_line(*, usage: int = EXIT_TROUBLE, late: int = EXIT_TROUBLE) 
 
 def _unanswered(error: Exception) -> bool:
     """Return True if nobody answered, False if somebody refused."""
-    if isinstance(error, KafkaRequestError):
+    if isinstance(error, (KafkaRequestError, OffsetStoreError)):
         return error.info.fault in {Fault.BROKER, Fault.NETWORK}
     if isinstance(error, ServiceError):
         return error.status == HTTPStatus.GATEWAY_TIMEOUT

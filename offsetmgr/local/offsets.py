@@ -54,7 +54,8 @@ class LocalOffsets(Offsets):
     """Commits offsets from this process to Kafka; takes the place of an OffsetClient.
 
     `kafka` is the bootstrap servers (`host:port,host:port`) or a mapping of librdkafka's settings.
-    `name` is the owner that ManagerExistsError names; `settings` has the commit interval.
+    `name` is the owner that ManagerExistsError names; `settings` has the commit interval.  `store`
+    is the URL of a database that keeps the groups instead of Kafka.
 
     Use it in one process per group: there is no lease, and no other process takes managers over.
     Commits of the group by another process are not refused; they are reported by the verification
@@ -72,14 +73,18 @@ class LocalOffsets(Offsets):
         name: str | None = None,
         *,
         settings: CommitSettings | None = None,
+        store: str | None = None,
     ) -> None:
         owner = "this process" if name is None else check_group(name, "name")
         try:
             from offsetmgr.coordinator.kafka import KafkaCoordinator  # noqa: PLC0415
+            from offsetmgr.stores.coordinator import open_coordinator  # noqa: PLC0415
         except ModuleNotFoundError as error:
             text = f"LocalOffsets needs the package {error.name}: pip install 'offsetmgr[server]'"
             raise ImportError(text) from error
-        coordinator = KafkaCoordinator(kafka, clients=CLIENTS)
+        coordinator: Coordinator = KafkaCoordinator(kafka, clients=CLIENTS)
+        if store is not None:
+            coordinator = open_coordinator(store, coordinator)
         servers = kafka if isinstance(kafka, str) else str(kafka["bootstrap.servers"])
         self._start(coordinator, servers, owner, settings)
 

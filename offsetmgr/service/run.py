@@ -296,11 +296,15 @@ def run(
 
 
 def over_kafka(settings: Settings) -> Callable[[ActorSystem], Coordinator]:
-    """Return the ``connect`` of ``run`` for the settings' Kafka."""
+    """Return the ``connect`` of ``run`` for the settings' Kafka, or database and Kafka."""
 
     def connect(_: ActorSystem) -> Coordinator:
         config = settings.kafka.for_librdkafka()
         plain = KafkaCoordinator(config)
+        if not settings.keeps_groups_in_kafka:
+            from offsetmgr.stores.coordinator import open_coordinator  # noqa: PLC0415
+
+            return open_coordinator(settings.coordinator, plain)
         if not settings.fence:
             return plain
         return FencedCoordinator(

@@ -37,6 +37,9 @@ Found: TypeAlias = "dict[str, tuple[object, str]]"
 """Dotted names with value and source; later sources replace earlier ones."""
 
 ENV_PREFIX: Final = "OFFSETMGR_"
+KAFKA: Final = "kafka"
+"""The ``coordinator`` that keeps groups in Kafka itself."""
+
 MASK: Final = "***"
 _NOT_SETTINGS: Final = re.compile(
     # The path of the configuration, the cache of the local Kafka, where `spark reconcile` finds the
@@ -180,6 +183,8 @@ class Settings:
     """A client that is silent for longer loses its managers, which commit what they hold."""
     stop_timeout_s: Seconds = 20.0
     """After SIGTERM, how long to go on committing before giving up."""
+    coordinator: str = KAFKA
+    """``kafka``, or the URL of the database that keeps the groups instead."""
     fence: bool = False
     """True to join each group as its only member: a service started later takes the group over,
     after which Kafka refuses this one's commits."""
@@ -193,6 +198,24 @@ class Settings:
 
     def __post_init__(self) -> None:
         Address.parse(self.listen)
+        if self.keeps_groups_in_kafka:
+            return
+        if "://" not in self.coordinator:
+            fix = f"give {KAFKA}, or a URL such as postgresql+psycopg://user@host/database"
+            raise InvalidValueError("coordinator", self.coordinator, "is no URL", fix)
+        if self.fence:
+            fix = "remove it: a database always refuses a service that was replaced"
+            raise InvalidValueError("fence", self.fence, "is for groups in Kafka", fix)
+
+    @property
+    def keeps_groups_in_kafka(self) -> bool:
+        return self.coordinator == KAFKA
+
+    @property
+    def masked_coordinator(self) -> str:
+        """The URL without its password."""
+        url, _, options = self.coordinator.partition("?")
+        return _masked("coordinator", url) + (f"?{MASK}" if options else "")
 
 
 def defaults() -> dict[str, object]:

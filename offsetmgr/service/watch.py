@@ -25,7 +25,6 @@ from offsetmgr.coordinator.clients import client_config
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.lag.burrow import Status
 from offsetmgr.lag.burrow_api import CONSUMERS, ROOT, TOPICS, BurrowApi
-from offsetmgr.lag.cluster import ClusterReader
 from offsetmgr.lag.measure import measure
 from offsetmgr.lag.metrics import families
 from offsetmgr.lag.report import Committer, lag_report, listing_report, watched_report
@@ -40,6 +39,7 @@ from offsetmgr.service.messages import (
     TopicQuery,
 )
 from offsetmgr.service.openapi import Operation
+from offsetmgr.stores.reader import open_reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
     from starlette.responses import Response
 
+    from offsetmgr.lag.cluster import ClusterReader
     from offsetmgr.lag.watcher import WatchedGroup
     from offsetmgr.manager import ManagerHandle
     from offsetmgr.service.settings import Settings
@@ -98,6 +99,7 @@ class GroupWatch(Collector):
         self._settings = settings.watch
         self._cluster = settings.cluster_name
         self._kafka = settings.kafka.for_librdkafka()
+        self._database = None if settings.keeps_groups_in_kafka else settings.coordinator
         self._timeout_s = settings.commit.request_timeout_s
         self._managers = managers
         self._wall = wall
@@ -223,7 +225,7 @@ class GroupWatch(Collector):
         """Return the reader, made at its first use.  Raises InvalidValueError."""
         with self._lock:
             if self._reader is None:
-                self._reader = ClusterReader(self._kafka, timeout_s=self._timeout_s)
+                self._reader = open_reader(self._kafka, self._database, timeout_s=self._timeout_s)
             return self._reader
 
     # The thread that watches
@@ -237,7 +239,7 @@ class GroupWatch(Collector):
                 if self._watcher is None:
                     self._watcher = Watcher(reader, self._wall, self._settings.rules())
                 names = [each.name for each in reader.groups() if chosen.fullmatch(each.name)]
-                self._watcher.poll(names, commits.read())
+                self._watcher.poll(names, None if self._database else commits.read())
             except OffsetManagerError as error:
                 log.warning("watch_failed", code=error.code, error=str(error))
             except Exception:  # one bad round must not end the watch

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.stores.base import ClaimingStore, Claims, OffsetStore
 from offsetmgr.stores.memory import MemoryOffsetStore
+
+if TYPE_CHECKING:
+    from offsetmgr.stores.sql import SqlOffsetStore
 
 __all__ = [
     "ClaimingStore",
     "Claims",
     "MemoryOffsetStore",
     "OffsetStore",
+    "open_database",
     "open_store",
 ]
 
@@ -32,6 +38,15 @@ def open_store(url: str) -> OffsetStore:
         from offsetmgr.stores.broker import BrokerOffsetStore  # noqa: PLC0415
 
         return BrokerOffsetStore(rest.removeprefix("//"))
-    from offsetmgr.stores.sql import SqlOffsetStore  # noqa: PLC0415
+    return open_database(url)
 
-    return SqlOffsetStore(url)
+
+def open_database(url: str, *, patience_s: float = 10.0) -> SqlOffsetStore:
+    """Return the store in a database; see SqlOffsetStore."""
+    try:
+        from offsetmgr.stores.sql import SqlOffsetStore  # noqa: PLC0415
+
+        return SqlOffsetStore(url, patience_s=patience_s)
+    except ModuleNotFoundError as error:
+        text = f"the database needs the package {error.name}; pip install 'offsetmgr[sql]' has "
+        raise ImportError(f"{text}SQLAlchemy and the driver of PostgreSQL") from error

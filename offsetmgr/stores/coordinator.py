@@ -10,6 +10,7 @@ from offsetmgr.codes import GENERATION_FENCED
 from offsetmgr.coordinator.base import CommitResult, Failure, FenceCounts, FetchResult
 from offsetmgr.coordinator.explain import CLOSED, one_line
 from offsetmgr.errors import OffsetFetchError, OffsetStoreError, error_info
+from offsetmgr.stores import open_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -122,6 +123,12 @@ class StoreCoordinator:
         except RuntimeError:
             future.set(failed(Failure(CLOSED)))
         return future
+
+
+def open_coordinator(url: str, kafka: Coordinator) -> StoreCoordinator:
+    """Return a coordinator whose groups are kept in the database at ``url``."""
+    # Not tried again there: a committer does it, with its newest offsets.
+    return StoreCoordinator(open_database(url, patience_s=0.0), kafka)
 
 
 def _answer(work: Callable[[], _T], failed: Callable[[Failure], _T]) -> _T:

@@ -20,7 +20,7 @@ ARROWS: dict[str, set[str]] = {
     "acked_ranges": {"types"},
     "coordinator": VALUES | {"repeats", "actors"},
     "lag": VALUES | {"acked_ranges", "repeats", "coordinator", "actors"},
-    "admin": VALUES | {"repeats", "coordinator", "actors", "lag", "client", "spark"},
+    "admin": VALUES | {"repeats", "coordinator", "actors", "lag", "client", "spark", "stores"},
     "manager": VALUES | {"coordinator", "actors"},
     "service": VALUES | {"repeats", "coordinator", "manager", "actors", "lag", "admin", "stores"},
     "client": {"types", "errors", "repeats"},
@@ -28,11 +28,12 @@ ARROWS: dict[str, set[str]] = {
     "consumer": VALUES | {"acked_ranges", "repeats", "coordinator", "lag", "client"},
     "streams": VALUES | {"coordinator", "lag", "client", "consumer", "spark"},
     "spark": {"types", "errors", "client"},
-    "local": VALUES | {"coordinator", "manager", "client", "actors"},
+    "local": VALUES | {"coordinator", "manager", "client", "actors", "stores"},
     "devkafka": {"errors"},
     "demo": {"types", "errors", "client", "spark", "devkafka"},
     "cli": VALUES
-    | {"lag", "admin", "consumer", "service", "client", "local", "spark", "devkafka", "demo"},
+    | {"lag", "admin", "consumer", "service", "client", "local", "spark", "devkafka", "demo"}
+    | {"stores"},
 }
 """The packages that each package may import; every package is listed."""
 

@@ -1,0 +1,126 @@
+"""A group in a database, for operators: the same commands as for one in Kafka."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import httpx
+from confluent_kafka import Producer
+from typer.testing import CliRunner
+
+from offsetmgr import LocalOffsets, OffsetClient
+from offsetmgr.cli.app import app
+from offsetmgr.lag.cluster import ClusterReader
+from offsetmgr.stores.sql import SqlOffsetStore
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.service.support import serve_process
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from offsetmgr.devkafka import DevKafka
+    from tests.conftest import TopicFactory
+
+WAIT_S = 60.0
+RECORDS = 10
+
+
+def run(*arguments: str, status: int = 0) -> str:
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == status, done.output
+    return done.output
+
+
+def filled(kafka: DevKafka, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number in range(RECORDS):
+        producer.produce(topic, str(number).encode(), partition=0)
+    assert producer.flush(WAIT_S) == 0
+
+
+def test_init_makes_the_tables_or_prints_them(database: str, tmp_path: Path) -> None:
+    """What is printed makes tables that the store can use."""
+    run("store", "init", database)
+    run("store", "init", database)
+    with SqlOffsetStore(database) as store:
+        store.check()
+    printed = run("store", "init", f"sqlite:///{tmp_path}/a.db", "--print")
+    assert not (tmp_path / "a.db").exists()
+    with SqlOffsetStore(f"sqlite:///{tmp_path}/b.db") as store:
+        with store.engine.begin() as connection:
+            for statement in printed.split(";"):
+                if statement.strip():
+                    connection.exec_driver_sql(statement)
+        store.commit_offset("etl", "orders", 0, 1)
+
+
+def test_a_group_is_described_and_reset(
+    kafka: DevKafka, new_topic: TopicFactory, group: str, database: str
+) -> None:
+    """LocalOffsets commits it to the database, where the commands find it; Kafka knows nothing."""
+    topic = new_topic()
+    filled(kafka, topic)
+    run("store", "init", database)
+    with LocalOffsets(kafka.bootstrap_servers, store=database) as offsets:
+        offsets.submit(group, {(topic, 0): 4}, sync=True, timeout=WAIT_S)
+        assert offsets.committed(group)[TopicPartition(topic, 0)] == OffsetAndMetadata(4)
+    place = ["--store", database, "--bootstrap-servers", kafka.bootstrap_servers]
+    described = json.loads(run("describe", group, "--json", *place))["groups"][0]
+    assert (described["state"], described["lag"]) == ("Empty", RECORDS - 4)
+    assert "***" in described["coordinator"] or "@" in described["coordinator"]
+    assert f"Lag: {RECORDS - 4} records" in run("describe", group, *place)
+    assert group in run("lag", *place)
+    assert group in run("groups", *place)
+    run("describe", f"{group}-2", *place, status=1)
+    reset = ["reset", group, "--all-topics", "--to-offset", "7", *place]
+    run(*reset)
+    with SqlOffsetStore(database) as store:
+        assert store.fetch_offset(group, topic, 0) == OffsetAndMetadata(4)
+        run(*reset, "--execute")
+        assert store.fetch_offset(group, topic, 0) == OffsetAndMetadata(7)
+        run("set", group, f"{topic}:0=2", "--execute", *place)
+        assert store.fetch_offset(group, topic, 0) == OffsetAndMetadata(2)
+    with ClusterReader(kafka.bootstrap_servers, timeout_s=WAIT_S) as reader:
+        assert reader.committed([group]) == {group: {}}
+    run("reset", group, "--to-history", "1h", "--all-topics", *place, status=2)
+    missing = ["--store", "postgresql://me@127.0.0.1:1/none", *place[2:]]
+    assert "STORE_FAILED" in run("describe", group, *missing, status=3)
+
+
+def test_the_service_keeps_groups_in_the_database(
+    kafka: DevKafka, new_topic: TopicFactory, group: str, database: str
+) -> None:
+    """Clients notice nothing; lag, metrics and the next service find the group there."""
+    topic = new_topic()
+    filled(kafka, topic)
+    run("store", "init", database)
+    env = {
+        "OFFSETMGR_COORDINATOR": database,
+        "OFFSETMGR_WATCH__GROUPS": ".*",
+        "OFFSETMGR_WATCH__INTERVAL_S": "1",
+    }
+    options = ["--listen", "127.0.0.1:0", "--bootstrap-servers", kafka.bootstrap_servers]
+    with serve_process(*options, env=env) as service:
+        with OffsetClient(service.address, name=group) as client:
+            client.submit(group, {(topic, 0): 4}, sync=True, timeout=WAIT_S)
+        report = json.loads(run("describe", group, "--json", "--service", service.address))
+        assert report["groups"][0]["lag"] == RECORDS - 4
+        wanted = f'group="{group}"'
+        deadline = time.monotonic() + WAIT_S
+        while not (lines := _lines(service.address, "lag", wanted)):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        assert lines
+        assert service.stop() == 0
+    with SqlOffsetStore(database) as store:
+        assert store.fetch_offset(group, topic, 0) == OffsetAndMetadata(4)
+    with serve_process(*options, env=env) as service, OffsetClient(service.address) as client:
+        committed = client.committed(group, timeout=WAIT_S)
+        assert committed[TopicPartition(topic, 0)] == OffsetAndMetadata(4)
+
+
+def _lines(address: str, *words: str) -> list[Any]:
+    text = httpx.get(f"{address}/metrics", timeout=WAIT_S).text
+    return [line for line in text.splitlines() if all(word in line for word in words)]

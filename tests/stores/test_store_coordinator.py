@@ -1,0 +1,118 @@
+"""The coordinator port over a database: what committers may rely on, with the failures of one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsetmgr.coordinator.base import FenceCounts
+from offsetmgr.coordinator.memory import MemoryCoordinator
+from offsetmgr.errors import Verdict
+from offsetmgr.manager import Factory
+from offsetmgr.stores.coordinator import StoreCoordinator
+from offsetmgr.stores.sql import SqlOffsetStore
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.postgres import Postgres
+
+WAIT_S = 60.0
+PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
+
+
+def coordinator_of(database: str) -> StoreCoordinator:
+    kafka = MemoryCoordinator()
+    kafka.broker.create_topic("orders", 2)
+    return StoreCoordinator(SqlOffsetStore(database, patience_s=0.0), kafka)
+
+
+@pytest.fixture
+def coordinator(database: str) -> Iterator[StoreCoordinator]:
+    with SqlOffsetStore(database) as store:
+        store.create_tables()
+    made = coordinator_of(database)
+    yield made
+    made.close(WAIT_S)
+
+
+def commit(
+    coordinator: StoreCoordinator, offset: int, partitions: list[TopicPartition] = PARTITIONS
+) -> dict[TopicPartition, str]:
+    """Commit an offset of all ``partitions``; return the codes of failures."""
+    offsets = dict.fromkeys(partitions, OffsetAndMetadata(offset))
+    failures = coordinator.commit("etl", offsets, WAIT_S).get(timeout=WAIT_S).failures
+    return {where: failure.info.name for where, failure in failures.items()}
+
+
+def committed(
+    coordinator: StoreCoordinator, partitions: list[TopicPartition] | None = None
+) -> dict[TopicPartition, int | None]:
+    answer = coordinator.fetch("etl", partitions, WAIT_S).get(timeout=WAIT_S)
+    assert (answer.failures, answer.group_failure) == ({}, None)
+    return {where: each.offset if each else None for where, each in answer.offsets.items()}
+
+
+def test_offsets_are_in_the_database(coordinator: StoreCoordinator) -> None:
+    """What was committed is fetched; questions about topics go to Kafka."""
+    assert committed(coordinator) == {}
+    assert committed(coordinator, PARTITIONS) == dict.fromkeys(PARTITIONS)
+    assert commit(coordinator, 5) == {}
+    assert committed(coordinator) == dict.fromkeys(PARTITIONS, 5)
+    logs = coordinator.topic_logs(["orders"], WAIT_S).get(timeout=WAIT_S)
+    assert len(logs["orders"].partitions) == 2
+    assert coordinator.check(WAIT_S).get(timeout=WAIT_S) is None
+
+
+@pytest.mark.fault(7, 8)
+def test_an_older_service_is_fenced(coordinator: StoreCoordinator, database: str) -> None:
+    """Once a newer one has committed; for the partitions that the newer one has."""
+    assert commit(coordinator, 5) == {}
+    newer = coordinator_of(database)
+    assert commit(newer, 6, PARTITIONS[:1]) == {}
+    assert commit(coordinator, 7) == {PARTITIONS[0]: "GENERATION_FENCED"}
+    assert committed(newer, PARTITIONS) == {PARTITIONS[0]: 6, PARTITIONS[1]: 7}
+    assert (coordinator.fence, newer.fence) == (FenceCounts(0, 1), FenceCounts(1, 0))
+    newer.close(WAIT_S)
+
+
+def test_a_database_that_is_away_is_a_failure_of_the_request() -> None:
+    """Each partition is told that the outcome is unknown; the check says so, too."""
+    lost = coordinator_of("postgresql://me@127.0.0.1:1/none")
+    assert commit(lost, 5) == dict.fromkeys(PARTITIONS, "STORE_FAILED")
+    fetched = lost.fetch("etl", PARTITIONS, WAIT_S).get(timeout=WAIT_S)
+    assert {each.info.verdict for each in fetched.failures.values()} == {Verdict.UNKNOWN}
+    whole = lost.fetch("etl", None, WAIT_S).get(timeout=WAIT_S)
+    assert whole.group_failure is not None
+    problem = lost.check(WAIT_S).get(timeout=WAIT_S)
+    assert problem is not None
+    assert problem.info.retriable
+    lost.close(WAIT_S)
+    assert commit(lost, 5) == dict.fromkeys(PARTITIONS, "CLOSED")
+
+
+def test_a_database_that_hangs_is_answered_by_the_deadline(
+    coordinator: StoreCoordinator, postgres: Postgres, database: str
+) -> None:
+    """Another session holds the row; the caller is freed, and what lands late is read back."""
+    assert commit(coordinator, 5) == {}
+    with postgres.connect(database.rpartition("/")[2]) as other, other.transaction():
+        other.execute("LOCK TABLE offsetmgr_offsets")
+        offsets = {PARTITIONS[0]: OffsetAndMetadata(6)}
+        answer = coordinator.commit("etl", offsets, 0.2).get(timeout=WAIT_S)
+        assert answer.failures[PARTITIONS[0]].info.verdict is Verdict.UNKNOWN
+    assert committed(coordinator, PARTITIONS[1:]) == {PARTITIONS[1]: 5}
+
+
+def test_managers_commit_through_it(coordinator: StoreCoordinator) -> None:
+    """Initial offset, submit, stop: as over Kafka."""
+    assert commit(coordinator, 5) == {}
+    factory = Factory(coordinator)
+    manager = factory.spawn("etl", *PARTITIONS[0])
+    assert manager.initial_offset(timeout=WAIT_S) == OffsetAndMetadata(5)
+    manager.submit(8, "done")
+    assert manager.stop(timeout=WAIT_S).committed == OffsetAndMetadata(8, "done")
+    factory.stop(timeout=WAIT_S)
+    assert committed(coordinator) == {PARTITIONS[0]: 8, PARTITIONS[1]: 5}
