@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from offsetmgr.admin.answers import does_not_exist
 from offsetmgr.admin.commit_log import TOPIC
-from offsetmgr.admin.history import Move, Step
+from offsetmgr.admin.history import CommitStep, Move
 from offsetmgr.admin.times import age_text, time_text
 from offsetmgr.coordinator.member import INSTANCE
 from offsetmgr.errors import OffsetManagerError, listed
@@ -79,7 +79,7 @@ class Facts:
     groups: Mapping[str, GroupFacts] = field(default_factory=dict)
     logs: Mapping[TopicPartition, PartitionRange | OffsetManagerError] = field(default_factory=dict)
     topic_rights: Mapping[str, frozenset[str] | OffsetManagerError] = field(default_factory=dict)
-    history: Mapping[str, Sequence[Step]] | OffsetManagerError = field(default_factory=dict)
+    history: Mapping[str, Sequence[CommitStep]] | OffsetManagerError = field(default_factory=dict)
     service: ServiceFacts | OffsetManagerError | None = None
     """None where no service was named."""
 
@@ -97,7 +97,7 @@ def examine(facts: Facts) -> list[Finding]:
     return sorted(found, key=lambda finding: order.index(finding.level))
 
 
-def deletions(steps: Iterable[Step], now_s: float) -> dict[TopicPartition, Step]:
+def deletions(steps: Iterable[CommitStep], now_s: float) -> dict[TopicPartition, CommitStep]:
     """Return the partitions whose last step is a deletion of the last day."""
     last = {step.partition: step for step in steps}
     return {
@@ -279,7 +279,7 @@ def _regressions(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
     if isinstance(facts.history, OffsetManagerError):
         yield _unknown("regressions", facts.history, why)
         return
-    highest: dict[TopicPartition, Step] = {}
+    highest: dict[TopicPartition, CommitStep] = {}
     for step in _steps(facts, group):
         if step.move is Move.BACKWARD and step.before is not None:
             known = highest.get(step.partition)
@@ -338,7 +338,7 @@ def _deleted(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     why = "a job without a checkpoint starts anew there: it repeats or skips records"
     gone: list[TopicPartition] = []
     anew: list[TopicPartition] = []
-    expired: dict[TopicPartition, Step] = {}
+    expired: dict[TopicPartition, CommitStep] = {}
     for where, step in deletions(_steps(facts, group), facts.now_s).items():
         log = facts.logs.get(where)
         if where in each.committed:
@@ -412,7 +412,7 @@ _CHECKS: Final[tuple[Callable[[Facts, str, GroupFacts], Iterable[Finding]], ...]
 )
 
 
-def _steps(facts: Facts, group: str) -> Sequence[Step]:
+def _steps(facts: Facts, group: str) -> Sequence[CommitStep]:
     return () if isinstance(facts.history, OffsetManagerError) else facts.history.get(group, ())
 
 

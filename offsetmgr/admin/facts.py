@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from concurrent.futures import TimeoutError as NotAnsweredError
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import confluent_kafka
@@ -15,7 +14,7 @@ from offsetmgr.admin.commit_log import TOPIC, read_commits
 from offsetmgr.admin.doctor import Facts, GroupFacts, deletions
 from offsetmgr.admin.history import steps
 from offsetmgr.coordinator.answers import failure_of_exception
-from offsetmgr.errors import KafkaRequestError, OffsetManagerError, error_info
+from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.lag.cluster import ClusterReader
 
 if TYPE_CHECKING:
@@ -23,10 +22,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future as Pending
 
     from offsetmgr.admin.commit_log import CommitRecord
-    from offsetmgr.admin.history import Step
+    from offsetmgr.admin.history import CommitStep
     from offsetmgr.admin.service import ServiceReader
 
-_TIMED_OUT: Final = -185
 _RETENTION: Final = "offsets.retention.minutes"
 
 _T = TypeVar("_T")
@@ -90,16 +88,6 @@ def _tried(ask: Callable[[], _T]) -> _T | OffsetManagerError:
         return error
 
 
-def _result(pending: Pending[Any], what: str, timeout_s: float) -> Any:
-    """Wait for an answer of confluent-kafka's.  Raises KafkaRequestError."""
-    try:
-        return pending.result(timeout_s)
-    except NotAnsweredError:
-        raise KafkaRequestError(what, error_info(_TIMED_OUT)) from None
-    except KafkaException as error:
-        raise KafkaRequestError(what, *failure_of_exception(error)) from None
-
-
 def _cluster(reader: ClusterReader) -> str:
     began_s = time.monotonic()
     try:
@@ -138,7 +126,7 @@ def _rights(
     pending: Pending[Any], what: str, reader: ClusterReader
 ) -> frozenset[str] | OffsetManagerError:
     def ask() -> frozenset[str]:
-        found = _result(pending, f"rights on {what}", reader.timeout_s)
+        found = reader.result(pending, f"rights on {what}")
         return frozenset(each.name for each in found.authorized_operations or ())
 
     return _tried(ask)
@@ -148,11 +136,11 @@ def _retention_s(reader: ClusterReader) -> float:
     broker = next(iter(reader.admin.list_topics(TOPIC, timeout=reader.timeout_s).brokers))
     resource = ConfigResource(ResourceType.BROKER, str(broker))
     sent = reader.admin.describe_configs([resource])[resource]
-    found = _result(sent, f"setting {_RETENTION} of the brokers", reader.timeout_s)
+    found = reader.result(sent, f"setting {_RETENTION} of the brokers")
     return float(found[_RETENTION].value) * 60.0
 
 
-def _history(config: Mapping[str, object], groups: list[str]) -> dict[str, list[Step]]:
+def _history(config: Mapping[str, object], groups: list[str]) -> dict[str, list[CommitStep]]:
     records: dict[str, list[CommitRecord]] = {group: [] for group in groups}
     for record in read_commits(config, records.keys()):
         records[record.key.group].append(record)

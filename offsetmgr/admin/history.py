@@ -25,7 +25,7 @@ class Move(str, Enum):
     """The offset expired or was deleted."""
 
 
-class Step(NamedTuple):
+class CommitStep(NamedTuple):
     """A commit of a partition, and what stood before it."""
 
     at_s: float
@@ -48,7 +48,7 @@ class GroupAt(NamedTuple):
     """Partitions whose oldest record that is left is younger, with its time."""
 
 
-def steps(records: Iterable[CommitRecord]) -> list[Step]:
+def steps(records: Iterable[CommitRecord]) -> list[CommitStep]:
     """Return the steps of one group, in the order of the log."""
     last: dict[TopicPartition, int | None] = {}
     found = []
@@ -57,7 +57,7 @@ def steps(records: Iterable[CommitRecord]) -> list[Step]:
         before = last.get(partition)
         move = _move(before, record.offset, first=partition not in last)
         metadata = _metadata(record)
-        found.append(Step(record.at_s, partition, before, record.offset, metadata, move))
+        found.append(CommitStep(record.at_s, partition, before, record.offset, metadata, move))
         last[partition] = record.offset
     return found
 

@@ -37,7 +37,7 @@ class Status(IntEnum):
     """The committed offset went back, and is not yet where it was."""
 
 
-class Commit(NamedTuple):
+class ObservedCommit(NamedTuple):
     """A commit as the window keeps it."""
 
     offset: int
@@ -54,10 +54,10 @@ class CommitWindow:
 
     def __init__(self, intervals: int = INTERVALS, min_distance_s: float = 0.0) -> None:
         """Commits closer than ``min_distance_s`` are merged into one."""
-        self.commits: deque[Commit] = deque(maxlen=intervals)
+        self.commits: deque[ObservedCommit] = deque(maxlen=intervals)
         self._min_distance_ms = min_distance_s * 1000
 
-    def add(self, commit: Commit) -> None:
+    def add(self, commit: ObservedCommit) -> None:
         """Take in the newest commit."""
         if self.commits:
             last = self.commits[-1]
@@ -74,7 +74,7 @@ class CommitWindow:
 
 
 def partition_status(
-    commits: Sequence[Commit],
+    commits: Sequence[ObservedCommit],
     log_ends: Iterable[int],
     current_lag: int,
     now_s: float,
@@ -105,14 +105,14 @@ def group_status(partitions: Iterable[Status]) -> Status:
     return min(max(partitions, default=Status.OK), Status.ERR)
 
 
-def _stopped(commits: Sequence[Commit], now_s: float) -> bool:
+def _stopped(commits: Sequence[ObservedCommit], now_s: float) -> bool:
     """True if nothing was committed for longer than the window covers."""
     first_ms, last_ms = commits[0].timestamp_ms, commits[-1].timestamp_ms
     # In whole seconds, as Burrow's clock.
     return int(now_s) * 1000 - last_ms > last_ms - first_ms
 
 
-def _rewound(commits: Sequence[Commit]) -> bool:
+def _rewound(commits: Sequence[ObservedCommit]) -> bool:
     """True if the first fall of the offset has not been made good."""
     for index, (earlier, later) in enumerate(pairwise(commits), start=1):
         if later.offset < earlier.offset:

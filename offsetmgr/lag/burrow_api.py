@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from offsetmgr.lag.burrow import INTERVALS, Commit, Status
+from offsetmgr.lag.burrow import INTERVALS, ObservedCommit, Status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -139,7 +139,7 @@ def _window(each: WatchedPartition | None) -> dict[str, Any]:
     }
 
 
-def _commit(commit: Commit) -> dict[str, Any]:
+def _commit(commit: ObservedCommit) -> dict[str, Any]:
     return {
         "offset": commit.offset,
         "timestamp": commit.timestamp_ms,

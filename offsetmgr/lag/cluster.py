@@ -226,6 +226,10 @@ class ClusterReader:
             for topic, pending in sent.items()
         }
 
+    def result(self, pending: Pending[Any], what: str) -> Any:
+        """Wait for an answer of ``admin``.  Raises KafkaRequestError."""
+        return self._result(pending, self._deadline(), what)
+
     def close(self) -> None:
         """End the connections; within 5 seconds."""
         self._fetcher.close(CLOSE_S)

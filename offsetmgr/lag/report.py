@@ -37,7 +37,7 @@ PARTITION_FIELDS: Final = (
 """Of a partition, in the order of the columns of ``--csv``."""
 
 
-class Committer(NamedTuple):
+class OwningClient(NamedTuple):
     """The client that commits a partition through a service."""
 
     client: str
@@ -53,7 +53,7 @@ def listing_report(groups: Iterable[GroupListing]) -> dict[str, Any]:
 def lag_report(
     groups: Iterable[GroupLag],
     watched: Mapping[str, WatchedGroup] | None = None,
-    committers: Mapping[tuple[str, TopicPartition], Committer] | None = None,
+    committers: Mapping[tuple[str, TopicPartition], OwningClient] | None = None,
 ) -> dict[str, Any]:
     """Return the lag of groups; with what a watcher knows of them, and who of a service commits."""
     views, owners = watched or {}, committers or {}
@@ -62,7 +62,7 @@ def lag_report(
 
 def watched_report(
     groups: Iterable[WatchedGroup],
-    committers: Mapping[tuple[str, TopicPartition], Committer] | None = None,
+    committers: Mapping[tuple[str, TopicPartition], OwningClient] | None = None,
 ) -> dict[str, Any]:
     """Return what a watcher saw in its last round."""
     seen = {each.now.name: each for each in groups}
@@ -72,7 +72,7 @@ def watched_report(
 def _group(
     group: GroupLag,
     watched: WatchedGroup | None,
-    committers: Mapping[tuple[str, TopicPartition], Committer],
+    committers: Mapping[tuple[str, TopicPartition], OwningClient],
 ) -> dict[str, Any]:
     described = group.description
     error = group.error or (watched.error if watched else None)
@@ -110,7 +110,7 @@ def _member(member: GroupMember) -> dict[str, Any]:
 
 
 def _partition(
-    lag: PartitionLag, watched: WatchedPartition | None, committer: Committer | None
+    lag: PartitionLag, watched: WatchedPartition | None, committer: OwningClient | None
 ) -> dict[str, Any]:
     committed, member = lag.committed, lag.member
     values = (

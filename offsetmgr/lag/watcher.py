@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.lag.burrow import (
     INTERVALS,
-    Commit,
     CommitWindow,
+    ObservedCommit,
     Status,
     group_status,
     partition_status,
@@ -45,7 +45,7 @@ class WatchedPartition(NamedTuple):
     status: Status
     complete: float
     """The filled share of the window of commits, from 0 to 1."""
-    commits: tuple[Commit, ...]
+    commits: tuple[ObservedCommit, ...]
     """The window, oldest first."""
     rate_in: float | None = None
     """Records written a second; None after a single round."""
@@ -210,7 +210,7 @@ class _PartitionWatch:
         commits = self._window.commits
         if not commits or timestamp_ms >= commits[-1].timestamp_ms:
             lag = max(self._log.ends[-1] - offset, 0)
-            self._window.add(Commit(offset, timestamp_ms, observed_ms, lag))
+            self._window.add(ObservedCommit(offset, timestamp_ms, observed_ms, lag))
 
     def seen(
         self,

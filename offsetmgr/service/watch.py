@@ -27,7 +27,7 @@ from offsetmgr.lag.burrow import Status
 from offsetmgr.lag.burrow_api import CONSUMERS, ROOT, TOPICS, BurrowApi
 from offsetmgr.lag.measure import measure
 from offsetmgr.lag.metrics import families
-from offsetmgr.lag.report import Committer, lag_report, listing_report, watched_report
+from offsetmgr.lag.report import OwningClient, lag_report, listing_report, watched_report
 from offsetmgr.lag.watcher import LoggedCommit, Watcher
 from offsetmgr.service.http import json_response
 from offsetmgr.service.messages import (
@@ -210,12 +210,12 @@ class GroupWatch(Collector):
     def _view(self) -> Mapping[str, WatchedGroup]:
         return {} if self._watcher is None else self._watcher.view
 
-    def _committers(self) -> dict[tuple[str, TopicPartition], Committer]:
+    def _committers(self) -> dict[tuple[str, TopicPartition], OwningClient]:
         found = {}
         for each in self._managers():
             status = each.status()
             error = status.last_error if status.dirty else None
-            found[each.key.group, each.key.topic_partition] = Committer(each.owner, error)
+            found[each.key.group, each.key.topic_partition] = OwningClient(each.owner, error)
         return found
 
     async def _in_worker(self, work: Callable[[], _T]) -> _T:

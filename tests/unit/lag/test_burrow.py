@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from offsetmgr.lag.burrow import (
-    Commit,
     CommitWindow,
+    ObservedCommit,
     Status,
     group_status,
     partition_status,
 )
 
 
-def window(text: str, every_s: int = 100) -> list[Commit]:
+def window(text: str, every_s: int = 100) -> list[ObservedCommit]:
     """``offset:lag`` for each commit, one every 100 s from 100 s on; ``-`` is a lag not known."""
     commits = []
     for number, each in enumerate(text.split(), start=1):
         offset, lag = each.split(":")
         at_ms = number * every_s * 1000
-        commits.append(Commit(int(offset), at_ms, at_ms, None if lag == "-" else int(lag)))
+        commits.append(ObservedCommit(int(offset), at_ms, at_ms, None if lag == "-" else int(lag)))
     return commits
 
 
@@ -128,7 +128,7 @@ def test_frequent_commits_are_merged() -> None:
     """A commit too close to the one before takes its place, at its time: not for ever."""
     kept = CommitWindow(min_distance_s=30)
     for at_s in range(0, 100, 10):
-        kept.add(Commit(at_s, at_s * 1000, at_s * 1000, 0))
+        kept.add(ObservedCommit(at_s, at_s * 1000, at_s * 1000, 0))
     assert [(each.offset, each.timestamp_ms // 1000) for each in kept.commits] == [
         (20, 0),
         (50, 30),
@@ -140,9 +140,9 @@ def test_frequent_commits_are_merged() -> None:
 def test_the_oldest_commit_goes() -> None:
     """The window holds the last commits alone, and says how full it is."""
     kept = CommitWindow(intervals=4)
-    kept.add(Commit(0, 0, 0, 0))
+    kept.add(ObservedCommit(0, 0, 0, 0))
     assert kept.complete == 0.25
     for number in range(1, 6):
-        kept.add(Commit(number, number, number, 0))
+        kept.add(ObservedCommit(number, number, number, 0))
     assert [each.offset for each in kept.commits] == [2, 3, 4, 5]
     assert kept.complete == 1

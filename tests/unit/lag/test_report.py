@@ -7,7 +7,7 @@ from pathlib import Path
 
 from offsetmgr.errors import OffsetCommitError, error_info
 from offsetmgr.lag.measure import measure
-from offsetmgr.lag.report import PARTITION_FIELDS, Committer, lag_report
+from offsetmgr.lag.report import PARTITION_FIELDS, OwningClient, lag_report
 from offsetmgr.types import TopicPartition
 from tests.unit.lag.fake_cluster import FakeCluster
 
@@ -22,7 +22,7 @@ def report() -> dict[str, object]:
         kafka.commit("etl", each, offset)
     kafka.member("etl", ORDERS[0])
     failed = OffsetCommitError("etl", "orders", 0, 9, error_info(METADATA_TOO_LARGE))
-    committers = {("etl", ORDERS[0]): Committer("nightly", failed)}
+    committers = {("etl", ORDERS[0]): OwningClient("nightly", failed)}
     (found,) = lag_report(measure(kafka, ["etl"], 1_000.0), None, committers)["groups"]
     return dict(found)
 
