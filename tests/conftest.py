@@ -13,8 +13,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from hypothesis import settings
 
-from offsetmgr.devkafka import DevKafka
-from offsetmgr.devkafka.command import SampleTopic, create_topics
+from offsetmgr.devkafka import DevKafka, command
 from tests.postgres import Postgres
 from tests.secured import SecuredKafka
 
@@ -96,7 +95,7 @@ def new_topic(request: pytest.FixtureRequest, unique_name: str) -> TopicFactory:
 
 def create_topic(cluster: DevKafka, name: str, partitions: int) -> None:
     """Create a topic and wait until the leader of every partition has learned that it is one."""
-    create_topics(cluster.bootstrap_servers, [SampleTopic(name, partitions)])
+    command.create_topic(cluster.bootstrap_servers, name, partitions)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     ends = {TopicPartition(name, number): latest for number in range(partitions)}

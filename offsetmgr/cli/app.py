@@ -146,7 +146,8 @@ def dev_kafka(
     brokers: Annotated[int, typer.Option(help="1 or 3.")] = 1,
     port: Annotated[int, typer.Option(help="Of the first broker; the others follow.")] = 9092,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Keep its data here; by default it is deleted at the end.")
+        Path | None,
+        typer.Option(help="Keep its data here, for one Kafka at a time; by default it is deleted."),
     ] = None,
     topic: Annotated[
         list[str] | None,
@@ -193,7 +194,7 @@ def demo(
 ) -> None:
     """Show the product on this machine: a Kafka, a Spark job, the service; each claim is checked.
 
-    In a Kafka of yours, its topic and groups have names of their own and are deleted at the end.
+    In a Kafka of yours, it deletes its topic and its group at the end.
     Needs Java 17 and the spark extra.
 
     \b

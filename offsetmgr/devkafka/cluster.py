@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import fcntl
 import itertools
 import random
-import re
 import signal
 import socket
 import string
@@ -26,7 +24,7 @@ from offsetmgr.devkafka.process import DevKafkaError, WatchedProcess, log_tail, 
 from offsetmgr.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from typing_extensions import Self
 
@@ -36,24 +34,20 @@ HOST: Final = "127.0.0.1"
 # of a broker that is down, and a client that knocks on such a port can even connect to itself.
 _PORTS: Final = range(20_000, 32_768)
 
-_SS_S: Final = 5.0
-
 _HEAP_MB: Final = 512
 _START_S: Final = 180.0
 _STOP_S: Final = 20.0
-_FORMAT_S: Final = 180.0
 _ANSWER_S: Final = 0.5
 _POLL_S: Final = 0.05
 
 _PROPERTIES: Final = "server.properties"
 # Relative to the broker's folder, which is its working folder: no path needs to be escaped.
-_DATA: Final = "data"
-_META: Final = f"broker-*/{_DATA}/meta.properties"
+_META: Final = "data/meta.properties"
 
 # Groups whose names are one letter fall on every partition of the offsets topic, and so on every
 # coordinator: the hashes of neighbours differ by one.
 _PROBE_GROUPS: Final = tuple(string.ascii_lowercase)
-# librdkafka may abort the process where a coordinator answers after librdkafka has stopped waiting
+# librdkafka may abort the process if a coordinator answers after librdkafka has stopped waiting
 # for it, as on a busy machine.  So it never stops, and the deadline is kept here.
 _NEVER_S: Final = 3_600.0
 # Nor does it always go on by itself with a request whose coordinator was just being elected.
@@ -86,33 +80,32 @@ class Broker:
         self.bootstrap_server = f"{HOST}:{port}"
         self.log_path = folder / "broker.log"
         self._folder = folder
-        self._properties = properties
         self._java = java
         self._process: WatchedProcess | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = {**properties, "log.dirs": "data"}
+        text = "".join(f"{name}={_escaped(value)}\n" for name, value in lines.items())
+        (folder / _PROPERTIES).write_text(text)
 
     @property
     def running(self) -> bool:
         return self._process is not None and self._process.running()
 
     @property
-    def process(self) -> WatchedProcess:
-        """Its running process.  Raises DevKafkaError where there is none."""
+    def pid(self) -> int:
+        return self._running_process().pid
+
+    def _running_process(self) -> WatchedProcess:
         if self._process is None or not self._process.running():
             raise DevKafkaError(f"broker {self.node_id} is not running: start() it first")
         return self._process
 
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
     def format(self, cluster_id: str) -> None:
-        if (self._folder / _DATA / "meta.properties").exists():
+        """Prepare the storage of a new broker."""
+        if (self._folder / _META).exists():
             return
-        self._write_properties()
         tool = ("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", _PROPERTIES)
-        name, advice = "Kafka's storage tool", "is the machine very busy?"
-        command = [*self._java, *tool]
-        done = run_tool(name, command, timeout_s=_FORMAT_S, advice=advice, cwd=self._folder)
+        done = run_tool("Kafka's storage tool", [*self._java, *tool], _START_S, cwd=self._folder)
         self.log_path.write_text(f"{done.stdout}{done.stderr}")
         if done.returncode != 0:
             raise self._failed("could not prepare its storage")
@@ -122,7 +115,6 @@ class Broker:
         if self.running:
             raise DevKafkaError(f"broker {self.node_id} runs already, as process {self.pid}")
         self._release()
-        self._write_properties()
         command = [*self._java, "kafka.Kafka", _PROPERTIES]
         self._process = WatchedProcess(command, cwd=self._folder, log_path=self.log_path)
 
@@ -141,7 +133,7 @@ class Broker:
         raise self._failed(f"did not answer on {self.bootstrap_server} in time")
 
     def check_alive(self) -> None:
-        """Raise DevKafkaError where the broker has ended: how, and the end of its log."""
+        """Raise DevKafkaError if the broker has ended, with the end of its log."""
         if not self.running:
             how = f" ({self._process.end()})" if self._process is not None else ""
             raise self._failed(f"ended by itself{how}")
@@ -161,15 +153,15 @@ class Broker:
 
     def kill(self) -> None:
         """Kill the broker on the spot (SIGKILL), as a crash does."""
-        self.process.signal(signal.SIGKILL)
+        self._running_process().signal(signal.SIGKILL)
         self._release()
 
     def pause(self) -> None:
         """Freeze the broker: its connections stay and nothing is answered."""
-        self.process.signal(signal.SIGSTOP)
+        self._running_process().signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        self.process.signal(signal.SIGCONT)
+        self._running_process().signal(signal.SIGCONT)
 
     def _failed(self, what: str) -> DevKafkaError:
         return DevKafkaError(f"broker {self.node_id} {what}; {log_tail(self.log_path)}")
@@ -178,12 +170,6 @@ class Broker:
         if self._process is not None:
             self._process.close()
             self._process = None
-
-    def _write_properties(self) -> None:
-        lines = {**self._properties, "log.dirs": _DATA}
-        text = "".join(f"{name}={_escaped(value)}\n" for name, value in lines.items())
-        self._folder.mkdir(parents=True, exist_ok=True)
-        (self._folder / _PROPERTIES).write_text(text)
 
 
 class DevKafka:
@@ -207,10 +193,10 @@ class DevKafka:
         """Describe a Kafka; ``start`` or ``with`` starts it.
 
         ``brokers`` is 1 or 3; each of three is also a controller.  ``data_dir`` is kept when the
-        Kafka stops, and one that holds data goes on from there; without it the data lives in a
-        temporary folder and goes with the Kafka.  ``ports`` are the brokers', free ones by
-        default.  ``properties`` are added to every broker's server.properties, and ``log`` is told
-        of what takes long.  Raises InvalidValueError.
+        Kafka stops, and data in it is used again; it is for one Kafka at a time.  Without it the
+        data is in a temporary folder.  ``ports`` are the brokers', free ones by default.
+        ``properties`` are added to every broker's server.properties, and ``log`` is told of what
+        takes long.  Raises InvalidValueError.
         """
         if brokers not in {1, 3}:
             problem = "is not a size of a local Kafka"
@@ -228,8 +214,8 @@ class DevKafka:
 
         The first start on a machine also fetches Kafka, which takes about a minute and does not
         count for ``timeout_s``.  Raises InvalidValueError for ports or a folder that cannot be
-        used, and DevKafkaError, with the tail of a broker's log, where Kafka does not come up;
-        nothing is left running then.
+        used, and DevKafkaError, with the tail of a broker's log, if Kafka does not start; nothing
+        is left running then.
         """
         if self._brokers:
             raise DevKafkaError(f"this Kafka runs already, on {self.bootstrap_servers}")
@@ -241,9 +227,10 @@ class DevKafka:
                 folder = Path(unwind.enter_context(temporary))
             else:
                 folder = _check_data_dir(self._data_dir, self._size)
-                unwind.enter_context(_locked(folder))
-            brokers = self._describe(folder, java, jars)
-            cluster_id = _cluster_id(folder)
+            brokers = self._describe(folder, java_command(java, jars, f"-Xmx{_HEAP_MB}m"))
+            # Kafka's tool would take an id that begins with "-" for an option; this one begins
+            # with "A".  Brokers that have data keep theirs.
+            cluster_id = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode()[:22]
             with ThreadPoolExecutor(len(brokers)) as pool:
                 list(pool.map(Broker.format, brokers, [cluster_id] * len(brokers)))
             for broker in brokers:
@@ -255,32 +242,40 @@ class DevKafka:
             self._brokers = brokers
             self._cleanup = unwind.pop_all()
 
-    def _describe(self, folder: Path, java: str, jars: Sequence[Path]) -> list[Broker]:
-        size = self._size
-        ports = free_ports(size) if self._ports is None else _check_ports(self._ports, size)
-        controllers = free_ports(size, but=ports)
-        command = java_command(java, jars, f"-Xmx{_HEAP_MB}m")
+    def _describe(self, folder: Path, java: Sequence[str]) -> list[Broker]:
+        ports = free_ports(self._size) if self._ports is None else tuple(self._ports)
+        for port in ports:
+            if not _is_free(port):
+                how = f"(ss -ltnp 'sport = :{port}' names the process)"
+                fix = f"stop the program that listens there {how}, or choose another with --port"
+                raise InvalidValueError("port", port, "is in use", fix)
+        controllers = free_ports(self._size, but=ports)
         return [
             Broker(
                 node_id,
                 port,
                 folder / f"broker-{node_id}",
                 _properties(node_id, port, controllers) | self._properties,
-                command,
+                java,
             )
             for node_id, port in enumerate(ports, start=1)
         ]
 
-    def stop(self, timeout_s: float = _STOP_S) -> None:
-        """Shut all brokers down, kill those left after ``timeout_s``, and clean up.
+    def stop(self) -> None:
+        """Stop all brokers and clean up; harmless if nothing runs.
 
-        Those whose data goes with them are killed at once: nobody needs it in order.  Harmless
-        where nothing runs.
+        Brokers whose data is kept are shut down in order, within 20 s each.  Others are killed.
         """
         brokers, self._brokers = self._brokers, []
         with self._cleanup:
-            if self._data_dir is not None:
-                _stop_in_order(brokers, time.monotonic() + timeout_s)
+            running = [broker for broker in brokers if broker.running and self._data_dir]
+            for broker in running:
+                broker.resume()
+            while running:
+                # A broker takes its leave from a majority of the controllers.  Without one it
+                # would wait for minutes.
+                has_quorum = len(running) > len(brokers) // 2
+                running.pop(0).stop(_STOP_S if has_quorum else 0.0)
 
     def __enter__(self) -> Self:
         self.start()
@@ -321,35 +316,10 @@ def quiet_admin(bootstrap_servers: str) -> AdminClient:
 
 
 def free_ports(count: int, but: Collection[int] = ()) -> tuple[int, ...]:
-    """Return ``count`` ports that nothing listens on, and none of ``but``.
-
-    Raises DevKafkaError where there are too few.
-    """
+    """Return ``count`` ports that nothing listens on, and none of ``but``."""
     candidates = random.SystemRandom().sample(_PORTS, len(_PORTS))
     free = (port for port in candidates if port not in but and _is_free(port))
-    found = tuple(itertools.islice(free, count))
-    if len(found) < count:
-        raise DevKafkaError(
-            f"found no {count} free ports from {_PORTS.start} to {_PORTS.stop - 1} on {HOST}"
-        )
-    return found
-
-
-def _check_ports(ports: Sequence[int], brokers: int) -> tuple[int, ...]:
-    """Return ``ports``: one for each broker, free.  Raises InvalidValueError."""
-    if len(ports) != brokers or len(set(ports)) != brokers:
-        problem = f"are not {brokers} different ports"
-        raise InvalidValueError("ports", list(ports), problem, "give one for each broker")
-    for port in ports:
-        if not 0 < port < 1 << 16:
-            raise InvalidValueError("port", port, "is not a port", "give 1 to 65535")
-        if not _is_free(port):
-            owner = _holder(port)
-            problem = f"is in use by {owner}" if owner else "is in use"
-            found = "" if owner else f" (ss -ltnp 'sport = :{port}' names the process)"
-            fix = f"stop it{found}, or choose another with --port"
-            raise InvalidValueError("port", port, problem, fix)
-    return tuple(ports)
+    return tuple(itertools.islice(free, count))
 
 
 def _is_free(port: int) -> bool:
@@ -363,64 +333,25 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _holder(port: int) -> str:
-    """Return who listens on ``port``, as ``process 1234 (java)``; empty where ss does not tell."""
-    command = ["ss", "-Hltnp", f"sport = :{port}"]
-    with contextlib.suppress(DevKafkaError):
-        table = run_tool("ss", command, timeout_s=_SS_S, advice="").stdout
-        found = re.search(r'\("(.+?)",pid=(\d+)', table)
-        if found:
-            return f"process {found.group(2)} ({found.group(1)})"
-    return ""
-
-
 def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n")
 
 
 def _check_data_dir(data_dir: Path, brokers: int) -> Path:
-    """Return ``data_dir``, made where it is missing.  Raises InvalidValueError."""
+    """Return ``data_dir``, made if it is missing.  Raises InvalidValueError."""
     folder = data_dir.absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
     except OSError as error:
         problem = f"cannot hold Kafka's data ({error.strerror})"
         fix = "give a folder that can be written"
         raise InvalidValueError("data_dir", str(data_dir), problem, fix) from error
-    held = len(list(folder.glob(_META)))
+    held = len(list(folder.glob(f"broker-*/{_META}")))
     if held not in (0, brokers):
         problem = f"holds the data of {held} broker(s), not of {brokers}"
         fix = f"start {held}, or give another folder"
         raise InvalidValueError("data_dir", str(data_dir), problem, fix)
     return folder
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep ``folder`` for one Kafka; raise InvalidValueError where another one has it.
-
-    Kafka's own lock comes too late: a second broker writes to the metadata log before it.
-    """
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            fix = "stop that one, or give another folder"
-            problem = "is in use by another Kafka"
-            raise InvalidValueError("data_dir", str(folder), problem, fix) from error
-        yield
-
-
-def _cluster_id(folder: Path) -> str:
-    """Return the id of the cluster whose data ``folder`` holds, or a new one."""
-    for meta in folder.glob(_META):
-        found = re.search(r"^cluster\.id=(.*)$", meta.read_text(), re.MULTILINE)
-        if found:
-            return found.group(1)
-    # Kafka's tool would take an id that begins with "-" for an option; this one begins with "A".
-    return base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
 
 
 def _properties(node_id: int, port: int, controllers: Sequence[int]) -> dict[str, str]:
@@ -459,26 +390,13 @@ def _properties(node_id: int, port: int, controllers: Sequence[int]) -> dict[str
     }
 
 
-def _stop_in_order(brokers: Sequence[Broker], deadline: float) -> None:
-    running = [broker for broker in brokers if broker.running]
-    for broker in running:
-        broker.resume()
-    while running:
-        # A broker takes its leave from a majority of the controllers.  Where they are too
-        # few by now it would wait for them for minutes.
-        has_quorum = len(running) > len(brokers) // 2
-        running.pop(0).stop(deadline - time.monotonic() if has_quorum else 0.0)
-
-
 def _await_groups(brokers: Sequence[Broker], deadline: float) -> None:
     """Wait until every group has a coordinator.
 
-    The first question about a group makes Kafka create its offsets topic; for a moment after
-    that the answers are NOT_COORDINATOR and COORDINATOR_LOAD_IN_PROGRESS, which nobody who has
-    just started a Kafka should have to handle.
+    The first question about a group makes Kafka create its offsets topic; for a moment the answers
+    are NOT_COORDINATOR and COORDINATOR_LOAD_IN_PROGRESS.
     """
     servers = ",".join(broker.bootstrap_server for broker in brokers)
-    problem = "time is up"
     while time.monotonic() < deadline:
         for broker in brokers:
             broker.check_alive()
@@ -487,12 +405,8 @@ def _await_groups(brokers: Sequence[Broker], deadline: float) -> None:
         answered, missing = wait(asked.values(), min(_STUCK_S, deadline - time.monotonic()))
         errors = [answer.exception() for answer in answered]
         found = [error.args[0] for error in errors if isinstance(error, KafkaException)]
-        unserved = sorted({each.name() for each in found if each.code() in _UNSERVED})
-        if not missing and not unserved:
+        if not missing and not any(each.code() in _UNSERVED for each in found):
             return
-        problem = f"{len(missing)} groups without an answer, {', '.join(unserved) or 'no error'}"
         time.sleep(_POLL_S)
-    raise DevKafkaError(
-        f"Kafka came up, but its group coordinators did not ({problem}); broker 1: "
-        f"{log_tail(brokers[0].log_path)}"
-    )
+    tail = log_tail(brokers[0].log_path)
+    raise DevKafkaError(f"Kafka has started, but its groups have no coordinator; broker 1: {tail}")

@@ -35,15 +35,13 @@ _JAVA_VERSION_S: Final = 60
 _TOOL: Final = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 _TOOL_S: Final = 60.0
 
-_SPARK_KAFKA_NAME: Final = "spark-kafka-"
 _DOWNLOAD_S: Final = 600.0
 _SHOWN_LINES: Final = 15
-_UNREACHED: Final = re.compile(
-    r"Server access error.*|SERVER ERROR.*|Host \S+ not found.*|Your proxy requires auth.*"
+_ADVICE: Final = (
+    "Check the network; behind a proxy, set JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=... "
+    "-Dhttps.proxyPort=...'. If the repository lacks the Kafka connector of your pyspark, install "
+    "a pyspark that has one: pip install 'offsetmgr[spark]' chooses it. Ivy said:"
 )
-"""Ivy's messages for a repository that gave no answer."""
-_ABSENT: Final = re.compile(r":: (\S+): not found|\[NOT FOUND *\] (\S+)")
-"""Ivy's messages for a missing module or jar; they also follow those of ``_UNREACHED``."""
 
 # The tools pull in Kafka Connect, a third of all jars, which nothing here runs.
 _KAFKA: Final = f"""
@@ -96,8 +94,7 @@ def find_java() -> str:
 
 @functools.lru_cache(maxsize=8)
 def _java_version(java: str) -> int:
-    command = [java, "-version"]
-    done = run_tool(java, command, timeout_s=_JAVA_VERSION_S, advice=_JAVA_ADVICE)
+    done = run_tool(java, [java, "-version"], _JAVA_VERSION_S)
     match = re.search(r'version "(\d+)', done.stderr)
     return int(match.group(1)) if match else 0
 
@@ -127,8 +124,8 @@ def consumer_groups(bootstrap_servers: str, *args: str) -> str:
     # For a second or two of work Java's full compiler never pays off.
     command = java_command(find_java(), kafka_jars(), "-XX:TieredStopAtLevel=1")
     command += [_TOOL, "--bootstrap-server", bootstrap_servers, *args]
-    advice = f"check that Kafka answers on {bootstrap_servers}"
-    done = run_tool("kafka-consumer-groups", command, timeout_s=_TOOL_S, advice=advice)
+    name = f"kafka-consumer-groups on {bootstrap_servers}"
+    done = run_tool(name, command, _TOOL_S)
     # It reports some failures on standard output, with the exit status 0.
     if done.returncode != 0 or done.stdout.lstrip().startswith("Error:"):
         java_trace = ("\tat ", "java.", "Caused by: ")
@@ -155,15 +152,14 @@ def spark_kafka_jars(log: Callable[[str], None] = silent) -> list[Path]:
     """Return the jars of Spark's Kafka connector, for ``spark.jars``, as ``kafka_jars`` does.
 
     Their version is the installed pyspark's.  A session that is given them starts seconds
-    faster than one that resolves ``spark.jars.packages`` by itself.  Not every pyspark has a whole
-    connector in the Maven repository: raises DevKafkaError that names the missing part.
+    faster than one that resolves ``spark.jars.packages`` by itself.
     """
     # Connectors are built for one Scala, such as 2.13.
     _, _, library = _pyspark_jar("scala-library-*.jar").stem.rpartition("-")
     scala = ".".join(library.split(".")[:2])
     version = importlib.metadata.version("pyspark")
     dependencies = _SPARK_KAFKA.format(version=version, scala=scala)
-    return _cached(f"{_SPARK_KAFKA_NAME}{version}", dependencies, log)
+    return _cached(f"spark-kafka-{version}", dependencies, log)
 
 
 def cache_dir() -> Path:
@@ -207,38 +203,16 @@ def _fetch(cache: Path, folder: Path, dependencies: str) -> None:
             *("-confs", "default"),
             *("-retrieve", "jars/[artifact]-[revision](-[classifier]).[ext]", "-warn"),
         ]
-        advice = "check the network, then try again; it goes on where it stopped"
-        fetching = f"the fetch of {folder.name}"
-        done = run_tool(fetching, command, timeout_s=_DOWNLOAD_S, advice=advice, cwd=work)
+        done = run_tool(f"the fetch of {folder.name}", command, _DOWNLOAD_S, cwd=work)
         if done.returncode != 0 or not (work / "jars").is_dir():
-            raise DevKafkaError(_failure(folder.name, f"{done.stdout}\n{done.stderr}"))
+            # Its reasons stand at the end, after all the places where it looked.
+            said = f"{done.stdout}\n{done.stderr}".split("\n")
+            reasons = [line for line in said if line.strip()][-_SHOWN_LINES:]
+            raise DevKafkaError(
+                "\n".join((f"{folder.name} could not be fetched. {_ADVICE}", *reasons))
+            )
         (work / "jars").rename(folder)
     shutil.rmtree(ivy_cache, ignore_errors=True)
-
-
-def _failure(name: str, output: str) -> str:
-    """Return what went wrong and what to do about it, from what Ivy said."""
-    unreached = _UNREACHED.search(output)
-    if unreached:
-        return (
-            f"{name} could not be fetched because no Maven repository was reached: check the "
-            "network, and where it has a proxy, set JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=... "
-            f"-Dhttps.proxyPort=...', then try again. Ivy said: {unreached[0]}"
-        )
-    absent = {first or second for first, second in _ABSENT.findall(output)}
-    listed = ", ".join(sorted(absent))
-    if absent and name.startswith(_SPARK_KAFKA_NAME):
-        version = name.removeprefix(_SPARK_KAFKA_NAME)
-        return (
-            f"there is no Kafka connector for pyspark {version}: the Maven repository was reached "
-            f"and lacks {listed}. Install a pyspark that has one: pip install 'offsetmgr[spark]' "
-            "chooses it"
-        )
-    if absent:
-        return f"{name} could not be fetched: the Maven repository was reached and lacks {listed}"
-    # Its reasons stand at the end, after all the places where it looked.
-    said = [line for line in output.splitlines() if line.strip()][-_SHOWN_LINES:]
-    return "\n".join((f"{name} could not be fetched. Ivy said:", *said))
 
 
 def _pyspark_jar(pattern: str) -> Path:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _WATCHDOG: Final = str(Path(__file__).with_name("watchdog.py"))
 _ANSWER_S: Final = 30.0
+_POLL_S: Final = 0.05
 _SIGNALLED: Final = 128
 """Above it an exit status names the signal that ended the command."""
 _TAIL_BYTES: Final = 8_192
@@ -41,11 +43,11 @@ def log_tail(path: Path) -> str:
 
 
 def run_tool(
-    name: str, command: Sequence[str], *, timeout_s: float, advice: str, cwd: Path | None = None
+    name: str, command: Sequence[str], timeout_s: float, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run ``command`` to its end, whatever its exit status, and return what it printed.
 
-    Raises DevKafkaError, which ends with ``advice``, where it does not start or takes too long.
+    Raises DevKafkaError if it does not start or takes too long.
     """
     try:
         return subprocess.run(
@@ -59,9 +61,9 @@ def run_tool(
             check=False,
         )
     except OSError as error:
-        raise DevKafkaError(f"{name} does not run ({error}): {advice}") from error
+        raise DevKafkaError(f"{name} does not run: {error}") from error
     except subprocess.TimeoutExpired as error:
-        raise DevKafkaError(f"{name} took longer than {timeout_s:.0f} s: {advice}") from error
+        raise DevKafkaError(f"{name} took longer than {timeout_s:.0f} s") from error
 
 
 class WatchedProcess:
@@ -74,6 +76,7 @@ class WatchedProcess:
 
     def __init__(self, command: Sequence[str], *, cwd: Path, log_path: Path) -> None:
         """Start ``command`` in ``cwd``; all it prints is appended to ``log_path``."""
+        self.log_path = log_path
         with log_path.open("ab") as log:
             self._watchdog = subprocess.Popen(
                 [sys.executable, "-I", "-S", _WATCHDOG, *command],
@@ -92,12 +95,6 @@ class WatchedProcess:
             self.close()
             raise DevKafkaError(f"{command[0]} could not be started; {log_tail(log_path)}")
         self.pid = int(pid)
-        self.session = self._watchdog.pid
-        """The id of the session and process group of the command and all that it starts."""
-
-    def fileno(self) -> int:
-        """Return a file descriptor that becomes readable when the command ends."""
-        return self._output.fileno()
 
     def running(self) -> bool:
         return self.status() is None
@@ -129,6 +126,14 @@ class WatchedProcess:
 
     def close(self) -> None:
         """End what still runs, at once, and free the pipes; harmless when repeated."""
+        if self._output.closed:
+            return
         self._owned.close()
         self._output.close()
         self._watchdog.wait(_ANSWER_S)
+        # What the command has started, such as Spark's Java, ends by itself, but not at once.
+        deadline = time.monotonic() + _ANSWER_S
+        with contextlib.suppress(ProcessLookupError):
+            while time.monotonic() < deadline:
+                os.killpg(self._watchdog.pid, signal.SIGKILL)
+                time.sleep(_POLL_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import signal
 import time
 from collections import Counter
@@ -138,7 +139,7 @@ class Nemesis:
         if fault is Fault.BROKER_KILL:
             broker.kill()
         elif fault is Fault.BROKER_TERM:
-            broker.process.signal(signal.SIGTERM)
+            os.kill(broker.pid, signal.SIGTERM)
         else:
             broker.pause()
             return broker.resume

@@ -29,7 +29,7 @@ ARROWS: dict[str, set[str]] = {
     "streams": VALUES | {"coordinator", "lag", "client", "consumer", "spark"},
     "spark": {"types", "errors", "client"},
     "local": VALUES | {"coordinator", "manager", "client", "actors", "stores"},
-    "devkafka": {"errors"},
+    "devkafka": {"types", "errors"},
     "demo": {"types", "errors", "client", "spark", "devkafka"},
     "cli": VALUES
     | {"lag", "admin", "consumer", "service", "client", "local", "spark", "devkafka", "demo"}
