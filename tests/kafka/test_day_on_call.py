@@ -65,8 +65,8 @@ class OnCall:
 
 @pytest.fixture
 def on_call() -> Iterator[OnCall]:
-    """A Kafka that may forget offsets after a minute, and looks for such every ten."""
-    with DevKafka(properties={"offsets.retention.minutes": "1"}) as kafka:
+    """A Kafka with two topics."""
+    with DevKafka() as kafka:
         begin_s = time.time() - RECORDS * MINUTE_S
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
         for topic in ("orders", "returns"):
@@ -88,14 +88,12 @@ def commit(on_call: OnCall, group: str, *offsets: int, topic: str = "orders") ->
 
 def test_a_day_on_call(on_call: OnCall, tmp_path: Path) -> None:
     """From the first alert in the morning to the last at night."""
-    commit(on_call, "seldom", 70, 70)  # it will be needed at night
     a_job_is_stuck(on_call, tmp_path)
     a_partition_lags(on_call)
     a_group_has_live_members(on_call)
     a_topic_was_deleted(on_call)
     somebody_reset_the_wrong_group(on_call)
     a_live_job_has_to_go_back_an_hour(on_call)
-    commits_are_about_to_expire(on_call)
 
 
 def a_job_is_stuck(on_call: OnCall, tmp_path: Path) -> None:
@@ -221,13 +219,3 @@ def a_live_job_has_to_go_back_an_hour(on_call: OnCall) -> None:
     with LocalOffsets(servers) as restarted:
         found = restarted.committed("fraud", timeout=WAIT_S)
     assert sorted(each.offset for each in found.values()) == [40, 40]
-
-
-def commits_are_about_to_expire(on_call: OnCall) -> None:
-    """A job that runs once a week: without offsets it would start anew."""
-    until("they are old", lambda: "retention" in on_call.asks_the_doctor("seldom"))
-    old = on_call.asks_the_doctor("seldom")["retention"]
-    assert "orders 0, 1 were last committed" in old["what"]
-    assert on_call.types(old["mend"]).status == 0
-    assert on_call.stands("seldom") == {0: 70, 1: 70}
-    assert "retention" not in on_call.asks_the_doctor("seldom")

@@ -31,7 +31,9 @@ def test_missing_rights_are_named_and_what_needs_more_is_said_to_be_unknown(
     topic = new_topic(1)
     with LocalOffsets(kafka.bootstrap_servers) as job:
         job.submit(group, {(topic, 0): 0}, sync=True, timeout=WAIT_S)
-    assert not bad({"bootstrap.servers": kafka.bootstrap_servers}, group)
+    servers = {"bootstrap.servers": kafka.bootstrap_servers}
+    assert gather(servers, [group], None, version="0", timeout_s=WAIT_S).retention_s == 7 * 86_400
+    assert not bad(servers, group)
 
     allow(kafka, ResourceType.GROUP, group, AclOperation.DESCRIBE)
     allow(kafka, ResourceType.TOPIC, topic, AclOperation.DESCRIBE)

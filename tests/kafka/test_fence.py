@@ -236,6 +236,7 @@ def test_a_silent_broker(breakable_kafka: DevKafka, new_topic: TopicFactory, gro
         assert committed(owner, group, topic) == 7
 
 
+@pytest.mark.chaos
 @pytest.mark.fault(9)
 def test_a_coordinator_that_goes_down_is_replaced(
     kafka3: DevKafka, new_topic: TopicFactory, group: str

@@ -20,7 +20,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from offsetmgr.cli.app import app
 from offsetmgr.types import TopicPartition
 from tests.conftest import create_topic
 from tests.kafka.test_cluster_reader import commit, produce
@@ -43,10 +45,12 @@ class Ran(NamedTuple):
 
 
 def run(kafka: DevKafka, *args: str) -> Ran:
-    command = [sys.executable, "-m", "offsetmgr", *args, "--timeout", "60"]
-    command += ["--bootstrap-servers", kafka.bootstrap_servers]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_WAIT_S, check=False)
-    return Ran(done.returncode, done.stdout, done.stderr)
+    """Run a command in this process, which saves its start."""
+    options = ["--timeout", "60", "--bootstrap-servers", kafka.bootstrap_servers]
+    done = CliRunner().invoke(app, [*args, *options])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return Ran(done.exit_code, done.stdout, done.stderr)
 
 
 Rows: TypeAlias = "dict[TopicPartition, tuple[str, str, str]]"

@@ -129,7 +129,7 @@ def test_kill_9_of_the_sidecar_in_mid_stream_loses_nothing(
         for life in range(2):
             with sidecar_of(kafka, address) as process:
                 assert process.address
-                while reached < (life + 1) * 20_000:
+                while reached < (life + 1) * 5_000:
                     reached += 1
                     client.submit(group, {(topic, reached % 8): reached})
                 process.process.kill()

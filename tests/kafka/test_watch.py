@@ -40,7 +40,7 @@ def watching(kafka: DevKafka) -> Iterator[ServeProcess]:
         "OFFSETMGR_WATCH__GROUPS": ".*",
         "OFFSETMGR_WATCH__INTERVAL_S": "1",
         # So that a window covers more time than a slow machine lets pass between two rounds.
-        "OFFSETMGR_WATCH__MIN_DISTANCE_S": "2",
+        "OFFSETMGR_WATCH__MIN_DISTANCE_S": "1",
         "OFFSETMGR_WATCH__OTHER_NAMES": "true",
         "OFFSETMGR_CLUSTER_NAME": "local",
         "OFFSETMGR_COMMIT__COMMIT_INTERVAL_S": "0.1",
