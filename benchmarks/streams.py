@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 -- its name in every Spark 
 from benchmarks.harness import end, parser, show
 from benchmarks.spark import lab
 from offsetmgr.devkafka import DevKafka
-from offsetmgr.devkafka.command import SampleTopic, create_topics
+from offsetmgr.devkafka.command import create_topic
 from offsetmgr.streams import codecs, define_group, input, persist
 from offsetmgr.streams.processor import Processor, ProcessorSettings
 
@@ -52,7 +52,7 @@ class Rate(NamedTuple):
 
 def fill(brokers: str, topic: str, events: int, keys: int) -> None:
     """Produce ``events`` messages over ``keys`` keys, by Spark in a process that ends."""
-    create_topics(brokers, [SampleTopic(topic, PARTITIONS)])
+    create_topic(brokers, topic, PARTITIONS)
     with lab(brokers) as spark_lab:
         key = F.pmod(F.col("id") * 7919, F.lit(keys)).cast("string").cast("binary").alias("key")
         rows = spark_lab.spark.range(events).select(key, F.lit(b"1").alias("value"))
