@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from actors.testing import SimSystem
@@ -15,8 +17,11 @@ from offsetmgr.errors import (
     OffsetTimeoutError,
 )
 from offsetmgr.manager import Factory, ManagerHandle
-from offsetmgr.types import StopResult
-from tests.unit.core.core import GROUP_DENIED, TOPIC_DENIED, Core, at, tp
+from offsetmgr.types import ManagerKey, StopResult
+from tests.unit.core.core import GROUP_DENIED, LOADING, TOPIC_DENIED, Core, at, tp
+
+if TYPE_CHECKING:
+    from actors import Future
 
 
 class TestSpawn:
@@ -252,6 +257,24 @@ class TestStop:
         core.coordinator.resume()
         core.advance(1.0)
         assert futures[10.0].get(timeout=0) == {handle.key: StopResult(at(7))}
+
+    def test_what_was_told_before_it_does_not_end_it(
+        self, core: Core, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Submitted and stopped while the last commit is being acknowledged: that is committed."""
+        handle, other = core.spawn(0), core.spawn(1)
+        core.coordinator.inject("commit", Refuse(LOADING))  # so that it hears of the next success
+        stops: list[Future[dict[ManagerKey, StopResult]]] = []
+
+        def committed(key: ManagerKey, _offset: object) -> None:
+            if key == other.key and not stops:
+                handle.submit(6)
+                stops.append(core.stop(handle, 5.0))
+
+        monkeypatch.setattr(core.listener, "committed", committed)
+        core.factory.submit("g", {tp(0): 5, tp(1): 5})
+        core.advance(10.0)
+        assert stops[0].get(timeout=0) == {handle.key: StopResult(at(6))}
 
     @pytest.mark.parametrize("steps", range(6))
     def test_the_committed_mailbox_ends_with_what_was_committed_last(self, steps: int) -> None:
