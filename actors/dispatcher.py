@@ -44,10 +44,6 @@ class PoolDispatcher:
     """
 
     def __init__(self, threads: int, throughput: int, *, name: str = "actors") -> None:
-        if threads < 1:
-            raise ValueError(f"threads={threads}: a dispatcher needs at least 1 thread")
-        if throughput < 1:
-            raise ValueError(f"throughput={throughput}: a turn must allow at least 1 message")
         self._throughput = throughput
         self._ready: SimpleQueue[Runnable | None] = SimpleQueue()
         self._stopping = False

@@ -1,7 +1,6 @@
 """Loggers of the libraries: events with keys, for structlog where the process has configured it.
 
-Elsewhere they are lines for the standard library's ``logging``: silent until somebody sets that
-up, and never written to standard output.
+Elsewhere they are lines for the standard library's ``logging``, silent until that is set up.
 """
 
 from __future__ import annotations

@@ -185,8 +185,6 @@ class DropOldest(Mailbox[T]):
     __slots__ = ("_dropped", "_items", "_limit")
 
     def __init__(self, limit: int) -> None:
-        if limit < 1:
-            raise ValueError(f"limit={limit}: a mailbox must hold at least 1 value")
         super().__init__()
         self._limit = limit
         self._dropped = 0
