@@ -10,9 +10,8 @@ import os
 import socket
 import threading
 import uuid
-from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from actors import Future, MonotonicClock
 from actors.logs import get_logger
@@ -78,12 +77,7 @@ TOO_MANY_GROUPS: Final = ErrorInfo(
 )  # fmt: skip
 """There is no room for the group until the managers of another one are gone."""
 
-JOINING: Final = ErrorInfo(
-    _REBALANCE_IN_PROGRESS, "JOINING", True, Scope.GROUP, Fault.BROKER, Verdict.REFUSED,  # noqa: FBT003
-    "the service is still joining the group, which takes as long as the broker's "
-    "group.initial.rebalance.delay.ms; nothing was committed; tried again",
-)  # fmt: skip
-"""The deadline passed before the service was a member: the request had no effect."""
+_JOINING: Final = Failure(NOT_SENT, "the service is still joining the group")
 
 log = get_logger("offsetmgr.coordinator.fence")
 
@@ -144,8 +138,9 @@ class FencedCoordinator:
     def fence(self) -> FenceCounts:
         """The number of groups this service has, and of those that another one took over."""
         with self._lock:
-            standings = [group.standing for group in self._groups.values()]
-        return FenceCounts(standings.count(_Standing.HELD), standings.count(_Standing.FENCED))
+            groups = list(self._groups.values())
+        held = sum(group.held for group in groups)
+        return FenceCounts(held, sum(group.refusal is not None for group in groups))
 
     def fetch(
         self, group: str, partitions: Sequence[TopicPartition] | None, timeout_s: float
@@ -168,7 +163,7 @@ class FencedCoordinator:
         def fail(failure: Failure) -> None:
             answer.set(FetchResult({}, dict.fromkeys(partitions, failure)))
 
-        self._submit(group, _Request(partitions, deadline_s, run, fail))
+        self._submit(group, _Request(_topics_of(partitions), deadline_s, run, fail))
         return answer
 
     def commit(
@@ -189,7 +184,7 @@ class FencedCoordinator:
             def fail(failure: Failure) -> None:
                 answer.set(CommitResult(dict.fromkeys(batch, failure)))
 
-            self._submit(group, _Request(batch, deadline_s, run, fail))
+            self._submit(group, _Request(_topics_of(batch), deadline_s, run, fail))
             return answer
 
         return commit_in_batches(group, offsets, send)
@@ -229,7 +224,7 @@ class FencedCoordinator:
         group = self._groups.get(name)
         if self._closed:
             return Failure(CLOSED)
-        if group is not None and (group.active or group.standing is _Standing.FENCED):
+        if group is not None and (group.active or group.refusal is not None):
             return group
         for other in [each for each, found in self._groups.items() if found.forgettable]:
             del self._groups[other]
@@ -250,31 +245,15 @@ class FencedCoordinator:
         return max(deadline_s - self._clock.now(), 0.0)
 
 
-class _Standing(Enum):
-    """The service's membership in a group."""
-
-    OUT = "out"
-    """Not a member: not yet, no longer, or dropped."""
-    HELD = "held"
-    FENCED = "fenced"
-    """Another service has, or had, the group: this one never commits to it again."""
-
-
-class _Request:
+class _Request(NamedTuple):
     """A request that a member runs for its group, or fails at the deadline."""
 
-    def __init__(
-        self,
-        partitions: Iterable[TopicPartition],
-        deadline_s: float,
-        run: Callable[[_FencedGroup], bool],
-        fail: Callable[[Failure], None],
-    ) -> None:
-        """``run`` returns False where it had no effect as the membership had ended."""
-        self.topics = sorted({each.topic for each in partitions})
-        self.deadline_s = deadline_s
-        self.run = run
-        self.fail = fail
+    topics: Sequence[str]
+    """To subscribe to."""
+    deadline_s: float
+    run: Callable[[_FencedGroup], bool]
+    """Returns False where it had no effect as the membership had ended."""
+    fail: Callable[[Failure], None]
 
 
 class _FencedGroup:
@@ -293,7 +272,10 @@ class _FencedGroup:
     ) -> None:
         """``open_member`` makes a client for a group; its client id is ``client_id``."""
         self.name = name
-        self.standing = _Standing.OUT
+        self.held = False
+        """True if this service is the group's member."""
+        self.refusal: Failure | None = None
+        """Set once another service has, or had, the group: this one never commits to it again."""
         self._kafka = kafka
         self._open_member = open_member
         self._client_id = client_id
@@ -309,7 +291,6 @@ class _FencedGroup:
         self._running: _Request | None = None
         self._ours: dict[TopicPartition, set[int]] = {}
         """Offsets that this service has read, committed, or may have committed."""
-        self._refusal = Failure(error_info(_FENCED_INSTANCE_ID))
         # Of the group's thread:
         self._member: Member | None = None
         self._member_id = ""
@@ -327,15 +308,15 @@ class _FencedGroup:
     @property
     def forgettable(self) -> bool:
         """True if there is nothing to remember of it."""
-        return not self.active and not self._member_id and self.standing is _Standing.OUT
+        return not self.active and not self._member_id and self.refusal is None
 
     def submit(self, request: _Request) -> Failure | None:
         """Let the group's thread do ``request``; returns why it does not."""
         with self._changed:
             if self._closed:
                 return Failure(CLOSED)
-            if self.standing is _Standing.FENCED:
-                return self._refusal
+            if self.refusal is not None:
+                return self.refusal
             self._wanted, self._topics = True, request.topics
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="kafka-fence", daemon=True)
@@ -396,7 +377,7 @@ class _FencedGroup:
                     self._ours.setdefault(partition, set()).add(value.offset)
                     # So that it cannot land any more; the broker has answered -1 itself.
                     if code != _UNKNOWN_SERVER_ERROR:
-                        self.standing = _Standing.OUT
+                        self.held = False
         ended = _ENDED.intersection(codes.values())
         self._leave |= _REBALANCE_IN_PROGRESS in ended
         return None if ended else CommitResult(failures)
@@ -435,7 +416,7 @@ class _FencedGroup:
             if unsent:
                 self._waiting.remove(request)
         if unsent:
-            request.fail(Failure(JOINING))
+            request.fail(_JOINING)
 
     def _fail_waiting(self, failure: Failure) -> None:
         with self._changed:
@@ -481,7 +462,7 @@ class _FencedGroup:
             failure = self._compare() if self._ours else None
         if failure is None:
             with self._changed:
-                self.standing = _Standing.HELD
+                self.held = True
         return failure
 
     def _is_ours(self, member: LiveMember) -> bool:
@@ -510,7 +491,7 @@ class _FencedGroup:
                 break
             if not self._wanted:
                 break
-        return Failure(JOINING)
+        return _JOINING
 
     def _compare(self) -> Failure | None:
         """Fence the service if somebody changed the group while it was no member."""
@@ -527,7 +508,7 @@ class _FencedGroup:
 
     def _serve(self, member: Member) -> None:
         """Do what is asked for until the membership ends."""
-        while self.standing is _Standing.HELD:
+        while self.held:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or not self._wanted, _IDLE_S)
             if self._ended(member):
@@ -556,9 +537,7 @@ class _FencedGroup:
         return False
 
     def _drop(self) -> None:
-        with self._changed:
-            if self.standing is _Standing.HELD:
-                self.standing = _Standing.OUT
+        self.held = False
         member, self._member = self._member, None
         leave, self._leave = self._leave or not self._wanted, False
         if member is None:
@@ -569,15 +548,14 @@ class _FencedGroup:
 
     def _rest(self, *, failed: bool) -> bool:
         """Wait before the next try; True if there is none."""
-        fenced = self.standing is _Standing.FENCED
         with self._changed:
-            if failed and not fenced:
+            if failed and self.refusal is None:
                 self._changed.wait_for(lambda: self._waiting or not self._wanted, _RETRY_S)
-            over = fenced or not self._wanted
+            over = self.refusal is not None or not self._wanted
             if over:
                 self._thread = None
         if over:
-            self._fail_waiting(self._refusal if fenced else Failure(JOINING))
+            self._fail_waiting(self.refusal or _JOINING)
         return over
 
     def _fence(self, what: str) -> Failure:
@@ -587,10 +565,8 @@ class _FencedGroup:
             "the other and restart this one"
         )
         log.error("group_fenced", group=self.name, reason=why)
-        with self._changed:
-            self.standing = _Standing.FENCED
-            self._refusal = Failure(error_info(_FENCED_INSTANCE_ID), why)
-        return self._refusal
+        self.refusal = Failure(error_info(_FENCED_INSTANCE_ID), why)
+        return self.refusal
 
 
 def _refused(failure: Failure) -> Failure:
@@ -600,3 +576,7 @@ def _refused(failure: Failure) -> Failure:
 
 def _not_sent(error: Exception) -> Failure:
     return Failure(NOT_SENT, f"nothing was sent: {one_line(str(error), 300)}")
+
+
+def _topics_of(partitions: Iterable[TopicPartition]) -> list[str]:
+    return sorted({each.topic for each in partitions})

@@ -231,7 +231,7 @@ def test_a_silent_broker(breakable_kafka: DevKafka, new_topic: TopicFactory, gro
         assert lost is not None
         assert (lost.info.name, lost.info.verdict) == ("_TIMED_OUT", Verdict.UNKNOWN)
         assert unsent is not None
-        assert (unsent.info.name, unsent.info.verdict) == ("JOINING", Verdict.REFUSED)
+        assert (unsent.info.name, unsent.info.verdict) == ("NOT_SENT", Verdict.REFUSED)
         until("committed", lambda: commit(owner, group, topic, 7) is None)
         assert committed(owner, group, topic) == 7
 
