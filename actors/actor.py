@@ -257,7 +257,7 @@ class PooledActor(pykka.Actor):
         self.actor_inbox.put_control(Control.START)
 
 
-class Phase(enum.Enum):
+class LoopPhase(enum.Enum):
     STARTING = enum.auto()
     RUNNING = enum.auto()
     FAILED = enum.auto()  # rests until it is restarted; messages wait
@@ -283,7 +283,7 @@ class ActorLoop:
         self.system = system
         self.parent = parent
         self.path: str = f"{parent.path if parent is not None else ''}/{name}"
-        self.phase = Phase.STARTING
+        self.phase = LoopPhase.STARTING
         self.children: dict[ActorLoop, None] = {}
         self.actor: PooledActor | None = actor
         self.ref = actor.actor_ref
@@ -307,19 +307,19 @@ class ActorLoop:
     def stop(self) -> None:
         """Ask the actor to stop after what is in its inbox now; twice is harmless."""
         with self.system.lock:
-            if self._stop_requested or self.phase in {Phase.STOPPING, Phase.DEAD}:
+            if self._stop_requested or self.phase in {LoopPhase.STOPPING, LoopPhase.DEAD}:
                 return
             self._stop_requested = True
         with contextlib.suppress(pykka.ActorDeadError):
             self._inbox.put_over_limit(Control.STOP)
-        if self.phase is Phase.FAILED:
+        if self.phase is LoopPhase.FAILED:
             # A stop does not wait for the end of a back-off: nobody gains by that.
             self._inbox.put_control(Control.RESTART)
 
     def when_dead(self) -> Future[bool]:
         """Return a future: True once the actor is dead, False where it is dead already."""
         with self.system.lock:
-            if self.phase is not Phase.DEAD:
+            if self.phase is not LoopPhase.DEAD:
                 if self._dead is None:
                     self._dead = Future()
                 return self._dead
@@ -330,7 +330,7 @@ class ActorLoop:
     def abandon(self) -> None:
         """Answer everybody who waits, now or later, for an actor that did not stop in time."""
         self.when_dead().set(value=False)
-        self.phase = Phase.DEAD
+        self.phase = LoopPhase.DEAD
         self._refuse_messages()
 
     # In the actor's own turn.
@@ -348,7 +348,7 @@ class ActorLoop:
         try:
             for _ in range(budget):
                 entry = self._inbox.get()
-                if entry is None or self.phase is Phase.DEAD:
+                if entry is None or self.phase is LoopPhase.DEAD:
                     break
                 handled = self._handle(entry)
         finally:
@@ -362,8 +362,8 @@ class ActorLoop:
             case Control.STOP:
                 self._begin_stop()
             case Control.RESTART:
-                if self.phase is Phase.FAILED:
-                    self._stop_children(Phase.RESTARTING)
+                if self.phase is LoopPhase.FAILED:
+                    self._stop_children(LoopPhase.RESTARTING)
             case Control.CHILDREN_GONE:
                 self._children_gone()
             case _:
@@ -398,7 +398,7 @@ class ActorLoop:
         actor = self.actor
         if actor is None:
             return
-        self.phase = Phase.RUNNING
+        self.phase = LoopPhase.RUNNING
         self._inbox.pause(paused=False)
         try:
             actor.on_start()
@@ -418,13 +418,13 @@ class ActorLoop:
         self._place(actor)
         self.actor = actor
         self._start()
-        log.info("actor_restarted", actor=self.path, running=self.phase is Phase.RUNNING)
+        log.info("actor_restarted", actor=self.path, running=self.phase is LoopPhase.RUNNING)
 
     def _failed(self, error: BaseException, during: str, *, starting: bool = False) -> None:
         log.error("actor_failed", actor=self.path, message_type=during, exc_info=error)
-        if self.phase is Phase.DEAD:  # abandoned, while it was stuck
+        if self.phase is LoopPhase.DEAD:  # abandoned, while it was stuck
             return
-        self.phase = Phase.FAILED
+        self.phase = LoopPhase.FAILED
         self._inbox.pause(paused=True)
         self._reason = error
         self._cancel_timers()
@@ -455,9 +455,9 @@ class ActorLoop:
     def _begin_stop(self) -> None:
         self._cancel_timers()
         self._refuse_messages()
-        self._stop_children(Phase.STOPPING)
+        self._stop_children(LoopPhase.STOPPING)
 
-    def _stop_children(self, phase: Phase) -> None:
+    def _stop_children(self, phase: LoopPhase) -> None:
         with self.system.lock:
             self.phase = phase
             children = list(self.children)
@@ -467,9 +467,9 @@ class ActorLoop:
             self._children_gone()
 
     def _children_gone(self) -> None:
-        if self.phase is Phase.RESTARTING:
+        if self.phase is LoopPhase.RESTARTING:
             self._restart()
-        elif self.phase is Phase.STOPPING:
+        elif self.phase is LoopPhase.STOPPING:
             self._end()
 
     def _end(self) -> None:
@@ -479,12 +479,12 @@ class ActorLoop:
         self._cancel_timers()
         parent = self.parent
         with self.system.lock:
-            self.phase = Phase.DEAD
+            self.phase = LoopPhase.DEAD
             self.system.remove(self)
             parent_waits = False
             if parent is not None:
                 parent.children.pop(self, None)
-                waits = parent.phase in {Phase.RESTARTING, Phase.STOPPING}
+                waits = parent.phase in {LoopPhase.RESTARTING, LoopPhase.STOPPING}
                 parent_waits = waits and not parent.children
         if self._dead is not None:
             self._dead.set(value=True)
@@ -625,7 +625,7 @@ class ActorSystem:
                         f"actor system {self.name!r} is stopping: "
                         f"it does not start {loop.path} any more"
                     )
-            elif parent.phase in {Phase.RESTARTING, Phase.STOPPING, Phase.DEAD}:
+            elif parent.phase in {LoopPhase.RESTARTING, LoopPhase.STOPPING, LoopPhase.DEAD}:
                 raise pykka.ActorDeadError(
                     f"{parent.path} cannot take the child {loop.path} while it is "
                     f"{parent.phase.name}"

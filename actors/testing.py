@@ -48,7 +48,7 @@ class ManualClock:
         self._now_s = max(self._now_s, at_s)
 
 
-class Step(NamedTuple):
+class SimStep(NamedTuple):
     """One thing that one actor did."""
 
     step: int  # counted from 1
@@ -85,7 +85,7 @@ class SimSystem(ActorSystem):
     """
 
     def __init__(
-        self, seed: int, *, name: str = "sim", on_step: Callable[[Step], object] | None = None
+        self, seed: int, *, name: str = "sim", on_step: Callable[[SimStep], object] | None = None
     ) -> None:
         choice = random.Random(seed)  # noqa: S311 - a schedule to replay, no secret
         self._manual_clock = clock = ManualClock()
@@ -98,7 +98,7 @@ class SimSystem(ActorSystem):
         )
         self.seed = seed
         self.on_step = on_step
-        self.trace: deque[Step] = deque(maxlen=_TRACE_LIMIT)
+        self.trace: deque[SimStep] = deque(maxlen=_TRACE_LIMIT)
         self._steps = 0
         self._inside = False
 
@@ -161,7 +161,7 @@ class SimSystem(ActorSystem):
         if handled is None:
             return
         self._steps += 1
-        step = Step(self._steps, runnable.path, handled)
+        step = SimStep(self._steps, runnable.path, handled)
         self.trace.append(step)
         if self.on_step is not None:
             self.on_step(step)

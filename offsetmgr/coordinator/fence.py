@@ -163,7 +163,7 @@ class FencedCoordinator:
         def fail(failure: Failure) -> None:
             answer.set(FetchResult({}, dict.fromkeys(partitions, failure)))
 
-        self._submit(group, _Request(_topics_of(partitions), deadline_s, run, fail))
+        self._submit(group, _FencedRequest(_topics_of(partitions), deadline_s, run, fail))
         return answer
 
     def commit(
@@ -184,7 +184,7 @@ class FencedCoordinator:
             def fail(failure: Failure) -> None:
                 answer.set(CommitResult(dict.fromkeys(batch, failure)))
 
-            self._submit(group, _Request(_topics_of(batch), deadline_s, run, fail))
+            self._submit(group, _FencedRequest(_topics_of(batch), deadline_s, run, fail))
             return answer
 
         return commit_in_batches(group, offsets, send)
@@ -210,7 +210,7 @@ class FencedCoordinator:
         self._timers.close(self._left_s(deadline_s))
         self._inner.close(self._left_s(deadline_s))
 
-    def _submit(self, group: str, request: _Request) -> None:
+    def _submit(self, group: str, request: _FencedRequest) -> None:
         """Do ``request`` once this service is the group's member; else say why not."""
         check_group(group)  # librdkafka ends the process where it is empty
         with self._lock:
@@ -245,7 +245,7 @@ class FencedCoordinator:
         return max(deadline_s - self._clock.now(), 0.0)
 
 
-class _Request(NamedTuple):
+class _FencedRequest(NamedTuple):
     """A request that a member runs for its group, or fails at the deadline."""
 
     topics: Sequence[str]
@@ -287,8 +287,8 @@ class _FencedGroup:
         self._closed = False
         self._topics: Sequence[str] = ()
         """To subscribe to."""
-        self._waiting: list[_Request] = []
-        self._running: _Request | None = None
+        self._waiting: list[_FencedRequest] = []
+        self._running: _FencedRequest | None = None
         self._ours: dict[TopicPartition, set[int]] = {}
         """Offsets that this service has read, committed, or may have committed."""
         # Of the group's thread:
@@ -310,7 +310,7 @@ class _FencedGroup:
         """True if there is nothing to remember of it."""
         return not self.active and not self._member_id and self.refusal is None
 
-    def submit(self, request: _Request) -> Failure | None:
+    def submit(self, request: _FencedRequest) -> Failure | None:
         """Let the group's thread do ``request``; returns why it does not."""
         with self._changed:
             if self._closed:
@@ -406,11 +406,11 @@ class _FencedGroup:
                 told[partition] = 0
         return told
 
-    def _expire_in_time(self, request: _Request) -> None:
+    def _expire_in_time(self, request: _FencedRequest) -> None:
         left_s = max(request.deadline_s - self._clock.now(), 0.0)
         self._timers.call_after(left_s, partial(self._expire, request))
 
-    def _expire(self, request: _Request) -> None:
+    def _expire(self, request: _FencedRequest) -> None:
         with self._changed:
             unsent = request in self._waiting
             if unsent:

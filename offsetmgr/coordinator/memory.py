@@ -52,7 +52,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Answer:
+class Respond:
     """Answered properly, after ``latency_s`` seconds of its own (0: as the coordinator usually is).
 
     Where that is beyond the deadline the caller is told TIMED_OUT, and a commit lands late.
@@ -87,7 +87,7 @@ class Unknown:
     partitions: Collection[TopicPartition] | None = None
 
 
-Incident = Answer | Refuse | Unknown
+Incident = Respond | Refuse | Unknown
 """The scripted outcome of one request."""
 
 
@@ -99,7 +99,7 @@ Failed: TypeAlias = "Failure | Mapping[TopicPartition, Failure]"
 
 
 @dataclass(eq=False)
-class Request:
+class SentRequest:
     """One request as the coordinator saw it."""
 
     operation: Operation
@@ -275,7 +275,7 @@ class MemoryCoordinator:
         call_after: CallAfter | None = None,
         clock: Clock | None = None,
         latency_s: float = 0.0,
-        plan: Callable[[Request], Incident | None] = lambda _: None,
+        plan: Callable[[SentRequest], Incident | None] = lambda _: None,
     ) -> None:
         """``clock`` dates the requests; without one, all of them happen at 0."""
         check_timeout(latency_s, "latency_s")
@@ -289,8 +289,8 @@ class MemoryCoordinator:
         self._lock = threading.Lock()
         self._incidents: dict[Operation, list[tuple[str | None, Incident]]] = defaultdict(list)
         self._paused: set[str | None] = set()
-        self._held: list[tuple[Request, Incident]] = []
-        self._requests: list[Request] = []
+        self._held: list[tuple[SentRequest, Incident]] = []
+        self._requests: list[SentRequest] = []
         self.released: list[str] = []
         """The groups that were released, in order."""
         self._in_flight: dict[str, int] = defaultdict(int)
@@ -401,7 +401,7 @@ class MemoryCoordinator:
     # -- what was seen
 
     @property
-    def requests(self) -> tuple[Request, ...]:
+    def requests(self) -> tuple[SentRequest, ...]:
         """All requests so far, oldest first."""
         with self._lock:
             return tuple(self._requests)
@@ -428,7 +428,7 @@ class MemoryCoordinator:
         answer: Callable[[Failed], _T],
     ) -> Future[_T]:
         check_timeout(timeout_s, "timeout_s")
-        request = Request(operation, group, offsets, partitions, answer, self._now())
+        request = SentRequest(operation, group, offsets, partitions, answer, self._now())
         with self._lock:
             self._requests.append(request)
             self._in_flight[group] += 1
@@ -438,17 +438,17 @@ class MemoryCoordinator:
         if closed:
             self._finish(request, Failure(CLOSED))
             return request.future
-        incident = injected or self._plan(request) or Answer()
+        incident = injected or self._plan(request) or Respond()
         if self._call_after is None:
             self._receive(request, incident)
         else:
             timed_out = partial(self._finish, request, Failure(error_info(TIMED_OUT)))
             request.deadline = self._call_after(timeout_s, timed_out)
-            own = incident.latency_s if isinstance(incident, Answer) else 0.0
+            own = incident.latency_s if isinstance(incident, Respond) else 0.0
             self._call_after(own or self._latency_s, partial(self._receive, request, incident))
         return request.future
 
-    def _receive(self, request: Request, incident: Incident) -> None:
+    def _receive(self, request: SentRequest, incident: Incident) -> None:
         with self._lock:
             if not self._paused.isdisjoint((None, request.group)):
                 self._held.append((request, incident))
@@ -462,7 +462,7 @@ class MemoryCoordinator:
         else:
             self._finish(request, {})
 
-    def _answer_unclearly(self, request: Request, incident: Unknown) -> None:
+    def _answer_unclearly(self, request: SentRequest, incident: Unknown) -> None:
         if request.operation == "commit" and incident.lands_after_s is not None:
             only = request.offsets.keys() if incident.partitions is None else incident.partitions
             landing = {p: value for p, value in request.offsets.items() if p in only}
@@ -477,7 +477,7 @@ class MemoryCoordinator:
         if self._call_after is None or incident.code != TIMED_OUT:
             self._finish(request, Failure(error_info(incident.code)))
 
-    def _finish(self, request: Request, failed: Failed) -> None:
+    def _finish(self, request: SentRequest, failed: Failed) -> None:
         """Answer; nobody hears of it after the deadline."""
         answer = request.answer(failed)
         with self._lock:
@@ -489,7 +489,7 @@ class MemoryCoordinator:
             request.deadline.cancel()
         request.future.set(answer)
 
-    def _take_injected(self, request: Request) -> Incident | None:
+    def _take_injected(self, request: SentRequest) -> Incident | None:
         queue = self._incidents[request.operation]
         for place, (group, incident) in enumerate(queue):
             if group is None or group == request.group:

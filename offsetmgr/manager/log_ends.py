@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from offsetmgr.types import TopicPartition
 
 
-class LogEnds:
+class LogChecks:
     """Topic ids and reported out-of-range offsets of one group."""
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ from offsetmgr.errors import (
 )
 from offsetmgr.manager.history import ReadOutcome, same
 from offsetmgr.manager.lifecycle import CommitFailed, Committed, FetchFailed, Noticed
-from offsetmgr.manager.log_ends import LogEnds
+from offsetmgr.manager.log_ends import LogChecks
 from offsetmgr.manager.pending import Backoff, CommitRequest, DirtySet, OpenReads, ReadRequest
 from offsetmgr.manager.submits import GroupSubmits, SubmitBuffer, Version
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
@@ -85,7 +85,7 @@ class CommitPlan:
         self._departed: set[TopicPartition] = set()
         self._reads = OpenReads(self._backoff)
         self._dirty = DirtySet(settings.commit_interval_s)
-        self._log_ends = LogEnds()
+        self._log_ends = LogChecks()
         self._verify_at = inf
         self._read_last = False
         for partition in history.partitions_in_doubt:

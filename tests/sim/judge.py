@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from actors import Future
-    from actors.testing import SimSystem, Step
+    from actors.testing import SimStep, SimSystem
     from offsetmgr.coordinator.base import CommitResult
     from offsetmgr.coordinator.memory import MemoryCoordinator
 
@@ -290,7 +290,7 @@ class Judge(Referee):
 
     # After each step, and at the end.
 
-    def after_step(self, step: Step) -> None:
+    def after_step(self, step: SimStep) -> None:
         if self._system.clock.now() > self._next_deadline:
             self.blame(f"{step}: a flush or stop was not answered by its deadline")
         self.check()

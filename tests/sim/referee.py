@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from actors.testing import SimSystem
     from offsetmgr.coordinator.base import Failure
-    from offsetmgr.coordinator.memory import MemoryCoordinator, Request
+    from offsetmgr.coordinator.memory import MemoryCoordinator, SentRequest
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 
@@ -63,7 +63,7 @@ class Referee(ABC):
         self.met: Counter[str] = Counter()
         """Counts of the situations that a simulation is meant to reach."""
         self._orders = 0
-        self._sent: dict[str, Request] = {}
+        self._sent: dict[str, SentRequest] = {}
         """The last request of each group."""
         self._unread: dict[str, set[TopicPartition]] = defaultdict(set)
         self._violation: str | None = None
@@ -89,7 +89,7 @@ class Referee(ABC):
         self._orders += 1
         return self._orders
 
-    def sent(self, request: Request) -> None:
+    def sent(self, request: SentRequest) -> None:
         group = request.group
         self.learn_answer(group)
         self._sent[group] = request

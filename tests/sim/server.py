@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableMapping
 
     from offsetmgr.config import CommitSettings
-    from offsetmgr.coordinator.memory import BrokerState, Incident, Request
+    from offsetmgr.coordinator.memory import BrokerState, Incident, SentRequest
     from offsetmgr.types import ManagerKey, StopResult
     from tests.sim.network import Call, Network
     from tests.sim.processes import Host
@@ -54,7 +54,7 @@ class ServiceProcess:
         rng: random.Random,
         *,
         latency_s: float,
-        plan: Callable[[Request], Incident | None],
+        plan: Callable[[SentRequest], Incident | None],
         broker: BrokerState,
         judge: ServiceJudge,
     ) -> None:

@@ -32,8 +32,8 @@ from tests.sim.weather import LATEST_LANDING_S, REQUEST_TIMEOUT_S, Weather
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.testing import Step
-    from offsetmgr.coordinator.memory import Incident, Request
+    from actors.testing import SimStep
+    from offsetmgr.coordinator.memory import Incident, SentRequest
     from tests.sim.drivers import Driver
 
 STEPS: Final = 40
@@ -163,7 +163,7 @@ class ServiceWorld:
             self.judge.blame(f"{self.system.timer_count()} timers")
         self.judge.check()
 
-    def _after_step(self, step: Step) -> None:
+    def _after_step(self, step: SimStep) -> None:
         # Here, and not only when time has passed: after an outage queues are short again.
         if step.step % LOOK_EVERY == 0:
             self._look_at_queues()
@@ -238,7 +238,7 @@ class ServiceWorld:
         self.judge.began(self.service)
         self.network.server = self.service
 
-    def _plan(self, request: Request) -> Incident | None:
+    def _plan(self, request: SentRequest) -> Incident | None:
         if request.operation not in {"commit", "fetch"}:
             return None
         self.judge.sent(request)

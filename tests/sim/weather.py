@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from offsetmgr.coordinator.memory import Answer, Refuse, Unknown
+from offsetmgr.coordinator.memory import Refuse, Respond, Unknown
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable
     from random import Random
 
-    from offsetmgr.coordinator.memory import Incident, Request
+    from offsetmgr.coordinator.memory import Incident, SentRequest
     from offsetmgr.types import TopicPartition
 
 REQUEST_TIMEOUT_S: Final = 2.0
@@ -32,7 +32,7 @@ class Weather:
     def __init__(self, rng: Random, met: Counter[str]) -> None:
         self._rng = rng
         self._met = met
-        kinds: list[Callable[[Request], Incident]] = [
+        kinds: list[Callable[[SentRequest], Incident]] = [
             self._slow,
             self._beyond_the_deadline,
             self._refuse_all,
@@ -55,7 +55,7 @@ class Weather:
     def clear(self) -> None:
         self.rate = 0.0
 
-    def plan(self, request: Request) -> Incident | None:
+    def plan(self, request: SentRequest) -> Incident | None:
         """Return the fault of ``request``; None if it is answered properly."""
         if self._rng.random() >= self.rate:
             return None
@@ -63,23 +63,23 @@ class Weather:
         self._met[f"{request.operation}: {kind.__name__[1:].replace('_', ' ')}"] += 1
         return kind(request)
 
-    def _some(self, request: Request) -> list[TopicPartition]:
+    def _some(self, request: SentRequest) -> list[TopicPartition]:
         named = sorted(request.partitions or ())
         return self._rng.sample(named, self._rng.randint(1, len(named)))
 
-    def _slow(self, _request: Request) -> Incident:
-        return Answer(self._rng.uniform(0.01, 0.95) * REQUEST_TIMEOUT_S)
+    def _slow(self, _request: SentRequest) -> Incident:
+        return Respond(self._rng.uniform(0.01, 0.95) * REQUEST_TIMEOUT_S)
 
-    def _beyond_the_deadline(self, _request: Request) -> Incident:
-        return Answer(self._rng.uniform(REQUEST_TIMEOUT_S + 0.001, LATEST_LANDING_S))
+    def _beyond_the_deadline(self, _request: SentRequest) -> Incident:
+        return Respond(self._rng.uniform(REQUEST_TIMEOUT_S + 0.001, LATEST_LANDING_S))
 
-    def _refuse_all(self, _request: Request) -> Incident:
+    def _refuse_all(self, _request: SentRequest) -> Incident:
         return Refuse(self._rng.choice(_GROUP_CODES))
 
-    def _refuse_some(self, request: Request) -> Incident:
+    def _refuse_some(self, request: SentRequest) -> Incident:
         return Refuse(self._rng.choice(_PARTITION_CODES), self._some(request))
 
-    def _deny(self, request: Request) -> Incident:
+    def _deny(self, request: SentRequest) -> Incident:
         if self._rng.random() < 0.3:
             return Refuse(self._rng.choice(_DENIED_GROUP_CODES))
         return Refuse(self._rng.choice(_DENIED_PARTITION_CODES), self._some(request))
@@ -87,12 +87,12 @@ class Weather:
     def _unclear(self) -> int:
         return self._rng.choice((_TIMED_OUT, _TRANSPORT, _NOT_COORDINATOR, _REQUEST_TIMED_OUT))
 
-    def _lose(self, _request: Request) -> Incident:
+    def _lose(self, _request: SentRequest) -> Incident:
         return Unknown(self._unclear(), self._rng.choice((None, 0.0)))
 
-    def _half_apply(self, request: Request) -> Incident:
+    def _half_apply(self, request: SentRequest) -> Incident:
         return Unknown(self._unclear(), 0.0, self._some(request))
 
-    def _land_late(self, request: Request) -> Incident:
+    def _land_late(self, request: SentRequest) -> Incident:
         late_s = self._rng.uniform(0.0, LATEST_LANDING_S)
         return Unknown(self._unclear(), late_s, self._some(request))

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors import Future
-    from actors.testing import Step
-    from offsetmgr.coordinator.memory import Incident, Request
+    from actors.testing import SimStep
+    from offsetmgr.coordinator.memory import Incident, SentRequest
 
 STEPS: Final = 45
 """Things that happen in one run."""
@@ -104,7 +104,7 @@ class World:
         """True if nothing goes wrong, so that nothing may be left uncommitted."""
         return self.weather.calm and not self.crashes
 
-    def _plan(self, request: Request) -> Incident | None:
+    def _plan(self, request: SentRequest) -> Incident | None:
         if request.operation == "topic_logs":
             return None  # about no group; the logs of this world have no ends that are known
         self.judge.sent(request)
@@ -171,7 +171,7 @@ class World:
         self._look_at_queues()
         self.judge.check()
 
-    def _after_step(self, step: Step) -> None:
+    def _after_step(self, step: SimStep) -> None:
         # Here, and not only when time has passed: after an outage queues are short again.
         if step.step % LOOK_EVERY == 0:
             self._look_at_queues()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors import ActorRef, PooledActor
-from actors.testing import SimSystem, SimulationError, Step
+from actors.testing import SimStep, SimSystem, SimulationError
 
 SEEDS = st.integers(0, 2**32)
 
@@ -40,7 +40,7 @@ class Gossip(PooledActor):
             neighbour.try_tell(message - 1)
 
 
-def gossip(seed: int) -> tuple[list[Step], list[tuple[str, int]]]:
+def gossip(seed: int) -> tuple[list[SimStep], list[tuple[str, int]]]:
     """Run four actors that talk, tick, fail and restart; returns the trace and what was heard."""
     system = SimSystem(seed)
     heard: list[tuple[str, int]] = []

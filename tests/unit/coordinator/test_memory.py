@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from actors.testing import SimSystem
 from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
 from offsetmgr.coordinator.memory import (
-    Answer,
     Incident,
     MemoryCoordinator,
     Refuse,
+    Respond,
     Unknown,
 )
 from offsetmgr.errors import Verdict
@@ -109,7 +109,7 @@ class TestFaults:
     ) -> None:
         """An incident meets the next request of its operation and group; then all is well."""
         immediate.inject("commit", Refuse(30), group="other")
-        immediate.inject("commit", Refuse(14), Answer(), Refuse(15), group=G)
+        immediate.inject("commit", Refuse(14), Respond(), Refuse(15), group=G)
         answers = [immediate.commit(G, at(n), 1).get(timeout=0).failures for n in range(4)]
         assert [names(a).get(P0) for a in answers] == [
             "COORDINATOR_LOAD_IN_PROGRESS",
@@ -157,7 +157,7 @@ class TestTime:
 
     def test_late(self, scheduled: Scheduled) -> None:
         """A request slower than its deadline is answered there, and lands all the same."""
-        scheduled.coordinator.inject("commit", Answer(latency_s=9))
+        scheduled.coordinator.inject("commit", Respond(latency_s=9))
         answer = scheduled.commit(1, timeout_s=5)
         scheduled.advance(5)
         assert names(answer.get(timeout=0).failures) == {P0: "_TIMED_OUT"}
@@ -196,7 +196,7 @@ class TestTime:
 
 
 incidents = st.one_of(
-    st.builds(Answer, st.sampled_from([0.0, 0.5, 3.0, 9.0])),
+    st.builds(Respond, st.sampled_from([0.0, 0.5, 3.0, 9.0])),
     st.builds(Refuse, st.sampled_from([14, 25, 29]), st.sampled_from([None, (P0,), (P1, P2)])),
     st.builds(
         Unknown,

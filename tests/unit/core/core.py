@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from actors import ActorRef, Future
-    from offsetmgr.coordinator.memory import Request
+    from offsetmgr.coordinator.memory import SentRequest
     from offsetmgr.errors import OffsetManagerError
     from offsetmgr.manager import ManagerHandle
 
@@ -104,7 +104,7 @@ class Core:
         """Commit as somebody else."""
         self.broker.commit_externally(group, {tp(partition): value})
 
-    def requests(self, operation: str, group: str = "g") -> list[Request]:
+    def requests(self, operation: str, group: str = "g") -> list[SentRequest]:
         """All requests of one kind so far."""
         asked = self.coordinator.requests
         return [r for r in asked if r.operation == operation and r.group == group]

@@ -25,7 +25,7 @@ from tests.service.support import Running, running
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from offsetmgr.coordinator.memory import Request
+    from offsetmgr.coordinator.memory import SentRequest
 
 GROUP = "orders-daily"
 ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -68,7 +68,7 @@ def commit(service: Running, offsets: dict[TopicPartition, int]) -> None:
     service.coordinator.broker.commit_externally(GROUP, entries)
 
 
-def commits(service: Running) -> list[Request]:
+def commits(service: Running) -> list[SentRequest]:
     """The commits that Kafka was asked for."""
     return [each for each in service.coordinator.requests if each.operation == "commit"]
 
