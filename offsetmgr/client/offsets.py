@@ -77,12 +77,17 @@ class Deadline:
         self.timeout = timeout
 
     @property
+    def left_s(self) -> float:
+        """Seconds left, 0 when it is over."""
+        return max(0.0, self._at - time.monotonic())
+
+    @property
     def over(self) -> bool:
-        return self.within_s() <= 0
+        return self.left_s <= 0
 
     def within_s(self, longest_s: float = LONGEST_WAIT_S) -> float:
-        """Return the seconds left, 0 when it is over, at most `longest_s`."""
-        return min(max(0.0, self._at - time.monotonic()), longest_s)
+        """Return the seconds left, at most `longest_s`."""
+        return min(self.left_s, longest_s)
 
     def for_service_s(self) -> float:
         """Return what to grant the service, so that its answer is here before the deadline."""

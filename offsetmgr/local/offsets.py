@@ -155,7 +155,7 @@ class LocalOffsets(Offsets):
         late: Refusals = {}
         if wait is not None:
             keys = [key for key in offsets if key not in refused]
-            results = _answer(self._factory.flush(keys, wait.within_s()), wait)
+            results = _answer(self._factory.flush(keys, wait.left_s), wait)
             for key in (key for key in keys if key not in results):
                 text = f"{key} was stopped before its offset was committed"
                 refused[key] = ManagerStoppedError(text)
@@ -180,7 +180,7 @@ class LocalOffsets(Offsets):
         if scope.partitions is not None:
             keys = [key for key in keys if key.topic_partition in scope.partitions]
         ask = self._factory.stop_managers if stop else self._factory.flush
-        return _flush_result(_answer(ask(keys, deadline.within_s()), deadline))
+        return _flush_result(_answer(ask(keys, deadline.left_s), deadline))
 
     def _listen(self) -> None:
         pass  # it always does
@@ -227,7 +227,7 @@ class LocalOffsets(Offsets):
 
     def _ask(self, ask: Callable[[float], Future[_T]], deadline: Deadline) -> _T:
         self._check_open()
-        return _answer(ask(deadline.within_s()), deadline)
+        return _answer(ask(deadline.left_s), deadline)
 
     # The end
 
@@ -268,12 +268,12 @@ class _Reporter:
 
 def _answer(future: Future[_T], deadline: Deadline) -> _T:
     """Wait for what is answered by the deadline."""
-    return future.get(timeout=deadline.within_s() + GRACE_S)
+    return future.get(timeout=deadline.left_s + GRACE_S)
 
 
 def _end(factory: Factory, coordinator: Coordinator, deadline: Deadline, name: str) -> FlushResult:
-    result = _flush_result(factory.stop(deadline.within_s()))
-    coordinator.close(deadline.within_s())
+    result = _flush_result(factory.stop(deadline.left_s))
+    coordinator.close(deadline.left_s)
     log_uncommitted(name, result.uncommitted)
     return result
 

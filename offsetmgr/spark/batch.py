@@ -1,45 +1,41 @@
 """A batch job that reads what is new for its group, and commits it when its work is done.
 
-Spark tells nobody how far a batch has read, so the range is pinned before it begins: Spark is
+Spark does not report how far a batch has read, so the range is fixed before it begins: Spark is
 given both ends, and the end is what is committed.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from offsetmgr.errors import (
-    InvalidValueError,
-    ManagerStoppedError,
-    OffsetConflictError,
-    listed,
-)
+from offsetmgr.client.offsets import Deadline
+from offsetmgr.errors import InvalidValueError, OffsetConflictError, listed
 from offsetmgr.spark.checkpoint import OffsetRange
 from offsetmgr.spark.starting import (
     check_client,
     check_missing,
     check_topics,
     milliseconds,
-    seconds_left,
     start_positions,
 )
-from offsetmgr.types import TopicPartition, check_group, check_offset
+from offsetmgr.types import (
+    TopicPartition,
+    check_flag,
+    check_group,
+    check_offset,
+    check_topic_partition,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-    from types import TracebackType
-
-    from typing_extensions import Self
+    from collections.abc import Collection, Iterator
 
     from offsetmgr.client.offsets import Offsets
     from offsetmgr.spark.starting import Missing
-    from offsetmgr.types import OffsetAndMetadata, PartitionRange
+    from offsetmgr.types import OffsetAndMetadata
 
 Until: TypeAlias = "datetime | Mapping[tuple[str, int], int]"
 """The end of a batch: the first record at or after a time, or offsets (exclusive)."""
@@ -47,73 +43,12 @@ Until: TypeAlias = "datetime | Mapping[tuple[str, int], int]"
 TIMEOUT_S: Final = 30.0
 
 
-def kafka_batch(
-    client: Offsets,
-    group: str,
-    topics: Collection[str],
-    *,
-    until: Until | None = None,
-    max_records: int | None = None,
-    missing: Missing = "earliest",
-    read_committed: bool = False,
-    timeout: float = TIMEOUT_S,
-) -> KafkaBatch:
-    """Pin what is new in ``topics`` for ``group``: a context manager around the work on it.
+class KafkaBatch(NamedTuple):
+    """A batch with a fixed range; made by ``kafka_batch``."""
 
-    ::
-
-        with kafka_batch(client, group="orders-daily", topics=["orders"]) as batch:
-            df = spark.read.format("kafka").options(**batch.options)
-            df.option("kafka.bootstrap.servers", "...").load().write.save(out)
-
-    At entry it takes the group for itself and pins the range of each partition: from where the
-    group stands, up to the end of the log or to ``until``, all of them together at most
-    ``max_records``.  When the block ends without an exception the end of the range is committed;
-    otherwise nothing is, and the next batch reads the same again.  ``missing`` says where a
-    partition starts for which nothing is committed.  With ``read_committed`` the records of open
-    and of aborted transactions are not read: the log ends where the first open one begins.
-    ``timeout`` seconds are granted to the entry and to the commit, each.
-
-    Raises InvalidValueError naming a wrong argument, here or (of a topic's offsets) at entry.
-    """
-    _check(until, max_records, read_committed)
-    check_missing(missing)
-    return KafkaBatch(
-        check_client(client),
-        check_group(group),
-        check_topics(topics),
-        dict(until) if isinstance(until, Mapping) else until,
-        max_records,
-        missing,
-        read_committed,
-        timeout,
-    )
-
-
-@dataclass(eq=False, repr=False)
-class KafkaBatch:
-    """A pinned range of a group's topics; see ``kafka_batch``, which makes it."""
-
-    _client: Offsets
-    _group: str
-    _topics: list[str]
-    _until: Until | None
-    _max_records: int | None
-    _missing: Missing
-    _read_committed: bool
-    _timeout: float
-
-    def __post_init__(self) -> None:
-        self._cleanup = ExitStack()
-        self._ranges: Mapping[TopicPartition, OffsetRange] | None = None
-        self._committed: Mapping[TopicPartition, OffsetAndMetadata | None] = {}
-
-    @property
-    def ranges(self) -> Mapping[TopicPartition, OffsetRange]:
-        """The offsets read of each partition.  Raises ManagerStoppedError before the block."""
-        if self._ranges is None:
-            raise ManagerStoppedError("the batch is not begun: use it in a with statement")
-        return self._ranges
+    ranges: Mapping[TopicPartition, OffsetRange]
+    """The offsets that are read of each partition."""
+    read_committed: bool = False
 
     @property
     def options(self) -> dict[str, str]:
@@ -130,7 +65,7 @@ class KafkaBatch:
             "startingOffsets": json.dumps(starts),
             "endingOffsets": json.dumps(ends),
         }
-        if self._read_committed:
+        if self.read_committed:
             options["kafka.isolation.level"] = "read_committed"
         return options
 
@@ -144,114 +79,127 @@ class KafkaBatch:
         """True if there is nothing to read; Spark may be asked all the same."""
         return self.records == 0
 
-    def __enter__(self) -> Self:
-        """Take the group and pin the range.
 
-        Raises:
-            ManagerExistsError: another batch, query or client is at work for the group.
-            InvalidValueError: ``until`` names an offset that its partition does not have, or
-                ``missing`` is ``error`` and something is.
-            OffsetTimeoutError, ServiceError, ServiceUnavailableError: what is to be pinned could
-                not be learned in time; nothing was changed.
+@contextmanager
+def kafka_batch(
+    client: Offsets,
+    group: str,
+    topics: Collection[str],
+    *,
+    until: Until | None = None,
+    max_records: int | None = None,
+    missing: Missing = "earliest",
+    read_committed: bool = False,
+    timeout: float = TIMEOUT_S,
+) -> Iterator[KafkaBatch]:
+    """Fix the range of new records in ``topics`` for ``group``, and commit its end after the block.
 
-        """
-        deadline = time.monotonic() + self._timeout
-        with ExitStack() as cleanup:
-            logs = self._client.topics(self._topics, timeout=seconds_left(deadline))
-            partitions = [TopicPartition(topic, n) for topic, log in logs.items() for n in log]
-            # Only what is its own is pinned: nobody else commits for it from here on.
-            self._client.claim(self._group, partitions, timeout=seconds_left(deadline))
-            cleanup.callback(self._release, partitions)
-            self._pin(logs, deadline)
-            self._cleanup = cleanup.pop_all()
-        return self
+    ::
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Commit the end of the range, unless the block failed, and give the group back.
+        with kafka_batch(client, group="orders-daily", topics=["orders"]) as batch:
+            df = spark.read.format("kafka").options(**batch.options)
+            df.option("kafka.bootstrap.servers", "...").load().write.save(out)
 
-        Raises:
-            OffsetConflictError: somebody has changed the group's offsets since the entry, which
-                stay as they are.
-            OffsetTimeoutError, OffsetCommitError, ClientFencedError: as a submit with ``sync``.
-                The work is done then and not committed: the next batch reads it again.
+    The range of each partition begins at the committed offset of the group, and ends at the end of
+    the log or at ``until``; all ranges together have at most ``max_records`` offsets.  If the block
+    raises an exception, nothing is committed, and the next batch reads the same records again.
 
-        """
-        with self._cleanup:
-            if exc_type is None:
-                self._commit(time.monotonic() + self._timeout)
+    A partition without a committed offset starts at ``missing``.  With ``read_committed`` the
+    records of open and aborted transactions are not read: the range ends before the first open
+    transaction.  The entry and the commit each have ``timeout`` seconds.
 
-    def _pin(self, logs: Mapping[str, Mapping[int, PartitionRange]], deadline: float) -> None:
-        left_s = seconds_left(deadline)
-        starts = start_positions(self._client, self._group, logs, self._missing, left_s)
-        latest = self._latest(logs, deadline)
-        ends = self._ends(latest, deadline)
+    Raises:
+        InvalidValueError: an argument is wrong, ``until`` names an offset that its partition does
+            not have, or ``missing`` is ``error`` and an offset is missing.
+        ManagerExistsError: another batch, query or client commits for the group.
+        OffsetTimeoutError, ServiceError, ServiceUnavailableError: the range could not be read in
+            time; nothing was changed.
+        OffsetConflictError: after the block, somebody else has changed the group's offsets
+            meanwhile.  They stay as they are.
+        OffsetTimeoutError, OffsetCommitError, ClientFencedError: after the block, as a submit with
+            ``sync``.  The next batch reads the same records again.
+
+    """
+    check_client(client)
+    check_group(group)
+    names = check_topics(topics)
+    _check(until, max_records)
+    check_missing(missing)
+    check_flag(read_committed, "read_committed")
+    deadline = Deadline(timeout)
+    logs = client.topics(names, timeout=deadline.left_s)
+    latest = {
+        TopicPartition(topic, number): log.high_watermark
+        for topic, partitions in logs.items()
+        for number, log in partitions.items()
+    }
+    # Nobody else commits for these partitions from here on.
+    client.claim(group, latest, timeout=deadline.left_s)
+    try:
+        starts = start_positions(client, group, logs, missing, deadline)
+        if read_committed:
+            stable = client.stable_ends(names, timeout=deadline.left_s)
+            # Asked for after the ends, it may lie beyond them.
+            latest = {partition: min(end, stable[partition]) for partition, end in latest.items()}
+        ends = _ends(client, latest, until, deadline)
         ranges: dict[TopicPartition, OffsetRange] = {}
         for partition, position in starts.items():
-            at_end = position.committed is None and self._missing == "latest"
+            at_end = position.committed is None and missing == "latest"
             start = latest[partition] if at_end else position.offset
-            # Where it is to end before it starts, there is nothing to read.
+            # If it would end before it starts, there is nothing to read.
             ranges[partition] = OffsetRange(start, max(start, ends[partition]))
-        self._committed = {partition: position.committed for partition, position in starts.items()}
-        self._ranges = ranges if self._max_records is None else bounded(ranges, self._max_records)
+        batch = KafkaBatch(
+            ranges if max_records is None else bounded(ranges, max_records), read_committed
+        )
+        yield batch
+        before = {partition: position.committed for partition, position in starts.items()}
+        _commit(client, group, batch, before, Deadline(timeout))
+    finally:
+        client.stop_managers(timeout=timeout, group=group, partitions=latest)
 
-    def _latest(
-        self, logs: Mapping[str, Mapping[int, PartitionRange]], deadline: float
-    ) -> dict[TopicPartition, int]:
-        """Return where the logs end for this batch."""
-        ends = {
-            TopicPartition(topic, number): log.high_watermark
-            for topic, partitions in logs.items()
-            for number, log in partitions.items()
-        }
-        if not self._read_committed:
-            return ends
-        stable = self._client.stable_ends(self._topics, timeout=seconds_left(deadline))
-        # Asked for after the ends, it may lie beyond them, and in a partition that is new.
-        return {partition: min(end, stable[partition]) for partition, end in ends.items()}
 
-    def _ends(
-        self, latest: Mapping[TopicPartition, int], deadline: float
-    ) -> dict[TopicPartition, int]:
-        ends = dict(latest)
-        if isinstance(self._until, datetime):
-            at_ms = milliseconds(self._until, "until")
-            at = self._client.offsets_at(self._topics, at_ms, timeout=seconds_left(deadline))
-            # Asked for after the ends, it may lie beyond them.
-            return {each: min(end, at.get(each, end)) for each, end in ends.items()}
-        for (topic, number), offset in (self._until or {}).items():
-            partition = TopicPartition(topic, number)
-            if partition not in ends:
-                fix = f"name partitions of {', '.join(self._topics)}"
-                raise InvalidValueError("until", str(partition), "is not read by this batch", fix)
-            if offset > ends[partition]:
-                fix = f"give at most {ends[partition]}, where the partition ends"
-                raise InvalidValueError(f"until of {partition}", offset, "is beyond the end", fix)
-            ends[partition] = offset
-        return ends
+def _ends(
+    client: Offsets, latest: Mapping[TopicPartition, int], until: Until | None, deadline: Deadline
+) -> dict[TopicPartition, int]:
+    """Return where the batch ends in each partition, whose log ends at ``latest``."""
+    ends = dict(latest)
+    if isinstance(until, datetime):
+        names = list(dict.fromkeys(partition.topic for partition in latest))
+        at = client.offsets_at(names, milliseconds(until, "until"), timeout=deadline.left_s)
+        # Asked for after the ends, it may lie beyond them.
+        return {each: min(end, at.get(each, end)) for each, end in ends.items()}
+    for (topic, number), offset in (until or {}).items():
+        partition = TopicPartition(topic, number)
+        if partition not in ends:
+            fix = f"name partitions such as {listed(ends)}"
+            raise InvalidValueError("until", str(partition), "is not read by this batch", fix)
+        if offset > ends[partition]:
+            fix = f"give at most {ends[partition]}, where the partition ends"
+            raise InvalidValueError(f"until of {partition}", offset, "is beyond the end", fix)
+        ends[partition] = offset
+    return ends
 
-    def _commit(self, deadline: float) -> None:
-        now = self._client.committed(self._group, timeout=seconds_left(deadline))
-        changed = [each for each, was in self._committed.items() if now.get(each) != was]
-        if changed:
-            text = (
-                f"the offsets of group {self._group} were changed while the batch ran, and stay as "
-                f"they are: {listed(changed)}; the next batch starts from them"
-            )
-            raise OffsetConflictError(text)
-        ends: dict[tuple[str, int], int | OffsetAndMetadata] = {
-            partition: each.end for partition, each in self.ranges.items()
-        }
-        # The partition may end before what is committed: its topic was made anew.
-        left_s = seconds_left(deadline)
-        self._client.submit(self._group, ends, rewind=True, sync=True, timeout=left_s)
 
-    def _release(self, partitions: Collection[TopicPartition]) -> None:
-        self._client.stop_managers(timeout=self._timeout, group=self._group, partitions=partitions)
+def _commit(
+    client: Offsets,
+    group: str,
+    batch: KafkaBatch,
+    before: Mapping[TopicPartition, OffsetAndMetadata | None],
+    deadline: Deadline,
+) -> None:
+    now = client.committed(group, timeout=deadline.left_s)
+    changed = [each for each, was in before.items() if now.get(each) != was]
+    if changed:
+        text = (
+            f"the offsets of group {group} were changed while the batch ran, and stay as "
+            f"they are: {listed(changed)}; the next batch starts from them"
+        )
+        raise OffsetConflictError(text)
+    ends: dict[tuple[str, int], int | OffsetAndMetadata] = {
+        partition: each.end for partition, each in batch.ranges.items()
+    }
+    # The partition may end before what is committed: its topic was made anew.
+    client.submit(group, ends, rewind=True, sync=True, timeout=deadline.left_s)
 
 
 def bounded(
@@ -271,21 +219,15 @@ def bounded(
     return found
 
 
-def _check(until: object, max_records: object, read_committed: object) -> None:
+def _check(until: object, max_records: object) -> None:
     if isinstance(until, datetime):
         milliseconds(until, "until")
     elif isinstance(until, Mapping):
         for partition, offset in until.items():
-            if not isinstance(partition, tuple) or len(partition) != len(TopicPartition._fields):
-                fix = 'give a topic and a number, such as ("orders", 0)'
-                raise InvalidValueError("until", partition, "is not a topic and a number", fix)
-            check_offset(offset, f"until of {TopicPartition(*partition)}")
+            check_offset(offset, f"until of {check_topic_partition(partition, 'until')}")
     elif until is not None:
         fix = 'give a datetime with its time zone, or offsets such as {("orders", 0): 1042}'
         raise InvalidValueError("until", until, "is no time and no mapping of offsets", fix)
     if max_records is not None and (type(max_records) is not int or max_records < 1):
         fix = "give a whole number from 1 up, or leave it out for all there is"
         raise InvalidValueError("max_records", max_records, "is no number of records", fix)
-    if not isinstance(read_committed, bool):
-        fix = "give True where open and aborted transactions are not to be read, else False"
-        raise InvalidValueError("read_committed", read_committed, "is no flag", fix)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
-import time
 from collections.abc import Mapping
 from concurrent.futures import wait
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.client.handle import BoundedStream
+from offsetmgr.client.offsets import Deadline
 from offsetmgr.errors import (
     InvalidValueError,
     ManagerStoppedError,
@@ -21,12 +21,13 @@ from offsetmgr.errors import (
 from offsetmgr.spark.committer import CommitCounts, Committer, by_group
 from offsetmgr.spark.group_state import Groups
 from offsetmgr.spark.progress import Run, read_snapshot
-from offsetmgr.spark.starting import check_client, seconds_left
+from offsetmgr.spark.starting import check_client
 from offsetmgr.types import (
     FlushResult,
     ManagerKey,
     OffsetAndMetadata,
     Uncommitted,
+    check_callable,
     check_group,
     check_topic,
 )
@@ -151,7 +152,7 @@ class OffsetCommits:
         later.  Raises InvalidValueError for a query that is not committed here,
         ManagerStoppedError after ``detach``.
         """
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         if self._detached:
             message = "these commits are detached: flush the query first, inside the with block"
             raise ManagerStoppedError(message)
@@ -165,7 +166,7 @@ class OffsetCommits:
         wanted = self._committer.offsets(snapshot)
         try:
             with self._committer.keeping(wanted):
-                handed_over = wait([self._committer.put(snapshot)], seconds_left(deadline))
+                handed_over = wait([self._committer.put(snapshot)], deadline.left_s)
                 if handed_over.done:
                     return self._flushed(wanted, deadline)
             text = f"the service did not answer within {timeout} s; the offsets are still sent"
@@ -253,11 +254,11 @@ class OffsetCommits:
                 text = f"on_error of commit_offsets raised {type(raised).__name__}: {raised}"
                 self._committer.once.warn(("on_error",), text)
 
-    def _flushed(self, wanted: Mapping[ManagerKey, int], deadline: float) -> FlushResult:
+    def _flushed(self, wanted: Mapping[ManagerKey, int], deadline: Deadline) -> FlushResult:
         committed: dict[ManagerKey, OffsetAndMetadata] = {}
         uncommitted: dict[ManagerKey, Uncommitted] = {}
         for group, partitions in by_group(wanted).items():
-            left_s = seconds_left(deadline)
+            left_s = deadline.left_s
             result = self._client.flush(timeout=left_s, group=group, partitions=partitions)
             committed.update(result.committed)
             uncommitted.update(result.uncommitted)
@@ -291,9 +292,8 @@ def _check_options(query_name: object, on_error: object) -> None:
     if query_name is not None and (not isinstance(query_name, str) or not query_name):
         fix = "give the queryName of the query, or leave it out for every query"
         raise InvalidValueError("query_name", query_name, "is not the name of a query", fix)
-    if on_error is not None and not callable(on_error):
-        fix = "give a function of one error, or leave it out"
-        raise InvalidValueError("on_error", on_error, "cannot be called", fix)
+    if on_error is not None:
+        check_callable(on_error, "on_error")
 
 
 def _left(offset: int, error: OffsetManagerError) -> Uncommitted:

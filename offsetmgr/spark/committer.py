@@ -58,7 +58,7 @@ CLOSE_S: Final = 60.0
 """Longest wait for a client that another thread closes."""
 
 _MAX_REMEMBERED: Final = 1_000
-"""Warnings that were logged, and checkpoints of queries."""
+"""Warnings that were logged."""
 
 Ask: TypeAlias = "Callable[[], Snapshot | None]"
 """Returns how far a run is; None where it cannot say yet."""
@@ -102,8 +102,6 @@ class LogOnce:
 class _Unread:
     """A manager that is to be stopped: no running query reads its partition."""
 
-    query_id: str
-    """The last query to read it."""
     left: Uncommitted | None = None
     """The offset that the last try could not commit, and why."""
     is_reported: bool = False
@@ -124,7 +122,6 @@ class Committer:
         self._unread: dict[ManagerKey, _Unread] = {}
         self._awaited: list[Collection[ManagerKey]] = []
         """Somebody flushes these, so that they are not stopped yet."""
-        self._checkpoints: dict[str, str | None] = {}
         self._closed = False
         self._handed_over = False
         """Nothing more will be submitted."""
@@ -137,13 +134,10 @@ class Committer:
 
     # Called by the listener and by users: never waits for the service.
 
-    def expect(self, run: Run, ask: Ask, checkpoint: str | None) -> None:
-        """Take up a run that may stay silent, and where its checkpoint is, if that is known."""
+    def expect(self, run: Run, ask: Ask) -> None:
+        """Take up a run that may stay silent."""
         with self._changed:
             self._unheard[run] = ask
-            if len(self._checkpoints) >= _MAX_REMEMBERED:
-                self._checkpoints.clear()
-            self._checkpoints[run.query_id] = checkpoint
 
     def put(self, snapshot: Snapshot) -> Future[bool]:
         with self._changed:
@@ -288,7 +282,7 @@ class Committer:
             not_taken=counts.not_taken + len(decision.commits) - submitted,
         )
         with self._changed:
-            self._unread.update((key, _Unread(query_id)) for key in decision.unread)
+            self._unread.update((key, _Unread()) for key in decision.unread)
             self._changed.notify_all()
 
     def _submit(self, commits: Mapping[ManagerKey, Commit]) -> int:
@@ -408,22 +402,20 @@ class Committer:
 
     def _report(self, unread: Mapping[ManagerKey, _Unread]) -> None:
         """Log what of ``unread`` is not committed, once, and the command that commits it."""
-        texts: dict[tuple[str, str], list[str]] = defaultdict(list)
+        texts: dict[str, list[str]] = defaultdict(list)
         for key, each in unread.items():
             if each.left is not None and not each.is_reported:
                 offset, error = each.left
                 text = f"{key.topic_partition} at {offset.offset} ({error})"
-                texts[key.group, each.query_id].append(text)
+                texts[key.group].append(text)
                 each.is_reported = True
-        for (group, query_id), left in texts.items():
-            checkpoint = self._checkpoints.get(query_id)
-            arguments = ("--checkpoint", checkpoint or "CHECKPOINT", "--group", group)
-            command = ("offsetmgr", "spark", "reconcile", *arguments, "--service", self._client.url)
-            hint = "" if checkpoint else " (CHECKPOINT is the query's checkpointLocation)"
+        for group, left in texts.items():
             _log.warning(
                 "not all that was read is committed to group %s: %s; the checkpoint has it: when "
-                "this driver has ended, compare the two by %s and add --execute to commit%s",
-                *(group, listed(left), shlex.join(command), hint),
+                "this driver has ended, compare the two by offsetmgr spark reconcile --checkpoint "
+                "CHECKPOINT --group %s --service %s and add --execute to commit (CHECKPOINT is the "
+                "query's checkpointLocation)",
+                *(group, listed(left), shlex.quote(group), self._client.url),
             )
 
 

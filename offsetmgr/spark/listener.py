@@ -8,7 +8,6 @@ calls ``CommitListener`` itself.
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 from typing import TYPE_CHECKING, Any
@@ -52,7 +51,6 @@ class CommitListener(StreamingQueryListener):
         self._spark = spark
         self._committer = committer
         self._has_matched = query_name is None
-        self._nearest_name: str | None = None
         self._java: Any = None
 
     @property
@@ -117,7 +115,7 @@ class CommitListener(StreamingQueryListener):
             return None if progress is None else self._read(progress)
 
         self._has_matched = True
-        self._committer.expect(run, ask, _checkpoint_of(query))
+        self._committer.expect(run, ask)
 
     def _read(self, progress: object) -> Snapshot | None:
         once = self._committer.once
@@ -129,27 +127,15 @@ class CommitListener(StreamingQueryListener):
             return None
         if not self.is_wanted(snapshot.name):
             # At its first report and not at its start: the one that is meant may start next.
-            self._compare_name(snapshot.name)
+            if not self._has_matched:
+                wanted = f"no query named {shown(self.query_name)} (query_name) has started yet"
+                once.warn(("query_name",), f"{wanted}; {snapshot.label} is not committed")
             return None
         for source, problem in snapshot.problems.items():
             self.unreadable += 1
             text = f"{snapshot.label}, source {source}: {problem}"
             once.warn((snapshot.run.query_id, source), text)
         return snapshot
-
-    def _compare_name(self, name: str | None) -> None:
-        """Warn that ``query_name`` may be misspelt, until a query has that name."""
-        if self._has_matched or self.query_name is None:
-            return
-        names = [each for each in (self._nearest_name, name) if each]
-        nearest = difflib.get_close_matches(self.query_name, names, 1, cutoff=0.0)
-        self._nearest_name = nearest[0] if nearest else None
-        others = f"the nearest name is {shown(nearest[0])}" if nearest else "one has no name"
-        self._committer.once.warn(
-            ("query_name", self._nearest_name or ""),
-            f"no query named {shown(self.query_name)} (query_name) has started yet; of the "
-            f"queries that have, whose offsets are not committed, {others}",
-        )
 
 
 class JsonListener(JStreamingQueryListener):
@@ -166,13 +152,3 @@ def _without_raising(hand_over: Callable[[], None]) -> None:
         hand_over()
     except Exception:  # noqa: BLE001 -- nothing may reach Spark
         _log.exception("an event of a query was not handed over")
-
-
-def _checkpoint_of(query: StreamingQuery) -> str | None:
-    """Return where the query keeps its checkpoint; None where Spark does not tell."""
-    try:
-        java: Any = query._jsq  # noqa: SLF001 -- PySpark has no other way to it
-        found = java.streamingQuery().resolvedCheckpointRoot()
-    except Exception:  # noqa: BLE001 -- of py4j; a query of Spark Connect has none
-        return None
-    return found if isinstance(found, str) else None

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import re
-import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
-from offsetmgr.client.offsets import Offsets
+from offsetmgr.client.offsets import Deadline, Offsets
 from offsetmgr.errors import (
     ERRORS,
     Fault,
@@ -111,12 +110,12 @@ def starting_offsets(
         if files.has_offsets():
             _log.info("checkpoint %s has offsets; group %s is not asked", files.location, group)
             return _IGNORED
-    deadline = time.monotonic() + timeout
+    deadline = Deadline(timeout)
     try:
         if pattern is not None:
-            names = _matching(client, expression, timeout)
-        logs = client.topics(names, timeout=seconds_left(deadline))
-        found = start_positions(client, group, logs, missing, seconds_left(deadline))
+            names = _matching(client, expression, deadline)
+        logs = client.topics(names, timeout=deadline.left_s)
+        found = start_positions(client, group, logs, missing, deadline)
     except OffsetManagerError as error:
         if unavailable == "error" or not _is_unavailable(error):
             raise
@@ -136,7 +135,7 @@ def start_positions(
     group: str,
     logs: Mapping[str, Mapping[int, PartitionRange]],
     missing: Missing,
-    timeout: float,
+    deadline: Deadline,
 ) -> dict[TopicPartition, StartPosition]:
     """Return where ``group`` goes on in every partition of ``logs``.
 
@@ -144,7 +143,7 @@ def start_positions(
     a warning; partitions with nothing committed are counted in the log.  Raises InvalidValueError
     where ``missing`` is ``error`` and there are some.
     """
-    committed = client.committed(group, timeout=timeout)
+    committed = client.committed(group, timeout=deadline.left_s)
     found: dict[TopicPartition, StartPosition] = {}
     absent: list[TopicPartition] = []
     for topic, partitions in logs.items():
@@ -166,7 +165,8 @@ def start_positions(
         _log.info("group %s has no offsets%s; starting at %s", group, some, start)
     if absent and isinstance(missing, datetime):
         topics = list(dict.fromkeys(partition.topic for partition in absent))
-        at = client.offsets_at(topics, milliseconds(missing, "missing"), timeout=timeout)
+        at_ms = milliseconds(missing, "missing")
+        at = client.offsets_at(topics, at_ms, timeout=deadline.left_s)
         for partition in absent:
             # One that appeared between the two requests is not among those asked for.
             found[partition] = StartPosition(at.get(partition, found[partition].offset), None)
@@ -210,10 +210,6 @@ def milliseconds(moment: datetime, field: str) -> int:
     return since.days * 86_400_000 + since.seconds * 1_000 + since.microseconds // 1_000
 
 
-def seconds_left(deadline: float) -> float:
-    return max(0.0, deadline - time.monotonic())
-
-
 def _clamped(group: str, partition: TopicPartition, offset: int, log: PartitionRange) -> int:
     nearest = min(max(offset, log.log_start_offset), log.high_watermark)
     if nearest != offset:
@@ -250,8 +246,9 @@ def _compiled(pattern: object) -> re.Pattern[str]:
         raise InvalidValueError("pattern", pattern, f"cannot be read ({error})", fix) from None
 
 
-def _matching(client: Offsets, pattern: re.Pattern[str], timeout: float) -> list[str]:
-    names = [name for name in client.topic_names(timeout=timeout) if pattern.fullmatch(name)]
+def _matching(client: Offsets, pattern: re.Pattern[str], deadline: Deadline) -> list[str]:
+    every = client.topic_names(timeout=deadline.left_s)
+    names = [name for name in every if pattern.fullmatch(name)]
     if not names:
         fix = "create a topic first, or widen it; it has to match the whole name"
         raise InvalidValueError("pattern", pattern.pattern, "matches no topic", fix)

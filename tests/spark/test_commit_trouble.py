@@ -54,7 +54,7 @@ def test_a_query_does_not_notice_that_there_is_no_service(
         commits.detach(timeout=1.0)
     client.close(timeout=0)
     (told,) = [each for each in caplog.messages if "offsetmgr spark reconcile" in each]
-    assert f"{checkpoint} --group {group} --service http://127.0.0.1:9 " in told
+    assert f"CHECKPOINT --group {group} --service http://127.0.0.1:9 " in told
     assert f"{topic.name}-0 at 10" in told
 
 
@@ -140,7 +140,7 @@ def test_a_shared_group_waits_for_a_query_that_has_stopped(
 def test_a_query_name_that_matches_nothing_is_told(
     job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the nearest name, as soon as a query of another name has read something; once."""
+    """With the other name, as soon as a query of that name has read something; once."""
     job.topic.produce(3)
     with commit_offsets(job.spark, job.client, group=job.group, query_name="orders"):
         for attempt in range(2):

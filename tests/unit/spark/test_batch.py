@@ -13,7 +13,6 @@ from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.errors import (
     InvalidValueError,
     ManagerExistsError,
-    ManagerStoppedError,
     OffsetCommitError,
     OffsetConflictError,
 )
@@ -245,12 +244,6 @@ def test_a_refused_commit_is_raised(service: Running, client: OffsetClient) -> N
     assert service.coordinator.broker.committed("secret") == {}
 
 
-def test_before_its_block_a_batch_has_no_range(client: OffsetClient) -> None:
-    """Options read too early would be those of no batch."""
-    with pytest.raises(ManagerStoppedError, match="with statement"):
-        kafka_batch(client, GROUP, ["orders"]).options  # noqa: B018
-
-
 @pytest.mark.parametrize(
     ("field", "arguments"),
     [
@@ -275,6 +268,6 @@ def test_wrong_arguments_are_named(
 ) -> None:
     """A wrong argument is refused by its name, before anybody is asked."""
     given: dict[str, Any] = {"client": client, "group": GROUP, "topics": ["orders"]}
-    with pytest.raises(InvalidValueError) as caught:
-        kafka_batch(**given | arguments)
+    with pytest.raises(InvalidValueError) as caught, kafka_batch(**given | arguments):
+        pytest.fail("the block was entered")
     assert caught.value.field == field
