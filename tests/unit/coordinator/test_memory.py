@@ -83,27 +83,6 @@ class TestContract:
 class TestFaults:
     """The scripted faults of a request."""
 
-    def test_refused_partition(self, immediate: MemoryCoordinator) -> None:
-        """A refusal of some partitions leaves their peers committed."""
-        immediate.inject("commit", Refuse(29, [P1], "no READ"))
-        failures = immediate.commit(G, at(1, 2), 1).get(timeout=0).failures
-        assert names(failures) == {P1: "TOPIC_AUTHORIZATION_FAILED"}
-        assert failures[P1].detail == "no READ"
-        assert immediate.broker.committed(G) == at(1)
-
-    def test_refused_fetch(self, immediate: MemoryCoordinator) -> None:
-        """A refused fetch of named partitions fails those, one of all of them the group."""
-        immediate.broker.commit_externally(G, at(1, 2))
-        immediate.inject("fetch", Refuse(14), Refuse(14), Refuse(88, [P0]))
-        assert names(immediate.fetch(G, [P0], 1).get(timeout=0).failures) == {
-            P0: "COORDINATOR_LOAD_IN_PROGRESS"
-        }
-        group_failure = immediate.fetch(G, None, 1).get(timeout=0).group_failure
-        assert group_failure is not None
-        partly = immediate.fetch(G, [P0, P1], 1).get(timeout=0)
-        assert names(partly.failures) == {P0: "UNSTABLE_OFFSET_COMMIT"}
-        assert partly.offsets == {P1: OffsetAndMetadata(2)}
-
     def test_incidents_come_in_order_and_for_their_group(
         self, immediate: MemoryCoordinator
     ) -> None:
@@ -143,17 +122,6 @@ class TestFaults:
 
 class TestTime:
     """The times of requests and answers, on a scheduler."""
-
-    def test_latency(self) -> None:
-        """An answer takes the coordinator's latency, and the request is dated with it."""
-        scheduled = Scheduled(latency_s=0.25)
-        answer = scheduled.commit(1)
-        scheduled.advance(0.2)
-        assert not answer.done()
-        scheduled.advance(0.1)
-        assert answer.get(timeout=0).failures == {}
-        (request,) = scheduled.coordinator.requests
-        assert (request.started_s, request.ended_s) == (0.0, 0.25)
 
     def test_late(self, scheduled: Scheduled) -> None:
         """A request slower than its deadline is answered there, and lands all the same."""
