@@ -103,7 +103,7 @@ class _Asked(NamedTuple):
     """An offset that is asked of every log."""
 
     field: str
-    """Of ``PartitionLog``."""
+    """Field of ``PartitionLog`` for the answer."""
     spec: OffsetSpec
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
 

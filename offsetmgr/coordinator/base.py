@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Failure(NamedTuple):
-    """Why a partition was not committed or fetched."""
+    """The reason why a partition was not committed or fetched."""
 
     info: ErrorInfo
     detail: str = ""

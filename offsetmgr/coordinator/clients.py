@@ -58,10 +58,10 @@ STUCK_S: Final = 12.0
 longer waits for a coordinator that cannot be reached, and is never written once it is dropped."""
 
 CLOSE_S: Final = 5.0
-"""For a client to end, in a thread that nobody waits for longer than their own deadline."""
+"""Time for a client to end; its thread holds up nobody beyond their own deadline."""
 
 THREADS: Final = 6
-"""Of a client of one broker, with some left: its two own, one for each broker it knows."""
+"""Threads of a client of one broker, and some to spare: two, and one for each known broker."""
 
 _LARGEST: Final = 2**63
 _TIMED_OUT: Final = -185
@@ -79,7 +79,7 @@ _HANDSHAKE_FAILED: Final = (
 """librdkafka's own words, and OpenSSL's, such as of a certificate that is not trusted."""
 
 _LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
-"""Of Python's logging, by syslog's: emergency, alert, critical, error, and so on to debug."""
+"""Levels of Python's logging, indexed by syslog's from emergency (0) to debug (7)."""
 
 _C = TypeVar("_C")
 

@@ -43,13 +43,13 @@ _HEARTBEATS: Final = 9
 """In one session timeout."""
 
 _LEAVE_SHARE: Final = 0.8
-"""Of the time to close, what leaving the groups may take."""
+"""Share of the time to close that leaving the groups may take."""
 
 _REQUEST_S: Final = 5.0
-"""For the members of a group, and for what it has committed."""
+"""Time-out of reads of a group's members and of its committed offsets."""
 
 _RETRY_S: Final = 5.0
-"""After a membership could not be had, unless a manager asks for it sooner."""
+"""Pause after a failed join, unless a manager asks for one sooner."""
 
 _IDLE_S: Final = 1.0
 """Interval at which a group's thread polls its membership and for requests."""
@@ -294,7 +294,7 @@ class _FencedGroup:
         # Of the group's thread:
         self._member: Member | None = None
         self._member_id = ""
-        """Of the last membership; empty if there was none, or the service left by itself."""
+        """Id of the last membership; empty if there was none, or the service left by itself."""
         self._unanswered = False
         """True if a request to join may have been granted without our hearing of it."""
         self._leave = False

@@ -50,7 +50,7 @@ class MemberEvent(NamedTuple):
 
 
 class Member:
-    """For one thread alone, which calls nothing after ``end``."""
+    """A member, used by one thread alone, which calls nothing after ``end``."""
 
     def __init__(self, config: Mapping[str, object], listener: Listener) -> None:
         """``listener`` hears the log.  Raises ValueError where a setting is refused."""

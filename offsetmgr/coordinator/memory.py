@@ -113,7 +113,7 @@ class SentRequest:
     """Do what was asked except for what failed, and return the answer."""
     started_s: float
     ended_s: float | None = None
-    """When it was answered, by the coordinator's clock; None while it is in flight."""
+    """The time of its answer, by the coordinator's clock; None while it is in flight."""
     future: Future[Any] = field(default_factory=Future)
     deadline: Any = None
     """A timer."""

@@ -69,7 +69,7 @@ class Expedite(NamedTuple):
 
 
 class Vacant(NamedTuple):
-    """Told to the factory: the group has no manager left and nothing in flight."""
+    """Message to the factory: the group has no manager left and nothing in flight."""
 
     group: Group
     attached: int

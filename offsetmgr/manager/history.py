@@ -86,7 +86,7 @@ class CommitHistory:
         self._in_doubt: dict[TopicPartition, _InDoubt] = {}
         self._external: dict[TopicPartition, OffsetAndMetadata | None] = {}
         self.check_at = inf
-        """When to look for partitions that have to be read; never later than the first is due."""
+        """Time to look for partitions that have to be read; never later than the first is due."""
 
     # Commits.
 
@@ -251,7 +251,7 @@ class CommitHistory:
         return Failure(error_info(OFFSET_CHANGED), why)
 
     def forget_external(self, partition: TopicPartition) -> None:
-        """Ours is committed there, or its manager is a new one."""
+        """Enter that an offset of ours is committed there, or that its manager is a new one."""
         self._external.pop(partition, None)
 
     def depart(self, partition: TopicPartition, now: float) -> None:

@@ -39,7 +39,7 @@ class ManagerStatus(NamedTuple):
     committed: OffsetAndMetadata | None
     """Last offset known to be committed."""
     committed_at: float | None
-    """When the coordinator last acknowledged a commit, in seconds of the system's clock."""
+    """Time of the last acknowledged commit, in seconds of the system's clock."""
     dirty: bool
     """True if the newest submitted offset is not known to be committed."""
     last_error: OffsetManagerError | None
@@ -93,7 +93,7 @@ class PartitionState:
         self.acknowledged: OffsetAndMetadata | None = None
         """The last known committed offset; None where nothing is committed."""
         self.acknowledged_at: float | None = None
-        """When it last acknowledged a commit, in the clock's seconds."""
+        """Time of the last acknowledged commit, in the clock's seconds."""
         self.troubled = False
         """True if the actor was told of a failure, and of no success since."""
         self.stops: tuple[Waiter, ...] = ()
@@ -192,7 +192,7 @@ class Waiter:
         self._open = dict.fromkeys(states)
         self._results: dict[ManagerKey, StopResult] = {}
         self.deadline = deadline
-        """When it expires, in the clock's seconds."""
+        """Time at which it expires, in the clock's seconds."""
         self.timeout = timeout
         self.future: Future[dict[ManagerKey, StopResult]] = Future()
         if not self._open:

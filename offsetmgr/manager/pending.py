@@ -89,7 +89,7 @@ class Dirty(Retry):
 
     def __init__(self, since: float, *, recommit: bool = False) -> None:
         self.since = since
-        """When it was submitted; ``-inf`` once it was due: after an error only back-off counts."""
+        """Time of the submit; ``-inf`` once it was due: after an error only back-off counts."""
         self.recommit = recommit
         """True if the last committed version is to be committed again, not the newest one."""
 
@@ -106,7 +106,7 @@ class DirtySet:
 
     @property
     def due_at(self) -> float:
-        """When to look for something to commit; ``inf`` for never."""
+        """Time to look for something to commit; ``inf`` for never."""
         return max(self._first_at, self.group.not_before)
 
     def take(self) -> list[tuple[TopicPartition, Dirty]]:
@@ -171,7 +171,7 @@ class OpenReads:
         self._unreadable: dict[TopicPartition, Retry] = {}
         self._group = Retry()
         self.verify_not_before = -inf
-        """When a verification may be tried; not expedited, as no caller waits for one."""
+        """Time of the next verification at the earliest; not expedited, as no caller waits for one."""
 
     @property
     def blocked(self) -> set[TopicPartition]:

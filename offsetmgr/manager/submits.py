@@ -87,7 +87,7 @@ class SubmitBuffer:
         self.settled = 0
         """Number of the newest version that is known to be committed."""
         self.number = 0
-        """Of the newest version; 0 for none."""
+        """Number of the newest version; 0 for none."""
         self._offset = -1
         self._metadata = ""
         self._leader_epoch: int | None = None
@@ -276,7 +276,7 @@ class SubmitBuffer:
 
 
 class Collect(NamedTuple):
-    """Told to the committer an interval after the first submit to a clean group."""
+    """Message to the committer, an interval after the first submit to a clean group."""
 
 
 class WakeUp(NamedTuple):
@@ -297,7 +297,7 @@ class GroupSubmits:
         self.name = name
         self.lock = Lock()
         self.last_failure: Failure | None = None
-        """Why the last request failed for the whole group; None where it did not."""
+        """The reason why the last request failed for the whole group; None if it did not."""
         self._queue: list[SubmitBuffer] = []
         self._wake_up: WakeUp | None = None
         self._since: float | None = None  # when the first in the queue was submitted
