@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from actors import Future, MonotonicClock
 from actors.logs import get_logger
 from actors.timers import ThreadTimers
-from offsetmgr.coordinator.answers import failure_of_code
+from offsetmgr.coordinator.answers import TIMED_OUT, UNKNOWN_MEMBER_ID, failure_of_code
 from offsetmgr.coordinator.base import CommitResult, Failure, FenceCounts, FetchResult
 from offsetmgr.coordinator.batches import commit_in_batches
 from offsetmgr.coordinator.clients import DEFAULTS, ConnectionReports, check_thread_room
@@ -57,16 +57,14 @@ _IDLE_S: Final = 1.0
 _JOIN_POLLS: Final = 60
 """Polls of ``_IDLE_S`` that a join may take before it is given up and tried anew."""
 
-_TIMED_OUT: Final = -185
 _DESTROYED: Final = -197
 _UNKNOWN_SERVER_ERROR: Final = -1
 _UNKNOWN_TOPIC: Final = 3
-_UNKNOWN_MEMBER_ID: Final = 25
 _REBALANCE_IN_PROGRESS: Final = 27
 _FENCED_INSTANCE_ID: Final = 82
 _FATAL: Final = -150
 _ENDED: Final = frozenset(
-    {22, _UNKNOWN_MEMBER_ID, _REBALANCE_IN_PROGRESS, _FENCED_INSTANCE_ID, _FATAL}
+    {22, UNKNOWN_MEMBER_ID, _REBALANCE_IN_PROGRESS, _FENCED_INSTANCE_ID, _FATAL}
 )
 """Answers to a commit that was not made, as the membership had ended."""
 
@@ -362,9 +360,9 @@ class _FencedGroup:
         """
         codes = None if self._member is None else self._member.commit(offsets, timeout_s)
         if codes is None:
-            codes = dict.fromkeys(offsets, _TIMED_OUT)
+            codes = dict.fromkeys(offsets, TIMED_OUT)
         elif len(codes) > 1:
-            codes = self._told_apart(offsets, codes, timeout_s)
+            codes = self._codes_by_partition(offsets, codes, timeout_s)
         failures: dict[TopicPartition, Failure] = {}
         with self._changed:
             for partition, value in offsets.items():
@@ -382,7 +380,7 @@ class _FencedGroup:
         self._leave |= _REBALANCE_IN_PROGRESS in ended
         return None if ended else CommitResult(failures)
 
-    def _told_apart(
+    def _codes_by_partition(
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         codes: dict[TopicPartition, int],
@@ -401,7 +399,7 @@ class _FencedGroup:
             there = found.offsets.get(partition)
             unread = found.failures.get(partition)
             if unread is not None and unread.info.verdict is Verdict.UNKNOWN:
-                told[partition] = _TIMED_OUT
+                told[partition] = TIMED_OUT
             elif there is not None and there[:2] == value[:2]:  # offset and metadata
                 told[partition] = 0
         return told
@@ -437,11 +435,11 @@ class _FencedGroup:
                 log.exception("group_failed", group=self.name)
                 failure = _not_sent(error)
                 if self._running is not None:
-                    self._running.fail(Failure(error_info(_TIMED_OUT), failure.detail))
+                    self._running.fail(Failure(error_info(TIMED_OUT), failure.detail))
             self._drop()
             if failure is not None:
                 self._fail_waiting(failure)
-            over = self._rest(failed=failure is not None)
+            over = self._pause(failed=failure is not None)
 
     def _join(self) -> Failure | None:
         """Become the group's member; returns why not."""
@@ -450,7 +448,7 @@ class _FencedGroup:
             return _refused(members)
         strangers = [each for each in members if each.instance_id != INSTANCE]
         if strangers:
-            return Failure(error_info(_UNKNOWN_MEMBER_ID), live_members(self.name, strangers))
+            return Failure(error_info(UNKNOWN_MEMBER_ID), live_members(self.name, strangers))
         others = [each for each in members if not self._is_ours(each)]
         if others and self._member_id:
             return self._fence("is owned by another service now")
@@ -546,7 +544,7 @@ class _FencedGroup:
             member.leave()
         member.end()
 
-    def _rest(self, *, failed: bool) -> bool:
+    def _pause(self, *, failed: bool) -> bool:
         """Wait before the next try; True if there is none."""
         with self._changed:
             if failed and self.refusal is None:

@@ -171,7 +171,7 @@ class OpenReads:
         self._unreadable: dict[TopicPartition, Retry] = {}
         self._group = Retry()
         self.verify_not_before = -inf
-        """Time of the next verification at the earliest; not expedited, as no caller waits for one."""
+        """Earliest time of the next verification; not expedited, as no caller waits for one."""
 
     @property
     def blocked(self) -> set[TopicPartition]:
