@@ -85,7 +85,7 @@ format: $(INSTALLED) ## Format the code and repair what can be repaired
 	$(BIN)/ruff format .
 
 clean: ## Remove all that make created here (the jar cache of the user stays)
-	rm -rf $(VENV) .compat build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .compat .peers build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -31,6 +31,7 @@ def main() -> int:
     missed = managers.submits(count=500_000, rounds=rounds)
     missed += managers.groupwise(size=1_000, count=500, rounds=rounds)
     missed += watch.evaluation(size=10_000, rounds=rounds)
+    missed += consumer.tracking(1_000_000, rounds)
     with ExitStack() as stack:
         brokers = options.brokers or stack.enter_context(DevKafka()).bootstrap_servers
         create_topic(brokers, 1_000)
@@ -40,6 +41,7 @@ def main() -> int:
         missed += service.many_managers(brokers, groups=10, size=1_000, batches=300)
         service.fence(brokers, commits=100, rounds=rounds)
         missed += consumer.reading(brokers, count=200_000, rounds=rounds)
+        missed += consumer.workers(brokers, 40_000)
         if crowd.in_own_process(brokers, groups=1_000, size=100) != 0:
             missed.append("100,000 managers: see above")
         if spark.in_own_process(brokers) != 0:

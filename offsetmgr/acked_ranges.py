@@ -56,6 +56,21 @@ def decode_ranges(base: int, text: str) -> list[tuple[int, int]]:
     return ranges
 
 
+def pending_below(base: int, text: str, end: int) -> int | None:
+    """Return how many offsets from ``base`` to the last range of ``text`` are in no range.
+
+    None where ``text`` holds no ranges, or some beyond ``end``: it is somebody else's.
+    """
+    try:
+        ranges = decode_ranges(base, text)
+    except ValueError:
+        return None
+    last = ranges[-1][1] if ranges else base
+    if last > max(base, end):
+        return None
+    return last - base - sum(stop - start for start, stop in ranges)
+
+
 def encoded_chars(number: int) -> int:
     """Return the characters that ``number`` (1 or more) takes."""
     return (number.bit_length() + _BITS - 1) // _BITS

@@ -286,6 +286,8 @@ def _print_group(group: Mapping[str, Any]) -> None:
     out.print(f"Group {group['name']}: {', '.join(facts)}", style="bold")
     behind = seconds_text(group["lag_seconds"])
     out.print(f"Lag: {group['lag']} records{f', {behind}' if behind else ''}")
+    if group["pending_acks"]:
+        out.print(f"Pending acks: {group['pending_acks']}; {_oldest_pending(partitions)}")
     out.print(f"Committed by: {_committers(group)}")
     wide = out.width >= _WIDE
     heads = ["topic", "partition", "committed", "end", "lag", "behind"]
@@ -304,6 +306,14 @@ def _print_group(group: Mapping[str, Any]) -> None:
             [*fields, "partitions"],
             [[each[field] for field in fields] + [len(each["partitions"])] for each in members],
         )
+
+
+def _oldest_pending(partitions: Iterable[Mapping[str, Any]]) -> str:
+    waiting = [each for each in partitions if each["pending_acks"]]
+    oldest = max(waiting, key=lambda each: each["lag_seconds"] or 0.0)
+    age = seconds_text(oldest["lag_seconds"])
+    where = f"{oldest['topic']}-{oldest['partition']} at offset {oldest['committed']}"
+    return f"the oldest is {where}{f', {age}' if age else ''}"
 
 
 def _committers(group: Mapping[str, Any]) -> str:

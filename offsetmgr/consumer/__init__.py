@@ -2,11 +2,15 @@
 
 from offsetmgr.consumer.acks import AckConsumer, AckSettings
 from offsetmgr.consumer.deliveries import AckMessage, PartitionProgress
-from offsetmgr.consumer.group import GroupConsumer, Notification
+from offsetmgr.consumer.group import (
+    GroupConsumer,
+    Notification,
+    PartitionedConsumer,
+    PartitionStream,
+)
 from offsetmgr.consumer.keepers import OffsetKeeper
 from offsetmgr.consumer.marks import OffsetStash
 from offsetmgr.consumer.membership import ConsumerSettings
-from offsetmgr.consumer.partitions import PartitionedConsumer, PartitionStream
 from offsetmgr.consumer.retry import RetryPolicy
 
 __all__ = [

@@ -14,20 +14,18 @@ from offsetmgr.config import is_number
 from offsetmgr.consumer.base import PREFETCH, MessageReader
 from offsetmgr.consumer.deliveries import AckFunctions, AckMessage, Claim, Deliveries, Origin
 from offsetmgr.consumer.keepers import request_error
-from offsetmgr.consumer.membership import ConsumerSettings
+from offsetmgr.consumer.membership import ConsumerSettings, MemberCallbacks
 from offsetmgr.consumer.pool import Pool
 from offsetmgr.consumer.retry import DUE, TRIES, RetryPolicy, RetryProducer, number, origin_of
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError
 from offsetmgr.types import OffsetAndMetadata, TopicPartition, check_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from confluent_kafka import KafkaError, Message
 
-    from offsetmgr.client.offsets import Offsets
     from offsetmgr.consumer.deliveries import PartitionProgress
-    from offsetmgr.consumer.keepers import OffsetKeeper
 
 _SLICE_S: Final = 0.1
 """Longest wait for Kafka or for an ack before time-outs and delays are looked at again."""
@@ -65,61 +63,52 @@ class AckSettings(ConsumerSettings):
 class AckConsumer(MessageReader[AckMessage]):
     """A consumer that commits what is acknowledged, and nothing else.
 
-    Parameters are those of BaseConsumer, and a ``name`` for the log (the group's by default).  The
-    lowest offset that is not acknowledged is committed, with the acknowledged ranges above it in
-    the commit's metadata, so that a restart delivers again only what was not acknowledged.  The
-    group must be of AckConsumers alone: other metadata is misread or dropped.
+    Parameters are those of BaseConsumer.  The lowest offset that is not acknowledged is committed,
+    with the acknowledged ranges above it in the commit's metadata, so that a restart delivers again
+    only what was not acknowledged.  The group must be of AckConsumers alone: other metadata is
+    misread or dropped.
 
     Messages are read by one thread; acks, nacks and all else may come from any.
 
     Raises KafkaRequestError where the topics of ``settings.retry`` cannot be created.
     """
 
-    def __init__(
-        self,
-        kafka: str | Mapping[str, object],
-        group: str,
-        topics: Iterable[str] = (),
-        *,
-        name: str | None = None,
-        whitelist: str | None = None,
-        blacklist: str | None = None,
-        partitions: Iterable[tuple[str, int]] = (),
-        offsets: OffsetKeeper | Offsets | None = None,
-        settings: AckSettings | None = None,
-    ) -> None:
-        self._settings = settings or AckSettings()
-        self._name = group if name is None else name
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._waiters = 0  # threads that wait for `_changed`
-        self._deliveries = Deliveries(self._settings.ack_timeout_s)
-        self._blocked: set[TopicPartition] = set()
-        self._closing = False
-        super().__init__(
-            kafka,
-            group,
-            topics,
-            whitelist=whitelist,
-            blacklist=blacklist,
-            partitions=partitions,
-            offsets=offsets,
-            settings=self._settings,
-        )
+    _SETTINGS = AckSettings
 
     def _prepare(self) -> None:
-        self.cluster = str(self._config.get("bootstrap.servers", ""))
-        """Bootstrap servers."""
-        self._functions = AckFunctions(self.cluster, self._acknowledge, self._reject)
-        policy = self._settings.retry
-        if policy is not None and self._partitions:
+        settings = self._settings
+        if not isinstance(settings, AckSettings):
+            fix = "give AckSettings(...)"
+            raise InvalidValueError("settings", settings, "are not those of an AckConsumer", fix)
+        if settings.retry is not None and self._partitions:
             fix = "give topics, or leave settings.retry out"
             problem = "do not go with retry topics, which a group shares"
             raise InvalidValueError("partitions", self._partitions, problem, fix)
+        self._ack_settings = settings
+        self.cluster = str(self._config.get("bootstrap.servers", ""))
+        """Bootstrap servers."""
+        self._functions = AckFunctions(self.cluster, self._acknowledge, self._reject)
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._waiters = 0  # threads that wait for `_changed`
+        self._deliveries = Deliveries(settings.ack_timeout_s)
+        self._blocked: set[TopicPartition] = set()
+        self._closing = False
         self._retries: RetryProducer | None = None
-        if policy is not None and self._topics:
-            self._retries = RetryProducer(self._config, self._group, policy)
+        if settings.retry is not None and self._topics:
+            self._retries = RetryProducer(self._config, self._group, settings.retry)
         self._retry_topics = self._retries.topics if self._retries is not None else []
+
+    def _callbacks(self) -> MemberCallbacks:
+        return MemberCallbacks(
+            self._received,
+            self._claimed,
+            self._releasing,
+            self._released,
+            self._to_commit,
+            self._committed,
+            self._errors.append,
+        )
 
     def _topics_to_read(self) -> Sequence[str]:
         return [*self._topics, *self._retry_topics]
@@ -169,7 +158,7 @@ class AckConsumer(MessageReader[AckMessage]):
             if not self._deliveries.reject(message):
                 return
             if self._retries is None:
-                wait_s = self._settings.nack_delay_s if delay is None else delay
+                wait_s = self._ack_settings.nack_delay_s if delay is None else delay
                 self._deliveries.redeliver(message, time.monotonic() + wait_s)
                 return
 
@@ -178,7 +167,7 @@ class AckConsumer(MessageReader[AckMessage]):
                 if failure is None:
                     self._deliveries.acknowledge(message)
                 else:
-                    due_s = time.monotonic() + self._settings.nack_delay_s
+                    due_s = time.monotonic() + self._ack_settings.nack_delay_s
                     self._deliveries.redeliver(message, due_s)
                 self._changed.notify_all()
             if failure is not None:
@@ -187,11 +176,6 @@ class AckConsumer(MessageReader[AckMessage]):
         self._retries.send(message, delay, error, done)
 
     # State
-
-    @property
-    def name(self) -> str:
-        """Name that was given, else that of the group."""
-        return self._name
 
     @property
     def topics(self) -> list[str]:
@@ -237,7 +221,7 @@ class AckConsumer(MessageReader[AckMessage]):
             for message in messages:
                 before, place = place, (message.topic(), message.partition())
                 if place != before:
-                    claim = self._deliveries.claim_of(*place)
+                    claim = self._deliveries.claim_of(place)
                 if claim is None:
                     continue
                 if place[0] in self._retry_topics:
@@ -291,7 +275,7 @@ class AckConsumer(MessageReader[AckMessage]):
     def _next_queued(self) -> AckMessage | None:
         """Return a message that a worker will begin later."""
         with self._lock:
-            return None if self._closing else self._deliveries.next(0, queued=True)
+            return None if self._closing else self._deliveries.next_ready()
 
     def _begin(self, message: AckMessage) -> bool:
         with self._lock:
@@ -307,11 +291,11 @@ class AckConsumer(MessageReader[AckMessage]):
             due_in_s = self._deliveries.next_due_s() - now_s
             # What is due and waits for room all the same waits for an ack.
             wait_s = min(timeout_s, _SLICE_S, due_in_s if due_in_s > 0 else _BLOCKED_S)
-            room = self._settings.max_pending - self._deliveries.pending
+            room = self._ack_settings.max_pending - self._deliveries.pending
             if room <= 0 and not overdue:
                 self._wait(wait_s)
         for message in overdue:
-            reason = f"neither ack nor nack within {self._settings.ack_timeout_s:g} s"
+            reason = f"neither ack nor nack within {self._ack_settings.ack_timeout_s:g} s"
             self._reject(message, None, reason)
         if room > 0:
             with suppress(ManagerStoppedError):

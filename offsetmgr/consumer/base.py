@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from offsetmgr.consumer.membership import MemberCallbacks, Membership
+from offsetmgr.consumer.membership import ConsumerSettings, MemberCallbacks, Membership
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.types import (
     check_group,
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import (
         AsyncIterator,
         Callable,
-        Collection,
         Iterable,
         Iterator,
         Mapping,
@@ -31,14 +30,11 @@ if TYPE_CHECKING:
     )
     from types import TracebackType
 
-    from confluent_kafka import Message
     from typing_extensions import Self
 
     from offsetmgr.client.offsets import Offsets
     from offsetmgr.consumer.keepers import OffsetKeeper
-    from offsetmgr.consumer.membership import ConsumerSettings
     from offsetmgr.errors import OffsetManagerError
-    from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 PREFETCH: Final = 500
 """Messages taken from librdkafka at once where they are handed out one by one."""
@@ -68,6 +64,8 @@ class BaseConsumer(ABC):
     the committed offsets cannot be read.
     """
 
+    _SETTINGS: type[ConsumerSettings] = ConsumerSettings
+
     def __init__(
         self,
         kafka: str | Mapping[str, object],
@@ -78,7 +76,7 @@ class BaseConsumer(ABC):
         blacklist: str | None = None,
         partitions: Iterable[tuple[str, int]] = (),
         offsets: OffsetKeeper | Offsets | None = None,
-        settings: ConsumerSettings,
+        settings: ConsumerSettings | None = None,
     ) -> None:
         self._group = check_group(group)
         self._config = {"bootstrap.servers": kafka} if isinstance(kafka, str) else dict(kafka)
@@ -89,49 +87,28 @@ class BaseConsumer(ABC):
             self._topics.append(_pattern(whitelist, "whitelist"))
         self._partitions = check_topic_partitions(partitions)
         self._errors: deque[OffsetManagerError] = deque(maxlen=UNREAD)
+        self._settings = settings or self._SETTINGS()
         self._prepare()
         self._membership = Membership(
             self._config,
             group,
             self._topics_to_read(),
-            MemberCallbacks(
-                self._received,
-                self._claimed,
-                self._releasing,
-                self._released,
-                self._to_commit,
-                self._committed,
-                self._errors.append,
-            ),
-            settings,
+            self._callbacks(),
+            self._settings,
             partitions=self._partitions,
             offsets=offsets,
         )
+        self._membership.start()
 
     @abstractmethod
     def _prepare(self) -> None:
         """Get ready for the first rebalance and the first message."""
 
+    @abstractmethod
+    def _callbacks(self) -> MemberCallbacks: ...
+
     def _topics_to_read(self) -> Sequence[str]:
         return self._topics
-
-    @abstractmethod
-    def _received(self, messages: Sequence[Message]) -> None: ...
-
-    @abstractmethod
-    def _claimed(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None: ...
-
-    @abstractmethod
-    def _releasing(self, partitions: Collection[TopicPartition], timeout_s: float) -> None: ...
-
-    @abstractmethod
-    def _released(self, partitions: Collection[TopicPartition], lost: bool) -> None: ...  # noqa: FBT001
-
-    @abstractmethod
-    def _to_commit(self) -> Mapping[TopicPartition, OffsetAndMetadata]: ...
-
-    @abstractmethod
-    def _committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None: ...
 
     @property
     def name(self) -> str:
@@ -158,7 +135,7 @@ class BaseConsumer(ABC):
 
     def errors(self) -> list[OffsetManagerError]:
         """Return the errors since the last call; at most the newest 100."""
-        return drain(self._errors)
+        return [self._errors.popleft() for _ in range(len(self._errors))]
 
     def close(self) -> None:
         """Commit what is processed and leave the group; twice is harmless."""
@@ -260,14 +237,6 @@ class MessageReader(BaseConsumer, Generic[_T]):
                 break
             batch.append(message)
         return batch
-
-
-def drain(unread: deque[_T]) -> list[_T]:
-    """Take all that is in ``unread``, while others add to it."""
-    found = []
-    while unread:
-        found.append(unread.popleft())
-    return found
 
 
 def _pattern(text: object, field: str) -> str:

@@ -189,7 +189,6 @@ class Deliveries:
         self._ack_timeout_s = ack_timeout_s
         self._claims: dict[TopicPartition, Claim] = {}
         self._ready: deque[AckMessage] = deque()
-        self._queued: set[AckMessage] = set()  # for a pool of workers
         self._in_work: dict[AckMessage, float] = {}  # with their time-outs, which rise
         self._rejected: set[AckMessage] = set()
         self._delayed: list[tuple[float, int, AckMessage]] = []  # a heap
@@ -199,7 +198,7 @@ class Deliveries:
 
     @property
     def pending(self) -> int:
-        """Messages that are ready, queued, in work, rejected or delayed."""
+        """Messages that were delivered and are not acknowledged."""
         return sum(claim.pending for claim in self._claims.values())
 
     def claim(self, claim: Claim) -> None:
@@ -224,7 +223,6 @@ class Deliveries:
                 claim.released = True
         self._in_work = {m: due_s for m, due_s in self._in_work.items() if not m._claim.released}
         self._rejected = {each for each in self._rejected if not each._claim.released}
-        self._queued = {each for each in self._queued if not each._claim.released}
 
     def in_work(self, partitions: Collection[TopicPartition] | None = None) -> int:
         """Count the messages of ``partitions`` (None: all) that the application has in work."""
@@ -261,8 +259,8 @@ class Deliveries:
 
     # Messages
 
-    def claim_of(self, topic: str | None, partition: int | None) -> Claim | None:
-        return self._claims.get(cast("TopicPartition", (topic, partition)))
+    def claim_of(self, where: tuple[str | None, int | None]) -> Claim | None:
+        return self._claims.get(cast("TopicPartition", where))
 
     def add(self, message: AckMessage, due_s: float, now_s: float) -> None:
         """Take in a message that was read, in the order of its partition."""
@@ -299,22 +297,24 @@ class Deliveries:
         found += [self._delayed[0][0]] if self._delayed else []
         return min(found, default=float("inf"))
 
-    def next(self, now_s: float, *, queued: bool = False) -> AckMessage | None:
-        """Take the next ready message into work, or ``queued`` until ``begin``."""
+    def next(self, now_s: float) -> AckMessage | None:
+        """Take the next ready message into work."""
+        message = self.next_ready()
+        if message is not None:
+            self._in_work[message] = now_s + self._ack_timeout_s
+        return message
+
+    def next_ready(self) -> AckMessage | None:
+        """Return the next ready message, for ``begin``."""
         while self._ready:
             message = self._ready.popleft()
             # One that is delivered again may be acknowledged by now.
             if message._tries == 1 or message._claim.is_pending(message._offset):
-                if queued:
-                    self._queued.add(message)
-                else:
-                    self._in_work[message] = now_s + self._ack_timeout_s
                 return message
         return None
 
     def begin(self, message: AckMessage, now_s: float) -> bool:
-        """Take a queued message into work; False where its partition is being released."""
-        self._queued.discard(message)
+        """Take a message into work; False where its partition is being released."""
         claim = message._claim
         if claim.releasing or not claim.is_pending(message._offset):
             return False

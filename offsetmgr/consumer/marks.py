@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.types import (
@@ -27,22 +28,24 @@ MOST_METADATA_CHARS: Final = MAX_METADATA_CHARS - 1
 _NONE: Final = (-1, "")
 
 
-class OffsetStash:
-    """Processed offsets of several partitions, to be marked at once; for one thread.
+class Markable(ABC):
+    """Takes marks of processed messages.
 
-    A mark is kept where it is higher than the one before, a reset also where it is lower.
+    A mark that is not higher than the last one changes nothing; a reset that is higher neither.
+    Metadata has at most 4,095 characters.
     """
 
-    def __init__(self) -> None:
-        self._positions: dict[TopicPartition, OffsetAndMetadata] = {}
-        self._resets: set[TopicPartition] = set()
+    @abstractmethod
+    def _mark(self, where: tuple[str, int], offset: int, metadata: str, *, reset: bool) -> None:
+        """Take in the next offset to read of a partition."""
 
     def mark_offset(self, message: Message, metadata: str = "") -> None:
-        """Stash that ``message`` was processed."""
-        self.mark_partition_offset(*_place(message), metadata)
+        """Mark ``message`` and all before it in its partition as processed."""
+        where, offset = _place(message)
+        self._mark(where, offset + 1, _check_metadata(metadata), reset=False)
 
     def mark_messages(self, messages: Iterable[Message]) -> None:
-        """Stash that all of ``messages`` were processed, such as those of a batch."""
+        """Mark all of ``messages``, such as those of a batch."""
         last = {(each.topic(), each.partition()): each for each in messages}
         for each in last.values():
             self.mark_offset(each)
@@ -50,48 +53,50 @@ class OffsetStash:
     def mark_partition_offset(
         self, topic: str, partition: int, offset: int, metadata: str = ""
     ) -> None:
-        """Stash that the message at ``offset`` was processed."""
-        where, position = _position(topic, partition, offset, metadata)
-        known = self._positions.get(where)
-        if known is None or position.offset > known.offset:
-            self._positions[where] = position
+        """Mark the message at ``offset`` and all before it as processed."""
+        where = check_topic(topic), check_partition(partition)
+        self._mark(where, check_offset(offset) + 1, _check_metadata(metadata), reset=False)
 
     def reset_offset(self, message: Message, metadata: str = "") -> None:
-        """Stash that the group goes back to after ``message``."""
-        self.reset_partition_offset(*_place(message), metadata)
+        """Let the group go back to after ``message``; reading goes on where it is."""
+        where, offset = _place(message)
+        self._mark(where, offset + 1, _check_metadata(metadata), reset=True)
 
     def reset_partition_offset(
         self, topic: str, partition: int, offset: int, metadata: str = ""
     ) -> None:
-        """Stash that the group goes back to after the message at ``offset``."""
-        where, position = _position(topic, partition, offset, metadata)
-        known = self._positions.get(where)
-        if known is None or position.offset <= known.offset:
-            self._positions[where] = position
-            self._resets.add(where)
+        """Let the group go back to after the message at ``offset``."""
+        where = check_topic(topic), check_partition(partition)
+        self._mark(where, check_offset(offset) + 1, _check_metadata(metadata), reset=True)
+
+
+class OffsetStash(Markable):
+    """Processed offsets of several partitions, to be marked at once; for one thread."""
+
+    def __init__(self) -> None:
+        self.positions: dict[tuple[str, int], tuple[int, str]] = {}
+        """The next offset to read of each partition, and metadata."""
+        self.resets: set[tuple[str, int]] = set()
+        """The partitions that may go back."""
+
+    def _mark(self, where: tuple[str, int], offset: int, metadata: str, *, reset: bool) -> None:
+        known, _ = self.positions.get(where, _NONE)
+        if known < 0 or (offset <= known if reset else offset > known):
+            self.positions[where] = (offset, metadata)
+            if reset:
+                self.resets.add(where)
 
     def offsets(self) -> dict[TopicPartition, int]:
         """Return the last processed offset of each partition."""
-        return {where: position.offset - 1 for where, position in self._positions.items()}
-
-    @property
-    def positions(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """The offset to commit for each partition: the next one to read."""
-        return self._positions
-
-    @property
-    def resets(self) -> frozenset[TopicPartition]:
-        """The partitions whose position may be lower than what was marked before."""
-        return frozenset(self._resets)
+        return {TopicPartition(*where): offset - 1 for where, (offset, _) in self.positions.items()}
 
 
 class Marks:
-    """The marks of a member's claimed partitions; for any thread."""
+    """The marks of claimed partitions; for any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Offset to commit and metadata; offset -1 where there is none.  For each message a mark, so
-        # these are plain tuples.
+        # The next offset and metadata; plain tuples, as each message makes one.
         self._positions: dict[tuple[str, int], tuple[int, str]] = {}
         self._dirty: set[tuple[str, int]] = set()
 
@@ -108,34 +113,15 @@ class Marks:
                 self._positions.pop(where, None)
                 self._dirty.discard(where)
 
-    def mark_message(self, message: Message, metadata: str) -> None:
-        """Take in one processed message."""
-        topic, partition, offset = _place(message)
-        if metadata:
-            _check_metadata(metadata)
-        where = (topic, partition)
+    def mark(
+        self, where: tuple[str, int], offset: int, metadata: str, *, may_fall: bool = False
+    ) -> None:
+        """Take in the next offset of a partition; without effect where it is not claimed."""
         with self._lock:
             known = self._positions.get(where)
-            if known is not None and offset >= known[0]:
-                self._positions[where] = (offset + 1, metadata)
+            if known is not None and (offset > known[0] or may_fall):
+                self._positions[where] = (offset, metadata)
                 self._dirty.add(where)
-
-    def mark(
-        self,
-        positions: Mapping[TopicPartition, OffsetAndMetadata],
-        resets: Iterable[TopicPartition] = (),
-    ) -> None:
-        """Take in positions; one that is not higher than before counts among ``resets`` alone.
-
-        One of a partition that is not claimed is dropped.
-        """
-        may_fall = frozenset(resets)
-        with self._lock:
-            for where, position in positions.items():
-                known = self._positions.get(where)
-                if known is not None and (position.offset > known[0] or where in may_fall):
-                    self._positions[where] = (position.offset, position.metadata)
-                    self._dirty.add(where)
 
     def to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
         with self._lock:
@@ -152,19 +138,12 @@ class Marks:
                     self._dirty.discard(where)
 
 
-def _place(message: Message) -> tuple[str, int, int]:
+def _place(message: Message) -> tuple[tuple[str, int], int]:
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     if topic is None or partition is None or offset is None:
         raise ValueError("the message was not read from Kafka")
-    return topic, partition, offset
-
-
-def _position(
-    topic: str, partition: int, offset: int, metadata: str
-) -> tuple[TopicPartition, OffsetAndMetadata]:
-    where = TopicPartition(check_topic(topic), check_partition(partition))
-    return where, OffsetAndMetadata(check_offset(offset) + 1, _check_metadata(metadata))
+    return (topic, partition), offset
 
 
 def _check_metadata(metadata: str) -> str:
-    return check_metadata(metadata, most=MOST_METADATA_CHARS)
+    return metadata and check_metadata(metadata, most=MOST_METADATA_CHARS)

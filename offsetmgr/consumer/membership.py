@@ -45,6 +45,9 @@ Strategy = Literal["range", "roundrobin", "cooperative-sticky"]
 _RETRY_S: Final = 1.0
 """Pause before committed offsets are asked for again."""
 
+_REBALANCING: Final = frozenset({"REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION"})
+"""Refusals of a commit between two generations of the group; later it is taken."""
+
 _SLICE_S: Final = 0.1
 """Longest single poll, so that another thread's turn comes soon."""
 
@@ -117,16 +120,15 @@ class MemberCallbacks(NamedTuple):
 class Membership:
     """A reader of ``topics`` as a member of ``group``, or of ``partitions`` without membership.
 
-    A topic that begins with ``^`` is a regular expression.  ``kafka`` is the bootstrap servers or
-    librdkafka's settings.  ``offsets`` keeps the offsets; without it the group in Kafka does.
+    A topic that begins with ``^`` is a regular expression.  ``kafka`` has librdkafka's settings.
+    ``offsets`` keeps the offsets; without it the group in Kafka does.
 
-    Raises InvalidValueError.  With ``partitions`` also OffsetManagerError, where they cannot be
-    claimed; a member tries that again until it succeeds.
+    Raises InvalidValueError.
     """
 
     def __init__(
         self,
-        kafka: str | Mapping[str, object],
+        kafka: Mapping[str, object],
         group: str,
         topics: Sequence[str],
         callbacks: MemberCallbacks,
@@ -146,9 +148,7 @@ class Membership:
             fix = "see librdkafka's CONFIGURATION.md"
             problem = f"is refused by librdkafka: {error.args[0].str()}"
             raise InvalidValueError("kafka", sorted(config), problem, fix) from error
-        self._in_kafka = MemberOffsets(
-            self._consumer, {"bootstrap.servers": kafka} if isinstance(kafka, str) else kafka
-        )
+        self._in_kafka = MemberOffsets(self._consumer, kafka)
         self._keeper: OffsetKeeper = self._in_kafka
         if offsets is not None:
             self._keeper = ManagedOffsets(offsets) if isinstance(offsets, Offsets) else offsets
@@ -159,6 +159,7 @@ class Membership:
         self._closed = False
         self._polled_at_s = time.monotonic()
         self._commit_at_s = self._polled_at_s + settings.commit_interval_s
+        self._look_at_s = self._polled_at_s
         self._received = False  # the member's own thread handed over messages
         self._released: set[tuple[object, object]] = set()  # during the current poll
         self._away = False  # the application: all partitions are paused
@@ -169,17 +170,31 @@ class Membership:
         self._changed = False  # what is to be paused
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._repeats = RepeatLimiter()
-        self._manual = tuple(partitions)
-        if self._manual:
-            self._assign_manually()
+        self._topics = list(topics)
+        self._partitions = tuple(partitions)
+        self._thread = threading.Thread(target=self._keep, name=f"member-{group}", daemon=True)
+
+    def start(self) -> None:
+        """Join the group, or claim the partitions.
+
+        Raises OffsetManagerError where partitions cannot be claimed.  A member tries it again until
+        it succeeds.
+        """
+        if self._partitions:
+            try:
+                committed = self._keeper.claim(self._group, self._partitions)
+            except OffsetManagerError:
+                self._consumer.close()
+                self._in_kafka.close()
+                raise
+            self._take_over(committed)
         else:
             self._consumer.subscribe(
-                list(topics),
+                self._topics,
                 on_assign=self._guarded(self._on_assign),
                 on_revoke=self._guarded(self._on_revoke),
                 on_lost=self._guarded(self._on_lost),
             )
-        self._thread = threading.Thread(target=self._keep, name=f"member-{group}", daemon=True)
         self._thread.start()
 
     @property
@@ -197,7 +212,8 @@ class Membership:
         try:
             while True:
                 with self._turn:
-                    self._check_open()
+                    if self._ended.is_set():
+                        raise ManagerStoppedError(f"the consumer of group {self._group} is closed")
                     self._pause(away=False)
                     slice_s = min(_SLICE_S, max(0.0, deadline - time.monotonic()))
                     more_s = slice_s if patient else 0.0
@@ -209,7 +225,7 @@ class Membership:
                         self._ended.set()
                         raise
                     self._received = False
-                    self._commit_if_due()
+                    self._do_what_is_due()
                 if received or time.monotonic() >= deadline:
                     return
         finally:
@@ -217,25 +233,17 @@ class Membership:
             self._here.clear()
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
-        """Return the ends of the claimed partitions as their last fetches saw them.
-
-        While partitions are being released these are those of the last call.
-        """
-        if self._turn.acquire(2 * _SLICE_S):
-            try:
-                if not self._closed:
-                    self._high_watermarks = self._read_high_watermarks()
-            finally:
-                self._turn.release()
+        """Return the ends of the claimed partitions as their fetches saw them, 0.1 s ago."""
         return {w: end for w, end in self._high_watermarks.items() if w in self._claimed}
 
-    def _read_high_watermarks(self) -> dict[TopicPartition, int]:
+    def _look_at_ends(self) -> None:
         found = {}
         for where in sorted(self._claimed):
             answer = self._consumer.get_watermark_offsets(KafkaPartition(*where), cached=True)
             if answer[1] != OFFSET_INVALID:
                 found[where] = answer[1]
-        return found
+        self._high_watermarks = found
+        self._look_at_s = time.monotonic() + _SLICE_S
 
     def pause(self, where: TopicPartition) -> None:
         """Receive no more of a partition from the next poll on, until ``resume``."""
@@ -255,6 +263,7 @@ class Membership:
         """
         with self._turn:
             self._commit()
+            self._look_at_ends()
 
     def _commit(self) -> None:
         offsets = self._callbacks.to_commit()
@@ -269,15 +278,11 @@ class Membership:
         with self._turn:
             if not self._closed:
                 self._closed = True
-                self._try_commit()
-                if self._manual:
-                    self._let_go(self._manual, lost=False)
+                self._try_commit(last=True)
+                if self._partitions:
+                    self._let_go(self._partitions, lost=False)
                 self._consumer.close()
                 self._in_kafka.close()
-
-    def _check_open(self) -> None:
-        if self._ended.is_set():
-            raise ManagerStoppedError(f"the consumer of group {self._group} is closed")
 
     # Polling
 
@@ -315,7 +320,7 @@ class Membership:
                 continue
             try:
                 with self._turn:
-                    self._commit_if_due()
+                    self._do_what_is_due()
                     away_s = time.monotonic() - self._polled_at_s
                     if away_s >= self._settings.away_s and not self._here.is_set():
                         self._pause(away=True)
@@ -334,16 +339,26 @@ class Membership:
         self._consumer.resume([KafkaPartition(*where) for where in self._paused - wanted])
         self._paused = wanted
 
-    def _commit_if_due(self) -> None:
+    def _do_what_is_due(self) -> None:
+        if time.monotonic() >= self._look_at_s:
+            self._look_at_ends()
         if time.monotonic() >= self._commit_at_s:
-            self._try_commit()
+            self._try_commit(last=False)
             self._commit_at_s = time.monotonic() + self._settings.commit_interval_s
 
-    def _try_commit(self) -> None:
-        try:
-            self._commit()
-        except OffsetManagerError as error:
-            self._failed(error, "could not commit; what is marked stays marked")
+    def _try_commit(self, *, last: bool) -> None:
+        deadline = time.monotonic() + (self._settings.dwell_s if last else 0.0)
+        while True:
+            try:
+                self._commit()
+            except OffsetManagerError as error:
+                rebalancing = error.code in _REBALANCING
+                if rebalancing and time.monotonic() < deadline:
+                    time.sleep(_SLICE_S)
+                    continue
+                if last or not rebalancing:
+                    self._failed(error, "could not commit")
+            return
 
     def _failed(self, error: OffsetManagerError, what: str) -> None:
         self._callbacks.failed(error)
@@ -378,15 +393,6 @@ class Membership:
                 return
         self._take_over(committed)
 
-    def _assign_manually(self) -> None:
-        try:
-            committed = self._keeper.claim(self._group, self._manual)
-        except OffsetManagerError:
-            self._consumer.close()
-            self._in_kafka.close()
-            raise
-        self._take_over(committed)
-
     def _take_over(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
         self._callbacks.claimed(committed)
         partitions = [KafkaPartition(*where) for where in committed]
@@ -408,7 +414,7 @@ class Membership:
         wheres = list(map(_place, partitions))
         if not self._ended.is_set():
             self._callbacks.releasing(wheres, self._settings.dwell_s)
-        self._try_commit()
+        self._try_commit(last=True)
         self._let_go(wheres, lost=False)
 
     def _on_lost(self, partitions: list[KafkaPartition]) -> None:
@@ -438,17 +444,6 @@ class _Turn:
         self._next = threading.Lock()
         self._lock = threading.Lock()
 
-    def acquire(self, timeout_s: float) -> bool:
-        if not self._next.acquire(timeout=timeout_s):
-            return False
-        try:
-            return self._lock.acquire(timeout=timeout_s)
-        finally:
-            self._next.release()
-
-    def release(self) -> None:
-        self._lock.release()
-
     def __enter__(self) -> None:
         with self._next:
             self._lock.acquire()
@@ -477,9 +472,8 @@ def _check_assignment(
 
 
 def _kafka_settings(
-    kafka: str | Mapping[str, object], group: str, settings: ConsumerSettings
+    kafka: Mapping[str, object], group: str, settings: ConsumerSettings
 ) -> dict[str, object]:
-    given = {"bootstrap.servers": kafka} if isinstance(kafka, str) else dict(kafka)
     ours = {
         "group.id": group,
         "enable.auto.commit": False,
@@ -487,7 +481,7 @@ def _kafka_settings(
         "partition.assignment.strategy": settings.strategy,
         "auto.offset.reset": settings.start,
     }
-    for name in sorted(ours.keys() & given.keys()):
+    for name in sorted(ours.keys() & kafka.keys()):
         fix = "leave it out: the group's name and ConsumerSettings say it"
         raise InvalidValueError("kafka", name, "is set by the consumer itself", fix)
-    return {**given, **ours}
+    return {**kafka, **ours}

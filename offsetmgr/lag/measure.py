@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from offsetmgr.acked_ranges import pending_below
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.lag.timeline import LogTimeline
 
@@ -55,6 +56,16 @@ class PartitionLag(NamedTuple):
     """The live member it is assigned to."""
     error: OffsetManagerError | None = None
     """Why the end of the log could not be read."""
+
+    @property
+    def pending_acks(self) -> int | None:
+        """The offsets below the highest acknowledged one that are not acknowledged.
+
+        0 for a group that commits no acks, None where the metadata is none of acks.
+        """
+        if self.committed is None or self.end is None:
+            return None
+        return pending_below(self.committed.offset, self.committed.metadata, self.end)
 
     @property
     def beyond_end(self) -> bool:

@@ -15,6 +15,7 @@ from offsetmgr.lag.measure import worst_seconds
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from offsetmgr.lag.measure import PartitionLag
     from offsetmgr.lag.watcher import WatchedGroup
 
 _PARTITION: Final = ("cluster_name", "group", "topic", "partition")
@@ -65,10 +66,8 @@ def families(
         text = "Burrow's status: 1 OK, 2 WARN, 3 ERR."
         made.set("offsetmgr_group_status", text, _GROUP, where, group.status)
         for each in group.partitions:
-            _partition(made, (*where, *each.now.partition), each.now.end, each.now.lag)
+            _partition(made, (*where, *each.now.partition), each.now)
             labels = (*where, *each.now.partition)
-            text = "Age of the first record that is not committed; 0 where all is."
-            made.set("offsetmgr_lag_seconds", text, _PARTITION, labels, each.now.seconds)
             text = "Burrow's status: 1 OK, 2 WARN, 4 STOP, 5 STALL, 6 REWIND."
             status = None if each.now.lag is None else each.status
             made.set("offsetmgr_partition_status", text, _PARTITION, labels, status)
@@ -78,12 +77,17 @@ def families(
     return iter(made)
 
 
-def _partition(
-    made: _Families, labels: tuple[object, ...], end: int | None, lag: int | None
-) -> None:
-    made.set("offsetmgr_end_offset", "Offset after the last record.", _PARTITION, labels, end)
-    text = "Records behind the end of the log."
-    made.set("offsetmgr_lag", text, _PARTITION, labels, lag)
+def _partition(made: _Families, labels: tuple[object, ...], lag: PartitionLag) -> None:
+    committed = lag.committed.offset if lag.committed and lag.end is not None else None
+    age = "Age of the first record that is not committed; 0 where all is."
+    for name, text, value in (
+        ("end_offset", "Offset after the last record.", lag.end),
+        ("committed_offset", "Committed offset; the oldest one without an ack.", committed),
+        ("lag", "Records behind the end of the log.", lag.lag),
+        ("lag_seconds", age, lag.seconds),
+        ("pending_acks", "Records without an ack below one that has an ack.", lag.pending_acks),
+    ):
+        made.set(f"offsetmgr_{name}", text, _PARTITION, labels, value)
 
 
 def _lag_exporter(made: _Families, cluster: str, group: WatchedGroup) -> None:

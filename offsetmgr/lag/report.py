@@ -23,6 +23,7 @@ PARTITION_FIELDS: Final = (
     "end",
     "lag",
     "lag_seconds",
+    "pending_acks",
     "metadata",
     "member_id",
     "client_id",
@@ -86,6 +87,7 @@ def _group(
         "status": watched.status.name if watched else None,
         "lag": group.total,
         "lag_seconds": _rounded(group.seconds),
+        "pending_acks": sum(each.pending_acks or 0 for each in group.partitions),
         "error": _error(error),
         "members": [_member(each) for each in described.members] if described else [],
         "partitions": [
@@ -119,6 +121,7 @@ def _partition(
         lag.end,
         lag.lag,
         _rounded(lag.seconds),
+        lag.pending_acks,
         committed.metadata if committed else None,
         member.member_id if member else None,
         member.client_id if member else None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import random
 import subprocess
 import sys
@@ -14,9 +16,12 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
+from typer.testing import CliRunner
 
+from offsetmgr.cli.app import app
 from offsetmgr.consumer.acks import AckConsumer, AckSettings
 from offsetmgr.consumer.retry import RetryPolicy
+from offsetmgr.types import TopicPartition
 from tests.conftest import create_topic
 
 if TYPE_CHECKING:
@@ -147,6 +152,56 @@ def test_a_partition_that_waits_for_an_ack_holds_up_no_other(kafka: DevKafka, gr
             assert message is not None
             message.ack()
             seen[message.partition] += 1
+    assert committed(kafka, group, group) == dict.fromkeys(range(PARTITIONS), count // PARTITIONS)
+
+
+def test_pending_acks_of_a_live_group_are_described(kafka: DevKafka, group: str) -> None:
+    """By the command, for any group; in its own process the consumer tells the same."""
+    produced(kafka, group, map(str, range(40)))
+    asked = ["--bootstrap-servers", kafka.bootstrap_servers]
+    settings = AckSettings(dwell_s=0)
+    with AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as consumer:
+        for message in taken(consumer, 40):
+            if message.partition != 2 or message.offset not in {3, 4, 7}:
+                message.ack()
+        consumer.commit_offsets()
+        shown = CliRunner().invoke(app, ["describe", group, *asked])
+        assert f"Pending acks: 3; the oldest is {group}-2 at offset 3, " in shown.stdout
+        described = json.loads(
+            CliRunner().invoke(app, ["describe", group, *asked, "--json"]).stdout
+        )
+        (found,) = described["groups"]
+        assert [each["pending_acks"] for each in found["partitions"]] == [0, 0, 3, 0]
+        assert consumer.pending == 3
+        progress = consumer.progress()[TopicPartition(group, 2)]
+        assert (progress.offset, progress.pending) == (3, 3)
+
+
+def test_an_event_loop_acknowledges_as_its_tasks_end(kafka: DevKafka, group: str) -> None:
+    count = 400
+    produced(kafka, group, map(str, range(count)))
+    seen: Counter[int] = Counter()
+
+    async def work(message: AckMessage) -> None:
+        await asyncio.sleep(message.offset % 7 / 1000)
+        seen[number_of(message)] += 1
+        if number_of(message) % 50 == 0 and message.tries == 1:
+            message.nack(0)
+        else:
+            message.ack()
+
+    async def read() -> None:
+        async with AckConsumer(kafka.bootstrap_servers, group, [group]) as consumer:
+            tasks = set()
+            async for message in consumer:
+                tasks.add(asyncio.create_task(work(message)))
+                if len(tasks) == count + count // 50:
+                    break
+            await asyncio.gather(*tasks)
+
+    asyncio.run(read())
+    assert set(seen) == set(range(count))
+    assert seen.total() == count + count // 50
     assert committed(kafka, group, group) == dict.fromkeys(range(PARTITIONS), count // PARTITIONS)
 
 

@@ -8,7 +8,13 @@ import pytest
 from confluent_kafka import Producer
 
 from offsetmgr import LocalOffsets, ManagerExistsError, OffsetAndMetadata
-from offsetmgr.consumer import AckConsumer, AckSettings, GroupConsumer, RetryPolicy
+from offsetmgr.consumer import (
+    AckConsumer,
+    AckSettings,
+    GroupConsumer,
+    PartitionedConsumer,
+    RetryPolicy,
+)
 from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
 from offsetmgr.lag.cluster import ClusterReader, GroupDescription
 from offsetmgr.types import TopicPartition
@@ -63,10 +69,12 @@ def test_managers_commit_the_marks_of_partitions(kafka: DevKafka, group: str) ->
                     described = reader.describe([group])[group]
                 assert isinstance(described, GroupDescription)
                 assert described.members == ()
-        with GroupConsumer(
+        with PartitionedConsumer(
             kafka.bootstrap_servers, group, partitions=partitions, offsets=offsets
-        ) as consumer:
-            consumer.reset_partition_offset(group, 0, 9)
+        ) as streams:
+            found = streams.partitions()
+            assert {next(found).partition, next(found).partition} == {0, 1}
+            streams.reset_partition_offset(group, 0, 9)
         assert offsets.committed(group)[TopicPartition(group, 0)].offset == 10
 
 

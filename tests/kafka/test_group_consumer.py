@@ -23,7 +23,7 @@ from offsetmgr.consumer import (
     PartitionedConsumer,
     PartitionStream,
 )
-from offsetmgr.consumer.partitions import BUFFERED
+from offsetmgr.consumer.group import BUFFERED
 from offsetmgr.errors import InvalidValueError
 from tests.conftest import create_topic
 

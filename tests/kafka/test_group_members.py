@@ -6,14 +6,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, Producer
-from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka import Producer
 
+from offsetmgr.acked_ranges import decode_ranges
+from offsetmgr.lag.cluster import ClusterReader
 from tests.conftest import create_topic
 
 if TYPE_CHECKING:
@@ -28,18 +30,29 @@ class Members:
     """The members of a group, and a judge of what it commits."""
 
     def __init__(
-        self, kafka: DevKafka, group: str, strategy: str, folder: Path, stack: ExitStack
+        self,
+        kafka: DevKafka,
+        group: str,
+        strategy: str,
+        kind: str,
+        folder: Path,
+        stack: ExitStack,
     ) -> None:
+        """``kind`` is ``marks`` or ``acks``."""
         self._brokers = kafka.bootstrap_servers
+        self.kind = kind
         self._group = group
         self._strategy = strategy
         self._folder = folder
         self._stack = stack
         self._logs: list[Path] = []
         self._producer = Producer({"bootstrap.servers": self._brokers})
-        self._reader = Consumer({"bootstrap.servers": self._brokers, "group.id": group})
-        stack.callback(self._reader.close)
+        self._reader = stack.enter_context(ClusterReader(self._brokers))
         self._committed = [0] * PARTITIONS
+        self._acknowledged: Counter[int] = Counter()
+        """Messages that Kafka had as processed, each with how often it was so by then."""
+        self.uncommitted: set[int] = set()
+        """Messages that killed members had processed, and Kafka did not know of."""
         self.produced = 0
         create_topic(kafka, group, PARTITIONS)
 
@@ -47,7 +60,7 @@ class Members:
         log = self._folder / f"member-{len(self._logs)}"
         log.touch()
         self._logs.append(log)
-        arguments = [self._brokers, self._group, self._group, self._strategy, str(log)]
+        arguments = [self._brokers, self._group, self._group, self._strategy, str(log), self.kind]
         process = subprocess.Popen([sys.executable, str(MEMBER), *arguments])
         self._stack.callback(process.wait)
         self._stack.callback(process.kill)
@@ -68,63 +81,105 @@ class Members:
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
+    def kill(self, member: subprocess.Popen[bytes]) -> None:
+        member.kill()
+        member.wait()
+        known = self.acknowledged()
+        self.uncommitted |= self.processed().keys() - known
+
     def judged(self) -> set[int]:
         """Return the processed messages; what is committed has to be among them."""
-        committed = self.committed()
+        known = self.acknowledged()
+        done = self.processed()
+        assert known <= done.keys()
+        for number in known:
+            self._acknowledged.setdefault(number, done[number])
+        return set(done)
+
+    def processed(self) -> Counter[int]:
+        """Return how often each message was processed."""
         texts = [log.read_text() for log in self._logs]
         # A member that is writing may have written half a line.
-        done = {int(line) for text in texts for line in text[: text.rfind("\n") + 1].split()}
-        for partition, offset in enumerate(committed):
-            assert all(each * PARTITIONS + partition in done for each in range(offset))
-            assert offset >= self._committed[partition]
-        self._committed = committed
-        return done
+        return Counter(int(line) for text in texts for line in text[: text.rfind("\n") + 1].split())
 
-    def committed(self) -> list[int]:
-        asked = [KafkaPartition(self._group, number) for number in range(PARTITIONS)]
-        return [max(each.offset, 0) for each in self._reader.committed(asked, WAIT_S)]
+    def repeated(self) -> set[int]:
+        return {number for number, count in self.processed().items() if count > 1}
+
+    def repeated_after_their_ack(self) -> set[int]:
+        done = self.processed()
+        return {number for number, count in self._acknowledged.items() if done[number] > count}
+
+    def acknowledged(self) -> set[int]:
+        """Return the messages below the committed offsets, and in the metadata of the commits."""
+        answer = self._reader.committed([self._group])[self._group]
+        assert isinstance(answer, dict), answer
+        found: set[int] = set()
+        for where, (offset, metadata, _) in answer.items():
+            assert offset >= self._committed[where.partition]
+            self._committed[where.partition] = offset
+            ranges = [(0, offset), *decode_ranges(offset, metadata)]
+            for low, high in ranges:
+                found.update(each * PARTITIONS + where.partition for each in range(low, high))
+        return found
 
 
 def turmoil(members: Members, portion: int) -> None:
-    """One is killed, one leaves, one stands still for longer than the session; others join."""
+    """One is killed, one leaves; with marks one stands still for longer than the session."""
     killed, leaving = members.join(), members.join()
     members.produce(portion)
     members.wait_for(members.produced - portion // 2)
-    killed.kill()
-    frozen = members.join()
+    members.kill(killed)
+    third = members.join()
     members.produce(portion)
     members.wait_for(members.produced - portion // 2)
     leaving.send_signal(signal.SIGTERM)
-    staying = members.join()
+    fourth = members.join()
     assert leaving.wait(WAIT_S) == 0
-    frozen.send_signal(signal.SIGSTOP)
+    if members.kind == "marks":
+        third.send_signal(signal.SIGSTOP)
     members.produce(portion)
     members.wait_for(members.produced)
-    frozen.send_signal(signal.SIGCONT)
+    third.send_signal(signal.SIGCONT)
     members.produce(portion)
     members.wait_for(members.produced)
-    for each in (frozen, staying):
+    for each in (third, fourth):
         each.send_signal(signal.SIGTERM)
         assert each.wait(WAIT_S) == 0
-    assert members.judged() == set(range(members.produced))
-    assert members.committed() == [members.produced // PARTITIONS] * PARTITIONS
+    everything = set(range(members.produced))
+    assert members.judged() == everything == members.acknowledged()
 
 
 def test_members_that_are_killed_pass_over_no_message(
     kafka: DevKafka, group: str, tmp_path: Path
 ) -> None:
     with ExitStack() as stack:
-        turmoil(Members(kafka, group, "cooperative-sticky", tmp_path, stack), 600)
+        turmoil(Members(kafka, group, "cooperative-sticky", "marks", tmp_path, stack), 600)
+
+
+def test_members_with_acks_repeat_only_what_was_not_acknowledged(
+    kafka: DevKafka, group: str, tmp_path: Path
+) -> None:
+    """What was repeated is what a killed member had processed and not committed, and no more."""
+    with ExitStack() as stack:
+        members = Members(kafka, group, "cooperative-sticky", "acks", tmp_path, stack)
+        turmoil(members, 600)
+        assert members.repeated_after_their_ack() == set()
+        assert members.repeated() <= members.uncommitted
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1200)
+@pytest.mark.parametrize("kind", ["marks", "acks"])
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
 def test_fifteen_thousand_messages(
-    kafka: DevKafka, group: str, tmp_path: Path, strategy: str
+    kafka: DevKafka, group: str, tmp_path: Path, strategy: str, kind: str
 ) -> None:
     with ExitStack() as stack:
-        members = Members(kafka, group, strategy, tmp_path, stack)
+        members = Members(kafka, group, strategy, kind, tmp_path, stack)
         for _ in range(5):
             turmoil(members, 752)
         assert members.produced > 15_000
+        if kind == "acks":
+            assert members.repeated_after_their_ack() == set()
+            assert members.repeated() <= members.uncommitted
+        sys.stdout.write(f"{strategy}, {kind}: {len(members.repeated())} repeated\n")

@@ -29,7 +29,7 @@ class Consumer:
         self.deliveries.claim(Claim(functions, WHERE, committed))
 
     def read(self, offsets: Iterable[int], due_s: float = 0) -> None:
-        claim = self.deliveries.claim_of(*WHERE)
+        claim = self.deliveries.claim_of(WHERE)
         assert claim is not None
         for offset in offsets:
             read = Message(topic="orders", partition=0, offset=offset, value=b"%d" % offset)
@@ -163,7 +163,7 @@ def test_a_release_waits_for_what_is_in_work_alone() -> None:
 def test_a_queued_message_has_no_time_out_and_holds_up_no_release() -> None:
     consumer = Consumer()
     consumer.read([0, 1])
-    first, second = (consumer.deliveries.next(0, queued=True) for _ in range(2))
+    first, second = (consumer.deliveries.next_ready() for _ in range(2))
     assert first is not None
     assert second is not None
     assert consumer.deliveries.overdue(1_000) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import random
 
 import pytest
 from hypothesis import given
@@ -12,11 +12,7 @@ from offsetmgr.acked_ranges import decode_ranges, encode_ranges
 from offsetmgr.consumer.tracker import AckTracker
 from offsetmgr.types import MAX_OFFSET
 
-BASES = st.sampled_from([0, 300, 2**40, MAX_OFFSET - 400])
-
-
-if TYPE_CHECKING:
-    import random
+BASES = st.sampled_from([0, 300, 2**40, MAX_OFFSET - 301])
 
 
 def delivered(base: int, count: int, limit_chars: int = 4096) -> AckTracker[None]:
@@ -63,24 +59,49 @@ def test_offsets_that_do_not_exist_count_as_acknowledged(
         assert tracker.encoded_chars == len(tracker.position.metadata)
 
 
-@given(st.integers(12, 60), st.integers(1, 600), st.randoms(use_true_random=False))
-def test_what_is_acknowledged_always_fits(limit_chars: int, steps: int, rng: random.Random) -> None:
-    """Whatever is acked in whatever order, the metadata stays within its limit."""
+@given(
+    st.integers(30, 90),
+    st.lists(st.sampled_from([1, 1, 1, 1, 2, 40, 2**35]), max_size=600),
+    st.randoms(use_true_random=False),
+)
+def test_what_is_acknowledged_always_fits(
+    limit_chars: int, steps: list[int], rng: random.Random
+) -> None:
+    """Whatever is acked in whatever order, and whatever is missing, it stays within its limit."""
     tracker = AckTracker[None](0, limit_chars=limit_chars)
     pending: list[int] = []
     offset = 0
-    for _ in range(steps):
+    for step in steps:
         if tracker.has_room:
             tracker.deliver(offset, None)
             pending.append(offset)
-            offset += 1
+            offset += step  # above 1 there are offsets that do not exist
         else:
             assert pending
+        assert tracker.encoded_chars == len(tracker.position.metadata) <= limit_chars
         if pending and (rng.random() < 0.5 or not tracker.has_room):
             # One that is never acknowledged, if there are others, makes the longest metadata.
             at = rng.randrange(1, len(pending)) if len(pending) > 1 else 0
             tracker.acknowledge(pending.pop(at))
         assert tracker.encoded_chars == len(tracker.position.metadata) <= limit_chars
+
+
+@pytest.mark.parametrize("hole", [1, 2, 2**40])
+def test_offsets_that_do_not_exist_always_fit(hole: int) -> None:
+    """A partition that is full, with holes of all sizes at all places, and every second ack."""
+    for seed in range(300):
+        rng = random.Random(seed)  # noqa: S311
+        limit_chars = rng.randrange(30, 120)
+        tracker = AckTracker[None](0, limit_chars=limit_chars)
+        pending: list[int] = []
+        offset = 0
+        while tracker.has_room:
+            tracker.deliver(offset, None)
+            pending.append(offset)
+            offset += hole if rng.random() < 0.1 else 1
+        for each in rng.sample(pending[1::2], len(pending) // 2):
+            tracker.acknowledge(each)
+            assert tracker.encoded_chars == len(tracker.position.metadata) <= limit_chars
 
 
 @given(st.integers(10, 200), st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40))))

@@ -132,6 +132,8 @@ def test_metrics(watched: tuple[FakeCluster, Watcher]) -> None:
     assert found["offsetmgr_lag{local,etl,2,orders}"] == 600
     assert found["offsetmgr_end_offset{local,etl,0,orders}"] == 1_000
     assert found["offsetmgr_lag_seconds{local,etl,0,orders}"] == 0
+    assert found["offsetmgr_committed_offset{local,etl,2,orders}"] == 400
+    assert found["offsetmgr_pending_acks{local,etl,2,orders}"] == 0
     assert found["offsetmgr_group_status{local,etl}"] == 3
     assert found["offsetmgr_partition_status{local,etl,2,orders}"] == 4
     assert found["offsetmgr_unreadable_groups{local}"] == 0

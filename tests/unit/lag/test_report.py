@@ -8,7 +8,7 @@ from pathlib import Path
 from offsetmgr.errors import OffsetCommitError, error_info
 from offsetmgr.lag.measure import measure
 from offsetmgr.lag.report import PARTITION_FIELDS, OwningClient, lag_report
-from offsetmgr.types import TopicPartition
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.unit.lag.fake_cluster import FakeCluster
 
 ORDERS = [TopicPartition("orders", number) for number in range(3)]
@@ -50,3 +50,18 @@ def test_trouble_of_a_partition() -> None:
     ]
     assert [each["lag"] for each in partitions] == [6, 0, None]
     assert [each["committer"] for each in partitions] == ["nightly", None, None]
+
+
+def test_pending_acks() -> None:
+    """Offsets 4 and 5 and 8 have no ack; other metadata, and acks above the end, are not ours."""
+    kafka = FakeCluster()
+    kafka.ends = dict.fromkeys(ORDERS, 10)
+    for each, metadata in zip(ORDERS, ("CCBB", "written by us", "CCBi"), strict=True):
+        kafka.commit("etl", each, 4)
+        kafka.offsets["etl"][each] = OffsetAndMetadata(4, metadata)
+    (found,) = lag_report(measure(kafka, ["etl"], 1_000.0))["groups"]
+    assert [each["pending_acks"] for each in found["partitions"]] == [3, None, None]
+    assert found["pending_acks"] == 3
+    kafka.offsets["etl"] = {ORDERS[0]: OffsetAndMetadata(4)}
+    (found,) = lag_report(measure(kafka, ["etl"], 1_000.0))["groups"]
+    assert found["pending_acks"] == 0

@@ -1,0 +1,120 @@
+"""``python -m benchmarks.consumer_peers``: our consumers beside other Python ones, in one run.
+
+The others (aiokafka, faust-streaming, pyrallel-consumer) are installed into virtual environments
+under ``.peers``.  pyrallel-consumer needs Python 3.12; it is left out where there is none.  Fails,
+with exit status 1 and the figures, where one of them is faster than ours.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from benchmarks.consumer import filled
+from benchmarks.harness import at_least, end, parser, report
+from offsetmgr.devkafka import DevKafka
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT: Final = Path(__file__).parents[1]
+HOME: Final = ROOT / ".peers"
+PROGRAM: Final = Path(__file__).with_name("peer_programs.py")
+TIMEOUT_S: Final = 600.0
+
+
+class Peer(NamedTuple):
+    """A consumer to compare with."""
+
+    name: str
+    requirement: str
+    python: str
+    works: tuple[str, ...]
+
+
+PEERS: Final = (
+    Peer("aiokafka", "aiokafka==0.14.0", "python3", ("single", "batch", "handlers")),
+    Peer("faust", "faust-streaming==0.15.3", "python3", ("single", "batch", "handlers")),
+    Peer("pyrallel", "pyrallel-consumer==1.0.0", "python3.12", ("single", "handlers")),
+)
+COUNTS: Final = {"single": 100_000, "batch": 300_000, "handlers": 20_000}
+
+
+def main() -> int:
+    """Run all, print tables, and return the exit status."""
+    arguments = parser("benchmarks.consumer_peers", __doc__)
+    arguments.add_argument("--rounds", type=int, default=3, help="rounds per contestant (3)")
+    options = arguments.parse_args()
+    pythons = {"offsetmgr": sys.executable, **dict(_installed())}
+    missed: list[str] = []
+    with ExitStack() as stack:
+        brokers = options.brokers or stack.enter_context(DevKafka()).bootstrap_servers
+        topic = filled(brokers, max(COUNTS.values()))
+        for work in COUNTS:
+            names = [each.name for each in PEERS if work in each.works and each.name in pythons]
+            missed += _compared(
+                work, ["offsetmgr", *names], pythons, brokers, topic, options.rounds
+            )
+    return end(missed)
+
+
+def _installed() -> Iterator[tuple[str, str]]:
+    """Yield the peers that could be installed, each with its Python."""
+    for peer in PEERS:
+        home = HOME / peer.name
+        python = home / "bin" / "python"
+        if not python.exists():
+            base = sys.executable if peer.python == "python3" else _newer_python(peer.python)
+            if base is None:
+                print(f"{peer.name} is left out: there is no {peer.python}")
+                continue
+            subprocess.run([base, "-m", "venv", str(home)], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", peer.requirement], check=True)
+        yield peer.name, str(python)
+
+
+def _newer_python(name: str) -> str | None:
+    """Return a Python of that version, also one that pyenv has and does not offer here."""
+    versions = Path.home() / ".pyenv" / "versions"
+    for found in (shutil.which(name), *map(str, sorted(versions.glob(f"*/bin/{name}")))):
+        if found is not None:
+            tried = subprocess.run([found, "-c", ""], capture_output=True, check=False)
+            if tried.returncode == 0:
+                return found
+    return None
+
+
+def _compared(
+    work: str, names: list[str], pythons: dict[str, str], brokers: str, topic: str, rounds: int
+) -> list[str]:
+    count = COUNTS[work]
+    took: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in names:
+            command = [pythons[name], str(PROGRAM), name, work, brokers, topic, str(count)]
+            environment = {**os.environ, "PYTHONPATH": str(ROOT) if name == "offsetmgr" else ""}
+            done = subprocess.run(
+                command,
+                env=environment,
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=True,
+            )
+            took[name].append(float(done.stdout.rpartition("took_s=")[2].split()[0]))
+    report(f"{work}: {count:,} messages", took, items=count, unit="messages")
+    ours = median(took["offsetmgr"])
+    missed = []
+    for name in names[1:]:
+        missed += at_least(f"{work}, rate beside {name}", median(took[name]) / ours, 1.0, "times")
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
