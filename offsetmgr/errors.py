@@ -61,7 +61,7 @@ def _unpickled(
 
 
 class InvalidValueError(OffsetManagerError, ValueError):
-    """A value that was refused at the door; nothing was done with it."""
+    """An invalid argument; nothing was done."""
 
     code = "invalid_value"
 
@@ -91,7 +91,7 @@ class OffsetRegressionError(OffsetManagerError):
 
 
 class OffsetConflictError(OffsetManagerError):
-    """A group's committed offsets were changed by somebody else while work from them went on."""
+    """Somebody else has changed the committed offsets of the group meanwhile."""
 
     code = "offset_conflict"
 
@@ -162,13 +162,13 @@ class OffsetsUncommittedError(OffsetManagerError):
 
 
 class OverloadedError(OffsetManagerError):
-    """A limit was reached; nothing of the request was taken, try again later."""
+    """A limit of the service was reached; try again later."""
 
     code = "overloaded"
 
 
 class ServiceError(OffsetManagerError):
-    """The service answered with an error that is none of the above."""
+    """The service, or Kafka behind it, refused a request; ``code`` is the name of the error."""
 
     def __init__(self, status: int, message: str, code: str = "service_error") -> None:
         """HTTP ``status`` and what the service said."""

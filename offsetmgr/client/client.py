@@ -11,7 +11,7 @@ from offsetmgr.client import waits, wire
 from offsetmgr.client.core import Core
 from offsetmgr.client.failure_log import FailureLog, log_uncommitted
 from offsetmgr.client.handle import RemoteManagerHandle
-from offsetmgr.client.offsets import LogEnds, Offsets, PassingError, Scope
+from offsetmgr.client.offsets import LogEnds, Offsets, PassingError, Selection
 from offsetmgr.client.transport import parse_url
 from offsetmgr.errors import OffsetManagerError, ServiceUnavailableError
 from offsetmgr.types import (
@@ -86,8 +86,8 @@ class OffsetClient(Offsets):
             return self.core.submit(offsets, rewind=rewind), {}
         return waits.commit(self.core, offsets, wait, rewind=rewind)
 
-    def _settle(self, scope: Scope, deadline: Deadline, *, stop: bool) -> FlushResult:
-        return (waits.stop if stop else waits.flush)(self.core, scope, deadline)
+    def _settle(self, selection: Selection, deadline: Deadline, *, stop: bool) -> FlushResult:
+        return (waits.stop if stop else waits.flush)(self.core, selection, deadline)
 
     def _listen(self) -> None:
         self.core.listen()
@@ -146,7 +146,7 @@ class OffsetClient(Offsets):
         core = self._state
         with core.lock:
             core.closing = True
-        result = waits.stop(core, Scope(), deadline)
+        result = waits.stop(core, Selection(), deadline)
         core.end(deadline)
         log_uncommitted(f"client {self.name}", result.uncommitted)
         return result

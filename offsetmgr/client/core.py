@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.client.failure_log import FailureLog
     from offsetmgr.client.offsets import Deadline
-    from offsetmgr.client.transport import Address
+    from offsetmgr.client.transport import ServiceAddress
     from offsetmgr.types import FlushResult, ManagerKey, OffsetAndMetadata
 
 ABANDONED_S: Final = 2.0
@@ -44,7 +44,7 @@ log = logging.getLogger("offsetmgr.client")
 class Core:
     """The state of a client, safe between threads; its threads start with their first use."""
 
-    def __init__(self, url: str, address: Address, name: str, failures: FailureLog) -> None:
+    def __init__(self, url: str, address: ServiceAddress, name: str, failures: FailureLog) -> None:
         self.name = name
         # Reentrant, because a collector may run `abandon` in a thread that holds it.
         self.lock = threading.RLock()

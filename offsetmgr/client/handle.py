@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from offsetmgr.client import waits
-from offsetmgr.client.offsets import Deadline, Scope
+from offsetmgr.client.offsets import Deadline, Selection
 from offsetmgr.errors import ManagerStoppedError, OffsetManagerError, OffsetTimeoutError
 from offsetmgr.types import (
     ManagerKey,
@@ -149,7 +149,7 @@ class RemoteManagerHandle(OffsetManagerHandle):
         deadline = Deadline(timeout)
         core, mail = self._client.core, self._mail
         if mail.result is None:
-            waits.stop(core, Scope(self._key.group, [self._key.topic_partition]), deadline)
+            waits.stop(core, Selection(self._key.group, [self._key.topic_partition]), deadline)
         with core.lock:  # another thread may be at it
             wait_s = deadline.within_s(threading.TIMEOUT_MAX)
             core.changed.wait_for(lambda: mail.result is not None, wait_s)

@@ -95,7 +95,7 @@ class Deadline:
         return max(0.001, left_s - min(1.0, left_s / 5))
 
 
-class Scope(NamedTuple):
+class Selection(NamedTuple):
     """Managers of a flush or stop; None stands for all."""
 
     group: str | None = None
@@ -136,7 +136,7 @@ class Offsets(ABC):
 
     @property
     def url(self) -> str:
-        """Address of the service or cluster, such as ``http://127.0.0.1:8741``."""
+        """ServiceAddress of the service or cluster, such as ``http://127.0.0.1:8741``."""
         return self._url
 
     @property
@@ -222,7 +222,7 @@ class Offsets(ABC):
         Of all managers, or those of ``group``, or those of its ``partitions``.  What was not
         committed is in the result, with the reason.
         """
-        return self._settle(_scope(group, partitions), Deadline(timeout), stop=False)
+        return self._settle(_selection(group, partitions), Deadline(timeout), stop=False)
 
     def stop_managers(
         self,
@@ -232,7 +232,7 @@ class Offsets(ABC):
         partitions: Iterable[tuple[str, int]] | None = None,
     ) -> FlushResult:
         """Flush the managers, then stop them; anybody can spawn them anew."""
-        return self._settle(_scope(group, partitions), Deadline(timeout), stop=True)
+        return self._settle(_selection(group, partitions), Deadline(timeout), stop=True)
 
     def watch_errors(
         self, on_error: Callable[[ManagerKey | None, OffsetManagerError], None]
@@ -362,7 +362,7 @@ class Offsets(ABC):
         """
 
     @abstractmethod
-    def _settle(self, scope: Scope, deadline: Deadline, *, stop: bool) -> FlushResult:
+    def _settle(self, selection: Selection, deadline: Deadline, *, stop: bool) -> FlushResult:
         """Flush, or stop."""
 
     @abstractmethod
@@ -441,11 +441,11 @@ def _checked_topics(topics: object) -> list[str]:
     return list(dict.fromkeys([check_topic(name) for name in names]))
 
 
-def _scope(group: str | None, partitions: Iterable[tuple[str, int]] | None) -> Scope:
+def _selection(group: str | None, partitions: Iterable[tuple[str, int]] | None) -> Selection:
     if group is None and partitions is not None:
         fix = "name the group as well"
         raise InvalidValueError("partitions", partitions, "are given without a group", fix)
-    return Scope(
+    return Selection(
         None if group is None else check_group(group),
         None if partitions is None else check_topic_partitions(partitions),
     )

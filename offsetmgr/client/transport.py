@@ -39,7 +39,7 @@ _SERVER_ERRORS: Final = 500
 _UNAVAILABLE: Final = 503
 
 
-class Address(NamedTuple):
+class ServiceAddress(NamedTuple):
     """A host and a port, or the path of a Unix socket."""
 
     host: str = ""
@@ -67,7 +67,7 @@ class Address(NamedTuple):
         return connecting
 
 
-def parse_url(url: object) -> Address:
+def parse_url(url: object) -> ServiceAddress:
     """Return where `url` leads; InvalidValueError says what is wrong with it."""
     if not isinstance(url, str):
         raise InvalidValueError("url", url, "is not text", _URL_FIX)
@@ -85,7 +85,7 @@ def parse_url(url: object) -> Address:
         if parts.netloc or len(parts.path) < len("/x"):
             fix = "give the absolute path after three slashes: unix:///run/offsetmgr.sock"
             raise InvalidValueError("url", url, "has no absolute path", fix)
-        return Address(path=parts.path)
+        return ServiceAddress(path=parts.path)
     for is_bad, problem in (
         (parts.scheme != "http", "is neither http:// nor unix://"),
         (not host, "names no host"),
@@ -94,7 +94,7 @@ def parse_url(url: object) -> Address:
     ):
         if is_bad:
             raise InvalidValueError("url", url, problem, _URL_FIX)
-    return Address(host or "", port or DEFAULT_PORT)
+    return ServiceAddress(host or "", port or DEFAULT_PORT)
 
 
 class Unreachable(ServiceUnavailableError):  # noqa: N818 -- raised to users as its base
@@ -121,7 +121,7 @@ class Answer(NamedTuple):
 class Connection:
     """One connection to the service, used for one request after the other."""
 
-    def __init__(self, address: Address, deadline: Deadline) -> None:
+    def __init__(self, address: ServiceAddress, deadline: Deadline) -> None:
         """Connect; Unreachable when that fails within the deadline."""
         if deadline.over:
             raise Unreachable(_NOT_ASKED)
@@ -211,7 +211,7 @@ class Session:
     """
 
     def __init__(
-        self, url: str, address: Address, name: str, heard: Callable[[str, bool], None]
+        self, url: str, address: ServiceAddress, name: str, heard: Callable[[str, bool], None]
     ) -> None:
         """`heard` is called with the process of the service, and whether it took a request."""
         self.url = url

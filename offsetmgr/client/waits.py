@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.client.core import Core
     from offsetmgr.client.handle import Mailboxes
-    from offsetmgr.client.offsets import Refusals, Scope
+    from offsetmgr.client.offsets import Refusals, Selection
     from offsetmgr.client.partitions import ClientPartition
     from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 
@@ -39,21 +39,21 @@ INITIAL_WAIT_S: Final = 10.0
 """Longest wait of one request for an initial offset."""
 
 
-def flush(core: Core, scope: Scope, deadline: Deadline) -> FlushResult:
+def flush(core: Core, selection: Selection, deadline: Deadline) -> FlushResult:
     """Have the newest offsets of the managers committed."""
     with core.lock:
-        keys = core.partitions.keys(*scope)
-    return Wait(core, keys, deadline, all_of_it=scope.group is None).run()
+        keys = core.partitions.keys(*selection)
+    return Wait(core, keys, deadline, all_of_it=selection.group is None).run()
 
 
-def stop(core: Core, scope: Scope, deadline: Deadline) -> FlushResult:
+def stop(core: Core, selection: Selection, deadline: Deadline) -> FlushResult:
     """Have the newest offsets of the managers committed, then stop them.
 
     Managers that are being stopped by somebody else are left to them.
     """
     with core.lock:
-        keys = core.partitions.stop(core.partitions.keys(*scope))
-        wait = Wait(core, keys, deadline, stops=True, all_of_it=scope.group is None)
+        keys = core.partitions.stop(core.partitions.keys(*selection))
+        wait = Wait(core, keys, deadline, stops=True, all_of_it=selection.group is None)
     try:
         result = wait.run()
     except BaseException:  # Ctrl-C: nobody else would end this stop, so that its managers go on

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 from weakref import WeakSet
 
 from offsetmgr.client.failure_log import FailureLog, log_uncommitted
-from offsetmgr.client.offsets import Deadline, LogEnds, Offsets, PassingError, Scope, kafka_refusal
+from offsetmgr.client.offsets import (
+    Deadline,
+    LogEnds,
+    Offsets,
+    PassingError,
+    Selection,
+    kafka_refusal,
+)
 from offsetmgr.client.waits import pauses
 from offsetmgr.errors import (
     CoordinatorError,
@@ -174,11 +181,11 @@ class LocalOffsets(Offsets):
         refused = self._factory.submit(group, values, rewind=rewind)
         return {ManagerKey(group, *where): error for where, error in refused.items()}
 
-    def _settle(self, scope: Scope, deadline: Deadline, *, stop: bool) -> FlushResult:
+    def _settle(self, selection: Selection, deadline: Deadline, *, stop: bool) -> FlushResult:
         self.check_process()
-        keys = [handle.key for handle in self._factory.managers(scope.group)]
-        if scope.partitions is not None:
-            keys = [key for key in keys if key.topic_partition in scope.partitions]
+        keys = [handle.key for handle in self._factory.managers(selection.group)]
+        if selection.partitions is not None:
+            keys = [key for key in keys if key.topic_partition in selection.partitions]
         ask = self._factory.stop_managers if stop else self._factory.flush
         return _flush_result(_answer(ask(keys, deadline.left_s), deadline))
 

@@ -8,8 +8,8 @@ Spark keeps there, for each batch N::
 
 The first two are lines of text behind a version; a Kafka source's line is its position as JSON.
 
-The checkpoint is the truth and its group the mirror.  After a crash between Spark's commit log and
-its progress event, or for a job that never had the listener, the two differ.
+The group differs from its checkpoint after a crash between Spark's commit log and its progress
+event, or if the job never had the listener.
 """
 
 from __future__ import annotations
@@ -97,16 +97,16 @@ class Checkpoint:
             return []
 
     def has_offsets(self) -> bool:
-        """Return True if the query has begun a batch, so that it goes on from this checkpoint.
+        """Return True if the query has begun a batch.
 
-        Without one Spark takes its start from the source's options, also where the folder exists.
+        If not, Spark takes its start from the source's options, even if the folder exists.
         """
         return any(map(_is_number, self.names("offsets")))
 
     def last_finished(self) -> FinishedBatch | None:
-        """Return the last batch that is finished; None where there is none yet.
+        """Return the last finished batch; None if there is none.
 
-        Raises InvalidValueError where this is no checkpoint, or none that can be understood.
+        Raises InvalidValueError if this is no checkpoint, or cannot be read.
         """
         if self.read("metadata") is None:
             raise InvalidValueError("checkpoint", self.location, "has no file named metadata", _FIX)
@@ -131,9 +131,9 @@ class Checkpoint:
         return BegunBatch(batch_id, None if found is None else int(found[1]) / 1_000)
 
     def ranges(self, batch_id: int) -> dict[TopicPartition, OffsetRange]:
-        """Return what a batch reads of each partition; of one that two sources read, all of both.
+        """Return what a batch reads of each partition; all of both if two sources read it.
 
-        Raises InvalidValueError where the checkpoint does not say it.
+        Raises InvalidValueError if the checkpoint does not have it.
         """
         ends = self._positions(batch_id)
         before = self._positions(batch_id - 1) if batch_id > 0 else []
@@ -199,10 +199,10 @@ class _SparkCheckpoint(Checkpoint):
 
 
 def open_checkpoint(location: object, spark: SparkSession | None) -> Checkpoint:
-    """Return the checkpoint as the session reaches it; on this machine without one.
+    """Return the checkpoint, read by the session, or without one on this machine.
 
-    So it is under Spark Connect too, whose sessions reach no files.  Raises InvalidValueError
-    where the location is no text, or is not on this machine and no session can be asked.
+    Sessions of Spark Connect read no files.  Raises InvalidValueError for a location that is no
+    text, or that only a session could read.
     """
     _check_location(location)
     jvm = getattr(spark, "_jvm", None)
@@ -240,10 +240,10 @@ class Reconciliation(NamedTuple):
         return {partition: pair for partition, pair in self.partitions.items() if pair.differs}
 
     def execute(self, client: Offsets, timeout: float = _TIMEOUT_S) -> None:
-        """Commit what the checkpoint says, also where the group was further.
+        """Commit the offsets of the checkpoint, even if the group is ahead of them.
 
-        Raises ManagerExistsError where a running job commits for the group (its own offsets are
-        newer), and what else a submit with ``sync`` raises.
+        Raises ManagerExistsError if a running job commits for the group, and what a submit with
+        ``sync`` raises.
         """
         offsets: dict[tuple[str, int], int | OffsetAndMetadata] = {
             partition: pair.checkpoint for partition, pair in self.differences.items()
@@ -265,11 +265,11 @@ def reconcile(
     spark: SparkSession | None = None,
     timeout: float = _TIMEOUT_S,
 ) -> Reconciliation:
-    """Compare what ``group`` has committed with the last finished batch of ``checkpoint``.
+    """Compare the committed offsets of ``group`` with the last finished batch of ``checkpoint``.
 
-    Changes nothing; ``execute`` of the result does.  With ``spark`` the checkpoint may lie wherever
-    the session reaches; without, on this machine.  Raises InvalidValueError where it is not a
-    checkpoint that can be read, and what ``client.committed`` raises.
+    Changes nothing; ``execute`` of the result does.  The checkpoint is read by the session
+    ``spark``; without one it must be on this machine.  Raises InvalidValueError if it cannot be
+    read, and what ``client.committed`` raises.
     """
     check_group(group)
     finished = open_checkpoint(checkpoint, spark).last_finished()
@@ -291,7 +291,7 @@ def batch_ranges(
     [Callable[[DataFrame, int, Mapping[TopicPartition, OffsetRange]], object]],
     Callable[[DataFrame, int], None],
 ]:
-    """Hand a ``foreachBatch`` function what its batch reads of each Kafka partition.
+    """Pass the offsets of each batch to a ``foreachBatch`` function.
 
     ::
 
@@ -300,14 +300,13 @@ def batch_ranges(
 
         stream.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).start()
 
-    A batch that Spark runs again after a failure has the same number and the same ranges, so a
-    sink that keeps one of them beside its data writes each record once.  The offsets are not to
-    be committed in the function: a batch is over only when Spark has written so, which is what
-    ``commit_offsets`` waits for.  An exception of the function fails the batch, and nothing of it
-    is committed.
+    A batch that Spark repeats after a failure has the same number and the same ranges, so a sink
+    that stores one of them with its data can write each record once.  Do not commit the offsets in
+    the function: a batch is finished only when Spark has written so, and then ``commit_offsets``
+    commits it.  If the function raises an exception, the batch fails and is not committed.
 
-    ``checkpoint`` is the query's checkpointLocation.  Raises InvalidValueError where it is no
-    path, and (in the query) where it is not this query's.
+    ``checkpoint`` is the query's checkpointLocation.  Raises InvalidValueError if it is no path,
+    and (in the query) if it is the checkpoint of another query.
     """
     _check_location(checkpoint)
 

@@ -61,26 +61,25 @@ def commit_offsets(
     query_name: str | None = None,
     on_error: Callable[[OffsetManagerError], object] | None = None,
 ) -> OffsetCommits:
-    """Commit what the streaming queries of ``spark`` read, from now on, to their groups.
+    """Commit the offsets of streaming queries of ``spark`` to their groups, from now on.
 
-    Give ``group`` where all topics belong to one, or ``groups`` as topic → group, where a topic
-    that is not named is left alone.  ``query_name`` commits the query of that name alone; if none
-    of that name has started when another one reports a batch, that is logged.  Without it every
-    query of the session with a Kafka source is committed, also those that run already.
+    Give ``group`` for all topics, or ``groups`` as topic → group; topics without a group are not
+    committed.  By default every query of the session with a Kafka source is committed, also those
+    that run already; with ``query_name`` only the query of that name.  If no query has that name
+    when another one reports a batch, a warning is logged.
 
-    A query notices nothing of it: not where the service is away, nor where Kafka refuses the
-    commits.  What was read is kept as long as ``client`` lives, also after the end of a query, and
-    sent when the service is back; only then are the managers of an ended query released.
+    No query is slowed or failed if the service is down or Kafka refuses commits.  ``client`` keeps
+    the offsets, also after the end of a query, and sends them when the service is back.  Then the
+    managers of an ended query are stopped.
 
-    What fails is logged once for each cause and group, and so is its end.  ``on_error`` is called
-    with each error, one after another on a thread of its own; what it raises is logged once.
+    Failures are logged once for each cause and group, and so is their end.  ``on_error`` is called
+    with each error on a thread of its own; the first exception it raises is logged.
 
-    Where several queries read a topic for one group, the lowest of their offsets is committed.  One
-    that stops still counts: the group goes no further until it runs again (it is known by its id,
-    or by its name where it starts with a new checkpoint) or ``release`` is called.  This is
-    remembered as long as these commits are attached.
+    If several queries read a topic for one group, the lowest of their offsets is committed.  A
+    stopped query still counts until it runs again (with the same id or, under a new checkpoint,
+    with the same name) or is removed by ``release``.
 
-    Raises InvalidValueError naming the argument that is wrong.
+    Raises InvalidValueError.
     """
     wanted = _checked_groups(group, groups)
     if not hasattr(spark, "streams"):
@@ -91,10 +90,10 @@ def commit_offsets(
 
 
 class OffsetCommits:
-    """The running commits of a session's queries; made by ``commit_offsets``.
+    """The commits of a session's queries; made by ``commit_offsets``.
 
-    As a context manager it detaches at the end of the block.  Where nobody detaches, the exit of
-    the interpreter waits up to 2 s for the last commits.
+    As a context manager it detaches at the end of the block.  If nobody detaches, the exit of the
+    interpreter waits up to 2 s for the last commits.
     """
 
     def __init__(
@@ -137,20 +136,19 @@ class OffsetCommits:
         return counts._replace(refused=self._refused, unreadable=self._listener.unreadable)
 
     def errors(self) -> Stream[OffsetManagerError]:
-        """Return the errors of the groups' commits that were not read yet, as they come.
+        """Return the unread errors of the groups' commits, until ``detach``.
 
-        The newest 64 are kept; ``dropped`` counts the others.  Closed by ``detach``.
+        The newest 64 are kept; ``dropped`` is the number of the others.
         """
         return self._errors
 
     def flush(self, query: StreamingQuery, timeout: float = 10.0) -> FlushResult:
-        """Commit what ``query`` has read last and say what was acknowledged.
+        """Commit the last offsets of ``query``; return what was committed in ``timeout`` seconds.
 
-        To be called after ``query.awaitTermination()``: Spark's last event may be lost, its
-        ``lastProgress`` is not.  Waits up to ``timeout`` seconds, also for a service that is away;
-        what was not acknowledged by then is in the answer, with the reason, and is still sent
-        later.  Raises InvalidValueError for a query that is not committed here,
-        ManagerStoppedError after ``detach``.
+        Call it after ``query.awaitTermination()``, because Spark may not report the last batch.
+        What was not committed is in the result, with the reason, and is still sent later.  Raises
+        InvalidValueError for a query that is not committed here, ManagerStoppedError after
+        ``detach``.
         """
         deadline = Deadline(timeout)
         if self._detached:
@@ -177,12 +175,11 @@ class OffsetCommits:
                 self._committer.end(Run.of(query))
 
     def release(self, query: StreamingQuery | str, timeout: float = 10.0) -> None:
-        """Let groups go on without a query that has stopped; the query, its name or its id.
+        """Remove a stopped query (or its name or id) from the minimum of its groups.
 
-        Of no effect where no group was kept back for it.  A query that still runs no longer counts
-        when it ends.  Waits up to ``timeout`` seconds until the other queries' offsets are handed
-        over.  Raises InvalidValueError where no such query was seen here, ManagerStoppedError after
-        ``detach``.
+        A query that still runs is removed when it ends.  Waits up to ``timeout`` seconds until the
+        offsets of the other queries are submitted.  Raises InvalidValueError if no such query was
+        committed here, ManagerStoppedError after ``detach``.
         """
         if self._detached:
             raise ManagerStoppedError("these commits are detached, and keep no group back")
@@ -200,10 +197,10 @@ class OffsetCommits:
             raise InvalidValueError("query", run.query_id, "has not been committed here", fix)
 
     def detach(self, timeout: float = DETACH_S) -> None:
-        """Stop listening, commit what is left and release the managers; harmless when repeated.
+        """Stop listening, commit what is left and stop the managers; a second call does nothing.
 
-        The client stays open.  Waits up to ``timeout`` seconds; what is not committed by then is
-        logged, with the command that commits it later.  The client still sends it while it lives.
+        Waits up to ``timeout`` seconds.  What is not committed by then is logged, with the command
+        that commits it later, and still sent while the client is open.
         """
         if self._detached:
             return

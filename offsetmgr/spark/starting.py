@@ -56,7 +56,7 @@ class StartPosition(NamedTuple):
     offset: int
     """The next offset to read: within the log, or its end."""
     committed: OffsetAndMetadata | None
-    """The group's committed offset; None where nothing is committed."""
+    """The group's committed offset; None if nothing is committed."""
 
 
 def starting_offsets(
@@ -71,28 +71,26 @@ def starting_offsets(
     unavailable: Unavailable = "error",
     timeout: float = 10.0,
 ) -> str:
-    """Return where ``group`` stands, for the option ``startingOffsets`` of a Kafka source.
+    """Return the committed offsets of ``group`` for the option ``startingOffsets`` of Spark.
 
-    It names every partition of ``topics`` and no other, as Spark asks for; or those of all topics
-    that ``pattern`` matches as a whole, which is then the source's ``subscribePattern``.  A
-    partition without a committed offset starts at ``missing``: an end of its log (``earliest``
-    where nothing is said), the first record of a time (a datetime with its time zone), or it is
-    an error; a line in the log at level INFO says how many do.  A committed offset that the topic
-    no longer holds is moved to the nearest that it does, with a warning: what lies between is
-    lost already.  ``latest`` is for streaming queries alone.
+    It has every partition of ``topics``, or of all topics whose whole name matches ``pattern``
+    (then use the source's option ``subscribePattern``).  A partition without a committed offset
+    starts at ``missing``: ``earliest``, ``latest`` (streaming queries only), the first record at a
+    datetime with a time zone, or ``error``; the log has their number at level INFO.  A committed
+    offset outside the log is replaced by the nearest end of the log, with a warning.
 
-    Spark ignores the option where the query has a checkpoint, which is its own truth.  Give
-    ``checkpoint``, the query's checkpointLocation, so that a job that has one also starts while
-    the service or Kafka is down: where it holds offsets, nobody is asked.  With ``spark`` it may
-    lie wherever the session reaches; without, or with a session of Spark Connect, on this machine.
+    Spark ignores the option if the query has a checkpoint.  With ``checkpoint``, the query's
+    checkpointLocation, such a job starts even if the service or Kafka is down, because neither is
+    asked.  The checkpoint is read by the session ``spark``; without one, or with Spark Connect, it
+    must be on this machine.
 
-    A first start needs the service and Kafka.  Where they do not answer in ``timeout`` seconds,
-    ``unavailable`` decides: ``error`` raises, ``earliest`` and ``latest`` start every partition
-    there, with a warning.  Such a start reads again, or passes over, what lies between it and the
-    group's offsets, and the new checkpoint goes on from it.
+    A job without a checkpoint needs an answer of the service and of Kafka within ``timeout``
+    seconds.  If there is none, ``unavailable`` decides: ``error`` raises; with ``earliest`` or
+    ``latest`` every partition starts there, with a warning.  The job then reads records again, or
+    skips some.
 
-    Raises InvalidValueError naming a wrong argument; ServiceError naming a topic that does not
-    exist; and what else ``client.topics`` and ``client.committed`` raise.
+    Raises InvalidValueError, ServiceError if a topic does not exist, and what ``client.topics``
+    and ``client.committed`` raise.
     """
     check_group(group)
     check_missing(missing)
@@ -137,11 +135,9 @@ def start_positions(
     missing: Missing,
     deadline: Deadline,
 ) -> dict[TopicPartition, StartPosition]:
-    """Return where ``group`` goes on in every partition of ``logs``.
+    """Return the start of ``group`` in every partition of ``logs``; see ``starting_offsets``.
 
-    A committed offset that the partition no longer holds becomes the nearest that it does, with
-    a warning; partitions with nothing committed are counted in the log.  Raises InvalidValueError
-    where ``missing`` is ``error`` and there are some.
+    Raises InvalidValueError if ``missing`` is ``error`` and a partition has no committed offset.
     """
     committed = client.committed(group, timeout=deadline.left_s)
     found: dict[TopicPartition, StartPosition] = {}

@@ -19,7 +19,7 @@ from offsetmgr.devkafka.cluster import free_ports
 from offsetmgr.errors import OffsetCommitError
 from tests.conftest import create_topic
 from tests.kafka.conftest import WIDE
-from tests.service.scripts import PATIENT, fail
+from tests.service.scripts import LONG_S, fail
 from tests.service.support import serve_process
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def test_a_frozen_kafka_is_blamed_and_not_the_service(
             client.submit(group, {(topic, 0): 7}, sync=True, timeout=WAIT_S)
             breakable_kafka.broker(1).pause()
             try:
-                failed = fail(sidecar.address, PATIENT, f"client.committed({group!r}, timeout=3)")
+                failed = fail(sidecar.address, f"client.committed({group!r}, timeout={LONG_S})")
             finally:
                 breakable_kafka.broker(1).resume()
         assert re.search("Kafka (did not answer the service|has not ans)", failed.last)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr import OffsetClient
-from tests.service.scripts import PATIENT, fail
+from tests.service.scripts import LONG_S, fail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +76,7 @@ def test_another_protocol(mute: str, line: str) -> None:
 def test_a_kafka_that_hangs(service: Running, line: str) -> None:
     """The service lives and says so: it is Kafka that does not answer."""
     service.coordinator.pause()
-    failed = fail(service.address, PATIENT, line.replace("timeout=1", "timeout=2"))
+    failed = fail(service.address, line.replace("timeout=1", f"timeout={LONG_S}"))
     assert failed.frames <= FRAMES
     assert re.search("Kafka (did not answer the service|has not answered)", failed.last)
     assert service.address not in failed.last

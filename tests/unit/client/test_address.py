@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from offsetmgr.client.transport import Address, parse_url
+from offsetmgr.client.transport import ServiceAddress, parse_url
 from offsetmgr.errors import InvalidValueError
 
-GOOD: dict[str, tuple[Address, str]] = {
-    "http://127.0.0.1:8741": (Address("127.0.0.1", 8741), "127.0.0.1:8741"),
-    "http://localhost/": (Address("localhost", 8741), "localhost:8741"),
-    "http://[::1]:80": (Address("::1", 80), "[::1]:80"),
-    "unix:///run/offsetmgr.sock": (Address(path="/run/offsetmgr.sock"), "localhost"),
+GOOD: dict[str, tuple[ServiceAddress, str]] = {
+    "http://127.0.0.1:8741": (ServiceAddress("127.0.0.1", 8741), "127.0.0.1:8741"),
+    "http://localhost/": (ServiceAddress("localhost", 8741), "localhost:8741"),
+    "http://[::1]:80": (ServiceAddress("::1", 80), "[::1]:80"),
+    "unix:///run/offsetmgr.sock": (ServiceAddress(path="/run/offsetmgr.sock"), "localhost"),
 }
 
 BAD: dict[str, object] = {

@@ -10,7 +10,7 @@ import pytest
 
 from offsetmgr.client import transport
 from offsetmgr.client.offsets import Deadline
-from offsetmgr.client.transport import Address, Connection, Request, Session, Unreachable
+from offsetmgr.client.transport import Connection, Request, ServiceAddress, Session, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,12 +47,12 @@ def listening() -> Iterator[socket.socket]:
         yield server
 
 
-def address(listening: socket.socket) -> Address:
+def address(listening: socket.socket) -> ServiceAddress:
     """The address of the server."""
-    return Address(*listening.getsockname())
+    return ServiceAddress(*listening.getsockname())
 
 
-def session_at(where: Address) -> Session:
+def session_at(where: ServiceAddress) -> Session:
     """A session with who listens there."""
     return Session("http://it", where, "etl", lambda _instance, _took: None)
 
@@ -159,9 +159,9 @@ def test_unix_socket(tmp_path: Path) -> None:
         server.bind(path)
         server.listen()
         Listener(server, answer(OK))
-        assert session_at(Address(path=path)).get("/", Deadline(WAIT_S)) == {}
+        assert session_at(ServiceAddress(path=path)).get("/", Deadline(WAIT_S)) == {}
     with pytest.raises(Unreachable, match="no such file"):
-        session_at(Address(path=path + "x")).get("/", Deadline(WAIT_S))
+        session_at(ServiceAddress(path=path + "x")).get("/", Deadline(WAIT_S))
 
 
 def test_proxies_are_ignored(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
