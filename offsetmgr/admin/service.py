@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from http.client import HTTPConnection, HTTPException
+from contextlib import closing, contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlencode
 
-from offsetmgr.client.transport import parse_url
+from offsetmgr.client.events import EventParser
+from offsetmgr.client.offsets import Deadline
+from offsetmgr.client.transport import Connection, Request, Unreachable, parse_url
 from offsetmgr.errors import ServiceError, ServiceUnavailableError
 from offsetmgr.types import TopicPartition
 
@@ -91,29 +94,17 @@ class ServiceReader:
         It is the place (group, topic and partition) and the error as ``GET /v1/managers`` has it.
         Raises as ``ask``, and ServiceUnavailableError where the service has gone.
         """
-        connection = HTTPConnection(self._address.authority)
         query = "" if group is None else f"?{urlencode({'group': group})}"
-        event = ""
-        try:
-            connection.sock = self._address.connect(self._timeout_s)
-            connection.request(
-                "GET", f"/v1/events{query}"
-            )  # under no client's name: of all of them
-            answer = connection.getresponse()
+        # Without a client's name: the events of all clients.
+        request = Request("GET", f"/v1/events{query}", {"Accept": "text/event-stream"})
+        with self._connection(Deadline(self._timeout_s)) as connection:
+            answer, pieces = connection.stream(request, _SILENT_S)
             if answer.status != _OK:
-                raise self._failure(answer.status, json.loads(answer.read()))
-            connection.sock.settimeout(_SILENT_S)
-            for line in answer:
-                field, _, value = line.decode(errors="replace").strip().partition(": ")
-                if field == "event":
-                    event = value
-                elif field == "data" and event == "failed":
-                    place: dict[str, Any] = json.loads(value)
+                raise self._failure(answer.status, json.loads(b"".join(pieces)))
+            for event in chain.from_iterable(map(EventParser().feed, pieces)):
+                if event.get("event") == "failed":
+                    place: dict[str, Any] = json.loads(event["data"])
                     yield place, place.pop("error")
-        except (OSError, HTTPException, ValueError) as error:
-            raise self._unreachable(error) from None
-        finally:
-            connection.close()
         raise ServiceUnavailableError(f"the service at {self.url} has ended")
 
     def rewind(
@@ -148,26 +139,26 @@ class ServiceReader:
 
         Raises ServiceUnavailableError, ServiceError.
         """
-        connection = HTTPConnection(self._address.authority)
-        try:
-            connection.sock = self._address.connect(self._timeout_s + _ANSWER_S)
-            sent = None if body is None else json.dumps(body)
-            headers = _HEADERS if body is None else {**_HEADERS, "Content-Type": "application/json"}
-            connection.request(method, target, sent, headers)
-            answer = connection.getresponse()
-            status, text = answer.status, answer.read()
-            data = json.loads(text)
-        except (OSError, HTTPException, ValueError) as error:
-            raise self._unreachable(error) from None
-        finally:
-            connection.close()
-        if status not in {_OK, also} or not isinstance(data, dict):
-            raise self._failure(status, data)
+        headers = _HEADERS if body is None else {**_HEADERS, "Content-Type": "application/json"}
+        sent = None if body is None else json.dumps(body).encode()
+        deadline = Deadline(self._timeout_s + _ANSWER_S)
+        with self._connection(deadline) as connection:
+            answer = connection.exchange(Request(method, target, headers, sent), deadline)
+            data = json.loads(answer.body)
+        if answer.status not in {_OK, also} or not isinstance(data, dict):
+            raise self._failure(answer.status, data)
         return data
 
-    def _unreachable(self, error: Exception) -> ServiceUnavailableError:
-        problem = f"the service at {self.url} did not answer: {error!r}"
-        return ServiceUnavailableError(f"{problem}; check the url and that it runs")
+    @contextmanager
+    def _connection(self, deadline: Deadline) -> Iterator[Connection]:
+        try:
+            with closing(Connection(self._address, deadline)) as connection:
+                yield connection
+        except Unreachable as error:
+            raise ServiceUnavailableError(f"the service at {self.url} {error}") from None
+        except json.JSONDecodeError:
+            text = f"the service at {self.url} did not answer in JSON; is the url right?"
+            raise ServiceUnavailableError(text) from None
 
     def _failure(self, status: int, data: object) -> ServiceError:
         failure = data.get("error", {}) if isinstance(data, dict) else {}
