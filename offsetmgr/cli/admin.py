@@ -115,7 +115,7 @@ def reset(
     to_current: Annotated[
         bool,
         typer.Option(
-            "--to-current", help="To what is committed; where nothing is, to the end of the log."
+            "--to-current", help="To the committed offset; without one, to the end of the log."
         ),
     ] = False,
     to_offset: Annotated[str | None, typer.Option(metavar="N", help="To this offset.")] = None,
@@ -137,16 +137,16 @@ def reset(
         ),
     ] = None,
     from_group: Annotated[
-        str | None, typer.Option(metavar="GROUP", help="To where that group is.")
+        str | None, typer.Option(metavar="GROUP", help="To the committed offsets of that group.")
     ] = None,
     to_history: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Back to where the group stood then; see history."),
+        typer.Option(metavar="TIME", help="Back to the offsets of that time; see history."),
     ] = None,
     execute: Execute = False,
     live: Annotated[
         bool,
-        typer.Option("--live", help="Of a group whose job runs: --service sets the offsets."),
+        typer.Option("--live", help="Let --service set the offsets, while the job runs."),
     ] = False,
     export: Annotated[
         bool, typer.Option("--export", help="Print the plan in the form of --from-file.")

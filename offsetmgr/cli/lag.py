@@ -317,14 +317,14 @@ def _oldest_pending(partitions: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _committers(group: Mapping[str, Any]) -> str:
-    """Return who commits to a group, as far as Kafka and the service tell."""
+    """Return the known committers of a group, in words."""
     clients = sorted({each["committer"] for each in group["partitions"] if each["committer"]})
     if clients:
         return f"this service, for {', '.join(clients)}"
     if group["members"]:
         names = sorted({each["client_id"] for each in group["members"]})
         return f"its members ({', '.join(names)})"
-    return "no member of the group: a service such as this one, or nobody any more"
+    return "no member of the group; perhaps a service or a job"
 
 
 def _missing(group: Mapping[str, Any]) -> str | None:

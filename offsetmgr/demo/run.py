@@ -37,6 +37,7 @@ _BATCHES: Final = 12
 """The number of batches in which Spark reads all orders."""
 
 _POLL_S: Final = 0.2
+_ANSWER_S: Final = 5.0
 _REQUEST_S: Final = 15.0
 _READY_S: Final = 30.0
 _JOB_S: Final = 600.0
@@ -162,7 +163,7 @@ class Demo:
         self.screen.step(f"Use the Kafka on {brokers}")
         self.brokers = brokers
         try:
-            quiet_admin(brokers).list_topics(timeout=_REQUEST_S)
+            quiet_admin(brokers).list_topics(timeout=_ANSWER_S)
         except KafkaException as error:
             text = f"no Kafka answers on {brokers} ({error.args[0].str()}): check the address"
             raise DemoError(text) from error
@@ -222,7 +223,7 @@ class Demo:
             "It writes the orders to Parquet. Spark commits nothing; "
             "commit_offsets(spark, client, group=...) does, through the service."
         )
-        result = self._run_job("first", until=self.orders // 3)
+        result = self._run_job("first", until=self.orders // 6)
         committed = self.committed()
         done = sum(committed.values())
         left = self.orders - done

@@ -41,7 +41,7 @@ def filled(kafka: DevKafka, topic: str) -> None:
 
 
 def test_init_makes_the_tables_or_prints_them(database: str, tmp_path: Path) -> None:
-    """What is printed makes tables that the store can use."""
+    """The printed SQL makes tables that the store can use."""
     run("store", "init", database)
     run("store", "init", database)
     with SqlOffsetStore(database) as store:

@@ -56,7 +56,7 @@ def committed(
 
 
 def test_offsets_are_in_the_database(coordinator: StoreCoordinator) -> None:
-    """What was committed is fetched; questions about topics go to Kafka."""
+    """Committed offsets are fetched; questions about topics go to Kafka."""
     assert committed(coordinator) == {}
     assert committed(coordinator, PARTITIONS) == dict.fromkeys(PARTITIONS)
     assert commit(coordinator, 5) == {}

@@ -1,4 +1,4 @@
-"""What every offset store does, and the claims of those that can be claimed."""
+"""The contract of every offset store, and the claims of those that can be claimed."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_one_of_many_claimers_has_the_partition(claiming: ClaimingStore) -> None
 
 
 def test_a_lost_connection_is_made_again(postgres: Postgres, database: str) -> None:
-    """What failed is tried again: the caller notices nothing."""
+    """A failed request is tried again: the caller notices nothing."""
     with SqlOffsetStore(database) as store, postgres.connect() as past:
         store.create_tables()
         store.commit_offset("etl", "orders", 0, 1)
