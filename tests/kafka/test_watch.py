@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from offsetmgr import OffsetClient
+from offsetmgr.cli.app import app
 from offsetmgr.service.watch import CommitTail
 from offsetmgr.types import TopicPartition
 from tests.kafka.test_cluster_reader import commit, produce
@@ -96,9 +96,8 @@ def test_groups_of_both_kinds(
 
 
 def run_service(service: ServeProcess, *args: str) -> Any:
-    command = [sys.executable, "-m", "offsetmgr", *args, "--service", service.address]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(app, [*args, "--service", service.address])
+    assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
 
