@@ -40,7 +40,6 @@ from offsetmgr.types import PartitionRange, TopicPartition, check_group, check_t
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from types import TracebackType
 
     from confluent_kafka.admin import AdminClient
     from typing_extensions import Self
@@ -237,12 +236,7 @@ class ClusterReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     @property
