@@ -289,7 +289,7 @@ class Core:
                 if self.times.lapsed(now):
                     self.partitions.renew()  # it has given our managers back meanwhile
                     self.met = False
-                self.times.heard(now)
+                self.times.heard_at = now
             if self.partitions.meet(instance):
                 self.met = False
             if not self.met:

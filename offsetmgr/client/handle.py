@@ -34,7 +34,6 @@ class BoundedStream(Stream[T]):
     """The newest `limit` unread values. No put ever blocks."""
 
     def __init__(self, name: str, limit: int | None = None) -> None:
-        """Keep 64 values unless `limit` says otherwise."""
         self._name = name
         self._values: deque[T] = deque(maxlen=ERROR_LIMIT if limit is None else limit)
         self._ready = threading.Condition()

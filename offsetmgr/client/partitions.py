@@ -1,9 +1,8 @@
 """The partitions of a client, and what of them has to be sent; pure, no clock, no I/O.
 
-Only the newest offset of a partition is held, until a newer one replaces it or its manager is
-stopped: a service that was killed between taking an offset and committing it is given it again.
-Each offset has a version, rising over all partitions; what the service has taken, refused and
-committed is a version too, so nothing is compared by value.
+Only the newest offset of a partition is held, until its manager is stopped, so that it can be sent
+again to a restarted service.  Each offset has a version, rising over all partitions; what the
+service has taken, refused and committed is a version too.
 """
 
 from __future__ import annotations
@@ -62,8 +61,8 @@ class ClientPartition:
     refused: int = 0
     """Newest version that it refused for good."""
     rewind_version: int = 0
-    """Of the last rewind.  Offsets are sent as rewinds until it is taken, and again after a
-    restart of the service until it is known to be committed."""
+    """Of the last rewind.  Offsets are sent as rewinds until it is taken, and after a restart of
+    the service until it is committed."""
     committed: OffsetAndMetadata | None = None
     committed_version: int = 0
     error: OffsetManagerError | None = None
@@ -102,9 +101,8 @@ class ClientPartition:
     def commit(self, value: OffsetAndMetadata, version: int) -> bool:
         """Note that Kafka has `value`, and with it all versions up to `version`.
 
-        Without a version (an event), the newest is meant if it looks the same; not after a
-        rewind, when an event may still be of the time before.  False where it is no news: the
-        answer to a newer request, or a newer event, has overtaken it.
+        An event has no version: it is about the newest if it looks the same, and no rewind is under
+        way.  False if a newer answer or event has come before it.
         """
         if 0 < version < self.committed_version:
             return False
@@ -120,9 +118,8 @@ class ClientPartition:
     def _is_late(self, value: OffsetAndMetadata, version: int) -> bool:
         """True if `value` was committed before what is known to be.
 
-        `version` is 0 for an event that is not about the newest.  A lower offset is one of before,
-        unless it is the newest, or may have come with a rewind that is not acknowledged yet, or
-        with a notice (the log was made anew, and the offset moved to its end).
+        `version` is 0 for an event that is not about the newest.  A lower offset is an older one,
+        unless a rewind is not acknowledged yet, or the topic was recreated.
         """
         if version == self.version:
             return False  # the newest, or nothing was submitted here
@@ -196,8 +193,7 @@ class Partitions:
         self.registration = 0
         """Rises when that process changes, or the lease has lapsed: then all is sent again."""
         self.pending_stops = PendingQueue()
-        """Managers that nobody holds any more, and of which the service has not answered that it
-        stopped them: they would stay this client's as long as it lives."""
+        """Managers that nobody holds any more, and that the service may still have."""
 
     def __contains__(self, key: ManagerKey) -> bool:
         return key in self._held
@@ -255,11 +251,7 @@ class Partitions:
     def submit(
         self, key: ManagerKey, value: OffsetAndMetadata, *, rewind: bool = False
     ) -> OffsetManagerError | None:
-        """Make `value` the newest of `key`; or return why not.
-
-        OffsetRegressionError: it is lower than the newest, and no rewind.  ManagerStoppedError:
-        the manager is being stopped.
-        """
+        """Make `value` the newest of `key`; or return why not."""
         held = self._held.get(key)
         if held is None:
             held = self._begin(key)
@@ -372,10 +364,9 @@ class Partitions:
     def reject(
         self, batch: Batch, error: OffsetManagerError
     ) -> list[tuple[ManagerKey, OffsetManagerError]]:
-        """The service calls the request bad, or too large, and has done nothing of it.
+        """Note that the request is bad, or too large; return the bad entry once it is found.
 
-        Smaller ones show which entry is bad.  Sending that again is pointless: it is returned,
-        unless it was reported before.
+        Smaller requests show which entry it is.
         """
         news = []
         if len(batch.items) > 1:

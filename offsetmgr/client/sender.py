@@ -23,8 +23,7 @@ MIN_LEASE_S: Final = 0.3
 """A shorter lease is not kept: heartbeats would be all that the client does."""
 
 SEND_INTERVAL_S: Final = 0.02
-"""Pause between two requests while less than a full one waits: what is submitted meanwhile
-replaces what waits, so a query that submits in a tight loop costs fifty requests a second."""
+"""Pause between two requests, unless a full one waits: a tight loop costs 50 requests a second."""
 
 REQUEST_TIMEOUT_S: Final = 10.0
 
@@ -54,8 +53,9 @@ class SendTimes:
         self._rng = rng
         self.failures = 0
         """In a row."""
-        self._heard_at: float | None = None
-        self._lease_s = DEFAULT_LEASE_S
+        self.heard_at: float | None = None
+        """The service answered last, which renewed the lease."""
+        self.lease_s = DEFAULT_LEASE_S
         self.resume_at = 0.0
         """Nothing is sent before."""
         self.send_at = 0.0
@@ -64,21 +64,11 @@ class SendTimes:
     @property
     def beat_at(self) -> float:
         """The next heartbeat is due."""
-        return 0.0 if self._heard_at is None else self._heard_at + self._lease_s / 3
+        return 0.0 if self.heard_at is None else self.heard_at + self.lease_s / 3
 
     def lapsed(self, now: float) -> bool:
         """True if the lease ran out since the service was heard last."""
-        return self._heard_at is not None and now - self._heard_at > self._lease_s
-
-    def heard(self, now: float) -> None:
-        """The service answered: that renewed the lease."""
-        self._heard_at = now
-
-    def lease(self, lease_s: float) -> None:
-        self._lease_s = max(lease_s, MIN_LEASE_S)
-
-    def sent(self, now: float) -> None:
-        self.send_at = now + SEND_INTERVAL_S
+        return self.heard_at is not None and now - self.heard_at > self.lease_s
 
     def failed(self, now: float) -> None:
         longest_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self.failures, 10))
@@ -173,7 +163,7 @@ class Sender:
             self._failed(error)
             return
         with core.lock:
-            core.times.lease(lease_s)
+            core.times.lease_s = max(lease_s, MIN_LEASE_S)
             core.first_event_id = core.first_event_id or str(event_id)
             core.met = True
             core.changed.notify_all()
@@ -203,7 +193,7 @@ class Sender:
         """
         core = self._core
         path = wire.OFFSETS if batch.submits else wire.MANAGERS
-        core.times.sent(time.monotonic())
+        core.times.send_at = time.monotonic() + SEND_INTERVAL_S
         body, deadline = wire.batch_body(batch), Deadline(REQUEST_TIMEOUT_S)
         try:
             data = core.post(path, body, deadline, batch.instance)

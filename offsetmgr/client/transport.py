@@ -90,11 +90,10 @@ def parse_url(url: object) -> ServiceAddress:
         (parts.scheme != "http", "is neither http:// nor unix://"),
         (not host, "names no host"),
         (parts.path not in {"", "/"}, "has a path"),
-        (port == 0, "has port 0"),
     ):
         if is_bad:
             raise InvalidValueError("url", url, problem, _URL_FIX)
-    return ServiceAddress(host or "", port or DEFAULT_PORT)
+    return ServiceAddress(host or "", DEFAULT_PORT if port is None else port)
 
 
 class Unreachable(ServiceUnavailableError):  # noqa: N818 -- raised to users as its base
@@ -130,7 +129,8 @@ class Connection:
         try:
             self._sock = address.connect(deadline.within_s(CONNECT_TIMEOUT_S))
         except (OSError, ValueError) as error:
-            raise Unreachable(_why_not_connected(error)) from None
+            text = f"cannot be reached: {_text(error)}; is it running, and is the url right?"
+            raise Unreachable(text) from None
         self._http.sock = self._sock
 
     def exchange(self, request: Request, deadline: Deadline) -> Answer:
@@ -148,11 +148,7 @@ class Connection:
         return _answer(response, b"".join(pieces))
 
     def stream(self, request: Request, read_timeout_s: float) -> tuple[Answer, Iterator[bytes]]:
-        """Send `request`; return the head of its answer, and the pieces of its body as they come.
-
-        The body ends with Unreachable when nothing comes for `read_timeout_s`, and when the
-        service breaks it off.
-        """
+        """Send `request`; return the head of its answer, and the pieces of its body."""
         response = self._ask(request, Deadline(read_timeout_s))
         late = f"sent nothing for {read_timeout_s} s"
 
@@ -337,14 +333,6 @@ class Session:
 def _answer(response: HTTPResponse, body: bytes = b"") -> Answer:
     headers = {name.lower(): value for name, value in response.getheaders()}
     return Answer(response.status, headers, body)
-
-
-def _why_not_connected(error: Exception) -> str:
-    if isinstance(error, socket.gaierror):
-        return f"cannot be reached: host name not known ({error.strerror}); check the url"
-    if isinstance(error, TimeoutError):
-        return "cannot be reached: no connection in the time given; check the url and the network"
-    return f"cannot be reached: {_text(error)}; is it running, and is the url right?"
 
 
 def _text(error: Exception) -> str:

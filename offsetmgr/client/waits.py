@@ -294,7 +294,7 @@ def pauses(ended: threading.Event, deadline: Deadline) -> Iterator[None]:
 def better_reason(
     before: OffsetManagerError | None, error: OffsetManagerError, deadline: Deadline
 ) -> OffsetManagerError:
-    """Return the reason that says more: that the caller's own time ran out says the least."""
+    """Return the first reason after the deadline, whose end causes later errors."""
     return before if before is not None and deadline.over else error
 
 

@@ -21,7 +21,6 @@ BAD: dict[str, object] = {
     "https": "https://127.0.0.1:8741",
     "no host": "http://:8741",
     "port": "http://127.0.0.1:99999",
-    "port zero": "http://127.0.0.1:0",
     "port as text": "http://127.0.0.1:http",
     "path": "http://127.0.0.1:8741/v1",
     "query": "http://127.0.0.1:8741?a=b",
