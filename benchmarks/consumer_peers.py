@@ -43,7 +43,10 @@ PEERS: Final = (
     Peer("faust", "faust-streaming==0.15.3", "python3", ("single", "batch", "handlers")),
     Peer("pyrallel", "pyrallel-consumer==1.0.0", "python3.12", ("single", "handlers")),
 )
-COUNTS: Final = {"single": 100_000, "batch": 300_000, "handlers": 20_000}
+COUNTS: Final = {"single": 50_000, "batch": 300_000, "handlers": 20_000}
+FLOORS: Final = {"single": 1.0, "batch": 1.0, "handlers": 0.9}
+"""Of our rate against each peer's.  64 handlers of 5 ms make 12,800/s at most, by any of them; only
+ours and pyrallel's keep the order of a key."""
 
 
 def main() -> int:
@@ -102,17 +105,20 @@ def _compared(
             done = subprocess.run(
                 command,
                 env=environment,
-                stdout=subprocess.PIPE,
+                capture_output=True,
                 text=True,
                 timeout=TIMEOUT_S,
-                check=True,
+                check=False,
             )
+            if "took_s=" not in done.stdout:
+                raise RuntimeError(f"{name} has failed: {done.stderr[-2_000:]}")
             took[name].append(float(done.stdout.rpartition("took_s=")[2].split()[0]))
     report(f"{work}: {count:,} messages", took, items=count, unit="messages")
     ours = median(took["offsetmgr"])
     missed = []
     for name in names[1:]:
-        missed += at_least(f"{work}, rate beside {name}", median(took[name]) / ours, 1.0, "times")
+        ratio = median(took[name]) / ours
+        missed += at_least(f"{work}, rate beside {name}", ratio, FLOORS[work], "times")
     return missed
 
 

@@ -322,6 +322,13 @@ def check_flag(value: object, field: str) -> bool:
     return value
 
 
+def check_count(value: object, field: str) -> int:
+    """Refuse what is no whole number from 1 on."""
+    if type(value) is not int or value < 1:
+        raise InvalidValueError(field, value, "is not possible", "give a number from 1 on")
+    return value
+
+
 def check_callable(value: object, field: str) -> None:
     """Refuse what cannot be called."""
     if not callable(value):

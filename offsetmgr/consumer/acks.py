@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
-from offsetmgr.config import is_number
 from offsetmgr.consumer.base import PREFETCH, MessageReader
 from offsetmgr.consumer.deliveries import AckFunctions, AckMessage, Claim, Deliveries, Origin
 from offsetmgr.consumer.keepers import request_error
@@ -18,7 +17,7 @@ from offsetmgr.consumer.membership import ConsumerSettings, MemberCallbacks
 from offsetmgr.consumer.pool import Pool
 from offsetmgr.consumer.retry import DUE, TRIES, RetryPolicy, RetryProducer, number, origin_of
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError
-from offsetmgr.types import OffsetAndMetadata, TopicPartition, check_timeout
+from offsetmgr.types import OffsetAndMetadata, TopicPartition, check_count, check_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -55,9 +54,7 @@ class AckSettings(ConsumerSettings):
     def __post_init__(self) -> None:
         """Raise InvalidValueError naming the first setting that makes no sense."""
         super().__post_init__()
-        if not is_number(self.max_pending, int) or self.max_pending < 1:
-            fix = "give a number from 1 on"
-            raise InvalidValueError("max_pending", self.max_pending, "is not possible", fix)
+        check_count(self.max_pending, "max_pending")
 
 
 class AckConsumer(MessageReader[AckMessage]):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from offsetmgr.consumer.membership import ConsumerSettings, MemberCallbacks, Membership
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.types import (
+    check_count,
     check_group,
     check_list,
     check_timeout,
@@ -135,7 +136,7 @@ class BaseConsumer(ABC):
 
     def errors(self) -> list[OffsetManagerError]:
         """Return the errors since the last call; at most the newest 100."""
-        return [self._errors.popleft() for _ in range(len(self._errors))]
+        return drain(self._errors)
 
     def close(self) -> None:
         """Commit what is processed and leave the group; twice is harmless."""
@@ -218,9 +219,7 @@ class MessageReader(BaseConsumer, Generic[_T]):
         A batch is handed out when it is full, or ``max_wait_s`` after its first message came; it
         is in work until the next one is asked for.  Raises InvalidValueError.
         """
-        if type(max_records) is not int or max_records < 1:
-            fix = "give a number from 1 on"
-            raise InvalidValueError("max_records", max_records, "is not possible", fix)
+        check_count(max_records, "max_records")
         check_timeout(max_wait_s, "max_wait_s")
         while not self.closed:
             batch = self._next_batch(max_records, max_wait_s)
@@ -237,6 +236,11 @@ class MessageReader(BaseConsumer, Generic[_T]):
                 break
             batch.append(message)
         return batch
+
+
+def drain(unread: deque[_T]) -> list[_T]:
+    """Take all that is in ``unread``, while others add to it."""
+    return [unread.popleft() for _ in range(len(unread))]
 
 
 def _pattern(text: object, field: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from confluent_kafka import Message
 
-from offsetmgr.consumer.base import PREFETCH, UNREAD, BaseConsumer, MessageReader
+from offsetmgr.consumer.base import PREFETCH, UNREAD, BaseConsumer, MessageReader, drain
 from offsetmgr.consumer.marks import Markable, Marks
 from offsetmgr.consumer.membership import MemberCallbacks, Membership
 from offsetmgr.errors import ManagerStoppedError
@@ -98,7 +98,7 @@ class MarkingConsumer(Markable, BaseConsumer):
 
     def notifications(self) -> list[Notification]:
         """Return the steps of rebalances since the last call; at most the newest 100."""
-        return [self._notifications.popleft() for _ in range(len(self._notifications))]
+        return drain(self._notifications)
 
     # Called by the membership
 

@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Literal
 
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.types import check_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -34,9 +35,7 @@ class Pool:
         ordered_by: Literal["partition", "key"] | None,
     ) -> None:
         """``begin`` is asked before each message.  Raises InvalidValueError."""
-        if type(workers) is not int or workers < 1:
-            fix = "give a number from 1 on"
-            raise InvalidValueError("workers", workers, "is not possible", fix)
+        check_count(workers, "workers")
         if ordered_by not in {"partition", "key", None}:
             fix = 'give "partition", "key" or None'
             raise InvalidValueError("ordered_by", ordered_by, "is unknown", fix)

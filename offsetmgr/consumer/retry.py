@@ -15,7 +15,7 @@ from offsetmgr.config import is_number
 from offsetmgr.consumer.deliveries import Origin
 from offsetmgr.consumer.keepers import request_error
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.types import MAX_PARTITION, check_topic
+from offsetmgr.types import check_count, check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -70,9 +70,7 @@ class RetryPolicy:
             if not is_number(each, (int, float)) or each < 0:
                 fix = "give seconds, such as (1, 10, 60)"
                 raise InvalidValueError("delays_s", each, "is not a number of seconds", fix)
-        if not is_number(self.partitions, int) or not 0 < self.partitions <= MAX_PARTITION:
-            fix = "give a number from 1 on"
-            raise InvalidValueError("partitions", self.partitions, "is not possible", fix)
+        check_count(self.partitions, "partitions")
 
     def retry_topics(self, group: str) -> list[str]:
         """Return the topics in the order of tries.  Raises InvalidValueError."""
