@@ -19,18 +19,22 @@ from offsetmgr.errors import (
     OffsetRegressionError,
     OverloadedError,
 )
-from offsetmgr.manager import Submission
 from offsetmgr.service.errors import DrainingError
 from offsetmgr.service.messages import (
     FlushAnswer,
+    FlushRequest,
     ManagerState,
     OpenAnswer,
+    OpenRequest,
     RefusedEntry,
+    StopRequest,
     SubmitAnswer,
+    SubmitRequest,
     body_or_none,
     error_body,
     flush_answer,
 )
+from offsetmgr.service.openapi import operation
 from offsetmgr.service.sessions import NEVER
 from offsetmgr.types import ManagerKey, TopicPartition
 
@@ -38,14 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from actors import Clock, Future
-    from offsetmgr.manager import Factory
-    from offsetmgr.service.messages import (
-        Caller,
-        FlushRequest,
-        OpenRequest,
-        StopRequest,
-        SubmitRequest,
-    )
+    from offsetmgr.manager import Factory, Submission
+    from offsetmgr.service.messages import Caller
     from offsetmgr.service.sessions import Client, Registry, Sorting
     from offsetmgr.types import StopResult
 
@@ -88,102 +86,91 @@ class OffsetService:
     def drain(self) -> None:
         self._draining = True
 
-    @contextmanager
-    def reading(self, caller: Caller | None) -> Iterator[None]:
-        """Keep the lease of a known client while it reads, and renew it.
+    def renew(self, caller: Caller | None) -> None:
+        """Renew the lease of a known client that reads.
 
         Raises ClientFencedError, DrainingError.
         """
         self._check_draining()
-        client = None if caller is None else self._registry.renew(caller, self._clock.now())
-        if caller is None or client is None:
-            yield
-        else:
-            with self._under_way(client, caller):
-                yield
+        if caller is not None:
+            self._registry.renew(caller, self._clock.now())
 
     # The operations; each raises ClientFencedError, OverloadedError and DrainingError, having
     # done nothing then.  Any may be repeated: a version that was seen before has no second effect.
 
     async def heartbeat(self, caller: Caller) -> float:
         """Renew the lease; return its length in seconds."""
-        self._enter(caller)
-        return self._registry.lease_s
+        with self._under_way(caller):
+            return self._registry.lease_s
 
+    @operation("POST", "/v1/managers", OpenRequest, OpenAnswer)
     async def open(self, caller: Caller, asked: OpenRequest) -> OpenAnswer:
         """Spawn the managers that the client does not have yet, as many as there is room for."""
         wanted = {TopicPartition(e.topic, e.partition): e.version for e in asked.partitions}
-        with self._under_way(self._enter(caller), caller):
-            await self._wait_for_stops(asked.group, wanted)
-            client = self._enter(caller)  # again, as a newer incarnation may have come
-            versions = client.versions(wanted)
-            sorting = self._registry.sort(client, asked.group, versions)
-            errors = self._refusals(asked.group, sorting)
-            errors |= self._spawn(client, asked.group, sorting.new)
-            taken = [where for where in (*sorting.mine, *sorting.new) if where not in errors]
-            self._registry.own(client, asked.group, {where: versions[where] for where in taken})
+        with self._under_way(caller):
+            client, taken, errors = await self._acquire(caller, asked.group, wanted)
+            self._registry.own(client, asked.group, taken)
         return OpenAnswer(
             [ManagerState(*where, body_or_none(errors.get(where))) for where in wanted]
         )
 
+    @operation("POST", "/v1/offsets", SubmitRequest, SubmitAnswer)
     async def submit(self, caller: Caller, asked: SubmitRequest) -> SubmitAnswer:
         """Take offsets, spawning managers where needed; with ``wait``, see them committed."""
         offsets = asked.submissions()
         given = dict(zip(offsets, [each.version for each in asked.offsets], strict=True))
-        with self._under_way(self._enter(caller), caller):
-            await self._wait_for_stops(asked.group, offsets)
-            client = self._enter(caller)
-            refused = self._take(client, asked.group, offsets, given)
+        with self._under_way(caller, asked.timeout_s if asked.wait else 0.0):
+            client, taken, refused = await self._acquire(caller, asked.group, given)
+            refused |= self._factory.submit(asked.group, {each: offsets[each] for each in taken})
+            # What was not taken now may be when it is repeated.
+            seen = {where: each for where, each in taken.items() if where not in refused}
+            self._registry.own(client, asked.group, seen)
             return await self._answer(asked, offsets, refused)
 
+    @operation("POST", "/v1/rewind", SubmitRequest, SubmitAnswer)
     async def rewind(self, caller: Caller, asked: SubmitRequest) -> SubmitAnswer:
         """Set offsets of live managers, whoever owns them; with ``wait``, see them committed.
 
         This is an operator's reset: the owners go on from where they are.
         """
         self._check_draining()
-        offsets: dict[TopicPartition, int | Submission] = {
-            TopicPartition(each.topic, each.partition): Submission(
-                each.offset, each.metadata, each.leader_epoch, rewind=True
-            )
-            for each in asked.offsets
+        offsets = asked.submissions(rewind=True)
+        keys = {where: ManagerKey(asked.group, *where) for where in offsets}
+        refused: Refusals = {
+            where: ManagerStoppedError(f"no client of this service holds {key}")
+            for where, key in keys.items()
+            if self._registry.owner(key) is None
         }
-        refused: Refusals = {}
-        for where in offsets:
-            key = ManagerKey(asked.group, *where)
-            if self._registry.owner(key) is None:
-                refused[where] = ManagerStoppedError(f"no client of this service holds {key}")
         held = {where: each for where, each in offsets.items() if where not in refused}
         log.warning("rewound", client=caller.name, group=asked.group, partitions=len(held))
         refused |= self._factory.submit(asked.group, held)
         return await self._answer(asked, offsets, refused)
 
+    @operation("POST", "/v1/flush", FlushRequest, FlushAnswer)
     async def flush(self, caller: Caller, asked: FlushRequest) -> FlushAnswer:
-        client = self._enter(caller)
-        with self._under_way(client, caller):
+        """Commit what the client's managers hold."""
+        with self._under_way(caller, asked.timeout_s) as client:
             held = [k for k in _chosen(client, asked) if self._registry.owner(k) == client.name]
             return flush_answer(await self._factory.flush(held, asked.timeout_s))
 
+    @operation("POST", "/v1/stop", StopRequest, FlushAnswer)
     async def stop(self, caller: Caller, asked: StopRequest) -> FlushAnswer:
         """Commit what the client's managers hold, stop them and give them back.
 
         A repeated stop is answered together with the one that is still under way.
         """
-        client = self._enter(caller)
-        with self._under_way(client, caller):
+        with self._under_way(caller, asked.timeout_s) as client:
             version = client.version(asked.version)
             chosen = _chosen(client, asked)
             if asked.group is None:
                 client.stopped_all = max(client.stopped_all, version)
                 chosen += [k for k, each in self._stopping.items() if each.client == client.name]
             keys = self._registry.stop(client, chosen, version)
-            stops = {self._stop_managers(client.name, keys, asked.timeout_s)} if keys else set()
-            gone = [key for key in chosen if key in self._stopping]
-            stops |= {
-                self._stopping[k].done for k in gone if self._stopping[k].client == client.name
-            }
+            if keys:
+                self._stop_managers(client.name, keys, asked.timeout_s)
+            leaving = [self._stopping[key] for key in chosen if key in self._stopping]
             results: dict[ManagerKey, StopResult] = {}
-            for done in stops:
+            for done in dict.fromkeys(each.done for each in leaving if each.client == client.name):
                 results |= await done
             return flush_answer({key: results[key] for key in chosen if key in results})
 
@@ -204,42 +191,37 @@ class OffsetService:
         if self._draining:
             raise DrainingError
 
-    def _enter(self, caller: Caller) -> Client:
+    def _enter(self, caller: Caller, wait_s: float = 0.0) -> Client:
         self._check_draining()
-        return self._registry.enter(caller, self._clock.now())
+        return self._registry.enter(caller, self._clock.now(), wait_s)
 
     @contextmanager
-    def _under_way(self, client: Client, caller: Caller) -> Iterator[None]:
-        """Keep the lease while the client waits for an answer.
+    def _under_way(self, caller: Caller, wait_s: float = 0.0) -> Iterator[Client]:
+        """Yield the client, whose lease is kept while it waits, up to ``wait_s``, for its answer.
 
         Raises ClientFencedError where a newer incarnation came meanwhile: what is committed then
         may be that one's offset.
         """
-        client.begin()
+        client = self._enter(caller, wait_s)
         try:
-            yield
+            yield client
             self._registry.check_fence(caller)
         finally:
-            client.end(caller.incarnation, self._clock.now())
+            if wait_s and client.incarnation == caller.incarnation:
+                client.heard_s = self._clock.now()
 
-    def _take(
-        self,
-        client: Client,
-        group: str,
-        offsets: Mapping[TopicPartition, int | Submission],
-        given: Mapping[TopicPartition, int | None],
-    ) -> Refusals:
-        """Hand the offsets to their managers; return those that were not taken."""
+    async def _acquire(
+        self, caller: Caller, group: str, given: Mapping[TopicPartition, int | None]
+    ) -> tuple[Client, dict[TopicPartition, int], Refusals]:
+        """Return the client, the versions of what it has or is given now, and other's errors."""
+        await self._wait_for_stops(group, given)
+        client = self._enter(caller)  # again, as a newer incarnation may have come
         versions = client.versions(given)
         sorting = self._registry.sort(client, group, versions)
         refused = self._refusals(group, sorting)
         refused |= self._spawn(client, group, sorting.new)
         taken = [where for where in (*sorting.mine, *sorting.new) if where not in refused]
-        refused |= self._factory.submit(group, {where: offsets[where] for where in taken})
-        # What was not taken now may be when it is repeated.
-        seen = {where: versions[where] for where in taken if where not in refused}
-        self._registry.own(client, group, seen)
-        return refused
+        return client, {where: versions[where] for where in taken}, refused
 
     async def _answer(
         self,

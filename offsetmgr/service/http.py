@@ -1,7 +1,7 @@
 """The HTTP API: its operations, and the way of a request to its handler.
 
-Requests that wait (reads, and submits that wait for Kafka) have a limit of their own, so that they
-never shut out heartbeats and submits during an outage.  A caller that hangs up frees its place.
+Requests that wait for Kafka have a limit of their own, so that they never shut out heartbeats and
+submits during an outage.  A reader that hangs up frees its place.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import json
 import re
 from http import HTTPStatus
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -33,7 +34,7 @@ from offsetmgr.service.messages import (
     error_body,
     status_of,
 )
-from offsetmgr.service.openapi import Operation, document
+from offsetmgr.service.openapi import Operation, document, operation, operations
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -93,104 +94,48 @@ class Api:
         self._health = health
         self._hosts = hosts
         self._instance = instance
-        self._abandoned: set[asyncio.Future[Answer]] = set()
-        self.operations = (*self._operations(), *further)
+        parts = (service, reads, self)
+        self.operations = (*chain.from_iterable(map(operations, parts)), *further)
         self._routes: dict[re.Pattern[str], dict[str, Operation]] = {}
         for each in self.operations:
             path = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(each.path))
             self._routes.setdefault(re.compile(path), {})[each.method] = each
         self._document = encode(document(version, self.operations))
 
-    def _operations(self) -> tuple[Operation, ...]:
-        service, reads = self._service, self._reads
-        return (
-            Operation(
-                "POST", "/v1/managers", "open", "Have managers for partitions (idempotent)",
-                service.open, messages.OpenRequest, messages.OpenAnswer,
-            ),
-            Operation(
-                "GET", "/v1/managers", "managers", "List managers",
-                reads.managers, messages.ManagersQuery, messages.ManagersAnswer,
-            ),
-            Operation(
-                "GET", "/v1/initial-offsets", "initial_offsets",
-                "What was committed when the managers started; waits until Kafka told",
-                reads.initial_offsets, messages.InitialOffsetsQuery, messages.InitialOffsetsAnswer,
-            ),
-            Operation(
-                "POST", "/v1/offsets", "submit", "Submit offsets of one group",
-                service.submit, messages.SubmitRequest, messages.SubmitAnswer,
-            ),
-            Operation(
-                "POST", "/v1/rewind", "rewind", "Set offsets of live managers, whoever owns them",
-                service.rewind, messages.SubmitRequest, messages.SubmitAnswer,
-            ),
-            Operation(
-                "GET", "/v1/offsets", "committed", "What Kafka says is committed now",
-                reads.committed, messages.CommittedQuery, messages.OffsetsAnswer,
-            ),
-            Operation(
-                "GET", "/v1/topics", "topics", "Partitions of topics and the ends of their logs",
-                reads.topics, messages.TopicsQuery, messages.TopicsAnswer,
-            ),
-            Operation(
-                "GET", "/v1/topic-names", "topic_names", "Topics of the cluster, but Kafka's own",
-                reads.topic_names, messages.TopicNamesQuery, messages.TopicNamesAnswer,
-            ),
-            Operation(
-                "POST", "/v1/flush", "flush", "Commit what the client's managers hold",
-                service.flush, messages.FlushRequest, messages.FlushAnswer,
-            ),
-            Operation(
-                "POST", "/v1/stop", "stop", "Commit what the client's managers hold and stop them",
-                service.stop, messages.StopRequest, messages.FlushAnswer,
-            ),
-            Operation(
-                "POST", "/v1/heartbeat", "heartbeat", "Renew the client's lease",
-                self._heartbeat, messages.HeartbeatRequest, messages.HeartbeatAnswer,
-            ),
-            Operation(
-                "GET", "/v1/events", "events",
-                "Server-sent events: committed, failed, stopped, dropped",
-                self._events, messages.EventsQuery, media_type="text/event-stream",
-            ),
-            Operation(
-                "GET", "/livez", "live", "Whether the process lives",
-                self._live, answer=messages.LiveAnswer,
-            ),
-            Operation(
-                "GET", "/readyz", "ready", "Whether the service is of use now", self._ready,
-                answer=messages.ReadyAnswer, others={503: messages.ReadyAnswer},
-            ),
-            Operation(
-                "GET", "/metrics", "metrics", "Prometheus metrics",
-                self._page, media_type="text/plain",
-            ),
-            Operation("GET", "/openapi.json", "openapi", "This document", self._openapi),
-        )  # fmt: skip
-
     # Handlers that are not those of the parts
 
-    async def _heartbeat(self, caller: Caller, _: object) -> messages.HeartbeatAnswer:
+    @operation("POST", "/v1/heartbeat", messages.HeartbeatRequest, answer=messages.HeartbeatAnswer)
+    async def heartbeat(self, caller: Caller, _: object) -> messages.HeartbeatAnswer:
+        """Renew the client's lease."""
         return messages.HeartbeatAnswer(await self._service.heartbeat(caller), self._hub.newest)
 
-    async def _events(self, caller: Caller | None, asked: messages.EventsQuery) -> Response:
+    @operation("GET", "/v1/events", messages.EventsQuery, media_type="text/event-stream")
+    async def events(self, caller: Caller | None, asked: messages.EventsQuery) -> Response:
+        """Server-sent events: committed, failed, stopped, dropped."""
         client = None if caller is None else caller.name
         return _EventStream(self._hub, self._hub.subscribe(client, asked.group, asked.after))
 
-    async def _live(self, *_: object) -> messages.LiveAnswer:
+    @operation("GET", "/livez", answer=messages.LiveAnswer)
+    async def live(self, *_: object) -> messages.LiveAnswer:
+        """Whether the process lives."""
         return messages.LiveAnswer(live=True)
 
-    async def _ready(self, *_: object) -> Response:
+    @operation("GET", "/readyz", answer=messages.ReadyAnswer, others={503: messages.ReadyAnswer})
+    async def ready(self, *_: object) -> Response:
+        """Whether the service is of use now."""
         answer = self._health.ready()
         status = HTTPStatus.OK if answer.ready else HTTPStatus.SERVICE_UNAVAILABLE
         return json_response(answer, status)
 
-    async def _page(self, *_: object) -> Response:
+    @operation("GET", "/metrics", media_type="text/plain")
+    async def metrics(self, *_: object) -> Response:
+        """Prometheus metrics."""
         page = await self._reads.in_worker(self._metrics.page)
         return Response(page, media_type=CONTENT_TYPE_LATEST)
 
-    async def _openapi(self, *_: object) -> Response:
+    @operation("GET", "/openapi.json")
+    async def openapi(self, *_: object) -> Response:
+        """This document."""
         return Response(self._document, media_type="application/json")
 
     # The way to a handler
@@ -225,18 +170,18 @@ class Api:
                 f"the request names another process of the service ({INSTANCE}), so it may be out "
                 "of date; nothing was done; send your newest offsets without that header",
             )
-        operation = self._operation(request)
-        if operation.request is None:
-            return await self._plain(operation, request)
+        asked_for = self._operation(request)
+        if asked_for.request is None:
+            return await self._plain(asked_for, request)
         caller = read_caller(request.headers)
-        if operation.method == "POST":
-            return await self._write(operation, operation.request, caller, request)
-        asked = read_query(operation.request, request)
-        with self._service.reading(caller):
-            if operation.streams:  # the hub limits how many
-                return await operation.handler(caller, asked)
-            with self.waiting:
-                return await self._run(request, operation.handler(caller, asked), cancel=True)
+        if asked_for.method == "POST":
+            return await self._write(asked_for, asked_for.request, caller, request)
+        asked = read_query(asked_for.request, request)
+        self._service.renew(caller)
+        if asked_for.streams:  # the hub limits how many
+            return await asked_for.handler(caller, asked)
+        with self.waiting:
+            return await _unless_hung_up(request, asked_for.handler(caller, asked))
 
     def _check_host(self, hosts: list[str]) -> None:
         if self._hosts is None:
@@ -260,25 +205,25 @@ class Api:
                 continue
             request.scope["path_params"] = found.groupdict()
             head = request.method == "HEAD"
-            operation = by_method.get("GET" if head else request.method)
+            found_one = by_method.get("GET" if head else request.method)
             # The HEAD of a stream would take a reader's place for ever.
-            if operation is not None and not (head and operation.streams):
-                return operation
+            if found_one is not None and not (head and found_one.streams):
+                return found_one
             text = f"{where} is not offered; see /openapi.json"
             allow = {"allow": ", ".join(by_method)}
             raise HttpStatusError(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", text, allow)
         text = f"there is no {where}; see /openapi.json"
         raise HttpStatusError(HTTPStatus.NOT_FOUND, "not_found", text)
 
-    async def _plain(self, operation: Operation, request: Request) -> Answer:
-        if operation.path in {"/livez", "/readyz"}:
-            return await operation.handler(None, None)
+    async def _plain(self, asked_for: Operation, request: Request) -> Answer:
+        if asked_for.path in {"/livez", "/readyz"}:
+            return await asked_for.handler(None, None)
         with self.working:
-            return await self._run(request, operation.handler(None, None), cancel=True)
+            return await _unless_hung_up(request, asked_for.handler(None, None))
 
     async def _write(
         self,
-        operation: Operation,
+        asked_for: Operation,
         kind: type[messages.ApiRequest],
         caller: Caller | None,
         request: Request,
@@ -287,40 +232,9 @@ class Api:
             raise MissingError(CLIENT, "name the client there; it also keeps web pages out")
         with self.working:
             asked = decode(kind, await read_body(request))
-        waits = isinstance(asked, messages.SubmitRequest) and asked.wait
+        waits = getattr(asked, "wait", isinstance(asked, messages.FlushRequest))
         with self.waiting if waits else self.working:
-            return await self._run(request, operation.handler(caller, asked), cancel=False)
-
-    async def _run(self, request: Request, work: Awaitable[Answer], *, cancel: bool) -> Answer:
-        """Return the result of ``work``.  Raises ClientDisconnect when the caller hangs up.
-
-        ``work`` is then cancelled, or goes on to its end without a place.
-        """
-        task = asyncio.ensure_future(work)
-        gone = asyncio.create_task(_hung_up(request))
-        try:
-            await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            gone.cancel()
-            if cancel:
-                task.cancel()
-            elif not task.done():
-                self._abandoned.add(task)
-                task.add_done_callback(self._abandoned_ended)
-        if not task.done():
-            raise ClientDisconnect
-        return task.result()
-
-    def _abandoned_ended(self, task: asyncio.Future[Answer]) -> None:
-        self._abandoned.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, OffsetManagerError):
-            log.error("request_failed", exc_info=error)
-
-
-async def _hung_up(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+            return await asked_for.handler(caller, asked)
 
 
 class Quota:
@@ -340,6 +254,25 @@ class Quota:
 
     def __exit__(self, *_: object) -> None:
         self.taken -= 1
+
+
+async def _unless_hung_up(request: Request, work: Awaitable[Answer]) -> Answer:
+    """Return the result of ``work``.  Raises ClientDisconnect, and ends it, if the caller goes."""
+
+    async def hung_up() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    task = asyncio.ensure_future(work)
+    gone = asyncio.create_task(hung_up())
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        gone.cancel()
+        task.cancel()
 
 
 class _EventStream(StreamingResponse):

@@ -162,12 +162,16 @@ class SubmitRequest(ApiRequest, frozen=True):
         check_group(self.group)
         _check_entries("offsets", self.offsets)
 
-    def submissions(self) -> dict[TopicPartition, int | Submission]:
-        """Return plain offsets where no entry says more than that: the core takes them faster."""
-        if any(e.metadata or e.rewind or e.leader_epoch is not None for e in self.offsets):
+    def submissions(self, *, rewind: bool = False) -> dict[TopicPartition, int | Submission]:
+        """Return plain offsets where no entry says more than that: the core takes them faster.
+
+        With ``rewind`` all are rewinds.
+        """
+        plain = not any(e.metadata or e.rewind or e.leader_epoch is not None for e in self.offsets)
+        if rewind or not plain:
             return {
                 TopicPartition(e.topic, e.partition): Submission(
-                    e.offset, e.metadata, e.leader_epoch, e.rewind
+                    e.offset, e.metadata, e.leader_epoch, rewind or e.rewind
                 )
                 for e in self.offsets
             }

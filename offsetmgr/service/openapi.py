@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     # Of who asks (for a POST always somebody), and of a request of the operation's type.
     Handler = Callable[[Any, Any], Awaitable[msgspec.Struct | Response]]
+
+
+_H = TypeVar("_H", bound="Callable[..., Any]")
 
 
 class Operation(NamedTuple):
@@ -40,6 +43,30 @@ class Operation(NamedTuple):
     def streams(self) -> bool:
         """True if the answer has no end."""
         return self.media_type == "text/event-stream"
+
+
+def operation(
+    method: Literal["GET", "POST"],
+    path: str,
+    request: type[ApiRequest] | None = None,
+    answer: type[msgspec.Struct] | None = None,
+    **more: Any,
+) -> Callable[[_H], _H]:
+    """Offer a method over HTTP; its name is the operation's id, its docstring the summary."""
+
+    def mark(handler: _H) -> _H:
+        summary = (handler.__doc__ or "").partition("\n")[0].rstrip(".")
+        made = Operation(method, path, handler.__name__, summary, handler, request, answer, **more)
+        vars(handler)["operation"] = made
+        return handler
+
+    return mark
+
+
+def operations(part: object) -> list[Operation]:
+    """Return what methods of ``part`` offer."""
+    marked = (vars(each).get("operation") for each in vars(type(part)).values() if callable(each))
+    return [each._replace(handler=getattr(part, each.name)) for each in marked if each is not None]
 
 
 _ANY: Final = (412, 421, 429, 500)

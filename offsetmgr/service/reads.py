@@ -15,20 +15,26 @@ from actors import Future, MailboxClosed
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError
 from offsetmgr.service.errors import kafka_error
 from offsetmgr.service.messages import (
+    CommittedQuery,
     InitialOffset,
     InitialOffsetsAnswer,
+    InitialOffsetsQuery,
     ManagersAnswer,
+    ManagersQuery,
     ManagerView,
     OffsetsAnswer,
     PartitionEnds,
     TopicNamesAnswer,
+    TopicNamesQuery,
     TopicsAnswer,
+    TopicsQuery,
     TopicState,
     body_or_none,
     entry,
     error_body,
     value_or_none,
 )
+from offsetmgr.service.openapi import operation
 from offsetmgr.types import ManagerKey
 
 if TYPE_CHECKING:
@@ -37,15 +43,7 @@ if TYPE_CHECKING:
     from offsetmgr.coordinator.base import Coordinator, Failure, TopicLog
     from offsetmgr.errors import OffsetManagerError
     from offsetmgr.manager import Factory, ManagerHandle
-    from offsetmgr.service.messages import (
-        Caller,
-        CommittedQuery,
-        ErrorBody,
-        InitialOffsetsQuery,
-        ManagersQuery,
-        TopicNamesQuery,
-        TopicsQuery,
-    )
+    from offsetmgr.service.messages import Caller, ErrorBody
 
 _T = TypeVar("_T")
 
@@ -60,6 +58,7 @@ class ServiceReads:
         self._request_timeout_s = request_timeout_s
         self._worker = anyio.CapacityLimiter(1)
 
+    @operation("GET", "/v1/managers", ManagersQuery, ManagersAnswer)
     async def managers(self, _: Caller | None, query: ManagersQuery) -> ManagersAnswer:
         """Return a page of managers in the order of their keys."""
         after = None if query.after is None else _read_cursor(query.after)
@@ -82,6 +81,7 @@ class ServiceReads:
         """
         return await anyio.to_thread.run_sync(do, limiter=self._worker)
 
+    @operation("GET", "/v1/initial-offsets", InitialOffsetsQuery, InitialOffsetsAnswer)
     async def initial_offsets(
         self, caller: Caller | None, query: InitialOffsetsQuery
     ) -> InitialOffsetsAnswer:
@@ -102,6 +102,7 @@ class ServiceReads:
             await asyncio.wait_for(_all_known(handles), query.wait_s)
         return InitialOffsetsAnswer([_initial(handle) for handle in handles])
 
+    @operation("GET", "/v1/offsets", CommittedQuery, OffsetsAnswer)
     async def committed(self, _: Caller | None, query: CommittedQuery) -> OffsetsAnswer:
         """Return what Kafka says is committed now.  Raises KafkaRequestError."""
         timeout_s = self._timeout_s(query.timeout_s)
@@ -121,6 +122,7 @@ class ServiceReads:
             ],
         )
 
+    @operation("GET", "/v1/topics", TopicsQuery, TopicsAnswer)
     async def topics(self, _: Caller | None, query: TopicsQuery) -> TopicsAnswer:
         """Return partitions of topics, the ends of their logs, and their offsets at a time."""
         timeout_s = self._timeout_s(query.timeout_s)
@@ -129,6 +131,7 @@ class ServiceReads:
         )
         return TopicsAnswer([_topic(name, logs[name], timeout_s) for name in query.topic])
 
+    @operation("GET", "/v1/topic-names", TopicNamesQuery, TopicNamesAnswer)
     async def topic_names(self, _: Caller | None, query: TopicNamesQuery) -> TopicNamesAnswer:
         """Return the topics of the cluster.  Raises KafkaRequestError."""
         timeout_s = self._timeout_s(query.timeout_s)

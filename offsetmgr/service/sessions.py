@@ -35,9 +35,8 @@ class Client:
     def __init__(self, name: str, incarnation: int) -> None:
         self.name = name
         self.incarnation = incarnation
-        self.renewed_s = 0.0
-        self.under_way = 0
-        """Requests of this incarnation that have no answer yet; the lease does not lapse then."""
+        self.heard_s = 0.0
+        """When its lease begins: at its last request, or when it has waited for the answer."""
         self.newest = NEVER
         """The highest version seen."""
         self.held: dict[str, dict[TopicPartition, int]] = {}
@@ -52,7 +51,7 @@ class Client:
     def succeed(self, incarnation: int) -> None:
         """Hand all managers to a newer incarnation, whose versions begin anew."""
         self.incarnation = incarnation
-        self.under_way = 0
+        self.heard_s = 0.0
         self.newest = self.stopped_all = NEVER
         self.stopped.clear()
         for held in self.held.values():
@@ -67,15 +66,6 @@ class Client:
 
     def versions(self, given: Mapping[_T, int | None]) -> dict[_T, int]:
         return {each: self.version(number) for each, number in given.items()}
-
-    def begin(self) -> None:
-        self.under_way += 1
-
-    def end(self, incarnation: int, now: float) -> None:
-        """Renew the lease at the end of a request, unless a newer incarnation has it."""
-        if incarnation == self.incarnation:
-            self.under_way -= 1
-            self.renewed_s = now
 
 
 class Sorting(NamedTuple):
@@ -115,25 +105,22 @@ class Registry:
     def lease_left_s(self, name: str, now: float) -> float:
         """Return the seconds until a client that stays silent loses what it owns."""
         client = self._clients.get(name)
-        if client is None:
-            return 0.0
-        return self.lease_s if client.under_way else client.renewed_s + self.lease_s - now
+        return 0.0 if client is None else min(0.0, client.heard_s - now) + self.lease_s
 
-    def renew(self, caller: Caller, now: float) -> Client | None:
-        """Renew the lease of a known client, which it returns, at a request that changes nothing.
+    def renew(self, caller: Caller, now: float) -> None:
+        """Renew the lease of a known client, at a request that changes nothing.
 
         Raises ClientFencedError.
         """
-        client = self._clients.get(caller.name)
         self.check_fence(caller)
-        if client is None or client.incarnation != caller.incarnation:
-            return None
-        client.renewed_s = now
-        return client
+        client = self._clients.get(caller.name)
+        if client is not None and client.incarnation == caller.incarnation:
+            client.heard_s = max(client.heard_s, now)
 
-    def enter(self, caller: Caller, now: float) -> Client:
+    def enter(self, caller: Caller, now: float, wait_s: float = 0.0) -> Client:
         """Return the client, new or renewed, of a request that changes something.
 
+        It may wait up to ``wait_s`` for the answer, and is not silent meanwhile.
         A newer incarnation takes over.  Raises ClientFencedError, OverloadedError.
         """
         self.check_fence(caller)
@@ -147,7 +134,7 @@ class Registry:
             client = self._clients[caller.name] = Client(caller.name, caller.incarnation)
         elif client.incarnation < caller.incarnation:
             client.succeed(caller.incarnation)
-        client.renewed_s = now
+        client.heard_s = max(client.heard_s, now + wait_s)
         return client
 
     def check_fence(self, caller: Caller) -> None:
@@ -229,11 +216,7 @@ class Registry:
 
     def lapse(self, now: float) -> list[tuple[str, list[ManagerKey]]]:
         """Forget clients that were silent for a lease; return their names and what they owned."""
-        silent = [
-            each
-            for each in self._clients.values()
-            if now - each.renewed_s > self.lease_s and not each.under_way
-        ]
+        silent = [each for each in self._clients.values() if now - each.heard_s > self.lease_s]
         lapsed = []
         for client in silent:
             keys = client.keys()

@@ -38,7 +38,7 @@ from offsetmgr.service.messages import (
     Query,
     TopicQuery,
 )
-from offsetmgr.service.openapi import Operation
+from offsetmgr.service.openapi import Operation, operation, operations
 from offsetmgr.stores.reader import open_reader
 
 if TYPE_CHECKING:
@@ -133,18 +133,7 @@ class GroupWatch(Collector):
     def operations(self) -> tuple[Operation, ...]:
         """Return what is offered over HTTP."""
         return (
-            Operation(
-                "GET", "/v1/groups", "groups", "Consumer groups of the cluster", self._groups,
-                Query, GroupsAnswer,
-            ),
-            Operation(
-                "GET", "/v1/lag", "lag", "Lag of groups, as it is now", self._lag,
-                LagQuery, GroupsAnswer,
-            ),
-            Operation(
-                "GET", "/v1/watched", "watched", "Watched groups, as of the last round",
-                self._watched, Query, GroupsAnswer,
-            ),
+            *operations(self),
             self._burrow(ROOT, "clusters", Query, lambda api, _: api.clusters()),
             self._burrow(
                 CONSUMERS, "consumers", ClusterQuery, lambda api, at: api.consumers(at.cluster)
@@ -170,18 +159,25 @@ class GroupWatch(Collector):
 
     # Answers
 
-    async def _groups(self, *_: object) -> GroupsAnswer:
+    @operation("GET", "/v1/groups", Query, GroupsAnswer)
+    async def groups(self, *_: object) -> GroupsAnswer:
+        """Return the consumer groups of the cluster."""
         found = await self._in_worker(lambda: self._open().groups())
         return GroupsAnswer(**listing_report(found))
 
-    async def _lag(self, _: object, asked: LagQuery) -> GroupsAnswer:
+    @operation("GET", "/v1/lag", LagQuery, GroupsAnswer)
+    async def lag(self, _: object, asked: LagQuery) -> GroupsAnswer:
+        """Return the lag of groups, as it is now."""
+
         def read() -> dict[str, Any]:
             found = measure(self._open(), asked.group, self._wall())
             return lag_report(found, self._view(), self._committers())
 
         return GroupsAnswer(**await self._in_worker(read))
 
-    async def _watched(self, *_: object) -> GroupsAnswer:
+    @operation("GET", "/v1/watched", Query, GroupsAnswer)
+    async def watched(self, *_: object) -> GroupsAnswer:
+        """Return the watched groups, as of the last round."""
         report = await self._in_worker(
             lambda: watched_report(self._view().values(), self._committers())
         )

@@ -254,14 +254,11 @@ def test_too_many_requests_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) 
     """Health is still answered, and the one under way goes on."""
     monkeypatch.setattr(http, "REQUESTS", 1)
     with running() as service, service.http("etl") as etl:
-        service.coordinator.pause()
-        etl.post("/v1/offsets", json=GOOD | {"wait": False}).raise_for_status()
         places = service.service.assembly.app
-        with connected(service) as flushing:
-            flushing.sendall(
-                b"POST /v1/flush HTTP/1.1\r\nHost: localhost\r\nOffsetmgr-Client: etl\r\n"
-                b"Content-Type: application/json\r\nContent-Length: 17\r\n\r\n"
-                b'{"timeout_s":300}'
+        with connected(service) as submitting:
+            submitting.sendall(
+                b"POST /v1/heartbeat HTTP/1.1\r\nHost: localhost\r\nOffsetmgr-Client: etl\r\n"
+                b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{"
             )
             while places.working.taken == 0:
                 pass  # until it is under way, or the guard of the test run ends it
@@ -269,8 +266,8 @@ def test_too_many_requests_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) 
             assert code_of(answer) == (429, "overloaded")
             assert "1 requests are under way" in answer.text
             assert etl.get("/livez").status_code == 200
-            service.coordinator.resume()
-            assert b" 200 " in flushing.recv(100)
+            submitting.sendall(b"}")
+            assert b" 200 " in submitting.recv(100)
 
 
 def test_a_draining_service_takes_no_work_and_says_so() -> None:

@@ -72,39 +72,39 @@ def served(etl: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "target", "body"),
+    "target",
     [
-        ("GET", "/v1/initial-offsets?group=g&wait_s=60", None),
-        ("GET", "/v1/offsets?group=g", None),
-        ("GET", "/v1/topics?topic=t", None),
-        ("GET", "/v1/topic-names", None),
-        ("POST", "/v1/offsets", {"group": "g", "offsets": OFFSETS, "wait": True, "timeout_s": 300}),
-        ("POST", "/v1/flush", {"timeout_s": 300}),
-        ("POST", "/v1/stop", {"timeout_s": 300}),
+        "/v1/initial-offsets?group=g&wait_s=60",
+        "/v1/offsets?group=g",
+        "/v1/topics?topic=t",
+        "/v1/topic-names",
     ],
 )
-def test_whatever_waits_ends_with_its_caller(
-    method: str, target: str, body: dict[str, Any] | None
-) -> None:
-    """A read is given up; a write goes on, but takes no place."""
+def test_a_read_ends_with_its_caller(target: str) -> None:
     with running(commit__request_timeout_s=300) as service, service.http("waiter") as waiter:
         places = service.service.assembly.app
         service.coordinator.pause()
-        submitted = {"group": "g", "offsets": OFFSETS}
-        waiter.post("/v1/offsets", json=submitted).raise_for_status()
+        waiter.post("/v1/offsets", json={"group": "g", "offsets": OFFSETS}).raise_for_status()
         assert service._loop is not None
         before = len(asyncio.all_tasks(service._loop))
-        raw = asked(service, method, target, body)
-        until(waiter, lambda: places.waiting.taken + places.working.taken == 1)
+        raw = asked(service, "GET", target)
+        until(waiter, lambda: places.waiting.taken == 1)
         raw.close()
-        until(waiter, lambda: places.waiting.taken + places.working.taken == 0)
-        if method == "GET":
-            until(waiter, lambda: len(asyncio.all_tasks(service._loop)) <= before)
+        until(waiter, lambda: places.waiting.taken == 0)
+        until(waiter, lambda: len(asyncio.all_tasks(service._loop)) <= before)
         service.coordinator.resume()
 
 
-def test_a_submit_that_waits_takes_no_place_of_one_that_does_not(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("/v1/offsets", {"offsets": OFFSETS, "wait": True}),
+        ("/v1/flush", {}),
+        ("/v1/stop", {}),
+    ],
+)
+def test_a_write_that_waits_takes_no_place_of_one_that_does_not(
+    monkeypatch: pytest.MonkeyPatch, path: str, more: dict[str, Any]
 ) -> None:
     """One place of each kind: the wait has the one, all else goes on in the other."""
     monkeypatch.setattr(http, "WAITING", 1)
@@ -112,11 +112,13 @@ def test_a_submit_that_waits_takes_no_place_of_one_that_does_not(
     with running() as service, service.http("etl") as etl:
         places = service.service.assembly.app
         service.coordinator.pause()
-        body = {"group": "w", "offsets": OFFSETS, "wait": True, "timeout_s": 300}
-        with asked(service, "POST", "/v1/offsets", body) as waiting:
+        submitted = {"group": "w", "offsets": OFFSETS}
+        etl.post("/v1/offsets", json=submitted, headers=identity("waiter")).raise_for_status()
+        body = {"group": "w", "timeout_s": 300, **more}
+        with asked(service, "POST", path, body) as waiting:
             until(etl, lambda: (places.waiting.taken, places.working.taken) == (1, 0))
             served(etl)
-            answer = etl.post("/v1/offsets", json=body)
+            answer = etl.post(path, json=body)
             assert (answer.status_code, "waiting requests" in answer.text) == (429, True)
             service.coordinator.resume()
             assert b" 200 " in waiting.recv(100)
@@ -131,7 +133,6 @@ def test_a_write_whose_caller_hung_up_is_done_and_answered_to_who_asks_again() -
         raw = asked(service, "POST", "/v1/offsets", body)
         until(again, lambda: places.waiting.taken == 1)
         raw.close()
-        until(again, lambda: places.waiting.taken == 0)
         assert again.get("/v1/managers").json()["managers"][0]["dirty"]
         service.coordinator.resume()
         answer = again.post("/v1/offsets", json=body, headers=identity("waiter")).json()

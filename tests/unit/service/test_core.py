@@ -68,12 +68,11 @@ class Scene:
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda service, me: service.open(me, managers(9)),
         lambda service, me: service.submit(me, offsets(0, wait=True)),
         lambda service, me: service.flush(me, FLUSH),
         lambda service, me: service.stop(me, ALL),
     ],
-    ids=["open", "submit", "flush", "stop"],
+    ids=["submit", "flush", "stop"],
 )
 def test_a_lease_does_not_lapse_while_a_request_is_under_way(
     ask: Callable[[OffsetService, Caller], Coroutine[Any, Any, Any]],
@@ -81,31 +80,14 @@ def test_a_lease_does_not_lapse_while_a_request_is_under_way(
     """A client that waits for its answer is not silent; it has a lease's time from then on."""
 
     async def play() -> None:
-        scene, other = Scene(), Caller("other")
-        await scene.service.submit(Caller("me"), offsets(0))
-        # What "me" opens is on its way out: whoever asks for it has to wait for that.
-        await scene.service.submit(other, offsets(9))
-        leaving = await scene.begun(scene.service.stop(other, ALL))
-        waiting = await scene.begun(ask(scene.service, Caller("me")))
-        assert scene.pass_time(4 * LEASE_S) == 2
-        scene.core.coordinator.resume()
-        scene.core.advance(LEASE_S)
-        await leaving
-        await waiting
-        assert scene.pass_time(LEASE_S) == 2
-        assert scene.pass_time(1) == 0
-
-    asyncio.run(play())
-
-
-def test_a_lease_does_not_lapse_while_a_read_is_under_way() -> None:
-    """A client that waits for Kafka longer than a lease keeps its managers."""
-
-    async def play() -> None:
         scene, me = Scene(), Caller("me")
         await scene.service.submit(me, offsets(0))
-        with scene.service.reading(me), scene.service.reading(Caller("of no manager")):
-            assert scene.pass_time(4 * LEASE_S) == 1
+        waiting = await scene.begun(ask(scene.service, me))
+        await scene.service.heartbeat(me)
+        assert scene.pass_time(4 * LEASE_S) == 1
+        scene.core.coordinator.resume()
+        scene.core.advance(LEASE_S)
+        await waiting
         assert scene.pass_time(LEASE_S) == 1
         assert scene.pass_time(1) == 0
 

@@ -47,17 +47,10 @@ def test_a_fence_outlives_the_lease() -> None:
 def test_a_request_of_the_one_before_keeps_no_lease() -> None:
     """A client that has taken over is kept alive only by its own requests."""
     registry = registry_of()
-    client = registry.enter(Caller("etl", 1), 0.0)
-    client.begin()
+    registry.enter(Caller("etl", 1), 0.0, wait_s=100 * LEASE_S)
     registry.enter(Caller("etl", 2), 1.0)
-    client.begin()
-    client.end(1, 20.0)
-    assert registry.lapse(10 * LEASE_S) == []
-    client.end(2, 10 * LEASE_S)
-    client = registry.enter(Caller("etl", 2), 10 * LEASE_S)
-    client.begin()
-    registry.enter(Caller("etl", 3), 10 * LEASE_S)
-    assert registry.lapse(11 * LEASE_S + 1) == [("etl", [])]
+    assert registry.lapse(LEASE_S + 0.9) == []
+    assert registry.lapse(LEASE_S + 1.1) == [("etl", [])]
 
 
 def test_too_many_clients_are_refused() -> None:
