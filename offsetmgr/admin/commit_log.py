@@ -11,16 +11,16 @@ import struct
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, TopicPartition
 
 from offsetmgr.coordinator.clients import checked_config, client_config, refused_config
 from offsetmgr.errors import KafkaRequestError, OffsetTimeoutError, error_info
 from offsetmgr.types import ManagerKey
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from confluent_kafka import KafkaError
+    from confluent_kafka import KafkaError, Message
 
 TOPIC: Final = "__consumer_offsets"
 
@@ -34,6 +34,7 @@ _FLEXIBLE: Final = 4
 """From this version of the value on, lengths are varints."""
 _POLL_S: Final = 0.5
 _BATCH: Final = 10_000
+_METADATA_S: Final = 10.0
 _REFUSED: Final = 29
 """TOPIC_AUTHORIZATION_FAILED."""
 _RIGHT: Final = (
@@ -129,19 +130,7 @@ def read_commits(
     OffsetTimeoutError where the log was not read to its end in ``timeout_s``.
     """
     deadline_s = time.monotonic() + timeout_s
-    settings = checked_config(config)
-    complete = {
-        **client_config(settings),
-        # It joins no group and commits nothing, but librdkafka wants a name.
-        "group.id": "offsetmgr-history",
-        "enable.auto.commit": False,
-        "isolation.level": "read_committed",
-        "log_level": 0,  # it would write to stderr, secrets included
-    }
-    try:
-        consumer = Consumer(complete)
-    except KafkaException as error:
-        raise refused_config(settings, error) from None
+    consumer = _open(config, "offsetmgr-history")
     try:
         unread = _ends(consumer, groups, timeout_s)
         return [each for each in _read(consumer, unread, deadline_s) if each.key.group in groups]
@@ -149,6 +138,77 @@ def read_commits(
         raise _refused(error.args[0]) from error
     finally:
         consumer.close()
+
+
+class CommitTail:
+    """New commits of all groups, as they come."""
+
+    def __init__(self, config: Mapping[str, object]) -> None:
+        self._config = config
+        self._consumer: Consumer | None = None
+
+    def read(self) -> list[CommitRecord] | None:
+        """Return the commits since the last call; None at the first, also after an error.
+
+        Raises KafkaRequestError, InvalidValueError.
+        """
+        try:
+            if self._consumer is None:
+                self._consumer = _open(self._config, "offsetmgr-watch")
+                self._assign(self._consumer)
+                return None
+            commits: list[CommitRecord] = []
+            messages = self._consumer.consume(_BATCH, _POLL_S)
+            while messages:
+                commits += _decoded(messages)
+                messages = self._consumer.consume(_BATCH, 0) if len(messages) == _BATCH else []
+        except KafkaException as error:
+            self.close()
+            raise _refused(error.args[0]) from error
+        except KafkaRequestError:
+            self.close()
+            raise
+        return commits
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def _assign(self, consumer: Consumer) -> None:
+        topic = consumer.list_topics(TOPIC, timeout=_METADATA_S).topics[TOPIC]
+        if topic.error is not None:
+            raise _refused(topic.error)
+        consumer.assign([TopicPartition(TOPIC, each, OFFSET_END) for each in topic.partitions])
+
+
+def _open(config: str | Mapping[str, object], name: str) -> Consumer:
+    settings = checked_config(config)
+    complete = {
+        **client_config(settings),
+        # It joins no group and commits nothing, but librdkafka wants a name.
+        "group.id": name,
+        "enable.auto.commit": False,
+        "isolation.level": "read_committed",
+        "log_level": 0,  # it would write to stderr, secrets included
+    }
+    try:
+        return Consumer(complete)
+    except KafkaException as error:
+        raise refused_config(settings, error) from None
+
+
+def _decoded(messages: Iterable[Message]) -> Iterator[CommitRecord]:
+    for message in messages:
+        error, key = message.error(), message.key()
+        if error is not None and not error.retriable():
+            raise _refused(error)
+        if error is None and key is not None:
+            _, record_ms = message.timestamp()
+            commit = decode(key, message.value(), record_ms / 1_000)
+            if commit is not None:
+                yield commit
 
 
 def _ends(consumer: Consumer, groups: Collection[str], timeout_s: float) -> dict[int, int]:
@@ -172,15 +232,7 @@ def _read(consumer: Consumer, unread: dict[int, int], deadline_s: float) -> Iter
         if time.monotonic() > deadline_s:
             text = f"{TOPIC} was not read to its end in time; give more: --timeout"
             raise OffsetTimeoutError(text)
-        for message in consumer.consume(_BATCH, _POLL_S):
-            error, key = message.error(), message.key()
-            if error is not None and not error.retriable():
-                raise _refused(error)
-            if error is None and key is not None:
-                _, record_ms = message.timestamp()
-                commit = decode(key, message.value(), record_ms / 1_000)
-                if commit is not None:
-                    yield commit
+        yield from _decoded(consumer.consume(_BATCH, _POLL_S))
         for position in consumer.position([TopicPartition(TOPIC, each) for each in unread]):
             if position.offset >= unread[position.partition]:
                 del unread[position.partition]

@@ -76,15 +76,11 @@ class OffsetService:
         self._clock = clock
         self._lapse_timeout_s = lapse_timeout_s
         self._stopping: dict[ManagerKey, _Stopping] = {}
-        self._draining = False
-
-    @property
-    def draining(self) -> bool:
+        self.draining = False
         """True if new work is refused because the service is stopping."""
-        return self._draining
 
     def drain(self) -> None:
-        self._draining = True
+        self.draining = True
 
     def renew(self, caller: Caller | None) -> None:
         """Renew the lease of a known client that reads.
@@ -188,7 +184,7 @@ class OffsetService:
     # How
 
     def _check_draining(self) -> None:
-        if self._draining:
+        if self.draining:
             raise DrainingError
 
     def _enter(self, caller: Caller, wait_s: float = 0.0) -> Client:

@@ -15,7 +15,6 @@ from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-import msgspec
 import structlog
 
 from offsetmgr.errors import (
@@ -25,10 +24,12 @@ from offsetmgr.errors import (
     OverloadedError,
 )
 from offsetmgr.repeats import RepeatLimiter
-from offsetmgr.service.messages import CommittedEntry, ErrorBody, OfGroup, encode, error_body
+from offsetmgr.service.messages import CommittedEntry, OfGroup, encode, error_body
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
+
+    import msgspec
 
     from actors import Clock
     from offsetmgr.errors import OffsetManagerError
@@ -52,14 +53,6 @@ BATCH: Final = 500
 
 log = structlog.get_logger("offsetmgr.service")
 commit_log = structlog.get_logger("offsetmgr.commits")
-
-
-class _FailedData(OfGroup, frozen=True):
-    error: ErrorBody
-
-
-class _DroppedData(msgspec.Struct):
-    count: int
 
 
 class FailureEvent(NamedTuple):
@@ -127,7 +120,7 @@ class Subscription:
         self.wake()
 
 
-def _event(name: str, data: msgspec.Struct) -> bytes:
+def _event(name: str, data: msgspec.Struct | dict[str, object]) -> bytes:
     # JSON holds no line break, so one data line is enough.
     return b"event: %s\ndata: %s\n\n" % (name.encode(), encode(data))
 
@@ -262,13 +255,13 @@ class EventHub:
             failures = list(islice(self._failures, reader.next_failure - oldest, None))
             news = [(key, reader.news.pop(key)) for key in list(islice(reader.news, BATCH))]
         if dropped:
-            events.append(_event("dropped", _DroppedData(dropped)))
+            events.append(_event("dropped", {"count": dropped}))
         for failure in failures:
             if len(events) >= BATCH:
                 break
             reader.next_failure = failure.number + 1
             if reader.wants(failure.key, failure.client):
-                data = _FailedData(*failure.key, error_body(failure.error))
+                data = {**failure.key._asdict(), "error": error_body(failure.error)}
                 events.append(b"id: %d\n" % failure.number + _event("failed", data))
         for key, each in news:
             if each.committed is not None:

@@ -342,10 +342,8 @@ class OfGroup(Struct, frozen=True):
     partition: int
 
 
-class OffsetEntry(OfPartition, frozen=True):
-    offset: int
-    metadata: str
-    leader_epoch: int | None
+class OffsetEntry(OffsetValue, OfPartition, frozen=True):
+    """A partition's offset."""
 
 
 class ManagerState(OfPartition, frozen=True):
@@ -364,10 +362,8 @@ class RefusedEntry(OfPartition, frozen=True):
     error: ErrorBody
 
 
-class CommittedEntry(OfGroup, frozen=True):
-    offset: int
-    metadata: str
-    leader_epoch: int | None
+class CommittedEntry(OffsetValue, OfGroup, frozen=True):
+    """An offset that Kafka has."""
 
 
 class UncommittedEntry(OfGroup, frozen=True):

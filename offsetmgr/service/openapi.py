@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -72,21 +73,6 @@ def operations(part: object) -> list[Operation]:
 _ANY: Final = (412, 421, 429, 500)
 _READS: Final = (400, 409, 502, 503, 504)
 _WRITES: Final = (400, 408, 409, 413, 415, 503)
-_STATUS_TEXT: Final = {
-    400: "A value is wrong; nothing was done.",
-    404: "There is no such group, topic or cluster among those watched.",
-    408: "The body did not arrive in time; nothing was done.",
-    409: "A newer incarnation of the client has taken over.",
-    412: "The request is for an earlier process of the service; nothing was done.",
-    413: "The body is too large.",
-    415: "The body is not JSON.",
-    421: "The Host header is not one of this service.",
-    429: "A limit was reached; nothing was done. Try again later.",
-    500: "The service failed at this request; its log says how.",
-    502: "Kafka refused.",
-    503: "The service is stopping (or, for /readyz, not ready).",
-    504: "Kafka did not answer in time.",
-}
 
 
 def document(version: str, operations: Sequence[Operation]) -> dict[str, Any]:
@@ -137,7 +123,7 @@ def _described(operation: Operation, by_type: Mapping[Any, Any]) -> dict[str, An
     failures = {**dict.fromkeys(statuses, ErrorAnswer), **operation.others}
     for status, failure in sorted(failures.items()):
         described["responses"][str(status)] = {
-            "description": _STATUS_TEXT[status],
+            "description": HTTPStatus(status).phrase,
             "content": {"application/json": {"schema": by_type[failure]}},
         }
     return described

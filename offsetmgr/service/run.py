@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import faulthandler
 import gc
 import os
 import signal
+import socket
 import sys
 import threading
 import time
 import uuid
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -33,15 +36,14 @@ from offsetmgr.service.core import OffsetService
 from offsetmgr.service.events import EventHub
 from offsetmgr.service.health import Health, notify, watchdog
 from offsetmgr.service.http import Api
-from offsetmgr.service.listen import Address, listening
 from offsetmgr.service.logs import set_level
 from offsetmgr.service.metrics import ManagerMetrics, Metrics
 from offsetmgr.service.reads import ServiceReads
 from offsetmgr.service.sessions import Registry
+from offsetmgr.service.settings import Address
 from offsetmgr.service.watch import GroupWatch
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
     from random import Random
 
@@ -75,7 +77,13 @@ HEAD_BYTES: Final = 288 * 1024
 """First line and headers of a request.  A query of 1,000 topics with the longest names has 257 kB,
 which httptools (uvicorn's other parser) does not take."""
 
+BACKLOG: Final = 1024
+
 log = structlog.get_logger("offsetmgr.service")
+
+
+class AddressInUseError(OffsetManagerError):
+    code = "address_in_use"
 
 
 class _Server(uvicorn.Server):
@@ -120,19 +128,13 @@ class Assembly:
         self.service = OffsetService(self.factory, self.registry, clock)
         self.health = Health(coordinator, clock, lambda: self.service.draining)
         self.watch = GroupWatch(settings, managers, wall)
-        gauge = self.metrics.gauge
-        gauge(
-            "offsetmgr_clients",
-            "Clients whose lease has not lapsed.",
-            lambda: self.registry.client_count,
-        )
-        gauge("offsetmgr_event_streams", "Open event streams.", lambda: self.hub.reader_count)
-        gauge("offsetmgr_held_groups", "Groups kept by the fence.", lambda: coordinator.fence.held)
-        gauge(
-            "offsetmgr_fenced_groups",
-            "Groups lost to another service.",
-            lambda: coordinator.fence.fenced,
-        )
+        for name, text, value in (
+            ("clients", "Clients whose lease has not lapsed.", lambda: self.registry.client_count),
+            ("event_streams", "Open event streams.", lambda: self.hub.reader_count),
+            ("held_groups", "Groups kept by the fence.", lambda: coordinator.fence.held),
+            ("fenced_groups", "Groups lost to another service.", lambda: coordinator.fence.fenced),
+        ):
+            self.metrics.gauge(f"offsetmgr_{name}", text, value)
         self.metrics.registry.register(
             ManagerMetrics(cluster, managers, dropped_logs, lambda: wall() - clock.now())
         )
@@ -293,6 +295,77 @@ def run(
         stack.callback(coordinator.close, CLOSE_TIMEOUT_S)
         service = Service(settings, coordinator, system, logs, reload)
         return uvloop.run(service.serve(sock, address))
+
+
+@contextlib.contextmanager
+def listening(address: Address) -> Iterator[tuple[socket.socket, str]]:
+    """Yield the listening socket and its real address; afterwards both are gone.
+
+    Raises AddressInUseError where somebody listens there, OSError for what else the system says.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            if address.path:
+                sock = stack.enter_context(_unix_socket(Path(address.path)))
+            else:
+                sock = stack.enter_context(_tcp_socket(address))
+                address = address._replace(port=sock.getsockname()[1])
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            raise AddressInUseError(
+                f"{address} is in use by another process; stop it, or listen elsewhere (--listen)"
+            ) from None
+        sock.setblocking(False)  # noqa: FBT003 -- the library's parameter
+        yield sock, str(address)
+
+
+@contextlib.contextmanager
+def _tcp_socket(address: Address) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    # asyncio switches Nagle off on sockets that say that they are TCP, and on no others.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address.host, address.port))
+        sock.listen(BACKLOG)
+        yield sock
+
+
+@contextlib.contextmanager
+def _unix_socket(path: Path) -> Iterator[socket.socket]:
+    if path.is_socket():
+        _remove_of_dead_process(path)
+    elif path.exists():
+        raise AddressInUseError(
+            f"{path} exists and is not a socket; remove it, or listen elsewhere"
+        )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        before = os.umask(0o177)  # for its owner alone
+        try:
+            sock.bind(str(path))
+            sock.listen(BACKLOG)
+        finally:
+            os.umask(before)
+        inode = path.stat().st_ino
+        try:
+            yield sock
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                if path.lstat().st_ino == inode:  # and not that of a successor
+                    path.unlink()
+
+
+def _remove_of_dead_process(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+        except OSError:  # full, or not ours to ask: somebody is there
+            pass
+    raise OSError(errno.EADDRINUSE, "a process listens there")
 
 
 def over_kafka(settings: Settings) -> Callable[[ActorSystem], Coordinator]:

@@ -9,12 +9,15 @@ Of librdkafka's settings only those on a list may be given, since some load code
 from __future__ import annotations
 
 import difflib
+import ipaddress
+import os
 import re
 import sys
 from collections.abc import Mapping  # noqa: TC003 -- a type of a setting
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeAlias
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -23,7 +26,6 @@ from offsetmgr.config import SECRET_NAME, CommitSettings
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.lag.watcher import WatchSettings
 from offsetmgr.service.errors import MissingError, explained
-from offsetmgr.service.listen import Address
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -113,8 +115,72 @@ _ADDRESSES: Final = {
 }
 """Settings that hold addresses, and where a login for them is given."""
 
+MAX_SOCKET_PATH_BYTES: Final = 107
+"""The kernel's limit (``sun_path`` without its NUL)."""
+
+_EXAMPLES: Final = "give 127.0.0.1:8741 or unix:///run/offsetmgr.sock"
+
 Seconds = Annotated[float, Meta(gt=0, le=366 * 86_400)]
 Limit = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+
+
+class Address(NamedTuple):
+    """A loopback address, or the path of a socket that its owner alone may use."""
+
+    host: str
+    port: int
+    """0 takes a free one."""
+    path: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Return the address of a setting.  Raises InvalidValueError."""
+        if text.startswith("unix:"):
+            return cls("", 0, _socket_path(text))
+        try:
+            split = urlsplit(f"//{text}")
+            host, port = split.hostname, split.port
+        except ValueError:  # of a port, or of brackets
+            host = port = None
+        if host is None or port is None or split.netloc != text or "@" in text:
+            raise InvalidValueError("listen", text, "is not an address with a port", _EXAMPLES)
+        if host == "localhost":
+            host = "127.0.0.1"
+        try:
+            loopback = ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            raise InvalidValueError("listen", text, "is not an IP address", _EXAMPLES) from None
+        if not loopback:
+            raise InvalidValueError(
+                "listen",
+                text,
+                "can be reached from other machines, and the service has no TLS and no "
+                "authentication",
+                f"listen on loopback or a Unix socket: {_EXAMPLES}",
+            )
+        return cls(host, port)
+
+    def hosts(self) -> frozenset[str] | None:
+        """Return what a Host header may say; a page that resolves its own name to us says other.
+
+        None for any: no browser speaks to a socket file.
+        """
+        bare = f"[{self.host}]" if ":" in self.host else self.host
+        return None if self.path else frozenset({"localhost", "127.0.0.1", "[::1]", bare})
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"unix://{self.path}" if self.path else f"http://{host}:{self.port}"
+
+
+def _socket_path(text: str) -> str:
+    path = text.removeprefix("unix:").removeprefix("//")
+    if not path.startswith("/") or not path.isprintable():
+        raise InvalidValueError("listen", text, "is not an absolute path", _EXAMPLES)
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+        fix = f"use a path of at most {MAX_SOCKET_PATH_BYTES} bytes: the kernel takes no more"
+        raise InvalidValueError("listen", text, "is too long", fix)
+    return path
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 import structlog
-from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException
-from confluent_kafka import TopicPartition as KafkaPartition
 from prometheus_client.registry import Collector
 
-from offsetmgr.admin.commit_log import TOPIC, decode
-from offsetmgr.coordinator.clients import client_config
-from offsetmgr.errors import OffsetManagerError
+from offsetmgr.admin.commit_log import TOPIC, CommitTail
+from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.lag.burrow import Status
 from offsetmgr.lag.burrow_api import CONSUMERS, ROOT, TOPICS, BurrowApi
 from offsetmgr.lag.measure import measure
@@ -57,10 +54,6 @@ _T = TypeVar("_T")
 
 _THREADS: Final = 4
 """Questions that may wait for Kafka at once."""
-
-_BATCH: Final = 10_000
-_CONSUME_S: Final = 0.5
-_METADATA_S: Final = 10.0
 
 log = structlog.get_logger("offsetmgr.watch")
 
@@ -109,6 +102,7 @@ class GroupWatch(Collector):
         self._workers = ThreadPoolExecutor(_THREADS, thread_name_prefix="offsetmgr-lag")
         self._ended = threading.Event()
         self._host = socket.gethostname()
+        self._trouble = ""
 
     def start(self) -> None:
         """Begin to watch, if any groups are to be watched."""
@@ -228,86 +222,41 @@ class GroupWatch(Collector):
 
     def _watch(self) -> None:
         chosen = re.compile(self._settings.groups)
-        commits = CommitTail(self._kafka)
+        tail = CommitTail(self._kafka)
         while not self._ended.is_set():
             try:
                 reader = self._open()
                 if self._watcher is None:
                     self._watcher = Watcher(reader, self._wall, self._settings.rules())
                 names = [each.name for each in reader.groups() if chosen.fullmatch(each.name)]
-                self._watcher.poll(names, None if self._database else commits.read())
+                self._watcher.poll(
+                    names, None if self._database else self._new_commits(tail)
+                )
             except OffsetManagerError as error:
                 log.warning("watch_failed", code=error.code, error=str(error))
             except Exception:  # one bad round must not end the watch
                 if not self._ended.is_set():  # else the reader was closed in its middle
                     log.exception("watch_failed")
             self._ended.wait(self._settings.interval_s)
-        commits.close()
+        tail.close()
 
-
-class CommitTail:
-    """New commits of all groups, from Kafka's own log of them."""
-
-    def __init__(self, config: Mapping[str, object]) -> None:
-        self._config = config
-        self._consumer: Consumer | None = None
-        self._refused = False
-
-    def read(self) -> list[LoggedCommit] | None:
-        """Return the commits since the last call; None where the log may not be read."""
-        if self._refused:
-            return None
+    def _new_commits(self, tail: CommitTail) -> list[LoggedCommit] | None:
+        """Return the commits since the last round; None where their log is not read."""
         try:
-            if self._consumer is None:
-                self._consumer = self._open()
-                return None
-            return self._new(self._consumer)
-        except KafkaException as error:
-            self.close()
-            problem = error.args[0]
-            self._refused = problem.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+            found = tail.read()
+        except KafkaRequestError as error:
             # The topic does not exist before the first commit of a cluster.
-            if problem.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                log.warning("commit_log_unread", topic=TOPIC, error=problem.str())
+            if error.code not in {self._trouble, "UNKNOWN_TOPIC_OR_PARTITION"}:
+                log.warning("commit_log_unread", topic=TOPIC, error=str(error))
+            self._trouble = error.code
             return None
-
-    def close(self) -> None:
-        """End the connection."""
-        if self._consumer is not None:
-            self._consumer.close()
-            self._consumer = None
-
-    def _open(self) -> Consumer:
-        consumer = Consumer(
-            {
-                **client_config(self._config),
-                "group.id": "offsetmgr-watch",  # librdkafka wants a name; it joins no group
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "log_level": 0,  # it would write to stderr; the service's own clients log
-            }
-        )
-        found = consumer.list_topics(TOPIC, timeout=_METADATA_S).topics[TOPIC]
-        if found.error is not None:
-            consumer.close()
-            raise KafkaException(found.error)
-        consumer.assign([KafkaPartition(TOPIC, each, OFFSET_END) for each in found.partitions])
-        return consumer
-
-    def _new(self, consumer: Consumer) -> list[LoggedCommit]:
-        commits = []
-        messages = consumer.consume(_BATCH, _CONSUME_S)
-        while messages:
-            for message in messages:
-                error, key = message.error(), message.key()
-                if error is not None and not error.retriable():
-                    raise KafkaException(error)
-                record = decode(key, message.value()) if error is None and key else None
-                if record is not None and record.offset is not None:
-                    at_ms = int(record.at_s * 1000)
-                    commits.append(LoggedCommit(record.key, record.offset, at_ms))
-            messages = consumer.consume(_BATCH, 0) if len(messages) == _BATCH else []
-        return commits
+        if found is None:
+            return None
+        return [
+            LoggedCommit(each.key, each.offset, int(each.at_s * 1000))
+            for each in found
+            if each.offset is not None
+        ]
 
 
 def _burrow_answer(

@@ -20,10 +20,9 @@ from actors import ActorSystem
 from offsetmgr.config import CommitSettings
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.local import LocalOffsets
-from offsetmgr.service.listen import Address, listening
 from offsetmgr.service.logs import Logs
-from offsetmgr.service.run import Service
-from offsetmgr.service.settings import Settings, load
+from offsetmgr.service.run import Service, listening
+from offsetmgr.service.settings import Address, Settings, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

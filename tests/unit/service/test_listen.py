@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsetmgr.service.listen import Address, AddressInUseError, listening
+from offsetmgr.service.run import AddressInUseError, listening
+from offsetmgr.service.settings import Address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
