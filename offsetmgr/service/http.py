@@ -143,7 +143,12 @@ class Api:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         try:
-            response = await self._respond(request)
+            answer = await self._handle(request)
+            response = answer if isinstance(answer, Response) else json_response(answer)
+        except OffsetManagerError as error:
+            response = error_response(error)
+        except ClientDisconnect:
+            response = Response(status_code=HTTPStatus.REQUEST_TIMEOUT)  # which nobody reads
         except Exception:
             log.exception("request_failed", method=request.method, path=scope["path"])
             text = "the service failed at this request; see its log"
@@ -151,15 +156,6 @@ class Api:
             response = error_response(HttpStatusError(status, "internal", text))
         response.headers[INSTANCE] = self._instance
         await response(scope, receive, send)
-
-    async def _respond(self, request: Request) -> Response:
-        try:
-            answer = await self._handle(request)
-        except OffsetManagerError as error:
-            return error_response(error)
-        except ClientDisconnect:
-            return Response(status_code=HTTPStatus.REQUEST_TIMEOUT)  # which nobody reads
-        return answer if isinstance(answer, Response) else json_response(answer)
 
     async def _handle(self, request: Request) -> Answer:
         self._check_host(request.headers.getlist("host"))
@@ -170,18 +166,21 @@ class Api:
                 f"the request names another process of the service ({INSTANCE}), so it may be out "
                 "of date; nothing was done; send your newest offsets without that header",
             )
-        asked_for = self._operation(request)
-        if asked_for.request is None:
-            return await self._plain(asked_for, request)
+        found = self._operation(request)
+        if found.path in {"/livez", "/readyz"}:
+            return await found.handler(None, None)
+        if found.request is None:
+            with self.working:
+                return await _unless_hung_up(request, found.handler(None, None))
         caller = read_caller(request.headers)
-        if asked_for.method == "POST":
-            return await self._write(asked_for, asked_for.request, caller, request)
-        asked = read_query(asked_for.request, request)
+        if found.method == "POST":
+            return await self._write(found, found.request, caller, request)
+        asked = read_query(found.request, request)
         self._service.renew(caller)
-        if asked_for.streams:  # the hub limits how many
-            return await asked_for.handler(caller, asked)
+        if found.streams:  # the hub limits how many
+            return await found.handler(caller, asked)
         with self.waiting:
-            return await _unless_hung_up(request, asked_for.handler(caller, asked))
+            return await _unless_hung_up(request, found.handler(caller, asked))
 
     def _check_host(self, hosts: list[str]) -> None:
         if self._hosts is None:
@@ -200,30 +199,24 @@ class Api:
         path = request.scope["path"]
         where = f"{request.method} {path}"
         for pattern, by_method in self._routes.items():
-            found = pattern.fullmatch(path)
-            if found is None:
+            match = pattern.fullmatch(path)
+            if match is None:
                 continue
-            request.scope["path_params"] = found.groupdict()
+            request.scope["path_params"] = match.groupdict()
             head = request.method == "HEAD"
-            found_one = by_method.get("GET" if head else request.method)
+            found = by_method.get("GET" if head else request.method)
             # The HEAD of a stream would take a reader's place for ever.
-            if found_one is not None and not (head and found_one.streams):
-                return found_one
+            if found is not None and not (head and found.streams):
+                return found
             text = f"{where} is not offered; see /openapi.json"
             allow = {"allow": ", ".join(by_method)}
             raise HttpStatusError(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", text, allow)
         text = f"there is no {where}; see /openapi.json"
         raise HttpStatusError(HTTPStatus.NOT_FOUND, "not_found", text)
 
-    async def _plain(self, asked_for: Operation, request: Request) -> Answer:
-        if asked_for.path in {"/livez", "/readyz"}:
-            return await asked_for.handler(None, None)
-        with self.working:
-            return await _unless_hung_up(request, asked_for.handler(None, None))
-
     async def _write(
         self,
-        asked_for: Operation,
+        found: Operation,
         kind: type[messages.ApiRequest],
         caller: Caller | None,
         request: Request,
@@ -234,7 +227,7 @@ class Api:
             asked = decode(kind, await read_body(request))
         waits = getattr(asked, "wait", isinstance(asked, messages.FlushRequest))
         with self.waiting if waits else self.working:
-            return await asked_for.handler(caller, asked)
+            return await found.handler(caller, asked)
 
 
 class Quota:

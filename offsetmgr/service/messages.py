@@ -342,8 +342,10 @@ class OfGroup(Struct, frozen=True):
     partition: int
 
 
-class OffsetEntry(OffsetValue, OfPartition, frozen=True):
-    """A partition's offset."""
+class OffsetEntry(OfPartition, frozen=True):
+    offset: int
+    metadata: str
+    leader_epoch: int | None
 
 
 class ManagerState(OfPartition, frozen=True):
@@ -362,8 +364,10 @@ class RefusedEntry(OfPartition, frozen=True):
     error: ErrorBody
 
 
-class CommittedEntry(OffsetValue, OfGroup, frozen=True):
-    """An offset that Kafka has."""
+class CommittedEntry(OfGroup, frozen=True):
+    offset: int
+    metadata: str
+    leader_epoch: int | None
 
 
 class UncommittedEntry(OfGroup, frozen=True):
