@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from actors import Clock, Future
     from offsetmgr.manager import Factory, Submission
     from offsetmgr.service.messages import Caller
-    from offsetmgr.service.sessions import Client, Registry, Sorting
+    from offsetmgr.service.sessions import Client, Registry
     from offsetmgr.types import StopResult
 
 Refusals: TypeAlias = "dict[TopicPartition, OffsetManagerError]"
@@ -135,7 +135,7 @@ class OffsetService:
         refused: Refusals = {
             where: ManagerStoppedError(f"no client of this service holds {key}")
             for where, key in keys.items()
-            if self._registry.owner(key) is None
+            if self._factory.get(key) is None
         }
         held = {where: each for where, each in offsets.items() if where not in refused}
         log.warning("rewound", client=caller.name, group=asked.group, partitions=len(held))
@@ -146,7 +146,7 @@ class OffsetService:
     async def flush(self, caller: Caller, asked: FlushRequest) -> FlushAnswer:
         """Commit what the client's managers hold."""
         with self._under_way(caller, asked.timeout_s) as client:
-            held = [k for k in _chosen(client, asked) if self._registry.owner(k) == client.name]
+            held = [key for key in _chosen(client, asked) if client.holds(key)]
             return flush_answer(await self._factory.flush(held, asked.timeout_s))
 
     @operation("POST", "/v1/stop", StopRequest, FlushAnswer)
@@ -214,8 +214,10 @@ class OffsetService:
         client = self._enter(caller)  # again, as a newer incarnation may have come
         versions = client.versions(given)
         sorting = self._registry.sort(client, group, versions)
-        refused = self._refusals(group, sorting)
-        refused |= self._spawn(client, group, sorting.new)
+        refused = self._spawn(client, group, sorting.new)
+        for where in sorting.stopped:
+            name = str(ManagerKey(group, *where))
+            refused[where] = ManagerStoppedError(f"{name} was stopped by a newer request")
         taken = [where for where in (*sorting.mine, *sorting.new) if where not in refused]
         return client, {where: versions[where] for where in taken}, refused
 
@@ -261,33 +263,24 @@ class OffsetService:
         return None
 
     def _spawn(self, client: Client, group: str, partitions: Sequence[TopicPartition]) -> Refusals:
-        if not partitions:
-            return {}
+        """Spawn managers of the partitions; return the errors of those that it may not have."""
+        refused: Refusals = {}
+        for where in partitions:
+            other = self._factory.get(ManagerKey(group, *where))
+            if other is not None:
+                left_s = self._registry.lease_left_s(other.owner, self._clock.now())
+                refused[where] = ManagerExistsError(str(other.key), other.owner, left_s)
+        free = [where for where in partitions if where not in refused]
         leaving = sum(not each.done.done() for each in self._stopping.values())
         room = self._registry.room(leaving)
-        made = self._factory.spawn_many(group, partitions[:room], client.name)
-        refused: Refusals = {
-            where: each for where, each in made.items() if isinstance(each, ManagerExistsError)
-        }
-        if len(partitions) > room:
+        if len(free) > room:
             wait = f"wait until the {leaving} that are being stopped have, " if leaving else ""
             text = f"the service has no room for it (limits.managers); {wait}stop some, or raise it"
-            refused |= dict.fromkeys(partitions[room:], OverloadedError(text))
-        taken = [where for where in made if where not in refused]
-        self._registry.own(client, group, dict.fromkeys(taken, NEVER))
+            refused |= dict.fromkeys(free[room:], OverloadedError(text))
+        if free[:room]:
+            self._factory.spawn_many(group, free[:room], client.name)
+            self._registry.own(client, group, dict.fromkeys(free[:room], NEVER))
         return refused
-
-    def _refusals(self, group: str, sorting: Sorting) -> Refusals:
-        """Return the errors of what is another client's, and of what was stopped since."""
-        now = self._clock.now()
-        errors: Refusals = {}
-        for where, owner in sorting.foreign.items():
-            left_s = self._registry.lease_left_s(owner, now)
-            errors[where] = ManagerExistsError(str(ManagerKey(group, *where)), owner, left_s)
-        for where in sorting.stopped:
-            name = str(ManagerKey(group, *where))
-            errors[where] = ManagerStoppedError(f"{name} was stopped by a newer request")
-        return errors
 
     def _stop_managers(
         self, name: str, keys: Sequence[ManagerKey], timeout_s: float

@@ -1,7 +1,6 @@
 """The clients of the service: what each owns, and the newest version seen of each partition.
 
-Pure bookkeeping: nothing waits, reads a clock or talks to a manager.  One thread (the service's)
-changes a registry; ``owner`` may be asked from any.
+Pure bookkeeping: nothing waits, reads a clock or talks to a manager.
 """
 
 from __future__ import annotations
@@ -48,6 +47,9 @@ class Client:
     def keys(self) -> list[ManagerKey]:
         return [ManagerKey(group, *where) for group, held in self.held.items() for where in held]
 
+    def holds(self, key: ManagerKey) -> bool:
+        return key.topic_partition in self.held.get(key.group, {})
+
     def succeed(self, incarnation: int) -> None:
         """Hand all managers to a newer incarnation, whose versions begin anew."""
         self.incarnation = incarnation
@@ -73,13 +75,11 @@ class Sorting(NamedTuple):
 
     mine: list[TopicPartition]
     new: list[TopicPartition]
-    """Nobody's."""
+    """Not this client's."""
     late: list[TopicPartition]
     """Seen in this version or a newer one: nothing is to be done."""
     stopped: list[TopicPartition]
     """Stopped by a newer request."""
-    foreign: dict[TopicPartition, str]
-    """Another client's, with its name."""
 
 
 class Registry:
@@ -88,7 +88,6 @@ class Registry:
         self._client_limit = clients
         self._manager_limit = managers
         self._clients: dict[str, Client] = {}
-        self._owners: dict[str, dict[TopicPartition, str]] = {}
         self._fences: dict[str, int] = {}
         self._managers = 0
 
@@ -96,11 +95,6 @@ class Registry:
     def client_count(self) -> int:
         """Clients whose lease has not lapsed."""
         return len(self._clients)
-
-    def owner(self, key: ManagerKey) -> str | None:
-        """Return the name of the client that owns ``key``; for any thread."""
-        owners = self._owners.get(key.group)
-        return None if owners is None else owners.get(key.topic_partition)
 
     def lease_left_s(self, name: str, now: float) -> float:
         """Return the seconds until a client that stays silent loses what it owns."""
@@ -150,18 +144,15 @@ class Registry:
             )
 
     def sort(self, client: Client, group: str, versions: Mapping[TopicPartition, int]) -> Sorting:
-        """Return who owns each partition, and for which the version comes too late."""
-        sorting = Sorting([], [], [], [], {})
+        """Return which partitions the client owns, and for which the version comes too late."""
+        sorting = Sorting([], [], [], [])
         mine = client.held.get(group, {})
-        owners = self._owners.get(group, {})
         for where, version in versions.items():
             seen = mine.get(where)
             if seen is not None:
                 (sorting.mine if seen < version else sorting.late).append(where)
             elif client.stopped.get(ManagerKey(group, *where), client.stopped_all) >= version:
                 sorting.stopped.append(where)
-            elif where in owners:
-                sorting.foreign[where] = owners[where]
             else:
                 sorting.new.append(where)
         return sorting
@@ -176,15 +167,12 @@ class Registry:
     def own(self, client: Client, group: str, versions: Mapping[TopicPartition, int]) -> None:
         """Note that ``client`` owns the partitions, and that these versions were taken."""
         held = client.held.setdefault(group, {})
-        owners = self._owners.setdefault(group, {})
         for where in versions:
             if where not in held:
-                owners[where] = client.name
                 self._managers += 1
                 client.stopped.pop(ManagerKey(group, *where), None)
         held.update(versions)
         _prune(client.held, group)
-        _prune(self._owners, group)
 
     def stop(self, client: Client, keys: Iterable[ManagerKey], version: int) -> list[ManagerKey]:
         """Take ``keys`` from ``client``; return those that it owned and did not touch since.
@@ -208,10 +196,8 @@ class Registry:
         for key in keys:
             if client.held.get(key.group, {}).pop(key.topic_partition, None) is None:
                 continue
-            del self._owners[key.group][key.topic_partition]
             self._managers -= 1
             _prune(client.held, key.group)
-            _prune(self._owners, key.group)
         return self._managers < before
 
     def lapse(self, now: float) -> list[tuple[str, list[ManagerKey]]]:

@@ -204,7 +204,8 @@ class ServiceWorld:
         else:
             self.pass_time(2 * LEASE_S + 12.0)
             owned = [key for keys in self.crowd.keys.values() for key in keys]
-            left = [key for key in owned if service.assembly.registry.owner(key) is not None]
+            clients = service.assembly.registry._clients.values()
+            left = [key for key in owned if any(each.holds(key) for each in clients)]
             if left:
                 self.judge.blame(f"nobody holds {left} any more, and the service keeps them")
             service.drain()
