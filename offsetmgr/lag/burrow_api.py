@@ -57,8 +57,16 @@ class BurrowApi:
             known.append(_window(each))
         return {"message": "consumer detail returned", "topics": topics}
 
-    def status(self, cluster: str, consumer: str, *, everything: bool) -> dict[str, Any]:
-        """Of ``.../status``, and with ``everything`` of ``.../lag``: a group that may not exist."""
+    def status(self, cluster: str, consumer: str) -> dict[str, Any]:
+        """Of ``.../status``: a group that may not exist, with its bad partitions."""
+        found = self.full_status(cluster, consumer)
+        partitions = found["status"]["partitions"]
+        bad = [each for each in partitions if each["status"] != Status.OK.name]
+        found["status"]["partitions"] = bad
+        return found
+
+    def full_status(self, cluster: str, consumer: str) -> dict[str, Any]:
+        """Of ``.../lag``: the same with all partitions."""
         group = self._group(cluster, consumer)
         status = {
             "cluster": cluster,
@@ -73,11 +81,10 @@ class BurrowApi:
         if group is not None:
             partitions = [_partition(each) for each in group.partitions]
             full = sum(1 for each in partitions if each["complete"] == 1)
-            bad = [each for each in partitions if each["status"] != Status.OK.name]
             status |= {
                 "status": group.status.name,
                 "complete": full / len(partitions) if partitions else 0,
-                "partitions": partitions if everything else bad,
+                "partitions": partitions,
                 "partition_count": len(partitions),
                 "maxlag": max(partitions, key=lambda each: each["current_lag"], default=None),
                 "totallag": sum(each["current_lag"] for each in partitions),

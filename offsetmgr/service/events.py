@@ -311,8 +311,7 @@ class EventHub:
 
 
 def _log_event(error: OffsetManagerError) -> str:
-    if isinstance(error, OffsetFetchError):
-        return "fetch_failed"
     if isinstance(error, OffsetNoticeError):
         return error.code.lower()
-    return "offset_regressed" if isinstance(error, OffsetRegressionError) else "commit_failed"
+    names = {OffsetFetchError: "fetch_failed", OffsetRegressionError: "offset_regressed"}
+    return names.get(type(error), "commit_failed")

@@ -19,8 +19,6 @@ import structlog
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-LEVELS: Final = ("debug", "info", "warning", "error")
-
 QUEUED: Final = 10_000
 
 FLUSH_TIMEOUT_S: Final = 1.0
@@ -75,12 +73,10 @@ def set_up(level: str, stream: TextIO | None = None) -> Logs:
     """Send all logs of the process to ``stream`` (standard error)."""
     target = sys.stderr if stream is None else stream
     shared: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.PositionalArgumentsFormatter(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.UnicodeDecoder(),
         _escape,
     ]
     structlog.configure(
@@ -114,7 +110,7 @@ def set_up(level: str, stream: TextIO | None = None) -> Logs:
 
 
 def set_level(level: str) -> None:
-    """Log from ``level`` on, one of ``LEVELS``."""
+    """Log from ``level`` on, such as ``info``."""
     logging.getLogger().setLevel(level.upper())
 
 

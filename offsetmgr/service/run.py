@@ -299,60 +299,45 @@ def run(
 
 @contextlib.contextmanager
 def listening(address: Address) -> Iterator[tuple[socket.socket, str]]:
-    """Yield the listening socket and its real address; afterwards both are gone.
+    """Yield the listening socket and its real address.
 
     Raises AddressInUseError where somebody listens there, OSError for what else the system says.
     """
-    with contextlib.ExitStack() as stack:
-        try:
-            if address.path:
-                sock = stack.enter_context(_unix_socket(Path(address.path)))
-            else:
-                sock = stack.enter_context(_tcp_socket(address))
-                address = address._replace(port=sock.getsockname()[1])
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            raise AddressInUseError(
-                f"{address} is in use by another process; stop it, or listen elsewhere (--listen)"
-            ) from None
+    try:
+        if address.path:
+            sock = _unix_socket(Path(address.path))
+        else:
+            family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+            where = (address.host, address.port)
+            sock = socket.create_server(where, family=family, backlog=BACKLOG)
+            address = address._replace(port=sock.getsockname()[1])
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise AddressInUseError(
+            f"{address} is in use by another process; stop it, or listen elsewhere (--listen)"
+        ) from None
+    with sock:
         sock.setblocking(False)  # noqa: FBT003 -- the library's parameter
         yield sock, str(address)
 
 
-@contextlib.contextmanager
-def _tcp_socket(address: Address) -> Iterator[socket.socket]:
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    # asyncio switches Nagle off on sockets that say that they are TCP, and on no others.
-    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((address.host, address.port))
-        sock.listen(BACKLOG)
-        yield sock
-
-
-@contextlib.contextmanager
-def _unix_socket(path: Path) -> Iterator[socket.socket]:
+def _unix_socket(path: Path) -> socket.socket:
+    """Return a socket for its owner alone.  Its file is left behind: the next one replaces it."""
     if path.is_socket():
         _remove_of_dead_process(path)
     elif path.exists():
         raise AddressInUseError(
             f"{path} exists and is not a socket; remove it, or listen elsewhere"
         )
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        before = os.umask(0o177)  # for its owner alone
-        try:
-            sock.bind(str(path))
-            sock.listen(BACKLOG)
-        finally:
-            os.umask(before)
-        inode = path.stat().st_ino
-        try:
-            yield sock
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                if path.lstat().st_ino == inode:  # and not that of a successor
-                    path.unlink()
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        sock.bind(str(path))
+    finally:
+        os.umask(before)
+    sock.listen(BACKLOG)
+    return sock
 
 
 def _remove_of_dead_process(path: Path) -> None:

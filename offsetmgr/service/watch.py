@@ -55,6 +55,17 @@ _T = TypeVar("_T")
 _THREADS: Final = 4
 """Questions that may wait for Kafka at once."""
 
+_BURROW: Final = (
+    (ROOT, BurrowApi.clusters, Query),
+    (CONSUMERS, BurrowApi.consumers, ClusterQuery),
+    (f"{CONSUMERS}/{{consumer}}", BurrowApi.consumer, ConsumerQuery),
+    (f"{CONSUMERS}/{{consumer}}/status", BurrowApi.status, ConsumerQuery),
+    (f"{CONSUMERS}/{{consumer}}/lag", BurrowApi.full_status, ConsumerQuery),
+    (TOPICS, BurrowApi.topics, ClusterQuery),
+    (f"{TOPICS}/{{topic}}", BurrowApi.topic, TopicQuery),
+)
+"""Paths, with what answers there, and to which parameters."""
+
 log = structlog.get_logger("offsetmgr.watch")
 
 
@@ -64,19 +75,12 @@ class GroupsAnswer(msgspec.Struct, frozen=True):
     groups: list[dict[str, Any]]
 
 
-class BurrowRequest(msgspec.Struct, frozen=True):
-    """The request, as Burrow repeats it in its answers."""
-
-    url: str
-    host: str
-
-
 class BurrowAnswer(msgspec.Struct, frozen=True):
     """Burrow's answers, each with further fields of its own."""
 
     error: bool
     message: str
-    request: BurrowRequest
+    request: dict[str, str]
 
 
 class GroupWatch(Collector):
@@ -126,30 +130,7 @@ class GroupWatch(Collector):
 
     def operations(self) -> tuple[Operation, ...]:
         """Return what is offered over HTTP."""
-        return (
-            *operations(self),
-            self._burrow(ROOT, "clusters", Query, lambda api, _: api.clusters()),
-            self._burrow(
-                CONSUMERS, "consumers", ClusterQuery, lambda api, at: api.consumers(at.cluster)
-            ),
-            self._burrow(
-                f"{CONSUMERS}/{{consumer}}", "consumer", ConsumerQuery,
-                lambda api, at: api.consumer(at.cluster, at.consumer),
-            ),
-            self._burrow(
-                f"{CONSUMERS}/{{consumer}}/status", "status", ConsumerQuery,
-                lambda api, at: api.status(at.cluster, at.consumer, everything=False),
-            ),
-            self._burrow(
-                f"{CONSUMERS}/{{consumer}}/lag", "full_status", ConsumerQuery,
-                lambda api, at: api.status(at.cluster, at.consumer, everything=True),
-            ),
-            self._burrow(TOPICS, "topics", ClusterQuery, lambda api, at: api.topics(at.cluster)),
-            self._burrow(
-                f"{TOPICS}/{{topic}}", "topic", TopicQuery,
-                lambda api, at: api.topic(at.cluster, at.topic),
-            ),
-        )  # fmt: skip
+        return (*operations(self), *(self._burrow(*each) for each in _BURROW))
 
     # Answers
 
@@ -178,24 +159,24 @@ class GroupWatch(Collector):
         return GroupsAnswer(**report)
 
     def _burrow(
-        self,
-        path: str,
-        name: str,
-        kind: type[ApiRequest],
-        read: Callable[[BurrowApi, Any], dict[str, Any] | str],
+        self, path: str, read: Callable[..., dict[str, Any] | str], kind: type[ApiRequest]
     ) -> Operation:
         async def answer(_: object, asked: ApiRequest) -> Response:
-            found = await self._in_worker(
-                lambda: read(BurrowApi(self._cluster, self._view()), asked)
-            )
-            url = path.format(**msgspec.structs.asdict(asked))
-            return json_response(*_burrow_answer(found, {"url": url, "host": self._host}))
+            fields = msgspec.structs.asdict(asked)
+            api = BurrowApi(self._cluster, self._view())
+            found = await self._in_worker(lambda: read(api, **fields))
+            request = {"url": path.format(**fields), "host": self._host}
+            if isinstance(found, str):
+                problem = {"error": True, "message": found, "request": request}
+                return json_response(problem, HTTPStatus.NOT_FOUND)
+            absent = found.get("status", {}).get("status") == Status.NOTFOUND.name
+            status = HTTPStatus.NOT_FOUND if absent else HTTPStatus.OK
+            return json_response({"error": False, **found, "request": request}, status)
 
+        name = f"burrow_{read.__name__}"
         summary = f"What Burrow answers at {path}, for watched groups"
-        return Operation(
-            "GET", path, f"burrow_{name}", summary, answer, kind, BurrowAnswer,
-            others={404: BurrowAnswer},
-        )  # fmt: skip
+        others = {404: BurrowAnswer}
+        return Operation("GET", path, name, summary, answer, kind, BurrowAnswer, others)
 
     def _view(self) -> Mapping[str, WatchedGroup]:
         return {} if self._watcher is None else self._watcher.view
@@ -257,13 +238,3 @@ class GroupWatch(Collector):
             for each in found
             if each.offset is not None
         ]
-
-
-def _burrow_answer(
-    found: dict[str, Any] | str, request: dict[str, str]
-) -> tuple[dict[str, Any], HTTPStatus]:
-    if isinstance(found, str):
-        return {"error": True, "message": found, "request": request}, HTTPStatus.NOT_FOUND
-    absent = found.get("status", {}).get("status") == Status.NOTFOUND.name
-    status = HTTPStatus.NOT_FOUND if absent else HTTPStatus.OK
-    return {"error": False, **found, "request": request}, status

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import uvloop
 
 from actors import ActorSystem
 from offsetmgr.config import CommitSettings
@@ -64,7 +65,7 @@ class Running:
             self._up.set()
             return await self.service.serve(sock, self.address)
 
-        self.status = asyncio.run(main())
+        self.status = uvloop.run(main())  # asyncio leaves Nagle's algorithm on
 
     def stop(self) -> None:
         """Ask for a drain."""

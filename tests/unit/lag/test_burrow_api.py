@@ -37,7 +37,7 @@ def watched() -> tuple[FakeCluster, Watcher]:
 def test_status(watched: tuple[FakeCluster, Watcher]) -> None:
     """``/status`` names what is bad alone, ``/lag`` all; both have the sums of all."""
     api = BurrowApi("local", watched[1].view)
-    answer = api.status("local", "etl", everything=True)
+    answer = api.full_status("local", "etl")
     assert answer["message"] == "consumer status returned"
     good, bad = answer["status"].pop("partitions")
     assert answer["status"] == {
@@ -63,14 +63,14 @@ def test_status(watched: tuple[FakeCluster, Watcher]) -> None:
     assert (bad["owner"], bad["status"], bad["current_lag"], bad["complete"]) == (
         "", "STOP", 600, 0.1,
     )  # fmt: skip
-    assert api.status("local", "etl", everything=False)["status"]["partitions"] == [bad]
+    assert api.status("local", "etl")["status"]["partitions"] == [bad]
 
 
 def test_an_absent_group(watched: tuple[FakeCluster, Watcher]) -> None:
     """It has a status like any other: NOTFOUND."""
     api = BurrowApi("local", watched[1].view)
     for cluster, consumer in (("local", "none"), ("other", "etl")):
-        assert api.status(cluster, consumer, everything=True)["status"] == {
+        assert api.full_status(cluster, consumer)["status"] == {
             "cluster": cluster,
             "group": consumer,
             "status": "NOTFOUND",

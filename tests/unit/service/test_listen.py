@@ -24,12 +24,6 @@ def path() -> Iterator[Path]:
         yield Path(folder) / "offsetmgr.sock"
 
 
-def test_a_tcp_socket_says_that_it_is_one() -> None:
-    """Or asyncio leaves Nagle's algorithm on, and every answer waits 40 ms."""
-    with listening(Address("127.0.0.1", 0)) as (sock, _):
-        assert sock.proto == socket.IPPROTO_TCP
-
-
 def test_the_socket_of_a_live_process_is_left_alone(path: Path) -> None:
     """Two services on one socket: the second says so, the first goes on."""
     with ExitStack() as stack:
@@ -52,12 +46,3 @@ def test_a_file_that_is_no_socket_is_left_alone(path: Path) -> None:
     ):
         pass
     assert path.read_text() == "precious"
-
-
-def test_the_socket_of_a_successor_is_left_alone(path: Path) -> None:
-    """A late stop does not remove the socket that another service has put there meanwhile."""
-    with ExitStack() as successor:
-        with listening(Address("", 0, str(path))):
-            path.unlink()
-            successor.enter_context(listening(Address("", 0, str(path))))
-        assert path.exists()
