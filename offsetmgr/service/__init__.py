@@ -7,7 +7,4 @@ from importlib import metadata
 
 def version() -> str:
     """Return the installed version of the package."""
-    try:
-        return metadata.version("offsetmgr")
-    except metadata.PackageNotFoundError:  # run from a checkout that was not installed
-        return "0+unknown"
+    return metadata.version("offsetmgr")

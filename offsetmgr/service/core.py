@@ -1,8 +1,4 @@
-"""The service without its transport: what clients may ask, over the factory and the registry.
-
-Every method runs on one thread (the service's event loop; a simulation's own).  It waits for
-nothing but futures of the actor system, so the clock and the schedule are that system's.
-"""
+"""What clients may change, over the factory and the registry; on one thread, without transport."""
 
 from __future__ import annotations
 
@@ -83,10 +79,7 @@ class OffsetService:
         self.draining = True
 
     def renew(self, caller: Caller | None) -> None:
-        """Renew the lease of a known client that reads.
-
-        Raises ClientFencedError, DrainingError.
-        """
+        """Renew the lease of a client that reads.  Raises ClientFencedError, DrainingError."""
         self._check_draining()
         if caller is not None:
             self._registry.renew(caller, self._clock.now())
@@ -248,13 +241,10 @@ class OffsetService:
     def _dropped(
         self, key: ManagerKey, asked: int | Submission, result: StopResult
     ) -> OffsetRegressionError | None:
-        """Return why ``asked`` will never be committed: Kafka turned out to have a higher offset.
-
-        The manager may have learned of that before it heard of the wait, and then answers with
-        what Kafka has; no success for whoever submitted the lower one.
-        """
+        """Return why ``asked`` will never be committed: Kafka has turned out to be ahead."""
         offset = asked if isinstance(asked, int) else asked.offset
         error = result.error
+        # The manager may have learned of that before the wait began.
         if error is None and result.committed is not None and result.committed.offset != offset:
             handle = self._factory.get(key)
             error = None if handle is None else handle.status().last_error

@@ -24,17 +24,13 @@ class HttpStatusError(OffsetManagerError):
     """A request that HTTP has a status of its own for, such as 415."""
 
     def __init__(
-        self,
-        status: HTTPStatus,
-        code: str,
-        message: str,
-        headers: Mapping[str, str] | None = None,
+        self, status: HTTPStatus, code: str, message: str, headers: Mapping[str, str] = {}
     ) -> None:
         """``code`` and ``message`` as the body carries them."""
         super().__init__(message)
         self.status = status
         self.code = code
-        self.headers = headers or {}
+        self.headers = headers
 
 
 class DrainingError(HttpStatusError):

@@ -1,9 +1,7 @@
 """Reports of the managers, handed on to the event streams, the metrics and the log.
 
-Managers report on actor threads; readers of event streams live on the event loop.  What waits for
-a reader is bounded: of commits only the newest per manager, of failures the last ten thousand of
-all managers, with a count of what was lost.  When more managers have come and gone than a reader
-was told of, its stream ends, and it may begin anew.
+What waits for a reader is bounded: of commits only the newest per manager, of failures the last
+ten thousand of all managers, with a count of what was lost.
 """
 
 from __future__ import annotations
@@ -138,9 +136,7 @@ class EventHub:
         managers: int,
         first_number: int,
     ) -> None:
-        """``factory`` is made after this.
-
-        ``streams`` is the limit of readers, ``managers`` of live managers.
+        """``streams`` is the limit of readers, ``managers`` of live managers.
 
         ``first_number`` must rise from one service process to the next (a wall clock does), so
         that a reader that comes back after a restart is not taken for one that is up to date.
@@ -180,9 +176,7 @@ class EventHub:
         if suppressed is not None:
             commit_log.warning(
                 _log_event(error),
-                group=key.group,
-                topic=key.topic,
-                partition=key.partition,
+                **key._asdict(),
                 code=error.code,
                 error=str(error),
                 not_shown_before=suppressed,

@@ -1,7 +1,6 @@
-"""The HTTP API: its operations, and the way of a request to its handler.
+"""The HTTP API: the way of a request to its handler.
 
-Requests that wait for Kafka have a limit of their own, so that they never shut out heartbeats and
-submits during an outage.  A reader that hangs up frees its place.
+Requests that wait for Kafka have a limit of their own, so that they never shut out heartbeats.
 """
 
 from __future__ import annotations

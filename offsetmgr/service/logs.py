@@ -1,8 +1,6 @@
 """Logs: event names with keys; JSON, or lines for people on a terminal.
 
-Control characters in names and values are escaped, since groups, topics and metadata come from
-others.  A log that cannot be written (a full disk, a reader that hangs) holds up no commit: a
-bounded number of records waits, the rest is dropped and counted.
+A log that cannot be written (a full disk, a reader that hangs) holds up no commit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Requests and answers of the HTTP API, version 1: their types, and the limits of their values.
-
-The OpenAPI document, the checks of requests and the errors are made from these types.
-"""
+"""Requests and answers of the HTTP API: their types, and the limits of their values."""
 
 from __future__ import annotations
 
@@ -67,17 +64,11 @@ Partition = Annotated[int, Meta(ge=0, le=MAX_PARTITION)]
 Int64 = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
 Version = Annotated[
     Int64,
-    Meta(
-        description="Rises with each change that an incarnation of the client asks for. One that "
-        "is not higher than what was seen of the partition has no effect; null stands for the "
-        "newest.",
-    ),
+    Meta(description="One that is not higher than before has no effect; null is the newest."),
 ]
 Timeout = Annotated[float, Meta(gt=0, le=300, description="Longest wait for Kafka, in seconds.")]
-KafkaTimeout = Annotated[
-    float,
-    Meta(ge=0, le=60, description="The same; commit.request_timeout_s, which is also the most."),
-]
+KafkaTimeout = Annotated[float, Meta(ge=0, le=60, description="Longest wait for Kafka in seconds")]
+Entries: Final = Meta(min_length=1, max_length=MAX_ENTRIES)
 
 
 class ApiRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,16 +79,9 @@ class Caller(ApiRequest, frozen=True, rename={"name": CLIENT, "incarnation": INC
     """The sender of a request, as its headers say."""
 
     name: Annotated[
-        str,
-        Meta(
-            min_length=1,
-            max_length=MAX_NAME_CHARS,
-            description="Name of the client, percent-encoded where not ASCII; renews its lease.",
-        ),
+        str, Meta(min_length=1, max_length=MAX_NAME_CHARS, description="Percent-encoded UTF-8.")
     ]
-    incarnation: Annotated[
-        Int64, Meta(description="The newest one owns the client's managers.")
-    ] = 0
+    incarnation: Annotated[Int64, Meta(description="The newest takes over.")] = 0
 
     def __post_init__(self) -> None:
         if not self.name.isprintable() or self.name != self.name.strip():
@@ -127,9 +111,7 @@ class SubmitEntry(PartitionRef, frozen=True, gc=False):
     offset: Annotated[Int64, Meta(description="The next offset to read (exclusive).")]
     metadata: Annotated[str, Meta(max_length=MAX_METADATA_CHARS)] = ""
     leader_epoch: Annotated[int, Meta(ge=0, le=MAX_INT32)] | None = None
-    rewind: Annotated[
-        bool, Meta(description="Take the offset although it is lower than before.")
-    ] = False
+    rewind: Annotated[bool, Meta(description="Take it also if it is lower than before.")] = False
     version: Version | None = None
 
     def __post_init__(self) -> None:
@@ -141,7 +123,7 @@ class OpenRequest(ApiRequest, frozen=True):
     """Partitions of one group that the client wants managers for."""
 
     group: Group
-    partitions: Annotated[list[OpenEntry], Meta(min_length=1, max_length=MAX_ENTRIES)]
+    partitions: Annotated[list[OpenEntry], Entries]
 
     def __post_init__(self) -> None:
         check_group(self.group)
@@ -152,10 +134,8 @@ class SubmitRequest(ApiRequest, frozen=True):
     """Offsets of one group to commit; managers that do not exist yet are spawned."""
 
     group: Group
-    offsets: Annotated[list[SubmitEntry], Meta(min_length=1, max_length=MAX_ENTRIES)]
-    wait: Annotated[
-        bool, Meta(description="Answer after Kafka did, or when timeout_s is over.")
-    ] = False
+    offsets: Annotated[list[SubmitEntry], Entries]
+    wait: Annotated[bool, Meta(description="Answer after Kafka, or after timeout_s.")] = False
     timeout_s: Timeout = 10.0
 
     def __post_init__(self) -> None:
@@ -182,9 +162,7 @@ class FlushRequest(ApiRequest, frozen=True):
     """Which of the client's managers to flush; all of them where nothing is named."""
 
     group: Group | None = None
-    partitions: Annotated[list[PartitionRef], Meta(min_length=1, max_length=MAX_ENTRIES)] | None = (
-        None
-    )
+    partitions: Annotated[list[PartitionRef], Entries] | None = None
     timeout_s: Timeout = 10.0
 
     def __post_init__(self) -> None:
@@ -255,12 +233,7 @@ class CommittedQuery(Query, frozen=True):
 
 class TopicsQuery(Query, frozen=True):
     topic: Annotated[list[Topic], Meta(min_length=1, max_length=MAX_TOPICS)]
-    at_ms: (
-        Annotated[
-            Int64, Meta(description="Also read the first offset of this time; ms since 1970.")
-        ]
-        | None
-    ) = None
+    at_ms: Annotated[Int64, Meta(description="For `offset_at`; ms since 1970.")] | None = None
     stable: Annotated[bool, Meta(description="Also read the last stable offset.")] = False
     timeout_s: KafkaTimeout | None = None
 
@@ -287,10 +260,7 @@ class TopicQuery(ClusterQuery, frozen=True):
 
 class EventsQuery(Query, frozen=True, rename={"after": LAST_EVENT}):
     group: Group | None = None
-    after: (
-        Annotated[Int64, Meta(description="Send failures again that came after this event.")] | None
-    ) = None
-    """From the header ``Last-Event-ID``."""
+    after: Annotated[Int64, Meta(description="Send later failures again.")] | None = None
 
 
 # Answers
@@ -305,9 +275,7 @@ class ErrorBody(Struct, frozen=True, omit_defaults=True):
     value: Annotated[str | None, Meta(description="The bad value, escaped and cut.")] = None
     fix: str | None = None
     owner: Annotated[str | None, Meta(description="Who holds the manager.")] = None
-    lease_left_s: Annotated[
-        float | None, Meta(description="Until the owner's lease ends, if it stays silent.")
-    ] = None
+    lease_left_s: Annotated[float | None, Meta(description="Of the owner, if silent.")] = None
     kafka_code: Annotated[int | None, Meta(description="Kafka's error code.")] = None
     retriable: Annotated[bool | None, Meta(description="The service tries again itself.")] = None
     scope: str | None = None
@@ -396,9 +364,7 @@ class HeartbeatAnswer(Struct, frozen=True):
     """The client's lease, and the position at which its event stream begins."""
 
     lease_s: float
-    last_event_id: Annotated[
-        int, Meta(description="Of the newest failure; a stream from there misses none after it.")
-    ]
+    last_event_id: Annotated[int, Meta(description="Of the newest failure.")]
 
 
 class InitialOffset(OfPartition, frozen=True):
@@ -427,14 +393,8 @@ class PartitionEnds(Struct, frozen=True):
     log_start_offset: int
     high_watermark: int
     error: ErrorBody | None = None
-    offset_at: Annotated[
-        int | None,
-        Meta(description="First offset at `at_ms` or later; null where no record is, or no time."),
-    ] = None
-    last_stable_offset: Annotated[
-        int | None,
-        Meta(description="End for readers of committed transactions; null without `stable`."),
-    ] = None
+    offset_at: Annotated[int | None, Meta(description="First one at `at_ms` or later.")] = None
+    last_stable_offset: Annotated[int | None, Meta(description="If `stable` is asked for.")] = None
 
 
 class TopicState(Struct, frozen=True):
@@ -471,9 +431,7 @@ class ManagersAnswer(Struct, frozen=True):
     """A page of managers, by group, topic and partition."""
 
     managers: list[ManagerView]
-    next: Annotated[
-        str | None, Meta(description="Give it as `after` for the next page; null on the last.")
-    ]
+    next: Annotated[str | None, Meta(description="`after` of the next page; null on the last.")]
 
 
 class LiveAnswer(Struct, frozen=True):
@@ -486,9 +444,7 @@ class ReadyAnswer(Struct, frozen=True):
     ready: bool
     draining: bool
     kafka: Annotated[str, Meta(description='"ok", or what is wrong with it.')]
-    fenced_groups: Annotated[
-        int, Meta(description="Groups that another service has taken over from this one.")
-    ]
+    fenced_groups: Annotated[int, Meta(description="Groups taken over by another service.")]
 
 
 # From the core's values and errors

@@ -1,8 +1,4 @@
-"""Prometheus metrics: counted where it is rare, read from the managers' status where it is not.
-
-A submit costs nothing here.  Offsets, dirty flags and regressions are read when somebody scrapes,
-so the series of a stopped manager are gone with it.
-"""
+"""Prometheus metrics.  A submit costs nothing here: offsets are read at each scrape."""
 
 from __future__ import annotations
 
@@ -43,14 +39,10 @@ class Metrics:
             "offsetmgr_commits", "Offsets that Kafka was asked to commit, by result.", "result"
         )
         self._errors = counter(
-            "offsetmgr_commit_errors",
-            "Failed commits of single partitions, by Kafka's code.",
-            "code",
+            "offsetmgr_commit_errors", "Failed commits of partitions, by Kafka's code.", "code"
         )
         self._notices = counter(
-            "offsetmgr_offset_notices",
-            "Committed offsets that were found not to be as they should, by code.",
-            "code",
+            "offsetmgr_offset_notices", "Committed offsets that are not as expected.", "code"
         )
         self._durations = Histogram(
             "offsetmgr_commit_duration_seconds",
@@ -117,18 +109,9 @@ class ManagerMetrics(Collector):
 
         submitted = gauge("submitted_offset", "Newest submitted offset.")
         committed = gauge("committed_offset", "Last offset known to be committed.")
-        dirty = gauge(
-            "uncommitted", "1 where the newest submitted offset is not known to be committed."
-        )
-        failing = gauge(
-            "failing",
-            "1 where the last request of the partition failed, with Kafka's code.",
-            "code",
-        )
-        at = gauge(
-            "last_commit_timestamp_seconds",
-            "When Kafka last acknowledged a commit, in seconds since 1970.",
-        )
+        dirty = gauge("uncommitted", "1 where the newest submitted offset may not be committed.")
+        failing = gauge("failing", "1 where the last request failed, with Kafka's code.", "code")
+        at = gauge("last_commit_timestamp_seconds", "When Kafka last acknowledged a commit.")
         regressions = CounterMetricFamily(
             "offsetmgr_regressions", "Lower offsets that were refused.", labels=_LABELS
         )

@@ -132,25 +132,21 @@ def _described(operation: Operation, by_type: Mapping[Any, Any]) -> dict[str, An
 def _parameters(operation: Operation) -> list[dict[str, Any]]:
     if operation.request is None:
         return []
-    if operation.method == "POST":
-        only = _parameter(INSTANCE, "header", {"type": "string"}, required=False)
-        only["description"] = "The only process of the service that may take it."
-        return [*_headers(required=True), only]
-    found = _headers(required=False)
-    schema = schema_of(operation.request)
+    writes = operation.method == "POST"
+    caller, schema = schema_of(Caller), schema_of(operation.request)
+    found = [
+        _parameter(name, "header", kind, required=writes and name in caller["required"])
+        for name, kind in caller["properties"].items()
+    ]
+    if writes:
+        text = "The only process of the service that may take it."
+        kind = {"type": "string", "description": text}
+        return [*found, _parameter(INSTANCE, "header", kind, required=False)]
     for field, kind in schema["properties"].items():
         place = "path" if f"{{{field}}}" in operation.path else "query"
         place = "header" if field == LAST_EVENT else place
         found.append(_parameter(field, place, kind, required=field in schema["required"]))
     return found
-
-
-def _headers(*, required: bool) -> list[dict[str, Any]]:
-    schema = schema_of(Caller)
-    return [
-        _parameter(name, "header", kind, required=required and name in schema["required"])
-        for name, kind in schema["properties"].items()
-    ]
 
 
 def _parameter(name: str, place: str, schema: dict[str, Any], *, required: bool) -> dict[str, Any]:

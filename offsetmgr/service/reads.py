@@ -75,20 +75,14 @@ class ServiceReads:
         return ManagersAnswer([_view(handle) for handle in page], following)
 
     async def in_worker(self, do: Callable[[], _T]) -> _T:
-        """Return what ``do`` returns, in a thread: it may take long with many managers.
-
-        One at a time, as they would share the GIL.
-        """
+        """Return what ``do`` returns, in a thread; one at a time, as they would share the GIL."""
         return await anyio.to_thread.run_sync(do, limiter=self._worker)
 
     @operation("GET", "/v1/initial-offsets", InitialOffsetsQuery, InitialOffsetsAnswer)
     async def initial_offsets(
         self, caller: Caller | None, query: InitialOffsetsQuery
     ) -> InitialOffsetsAnswer:
-        """Return what was committed when the managers started, once Kafka has told all of them.
-
-        Only the caller's managers are meant, where there is one.
-        """
+        """Return what was committed when the managers (of the caller, if any) started."""
         client = None if caller is None else caller.name
         handles = [
             handle

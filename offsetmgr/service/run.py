@@ -1,8 +1,4 @@
-"""Runs the service: everything starts in order and stops in reverse.
-
-The first SIGTERM (or SIGINT) drains: no new work, everything that is held is committed, as far as
-``stop_timeout_s`` allows.  The second ends the process at once.
-"""
+"""Runs the service: everything starts in order and stops in reverse."""
 
 from __future__ import annotations
 
@@ -153,10 +149,7 @@ class Assembly:
 
     @contextlib.asynccontextmanager
     async def background(self, *more: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-        """Look for lapsed leases, ask Kafka how it is and watch groups, while inside.
-
-        ``more`` runs beside that.
-        """
+        """End lapsed leases, ask Kafka how it is, watch groups and do ``more`` while inside."""
         self.watch.start()
         work = (self._sweep(), self.health.watch(), *more)
         tasks = [asyncio.create_task(each) for each in work]
@@ -376,11 +369,7 @@ def over_kafka(settings: Settings) -> Callable[[ActorSystem], Coordinator]:
 
 
 def tune_gc() -> None:
-    """Never look again at what was loaded by now, and more rarely at what comes; once, at start.
-
-    Python's own threshold of 700 young objects is reached by a commit of a hundred partitions, none
-    of them garbage, and costs a process of 10,000 managers up to a seventh of its time.
-    """
+    """Collect garbage rarely: Python's defaults cost 10,000 managers a seventh of their time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, *gc.get_threshold()[1:])
@@ -390,9 +379,7 @@ def _log_uncommitted(left: Mapping[ManagerKey, StopResult]) -> None:
     for key, result in list(left.items())[:UNCOMMITTED_LOGGED]:
         log.error(
             "uncommitted",
-            group=key.group,
-            topic=key.topic,
-            partition=key.partition,
+            **key._asdict(),
             offset=None if result.uncommitted is None else result.uncommitted.offset,
             error=str(result.error),
         )

@@ -1,7 +1,4 @@
-"""The clients of the service: what each owns, and the newest version seen of each partition.
-
-Pure bookkeeping: nothing waits, reads a clock or talks to a manager.
-"""
+"""The clients of the service: what each owns, and the newest version seen of each partition."""
 
 from __future__ import annotations
 
@@ -71,13 +68,11 @@ class Client:
 
 
 class Sorting(NamedTuple):
-    """The partitions of a request by what stands against or for them."""
+    """The partitions of a request, but those whose version was seen before."""
 
     mine: list[TopicPartition]
     new: list[TopicPartition]
     """Not this client's."""
-    late: list[TopicPartition]
-    """Seen in this version or a newer one: nothing is to be done."""
     stopped: list[TopicPartition]
     """Stopped by a newer request."""
 
@@ -102,10 +97,7 @@ class Registry:
         return 0.0 if client is None else min(0.0, client.heard_s - now) + self.lease_s
 
     def renew(self, caller: Caller, now: float) -> None:
-        """Renew the lease of a known client, at a request that changes nothing.
-
-        Raises ClientFencedError.
-        """
+        """Renew the lease of a known client.  Raises ClientFencedError."""
         self.check_fence(caller)
         client = self._clients.get(caller.name)
         if client is not None and client.incarnation == caller.incarnation:
@@ -145,12 +137,13 @@ class Registry:
 
     def sort(self, client: Client, group: str, versions: Mapping[TopicPartition, int]) -> Sorting:
         """Return which partitions the client owns, and for which the version comes too late."""
-        sorting = Sorting([], [], [], [])
+        sorting = Sorting([], [], [])
         mine = client.held.get(group, {})
         for where, version in versions.items():
             seen = mine.get(where)
             if seen is not None:
-                (sorting.mine if seen < version else sorting.late).append(where)
+                if seen < version:  # else it was taken before
+                    sorting.mine.append(where)
             elif client.stopped.get(ManagerKey(group, *where), client.stopped_all) >= version:
                 sorting.stopped.append(where)
             else:
@@ -158,10 +151,7 @@ class Registry:
         return sorting
 
     def room(self, leaving: int) -> int:
-        """Return how many more managers there may be.
-
-        ``leaving`` are nobody's any more, and there until they have stopped.
-        """
+        """Return how many more managers there may be; ``leaving`` are those being stopped."""
         return max(0, self._manager_limit - self._managers - leaving)
 
     def own(self, client: Client, group: str, versions: Mapping[TopicPartition, int]) -> None:

@@ -24,7 +24,6 @@ from msgspec import Meta
 
 from offsetmgr.config import SECRET_NAME, CommitSettings
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.lag.watcher import WatchSettings
 from offsetmgr.service.errors import MissingError, explained
 
 if sys.version_info >= (3, 11):
@@ -161,10 +160,7 @@ class Address(NamedTuple):
         return cls(host, port)
 
     def hosts(self) -> frozenset[str] | None:
-        """Return what a Host header may say; a page that resolves its own name to us says other.
-
-        None for any: no browser speaks to a socket file.
-        """
+        """Return what a Host header may say, None for any; a web page that resolves to us fails."""
         bare = f"[{self.host}]" if ":" in self.host else self.host
         return None if self.path else frozenset({"localhost", "127.0.0.1", "[::1]", bare})
 
@@ -232,10 +228,6 @@ class Watch:
             fix = 'give one of group names, such as "orders-.*|clicks"'
             raise InvalidValueError("groups", self.groups, problem, fix) from None
 
-    def rules(self) -> WatchSettings:
-        """Return what a watcher judges by."""
-        return WatchSettings(min_distance_s=self.min_distance_s, allowed_lag=self.allowed_lag)
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -252,12 +244,9 @@ class Settings:
     coordinator: str = KAFKA
     """``kafka``, or the URL of the database that keeps the groups instead."""
     fence: bool = False
-    """True to join each group as its only member: a service started later takes the group over,
-    after which Kafka refuses this one's commits."""
+    """True to join each group as its only member; a service started later takes it over."""
     fence_session_timeout_s: Annotated[float, Meta(ge=6, le=300)] = 45.0
-    """Time for which Kafka reserves a group for this service after its last heartbeat.  The bounds
-    are the defaults of the broker's ``group.min.session.timeout.ms`` and of librdkafka's
-    ``max.poll.interval.ms``."""
+    """Time for which Kafka reserves a group for this service after its last heartbeat."""
     commit: CommitSettings = field(default_factory=CommitSettings)
     limits: Limits = field(default_factory=Limits)
     watch: Watch = field(default_factory=Watch)
@@ -292,10 +281,7 @@ def defaults() -> dict[str, object]:
 
 
 def load(config: Path | None, env: Mapping[str, str], flags: Found) -> Settings:
-    """Return the settings from the file ``config``, the environment and the command line.
-
-    Raises InvalidValueError, which shows no secret.
-    """
+    """Return the settings of all sources.  Raises InvalidValueError, which shows no secret."""
     path = config or env.get(f"{ENV_PREFIX}CONFIG")
     try:
         found = from_toml(Path(path)) if path else {}

@@ -1,8 +1,4 @@
-"""Lag of any group of the cluster, read in threads beside the service's own work.
-
-Watched groups are read every interval; others when somebody asks.  Nothing here touches what the
-service commits, and no Kafka client is opened before it is needed.
-"""
+"""Lag of any group of the cluster, read in threads beside the service's own work."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ from offsetmgr.lag.burrow_api import CONSUMERS, ROOT, TOPICS, BurrowApi
 from offsetmgr.lag.measure import measure
 from offsetmgr.lag.metrics import families
 from offsetmgr.lag.report import OwningClient, lag_report, listing_report, watched_report
-from offsetmgr.lag.watcher import LoggedCommit, Watcher
+from offsetmgr.lag.watcher import LoggedCommit, Watcher, WatchSettings
 from offsetmgr.service.http import json_response
 from offsetmgr.service.messages import (
     ApiRequest,
@@ -204,15 +200,16 @@ class GroupWatch(Collector):
     def _watch(self) -> None:
         chosen = re.compile(self._settings.groups)
         tail = CommitTail(self._kafka)
+        rules = WatchSettings(
+            min_distance_s=self._settings.min_distance_s, allowed_lag=self._settings.allowed_lag
+        )
         while not self._ended.is_set():
             try:
                 reader = self._open()
                 if self._watcher is None:
-                    self._watcher = Watcher(reader, self._wall, self._settings.rules())
+                    self._watcher = Watcher(reader, self._wall, rules)
                 names = [each.name for each in reader.groups() if chosen.fullmatch(each.name)]
-                self._watcher.poll(
-                    names, None if self._database else self._new_commits(tail)
-                )
+                self._watcher.poll(names, None if self._database else self._new_commits(tail))
             except OffsetManagerError as error:
                 log.warning("watch_failed", code=error.code, error=str(error))
             except Exception:  # one bad round must not end the watch
