@@ -44,8 +44,10 @@ SETTINGS = ("commit.commit_interval_s=0.1", "commit.request_timeout_s=2", "lease
 class Driver(Supervised):
     """A Spark driver, which is Python and Java: both are killed, as with a container."""
 
+    job = "tests.spark.driver_job"
+
     def __init__(self, folder: Path, options: Mapping[str, object]) -> None:
-        command = ["tests.spark.driver_job", *flags(options)]
+        command = [self.job, *flags(options)]
         super().__init__("the driver", folder / "driver.log", lambda _: command, frozenset({0}))
 
     def kill(self) -> None:

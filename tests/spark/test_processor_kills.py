@@ -1,0 +1,141 @@
+"""Drivers and Python workers of a processor are killed at random; `make chaos` runs it."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections import Counter, defaultdict
+from functools import partial
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from offsetmgr.local import LocalOffsets
+from offsetmgr.streams import Tester
+from tests.spark.processor_job import numbering
+from tests.spark.test_processor import messages, send, table
+from tests.spark.test_random_kills import GUARD_S, TICK_S, Driver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from offsetmgr.devkafka import DevKafka
+    from tests.conftest import TopicFactory
+
+SEED = 11
+KILLS = 30
+KEYS = 50
+EACH = 500
+"""Messages that are produced after each kill."""
+
+
+class ProcessorDriver(Driver):
+    """The driver; its Python workers can be killed as well."""
+
+    job = "tests.spark.processor_job"
+
+    def kill_worker(self, chance: random.Random) -> bool:
+        """Kill one of the Python workers; return False if none runs."""
+        workers = [
+            each
+            for each in psutil.Process(self.process.pid).children(recursive=True)
+            if "pyspark.daemon" in " ".join(each.cmdline())
+        ]
+        if not workers:
+            return False
+        chance.choice(workers).send_signal(signal.SIGKILL)
+        return True
+
+
+def until(driver: ProcessorDriver, holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + GUARD_S
+    while not holds():
+        if time.monotonic() > deadline:
+            pytest.fail(f"{what}; incidents: {driver.incidents}")
+        driver.tick()
+        time.sleep(TICK_S)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3_600)
+def test_table_and_outputs_end_as_in_the_tester(
+    kafka: DevKafka,
+    new_topic: TopicFactory,
+    group: str,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """The table is exactly right; outputs are too, once repeated ids are dropped."""
+    chance = random.Random(SEED)  # noqa: S311 -- a schedule
+    brokers, inputs, outputs = kafka.bootstrap_servers, new_topic(3), new_topic(3)
+    options = {
+        "brokers": brokers,
+        "inputs": inputs,
+        "outputs": outputs,
+        "group": group,
+        "checkpoint": tmp_path / "checkpoint",
+    }
+    tester = Tester()
+    processor = tester.add_processor(numbering(group, inputs, outputs))
+    driver = ProcessorDriver(tmp_path, options)
+    kills: Counter[str] = Counter()
+    driver.start()
+    try:
+        while kills.total() < KILLS:
+            keys = [f"key-{chance.randrange(KEYS)}" for _ in range(EACH)]
+            send(brokers, inputs, [(key, b"") for key in keys])
+            for key in keys:
+                tester.consume(inputs, key, b"")
+            before = written(brokers, outputs)
+            until(driver, partial(has_more, brokers, outputs, before), "no batch is written")
+            if chance.random() < 0.5 and driver.kill_worker(chance):
+                kills["worker"] += 1
+            elif driver.process.running():
+                driver.kill()
+                kills["driver"] += 1
+        total = KILLS * EACH
+        with LocalOffsets(brokers) as offsets:
+
+            def committed() -> int:
+                return sum(each.offset for each in offsets.committed(group).values())
+
+            until(driver, lambda: committed() >= written(brokers, inputs), "not all is read")
+    finally:
+        driver.close()
+    topic = processor.graph.table_topic
+    rows = {key: int(row) for key, row in table(brokers, topic).items()}
+    assert rows == {key: processor.get(key) for key in tester.table_keys(topic)}
+    assert sum(rows.values()) >= total
+    emitted: dict[bytes, dict[str, int]] = defaultdict(dict)
+    repeated = 0
+    for each in messages(brokers, outputs):
+        ids = emitted[each.key()]
+        ident = dict(each.headers())["offsetmgr-id"].decode()
+        repeated += ident in ids
+        # What is written again is the same, byte for byte.
+        assert ids.setdefault(ident, int(each.value())) == int(each.value())
+    for key, count in rows.items():
+        assert sorted(emitted[key.encode()].values()) == list(range(1, count + 1))
+    record_property("outputs written again", f"{repeated} of {sum(rows.values())}")
+    assert min(kills.values()) > KILLS // 5
+
+
+def written(brokers: str, topic: str) -> int:
+    """Return the number of messages in a topic."""
+    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "counts"})
+    try:
+        parts = consumer.list_topics(topic, timeout=GUARD_S).topics[topic].partitions
+        return sum(
+            consumer.get_watermark_offsets(TopicPartition(topic, each), timeout=GUARD_S)[1]
+            for each in parts
+        )
+    finally:
+        consumer.close()
+
+
+def has_more(brokers: str, topic: str, before: int) -> bool:
+    return written(brokers, topic) > before
