@@ -62,6 +62,7 @@ _LAYOUT: Final = "offsetmgr"
 """Folder in the checkpoint that holds the ``_Layout``."""
 
 _POLL_S: Final = 0.2
+_LOOK_S: Final = 30.0
 _STOP_S: Final = 10.0
 _REQUEST_S: Final = 30.0
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -239,11 +240,17 @@ class Processor:
         Raises ProcessorError where it failed.
         """
         query = self._running()
+        deadline = None if timeout is None else time.monotonic() + timeout
         try:
-            if timeout is None:
-                query.awaitTermination()
-                return True
-            return bool(query.awaitTermination(timeout))  # type: ignore[arg-type] # takes a float
+            while True:
+                left_s = _LOOK_S if deadline is None else deadline - time.monotonic()
+                wait_s: Any = max(0.001, min(left_s, _LOOK_S))  # PySpark takes a float, untyped
+                if query.awaitTermination(wait_s):
+                    return True
+                if deadline is not None and time.monotonic() >= deadline:
+                    return False
+                if self.state == "stalled":
+                    _log.error("%s", self._stalled())
         except StreamingQueryException as error:
             raise self._failure(error) from error
 
@@ -326,9 +333,14 @@ class Processor:
         status = query.status
         if status["message"].startswith("Initializing"):
             return "initializing"
-        if not self.recovered:
-            return "recovering"
-        return "running"
+        files = open_checkpoint(self._checkpoint, self._spark)
+        begun = files.last_begun()
+        finished = None if begun is None else files.last_finished()
+        if begun is not None and begun.at_s is not None:
+            late = time.time() - begun.at_s > STALLED_S
+            if late and (finished is None or finished.batch_id < begun.batch_id):
+                return "stalled"
+        return "running" if self.recovered else "recovering"
 
     def stats(self) -> ProcessorStats:
         """Return rates, lag and sizes after the last batch."""
@@ -546,6 +558,13 @@ class Processor:
         if self._query is None:
             raise ProcessorError(f"processor {self.graph.group} is not started: call start()")
         return self._query
+
+    def _stalled(self) -> str:
+        return (
+            f"processor {self.graph.group} has been at one batch for over {STALLED_S:.0f} s: look "
+            "for a callback that waits (Spark's page shows the task), or lower "
+            f"max_offsets_per_trigger={self.settings.max_offsets_per_trigger}"
+        )
 
     def _failed(self) -> StreamingQueryException | None:
         return None if self._query is None else self._query.exception()
