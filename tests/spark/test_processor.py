@@ -205,7 +205,7 @@ OPERATIONS = st.lists(
 
 class TestOneTruth:
     @given(batches=st.lists(OPERATIONS, min_size=1, max_size=2))
-    @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
     def test_spark_and_the_tester_agree(
         self, running: Everything, batches: list[list[tuple[str, str, int]]]
     ) -> None:
