@@ -44,8 +44,9 @@ def test_a_manager_beyond_the_limit_holds_up_no_other() -> None:
     """Offsets of the managers that are there are committed; new ones are made when these go."""
     with running(limits__managers=2) as service, OffsetClient(service.address, "etl") as client:
         client.submit("g", {KEY.topic_partition: 1, PEER.topic_partition: 1}, sync=True)
+        new = client.spawn(*NEW)
         with pytest.raises(OffsetTimeoutError, match=r"limits\.managers"):
-            client.spawn(*NEW).initial_offset(timeout=1)
+            new.initial_offset(timeout=1)
         with pytest.raises(OverloadedError, match=r"limits\.managers"):
             client.submit("g", {("t", 5): 1}, sync=True)
         with pytest.raises(OverloadedError, match=r"limits\.managers"):
