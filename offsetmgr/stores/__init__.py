@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.stores.base import ClaimingStore, Claims, OffsetStore
+from offsetmgr.stores.base import OffsetStore
 from offsetmgr.stores.memory import MemoryOffsetStore
 
 if TYPE_CHECKING:
     from offsetmgr.stores.sql import SqlOffsetStore
 
 __all__ = [
-    "ClaimingStore",
-    "Claims",
     "MemoryOffsetStore",
     "OffsetStore",
     "open_database",

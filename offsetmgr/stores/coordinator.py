@@ -15,8 +15,8 @@ from offsetmgr.stores import open_database
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from offsetmgr.coordinator.base import Coordinator, TopicLog, TopicNames
-    from offsetmgr.stores.base import ClaimingStore
+    from offsetmgr.coordinator.base import Coordinator
+    from offsetmgr.stores.sql import SqlOffsetStore
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 THREADS: Final = 8
@@ -34,10 +34,11 @@ class StoreCoordinator:
     service that was started earlier.
     """
 
-    def __init__(self, store: ClaimingStore, kafka: Coordinator) -> None:
+    def __init__(self, store: SqlOffsetStore, kafka: Coordinator) -> None:
         self._store = store
         self._kafka = kafka
-        self._claims = store.claims()
+        self.topic_logs = kafka.topic_logs
+        self.topic_names = kafka.topic_names
         self._groups: set[str] = set()  # with claims
         self._fenced: set[str] = set()
         self._clock = MonotonicClock()
@@ -70,9 +71,9 @@ class StoreCoordinator:
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
     ) -> Future[CommitResult]:
         def work() -> CommitResult:
-            self._claims.claim_new(group, offsets)
+            self._store.claim_new(group, offsets)
             self._groups.add(group)
-            refused = self._store.try_commit(group, offsets, self._claims)
+            refused = self._store.try_commit(group, offsets)
             if any(error.info.code == GENERATION_FENCED for error in refused.values()):
                 self._fenced.add(group)
             failures = {where: Failure(e.info, e.detail) for where, e in refused.items()}
@@ -82,19 +83,6 @@ class StoreCoordinator:
 
     def release(self, group: str) -> None:
         """Keep the claims: a service that is started later takes them over all the same."""
-
-    def topic_logs(
-        self,
-        topics: Sequence[str],
-        timeout_s: float,
-        at_ms: int | None = None,
-        *,
-        stable: bool = False,
-    ) -> Future[Mapping[str, TopicLog]]:
-        return self._kafka.topic_logs(topics, timeout_s, at_ms, stable=stable)
-
-    def topic_names(self, timeout_s: float) -> Future[TopicNames]:
-        return self._kafka.topic_names(timeout_s)
 
     def check(self, timeout_s: float) -> Future[Failure | None]:
         return self._ask(self._store.check, lambda failure: failure, timeout_s)

@@ -4,86 +4,87 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sqlalchemy import (
-    BigInteger,
-    CheckConstraint,
-    Column,
-    DateTime,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    insert,
-    select,
-    tuple_,
-    update,
-)
-from sqlalchemy.exc import (
-    DBAPIError,
-    IntegrityError,
-    InterfaceError,
-    OperationalError,
-    SQLAlchemyError,
-)
-from sqlalchemy.sql import bindparam, func
+import sqlalchemy as sa
+from sqlalchemy import exc
 
 from offsetmgr.codes import STORE_FAILED, STORE_REFUSED
 from offsetmgr.coordinator.base import Failure
 from offsetmgr.coordinator.explain import one_line
 from offsetmgr.errors import error_info
-from offsetmgr.stores.base import NO_ROW, StoredOffset
 from offsetmgr.types import MAX_GROUP_CHARS, MAX_TOPIC_CHARS, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from sqlalchemy import Connection
-
     from offsetmgr.errors import OffsetManagerError
 
 MAX_CHECKPOINT_CHARS: Final = 512
 
-TABLES: Final = MetaData()
 
-OFFSETS: Final = Table(
+class StoredOffset(NamedTuple):
+    """A partition's row."""
+
+    offset: OffsetAndMetadata | None
+    """None where nothing is committed yet."""
+    generation: int
+    """Number of claims so far."""
+
+
+NO_ROW: Final = StoredOffset(None, 0)
+"""The row of a partition that was never claimed or committed."""
+
+TABLES: Final = sa.MetaData()
+
+OFFSETS: Final = sa.Table(
     "offsetmgr_offsets",
     TABLES,
-    Column("group_id", String(MAX_GROUP_CHARS), primary_key=True),
-    Column("topic", String(MAX_TOPIC_CHARS), primary_key=True),
-    Column("partition_id", Integer, primary_key=True, autoincrement=False),
-    Column("next_offset", BigInteger),  # null where nothing is committed yet
-    Column("metadata", Text, nullable=False),
-    Column("leader_epoch", Integer),
-    Column("generation", BigInteger, nullable=False),
-    Column("committed_at", DateTime(timezone=True)),
-    CheckConstraint("next_offset >= 0"),
+    sa.Column("group_id", sa.String(MAX_GROUP_CHARS), primary_key=True),
+    sa.Column("topic", sa.String(MAX_TOPIC_CHARS), primary_key=True),
+    sa.Column("partition_id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("next_offset", sa.BigInteger),  # null where nothing is committed yet
+    sa.Column("metadata", sa.Text, nullable=False),
+    sa.Column("leader_epoch", sa.Integer),
+    sa.Column("generation", sa.BigInteger, nullable=False),
+    sa.Column("committed_at", sa.DateTime(timezone=True)),
+    sa.CheckConstraint("next_offset >= 0"),
 )
 
-BATCHES: Final = Table(
+BATCHES: Final = sa.Table(
     "offsetmgr_batches",
     TABLES,
-    Column("group_id", String(MAX_GROUP_CHARS), primary_key=True),
-    Column("checkpoint_location", String(MAX_CHECKPOINT_CHARS), primary_key=True),
-    Column("batch_id", BigInteger, nullable=False),
+    sa.Column("group_id", sa.String(MAX_GROUP_CHARS), primary_key=True),
+    sa.Column("checkpoint_location", sa.String(MAX_CHECKPOINT_CHARS), primary_key=True),
+    sa.Column("batch_id", sa.BigInteger, nullable=False),
 )
 
 _OFFSET: Final = (OFFSETS.c.next_offset, OFFSETS.c.metadata, OFFSETS.c.leader_epoch)
 _WHERE: Final = (OFFSETS.c.topic, OFFSETS.c.partition_id)
-_UPDATE: Final = update(OFFSETS).where(
-    OFFSETS.c.group_id == bindparam("group"),
-    OFFSETS.c.topic == bindparam("of_topic"),
-    OFFSETS.c.partition_id == bindparam("partition"),
+_OF_GROUP: Final = (
+    sa.select(*_WHERE, OFFSETS.c.generation, *_OFFSET)
+    .where(OFFSETS.c.group_id == sa.bindparam("group"))
+    .order_by(*_WHERE)
 )
+_SOME: Final = _OF_GROUP.where(sa.tuple_(*_WHERE).in_(sa.bindparam("some", expanding=True)))
+# Locked in one order, so that two processes wait for each other and do not deadlock.
+_SOME_LOCKED: Final = _SOME.with_for_update()
+_OF_PARTITION: Final = sa.update(OFFSETS).where(
+    OFFSETS.c.group_id == sa.bindparam("group"),
+    OFFSETS.c.topic == sa.bindparam("of_topic"),
+    OFFSETS.c.partition_id == sa.bindparam("partition"),
+)
+_COMMIT: Final = _OF_PARTITION.values({each: sa.bindparam(each.name) for each in _OFFSET}).values(
+    committed_at=sa.func.now()
+)
+_CLAIM: Final = _OF_PARTITION.values(generation=OFFSETS.c.generation + 1)
 _NO_TABLE: Final = re.compile(r"no such table|does not exist|doesn't exist")
 
 _AT_ONCE: Final = 1_000
 """Partitions of one statement: databases have a limit of parameters."""
 
 
-def begin(connection: Connection) -> None:
+def begin(connection: sa.Connection) -> None:
     """Begin a transaction that may lock rows.
 
     SQLite locks no rows, and its driver begins only before the first change: too late to compare.
@@ -94,32 +95,25 @@ def begin(connection: Connection) -> None:
 
 
 def read(
-    connection: Connection,
+    connection: sa.Connection,
     group: str,
     partitions: Iterable[TopicPartition] | None,
     *,
     lock: bool = False,
 ) -> dict[TopicPartition, StoredOffset]:
     """Return the rows of ``partitions`` that exist, sorted; all of the group where None."""
-    query = select(*_WHERE, OFFSETS.c.generation, *_OFFSET).where(OFFSETS.c.group_id == group)
-    # Locked in one order, so that two processes wait for each other and do not deadlock.
-    query = query.order_by(*_WHERE).with_for_update() if lock else query.order_by(*_WHERE)
-    queries = [query]
-    if partitions is not None:
-        wanted = sorted(map(tuple, partitions))
-        some = [wanted[first : first + _AT_ONCE] for first in range(0, len(wanted), _AT_ONCE)]
-        queries = [query.where(tuple_(*_WHERE).in_(each)) for each in some]
-    return {
-        TopicPartition(topic, partition): StoredOffset(
-            None if offset[0] is None else OffsetAndMetadata(*offset), generation
-        )
-        for each in queries
-        for topic, partition, generation, *offset in connection.execute(each)
-    }
+    if partitions is None:
+        return _rows(connection.execute(_OF_GROUP, {"group": group}))
+    wanted = sorted(map(tuple, partitions))
+    found: dict[TopicPartition, StoredOffset] = {}
+    for first in range(0, len(wanted), _AT_ONCE):
+        some = {"group": group, "some": wanted[first : first + _AT_ONCE]}
+        found |= _rows(connection.execute(_SOME_LOCKED if lock else _SOME, some))
+    return found
 
 
 def lock(
-    connection: Connection, group: str, partitions: Iterable[TopicPartition]
+    connection: sa.Connection, group: str, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, StoredOffset]:
     """Return the rows of ``partitions``, locked; those that do not exist are made."""
     wanted = list(partitions)
@@ -128,44 +122,46 @@ def lock(
     if missing:
         row = {"group_id": group, "metadata": "", "generation": 0}
         new = [{**row, "topic": each.topic, "partition_id": each.partition} for each in missing]
-        connection.execute(insert(OFFSETS), new)
+        connection.execute(sa.insert(OFFSETS), new)
     return found | dict.fromkeys(missing, NO_ROW)
 
 
 def write(
-    connection: Connection, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    connection: sa.Connection, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> None:
     """Commit ``offsets`` over locked rows."""
-    names = [column.name for column in _OFFSET]
-    rows = [
-        {**_key(group, where), **dict(zip(names, offset, strict=True))}
+    changes = [
+        {
+            **_key(group, where),
+            "next_offset": offset.offset,
+            "metadata": offset.metadata,
+            "leader_epoch": offset.leader_epoch,
+        }
         for where, offset in offsets.items()
     ]
-    if rows:
-        bound = _UPDATE.values({name: bindparam(name) for name in names})
-        connection.execute(bound.values(committed_at=func.now()), rows)
+    if changes:
+        connection.execute(_COMMIT, changes)
 
 
 def raise_generations(
-    connection: Connection, group: str, partitions: Iterable[TopicPartition]
+    connection: sa.Connection, group: str, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, StoredOffset]:
     """Raise the generations; return the rows after that."""
     found = lock(connection, group, partitions)
     if found:
-        raised = _UPDATE.values(generation=OFFSETS.c.generation + 1)
-        connection.execute(raised, [_key(group, where) for where in found])
+        connection.execute(_CLAIM, [_key(group, where) for where in found])
     return {where: row._replace(generation=row.generation + 1) for where, row in found.items()}
 
 
-def failure_of(error: SQLAlchemyError) -> Failure:
+def failure_of(error: exc.SQLAlchemyError) -> Failure:
     """Return the meaning of an error; its text has no values of the statement."""
-    text = one_line(str(error.orig if isinstance(error, DBAPIError) else error))
+    text = one_line(str(error.orig if isinstance(error, exc.DBAPIError) else error))
     if "offsetmgr_" in text and _NO_TABLE.search(text):
         advice = f"{text}; create the store's tables: offsetmgr store init"
         return Failure(error_info(STORE_REFUSED), advice)
     # IntegrityError: two processes insert one row, which the second one finds when it tries again.
-    passing = isinstance(error, (OperationalError, InterfaceError, IntegrityError))
-    lost = isinstance(error, DBAPIError) and error.connection_invalidated
+    passing = isinstance(error, (exc.OperationalError, exc.InterfaceError, exc.IntegrityError))
+    lost = isinstance(error, exc.DBAPIError) and error.connection_invalidated
     info = error_info(STORE_FAILED if passing or lost else STORE_REFUSED)
     return Failure(info, f"{info.hint}: {text}")
 
@@ -175,8 +171,17 @@ def raised_as(kind: Callable[..., OffsetManagerError], *args: object) -> Iterato
     """Raise errors of the database as ``kind`` of ``args`` and the failure's parts."""
     try:
         yield
-    except SQLAlchemyError as error:
+    except exc.SQLAlchemyError as error:
         raise kind(*args, *failure_of(error)) from error
+
+
+def _rows(found: Iterable[Any]) -> dict[TopicPartition, StoredOffset]:
+    return {
+        TopicPartition(topic, partition): StoredOffset(
+            None if offset[0] is None else OffsetAndMetadata(*offset), generation
+        )
+        for topic, partition, generation, *offset in found
+    }
 
 
 def _key(group: str, where: TopicPartition) -> dict[str, object]:

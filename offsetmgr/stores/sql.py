@@ -21,16 +21,16 @@ from offsetmgr.errors import (
     OffsetStoreError,
 )
 from offsetmgr.stores import rows
-from offsetmgr.stores.base import NO_ROW, ClaimingStore
-from offsetmgr.stores.transaction import OffsetTransaction
-from offsetmgr.types import check_timeout
+from offsetmgr.stores.base import OffsetStore
+from offsetmgr.stores.transaction import Claims, OffsetTransaction
+from offsetmgr.types import ManagerKey, check_group, check_timeout, check_topic_partitions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from sqlalchemy import Connection, Engine
 
-    from offsetmgr.stores.base import Claims, StoredOffset
+    from offsetmgr.stores.rows import StoredOffset
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 CONNECT_S: Final = 10
@@ -43,7 +43,7 @@ _PSYCOPG: Final = "postgresql+psycopg"
 _T = TypeVar("_T")
 
 
-class SqlOffsetStore(ClaimingStore):
+class SqlOffsetStore(OffsetStore):
     """Keeps offsets in the tables ``offsetmgr_offsets`` and ``offsetmgr_batches`` of a database.
 
     ``database`` is a URL of SQLAlchemy's, or an engine, which ``close`` leaves open.  What the
@@ -56,6 +56,7 @@ class SqlOffsetStore(ClaimingStore):
         self._owned = isinstance(database, str)
         self.engine: Engine = _open_engine(database) if isinstance(database, str) else database
         """SQLAlchemy's engine, for transactions of the user's."""
+        self._claims = Claims()
 
     @property
     def url(self) -> str:
@@ -84,7 +85,7 @@ class SqlOffsetStore(ClaimingStore):
             fix = "use one without isolation_level='AUTOCOMMIT'"
             raise InvalidValueError("connection", "AUTOCOMMIT", "has no transactions", fix)
         rows.begin(bound)
-        yield OffsetTransaction(bound)
+        yield OffsetTransaction(bound, self._claims)
 
     def run(self, work: Callable[[Connection, OffsetTransaction], _T]) -> _T:
         """Return what ``work`` returns, in a transaction of its own that is committed.
@@ -106,6 +107,7 @@ class SqlOffsetStore(ClaimingStore):
         return sorted(found)
 
     def check(self) -> None:
+        """Raise OffsetStoreError if the store cannot be used now."""
         with (
             rows.raised_as(OffsetStoreError, "check of the store"),
             self.engine.connect() as connection,
@@ -116,25 +118,46 @@ class SqlOffsetStore(ClaimingStore):
         if self._owned:
             self.engine.dispose()
 
-    def raise_generations(
-        self, group: str, partitions: Sequence[TopicPartition]
-    ) -> dict[TopicPartition, StoredOffset]:
-        if not partitions:
+    def claim(
+        self, group: str, partitions: Iterable[tuple[str, int]]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Take partitions over from whoever has them; return the committed offset of each.
+
+        From now on the database refuses the commits of their former owner.  A consumer with this
+        store as its ``offsets`` claims what it is assigned.
+        """
+        wanted = check_topic_partitions(partitions)
+        if not wanted:
             return {}
-        with rows.raised_as(OffsetFetchError, group, *partitions[0], None):
-            return self._retried(
-                partial(rows.raise_generations, group=group, partitions=partitions)
-            )
+        raised = partial(rows.raise_generations, group=check_group(group), partitions=wanted)
+        with rows.raised_as(OffsetFetchError, group, *wanted[0], None):
+            found = self._retried(raised)
+        self._claims.take(group, found)
+        return {where: found[where].offset for where in wanted}
+
+    def claim_new(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Claim those of ``partitions`` that this store has never claimed."""
+        new = [each for each in partitions if ManagerKey(group, *each) not in self._claims]
+        self.claim(group, new)
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit a consumer's marks; those of partitions that transactions commit are left out."""
+        marked = {
+            (where.topic, where.partition): offset
+            for where, offset in offsets.items()
+            if not self._claims.in_transactions(ManagerKey(group, *where))
+        }
+        self.commit_offsets(group, marked)
+
+    def release(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Do nothing: a transaction may still be open, and the next owner claims for itself."""
 
     def try_commit(
-        self,
-        group: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        claims: Claims | None = None,
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, OffsetCommitError]:
         def work(connection: Connection) -> dict[TopicPartition, OffsetCommitError]:
             found = rows.lock(connection, group, offsets)
-            refused = {} if claims is None else claims.refusals(group, offsets, found)
+            refused = self._claims.refusals(group, offsets, found)
             taken = {where: each for where, each in offsets.items() if where not in refused}
             rows.write(connection, group, taken)
             return refused
@@ -161,7 +184,7 @@ class SqlOffsetStore(ClaimingStore):
             return {}
         with rows.raised_as(OffsetFetchError, group, *partitions[0], None):
             known = found()
-        return {where: known.get(where, NO_ROW).offset for where in partitions}
+        return {where: known.get(where, rows.NO_ROW).offset for where in partitions}
 
     def _retried(self, work: Callable[[Connection], _T]) -> _T:
         deadline = time.monotonic() + self._patience_s

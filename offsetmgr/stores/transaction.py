@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from sqlalchemy import insert, select, update
 
+from offsetmgr.codes import GENERATION_FENCED
 from offsetmgr.errors import (
     InvalidValueError,
     OffsetCommitError,
     OffsetConflictError,
     OffsetStoreError,
+    error_info,
     listed,
 )
 from offsetmgr.stores import rows
 from offsetmgr.stores.base import raise_for
 from offsetmgr.types import (
+    ManagerKey,
     OffsetAndMetadata,
     TopicPartition,
     check_group,
-    check_mapping,
     check_offset,
     check_offsets,
-    check_topic_partition,
 )
 
 if TYPE_CHECKING:
@@ -31,7 +33,68 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
     from sqlalchemy import Connection
 
-    from offsetmgr.stores.base import Claims, StoredOffset
+    from offsetmgr.stores.rows import StoredOffset
+
+
+class Claims:
+    """The partitions that a store has claimed, and what its transactions were given; any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._generations: dict[ManagerKey, int] = {}
+        self._ends: dict[ManagerKey, int] = {}  # of the messages that were given to a transaction
+
+    def __contains__(self, key: ManagerKey) -> bool:
+        return key in self._generations
+
+    def take(self, group: str, claimed: Mapping[TopicPartition, StoredOffset]) -> None:
+        """Take in the rows of claimed partitions."""
+        with self._lock:
+            for where, row in claimed.items():
+                key = ManagerKey(group, *where)
+                self._generations[key] = row.generation
+                self._ends.pop(key, None)
+
+    def in_transactions(self, key: ManagerKey) -> bool:
+        """Return True if the partition's offsets go with transactions."""
+        return key in self._ends
+
+    def refusals(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        found: Mapping[TopicPartition, StoredOffset],
+    ) -> dict[TopicPartition, OffsetCommitError]:
+        """Return which commits over the rows ``found`` are refused, and why."""
+        refused = {}
+        for where, offset in offsets.items():
+            now = found[where].generation
+            mine = self._generations.get(ManagerKey(group, *where), now)
+            if mine != now:
+                text = (
+                    "another process has claimed the partition since: its generation is "
+                    f"{now}, this one has {mine}; stop one of the two"
+                )
+                fenced = error_info(GENERATION_FENCED)
+                refused[where] = OffsetCommitError(group, *where, offset.offset, fenced, text)
+        return refused
+
+    def check_order(self, group: str, where: TopicPartition, first: int, end: int, at: int) -> None:
+        """Take in that a transaction is to store messages from ``first`` to before ``end``.
+
+        Raises OffsetConflictError where messages before them were given to a transaction, and
+        ``at``, the stored offset, says that it was rolled back.
+        """
+        key = ManagerKey(group, *where)
+        with self._lock:
+            before = self._ends.get(key, 0)
+            self._ends[key] = max(before, end)
+        if first >= before > at:
+            raise OffsetConflictError(
+                f"group {group}: {where} was read up to offset {before}, and is stored up to {at}: "
+                "a transaction was rolled back and not tried again, or the offset was set back; "
+                "restart the consumer to read from there"
+            )
 
 
 class OffsetTransaction:
@@ -43,12 +106,11 @@ class OffsetTransaction:
     All methods raise OffsetCommitError, with the partition, where the database fails.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, claims: Claims) -> None:
         self._connection = connection
+        self._claims = claims
 
-    def new_messages(
-        self, group: str, messages: Iterable[Message], claims: Claims
-    ) -> list[Message]:
+    def new_messages(self, group: str, messages: Iterable[Message]) -> list[Message]:
         """Return those of a consumer's ``messages`` that are not stored yet, and commit them.
 
         What the caller writes for them in this transaction is stored exactly once: of a batch that
@@ -58,20 +120,24 @@ class OffsetTransaction:
         partitions, OffsetConflictError where messages before these were not stored.
         """
         given = list(messages)
-        firsts: dict[TopicPartition, int] = {}
-        ends: dict[TopicPartition, OffsetAndMetadata] = {}
-        for where, offset in map(_place, given):
+        firsts: dict[tuple[str, int], int] = {}
+        lasts: dict[tuple[str, int], int] = {}
+        for message in given:
+            where, offset = _place(message)
             firsts.setdefault(where, offset)
-            ends[where] = OffsetAndMetadata(offset + 1)
+            lasts[where] = offset
+        ends = {TopicPartition(*each): OffsetAndMetadata(lasts[each] + 1) for each in lasts}
         found = self._lock(check_group(group), ends)
-        raise_for(group, claims.refusals(group, ends, found))
+        raise_for(group, self._claims.refusals(group, ends, found))
         stored = {where: row.offset.offset if row.offset else 0 for where, row in found.items()}
         for where, end in ends.items():
-            claims.check_order(group, where, firsts[where], end.offset, stored[where])
+            self._claims.check_order(group, where, firsts[where], end.offset, stored[where])
         self._write(group, {w: end for w, end in ends.items() if end.offset > stored[w]})
+        if all(firsts[where] >= stored[where] for where in ends):
+            return given
         return [message for message in given if _is_new(message, stored)]
 
-    def is_new_range(self, group: str, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> bool:
+    def is_new_range(self, group: str, ranges: Mapping[TopicPartition, tuple[int, int]]) -> bool:
         """Return True if a batch is not stored yet, and commit the ends of its ranges.
 
         ``ranges`` are first offset and end (exclusive) by partition, as Spark's ``batch_ranges``
@@ -79,7 +145,7 @@ class OffsetTransaction:
 
         Raises OffsetConflictError where the batch does not begin where the store ends.
         """
-        wanted = _checked(ranges)
+        wanted = {where: each for where, each in ranges.items() if each[0] < each[1]}
         found = self._lock(check_group(group), wanted)
         stored = {w: row.offset.offset for w, row in found.items() if row.offset is not None}
         if all(stored.get(w, -1) >= end for w, (_, end) in wanted.items()):
@@ -119,20 +185,16 @@ class OffsetTransaction:
         return last is None or batch_id > last
 
     def commit_offsets(
-        self,
-        group: str,
-        offsets: Mapping[tuple[str, int], int | OffsetAndMetadata],
-        claims: Claims | None = None,
+        self, group: str, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata]
     ) -> None:
         """Commit offsets, the next ones to read.
 
-        With ``claims`` raises OffsetCommitError with GENERATION_FENCED where another process has
-        claimed one of the partitions.
+        Raises OffsetCommitError with GENERATION_FENCED where another process has claimed one of the
+        partitions after this store has.
         """
         wanted = check_offsets(offsets)
         found = self._lock(check_group(group), wanted)
-        if claims is not None:
-            raise_for(group, claims.refusals(group, wanted, found))
+        raise_for(group, self._claims.refusals(group, wanted, found))
         self._write(group, wanted)
 
     def _lock(
@@ -151,27 +213,13 @@ class OffsetTransaction:
                 rows.write(self._connection, group, offsets)
 
 
-def _place(message: Message) -> tuple[TopicPartition, int]:
+def _place(message: Message) -> tuple[tuple[str, int], int]:
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     if topic is None or partition is None or offset is None:
         raise ValueError("the message was not read from Kafka")
-    return TopicPartition(topic, partition), offset
+    return (topic, partition), offset
 
 
 def _is_new(message: Message, stored: Mapping[TopicPartition, int]) -> bool:
     where, offset = _place(message)
-    return offset >= stored[where]
-
-
-def _checked(ranges: object) -> dict[TopicPartition, tuple[int, int]]:
-    """Return the ranges that are not empty."""
-    found = {}
-    for key, each in check_mapping(ranges, "ranges").items():
-        field = f"range of {key}"
-        if not isinstance(each, tuple) or len(each) != len(("start", "end")):
-            fix = "give first offset and end, such as (0, 100)"
-            raise InvalidValueError(field, each, "is not two offsets", fix)
-        start, end = (check_offset(value, field) for value in each)
-        if start < end:
-            found[check_topic_partition(key)] = (start, end)
-    return found
+    return offset >= stored[TopicPartition(*where)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from offsetmgr.stores import ClaimingStore
+    from offsetmgr.stores import OffsetStore
 
 PARTITIONS = [TopicPartition(topic, number) for topic in ("a", "b") for number in range(2)]
 OWNERS = 3
@@ -36,75 +37,78 @@ _group = st.sampled_from(["g", "h"])
 _step = st.one_of(
     st.tuples(st.just("claim"), st.integers(0, OWNERS - 1), _group, _offsets),
     st.tuples(st.just("commit"), st.integers(0, OWNERS - 1), _group, _offsets),
-    st.tuples(st.just("plain"), st.just(0), _group, _offsets),
 )
 Step = tuple[str, int, str, dict[TopicPartition, OffsetAndMetadata]]
 STEPS = st.lists(_step, max_size=20)
 
 
-def agrees(store: ClaimingStore, prefix: str, steps: Sequence[Step]) -> None:
-    """Do the same to the store and to two dictionaries; ``prefix`` makes the groups new."""
+def agrees(stores: Sequence[OffsetStore], prefix: str, steps: Sequence[Step]) -> None:
+    """Do the same to stores of one database and to dictionaries; ``prefix`` makes groups new."""
     committed: dict[tuple[str, TopicPartition], OffsetAndMetadata] = {}
-    owner: dict[tuple[str, TopicPartition], int] = {}
-    claims = [store.claims() for _ in range(OWNERS)]
+    claims: dict[tuple[str, TopicPartition], list[int]] = defaultdict(list)
     for kind, number, short, offsets in steps:
-        group = prefix + short
+        group, store = prefix + short, stores[number % len(stores)]
         if kind == "claim":
-            found = claims[number].claim(group, offsets)
-            assert found == {where: committed.get((group, where)) for where in offsets}
-            owner |= {(group, where): number for where in offsets}
-        elif kind == "plain":
-            store.commit_offsets(
-                group, {(w.topic, w.partition): each for w, each in offsets.items()}
-            )
-            committed |= {(group, where): each for where, each in offsets.items()}
-        else:
-            mine = {w: each for w, each in offsets.items() if owner.get((group, w)) == number}
-            committed |= {(group, where): each for where, each in mine.items()}
-            try:
-                claims[number].commit(group, offsets)
-                refused = 0
-            except OffsetsUncommittedError as error:
-                refused = len(error.errors)
-            except OffsetCommitError:
-                refused = 1
-            assert refused == len(offsets) - len(mine)
+            if isinstance(store, SqlOffsetStore):
+                found = store.claim(group, offsets)
+                assert found == {where: committed.get((group, where)) for where in offsets}
+                for where in offsets:
+                    claims[group, where].append(number)
+            continue
+        refused = {
+            where
+            for where in offsets
+            if number in claims[group, where] and claims[group, where][-1] != number
+        }
+        committed |= {(group, w): each for w, each in offsets.items() if w not in refused}
+        try:
+            store.commit_offsets(group, {(w.topic, w.partition): e for w, e in offsets.items()})
+            said = 0
+        except OffsetsUncommittedError as error:
+            said = len(error.errors)
+        except OffsetCommitError:
+            said = 1
+        assert said == len(refused)
     for group in (prefix + "g", prefix + "h"):
         expected = {where: each for (g, where), each in committed.items() if g == group}
-        assert store.fetch_offsets(group) == expected
-        assert store.fetch_offsets(group, PARTITIONS) == {
-            where: expected.get(where) for where in PARTITIONS
-        }
-        assert (group in store.groups()) == bool(expected)
+        for store in stores:
+            assert store.fetch_offsets(group) == expected
+            assert store.fetch_offsets(group, PARTITIONS) == {
+                where: expected.get(where) for where in PARTITIONS
+            }
+            assert (group in store.groups()) == bool(expected)
 
 
 @given(STEPS)
 def test_memory(steps: list[Step]) -> None:
-    agrees(MemoryOffsetStore(), "", steps)
+    agrees([MemoryOffsetStore()], "", steps)
 
 
 def test_sqlite(tmp_path: Path) -> None:
-    with SqlOffsetStore(f"sqlite:///{tmp_path}/offsets.db") as store:
-
-        @event.listens_for(store.engine, "connect")
-        def spare_the_disk(connection: Any, _: object) -> None:
-            connection.execute("PRAGMA synchronous = OFF")
-
-        _check_database(store, 100)
+    check_database(f"sqlite:///{tmp_path}/offsets.db", 100)
 
 
 def test_postgresql(database: str) -> None:
-    with SqlOffsetStore(database) as store:
-        _check_database(store, 30)
+    check_database(database, 30)
 
 
-def _check_database(store: SqlOffsetStore, examples: int) -> None:
-    store.create_tables()
+def check_database(url: str, examples: int) -> None:
+    """Let three stores claim and commit in one database."""
     runs = iter(range(10**9))
+    with SqlOffsetStore(url) as first, SqlOffsetStore(url) as second, SqlOffsetStore(url) as third:
+        stores = [first, second, third]
+        if "sqlite" in url:
+            for store in stores:
+                event.listen(store.engine, "connect", spare_the_disk)
+        first.create_tables()
 
-    @settings(max_examples=examples)
-    @given(STEPS)
-    def check(steps: list[Step]) -> None:
-        agrees(store, f"{next(runs)}-", steps)
+        @settings(max_examples=examples)
+        @given(STEPS)
+        def check(steps: list[Step]) -> None:
+            agrees(stores, f"{next(runs)}-", steps)
 
-    check()
+        check()
+
+
+def spare_the_disk(connection: Any, _: object) -> None:
+    connection.execute("PRAGMA synchronous = OFF")

@@ -17,11 +17,11 @@ from tests.stores.test_stores import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from confluent_kafka import Message
     from sqlalchemy import Connection
 
-    from offsetmgr.stores import Claims
     from offsetmgr.stores.transaction import OffsetTransaction
 
 TABLES = MetaData()
@@ -51,10 +51,18 @@ def messages(offsets: range) -> list[Message]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def store(request: pytest.FixtureRequest) -> Iterator[SqlOffsetStore]:
-    """Each database in turn."""
+    """A store in each database in turn; it has claimed the partition."""
     with SqlOffsetStore(url_of(request.param, request)) as made:
         made.create_tables()
         TABLES.create_all(made.engine)
+        made.claim("etl", [ORDERS])
+        yield made
+
+
+@pytest.fixture
+def successor(store: SqlOffsetStore) -> Iterator[SqlOffsetStore]:
+    """A store of another process in the same database."""
+    with SqlOffsetStore(store.engine.url.render_as_string(hide_password=False)) as made:
         yield made
 
 
@@ -63,10 +71,10 @@ def results(store: SqlOffsetStore) -> list[int]:
         return sorted(connection.scalars(select(RESULTS.c.message_offset)))
 
 
-def write(store: SqlOffsetStore, batch: Sequence[Message], claims: Claims) -> None:
+def write(store: SqlOffsetStore, batch: Sequence[Message]) -> None:
     """Store a batch as a consumer does."""
     with store.engine.begin() as connection, store.transaction(connection) as offsets:
-        new = offsets.new_messages("etl", batch, claims)
+        new = offsets.new_messages("etl", batch)
         if new:
             connection.execute(insert(RESULTS), [{"message_offset": e.offset()} for e in new])
 
@@ -74,99 +82,102 @@ def write(store: SqlOffsetStore, batch: Sequence[Message], claims: Claims) -> No
 def write_range(store: SqlOffsetStore, start: int, end: int) -> bool:
     """Store a batch as a foreachBatch function does."""
     with store.engine.begin() as connection, store.transaction(connection) as offsets:
-        is_new = offsets.is_new_range("etl", {ORDERS: (start, end), ("orders", 1): (5, 5)})
+        is_new = offsets.is_new_range(
+            "etl", {ORDERS: (start, end), TopicPartition("orders", 1): (5, 5)}
+        )
         if is_new:
             rows = [{"message_offset": each} for each in range(start, end)]
             connection.execute(insert(RESULTS), rows)
         return is_new
 
 
-def claimed(store: SqlOffsetStore) -> Claims:
-    claims = store.claims()
-    claims.claim("etl", [ORDERS])
-    return claims
-
-
 def test_offsets_and_rows_are_rolled_back_together(store: SqlOffsetStore) -> None:
-    claims = claimed(store)
-    write(store, messages(range(3)), claims)
+    write(store, messages(range(3)))
     with store.engine.connect() as connection, store.transaction(connection) as offsets:
-        offsets.new_messages("etl", messages(range(3, 6)), claims)
+        offsets.new_messages("etl", messages(range(3, 6)))
         connection.execute(insert(RESULTS), [{"message_offset": 3}])
         connection.rollback()
     assert results(store) == [0, 1, 2]
     assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(3)
 
 
-def test_messages_that_come_again_are_not_new(store: SqlOffsetStore) -> None:
+def test_messages_that_come_again_are_not_new(
+    store: SqlOffsetStore, successor: SqlOffsetStore
+) -> None:
     """A batch that is tried again, or read again by the next owner, in other portions."""
-    claims = claimed(store)
-    write(store, messages(range(5)), claims)
-    write(store, messages(range(5)), claims)
-    again = claimed(store)
-    write(store, messages(range(3, 8)), again)
-    write(store, messages(range(2)), again)
+    write(store, messages(range(5)))
+    write(store, messages(range(5)))
+    successor.claim("etl", [ORDERS])
+    write(successor, messages(range(3, 8)))
+    write(successor, messages(range(2)))
     assert results(store) == list(range(8))
     assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(8)
 
 
 def test_a_batch_that_was_rolled_back_cannot_be_passed_over(store: SqlOffsetStore) -> None:
     """Messages after it are refused until it is stored."""
-    claims = claimed(store)
     with store.engine.connect() as connection, store.transaction(connection) as offsets:
-        offsets.new_messages("etl", messages(range(5)), claims)  # and not committed
+        offsets.new_messages("etl", messages(range(5)))  # and not committed
     with pytest.raises(OffsetConflictError, match="orders-0 was read up to offset 5"):
-        write(store, messages(range(5, 9)), claims)
-    write(store, messages(range(5)), claims)
-    write(store, messages(range(5, 9)), claims)
+        write(store, messages(range(5, 9)))
+    write(store, messages(range(5)))
+    write(store, messages(range(5, 9)))
     assert results(store) == list(range(9))
 
 
 def test_an_offset_that_was_set_back_is_noticed(store: SqlOffsetStore) -> None:
     """The running consumer does not skip what is to be read again."""
-    claims = claimed(store)
-    write(store, messages(range(5)), claims)
+    write(store, messages(range(5)))
     store.commit_offset("etl", *ORDERS, 2)
     with pytest.raises(OffsetConflictError, match="set back"):
-        write(store, messages(range(5, 9)), claims)
+        write(store, messages(range(5, 9)))
 
 
-def test_a_former_owner_stores_nothing(store: SqlOffsetStore) -> None:
+def test_a_former_owner_stores_nothing(store: SqlOffsetStore, successor: SqlOffsetStore) -> None:
     """Neither offsets nor rows, once another process has claimed the partition."""
-    zombie = claimed(store)
-    write(store, messages(range(2)), zombie)
-    claimed(store)
+    write(store, messages(range(2)))
+    successor.claim("etl", [ORDERS])
     with pytest.raises(OffsetCommitError, match="etl/orders/0") as caught:
-        write(store, messages(range(2, 4)), zombie)
+        write(store, messages(range(2, 4)))
     assert caught.value.code == "GENERATION_FENCED"
     with (
         pytest.raises(OffsetCommitError),
         store.engine.begin() as connection,
         store.transaction(connection) as offsets,
     ):
-        offsets.commit_offsets("etl", {ORDERS: 9}, zombie)
+        offsets.commit_offsets("etl", {ORDERS: 9})
     assert results(store) == [0, 1]
     assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(2)
 
 
 def test_marks_do_not_take_back_a_transaction(store: SqlOffsetStore) -> None:
     """A consumer that marks as well commits its marks later, when more is stored."""
-    claims = claimed(store)
-    write(store, messages(range(5)), claims)
-    claims.commit("etl", {ORDERS: OffsetAndMetadata(3)})
+    write(store, messages(range(5)))
+    store.commit("etl", {ORDERS: OffsetAndMetadata(3)})
     assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(5)
 
 
 def test_two_at_once_store_a_message_once(store: SqlOffsetStore) -> None:
-    """With one claim in two threads: one waits for the other, then finds nothing new."""
-    claims = claimed(store)
+    """In several threads: one waits for the other, then finds nothing new."""
     batch = messages(range(100))
-    threads = [threading.Thread(target=write, args=(store, batch, claims)) for _ in range(4)]
+    threads = [threading.Thread(target=write, args=(store, batch)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
     assert results(store) == list(range(100))
+
+
+def test_sqlite_is_locked_before_offsets_are_compared(tmp_path: Path) -> None:
+    """Else two processes could both find a batch new."""
+    url = f"sqlite:///{tmp_path}/locked.db?timeout=0.1"
+    with SqlOffsetStore(url) as first, SqlOffsetStore(url, patience_s=0) as second:
+        first.create_tables()
+        with first.engine.connect() as connection, first.transaction(connection):
+            with pytest.raises(OffsetCommitError, match="STORE_FAILED"):
+                second.commit_offset("etl", *ORDERS, 1)
+            connection.rollback()
+        second.commit_offset("etl", *ORDERS, 1)
 
 
 def test_a_batch_of_spark_is_stored_once(store: SqlOffsetStore) -> None:
