@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 import structlog
 
-from benchmarks import consumer, crowd, managers, service, spark, watch
+from benchmarks import consumer, crowd, managers, service, spark, stores, watch
 from benchmarks.harness import create_topic, end, parser
 from offsetmgr.devkafka import DevKafka
 from offsetmgr.service.run import tune_gc
@@ -32,6 +32,7 @@ def main() -> int:
     missed += managers.groupwise(size=1_000, count=500, rounds=rounds)
     missed += watch.evaluation(size=10_000, rounds=rounds)
     missed += consumer.tracking(1_000_000, rounds)
+    missed += stores.transactions(batches=10, rounds=rounds * 10)
     with ExitStack() as stack:
         brokers = options.brokers or stack.enter_context(DevKafka()).bootstrap_servers
         create_topic(brokers, 1_000)

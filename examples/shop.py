@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- its name in every Spark program
 
-from offsetmgr import OffsetClient, OffsetManagerError, TopicPartition
+from offsetmgr import OffsetClient, OffsetManagerError, Offsets, TopicPartition
 from offsetmgr.devkafka import spark_kafka_jars
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ def arguments(description: str | None) -> argparse.Namespace:
     parser.add_argument("--orders", type=int, default=1_000, help="how many to produce")
     parser.add_argument("--master", default="local[2]", help="Spark's master")
     parser.add_argument("--folder", type=Path, help="for results and checkpoints; else a new one")
+    parser.add_argument(
+        "--database", default="postgresql+psycopg:///orders", help="for database_batches.py"
+    )
     given = parser.parse_args()
     given.folder = given.folder or Path(tempfile.mkdtemp(prefix="offsetmgr-example-"))
     check_they_answer(given.brokers, given.service)
@@ -117,7 +120,7 @@ def as_orders(messages: DataFrame) -> DataFrame:
     return messages.select(order).select("order.*")
 
 
-def report_lag(client: OffsetClient, group: str, topic: str) -> None:
+def report_lag(client: Offsets, group: str, topic: str) -> None:
     """Print how far a group is behind its topic, as any lag tool sees it."""
     committed = client.committed(group)
     lag = 0

@@ -35,6 +35,7 @@ class Postgres:
         binaries = _binaries()
         # Not below pytest's own folder, which root alone may enter.
         self.folder = Path(tempfile.mkdtemp(prefix="pg-"))
+        self.folder.chmod(0o755)  # for clients that are not the user of the server
         self._as_user = _as_user(self.folder)
         try:
             self._start(binaries)

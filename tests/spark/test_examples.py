@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,7 +46,7 @@ def example(
     topic: Topic,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Callable[[str], None]]:
+) -> Iterator[Callable[..., None]]:
     """Runs an example in this process, so that it finds the Spark that is there already."""
     options = {
         "--brokers": topic.kafka.bootstrap_servers,
@@ -58,8 +59,8 @@ def example(
     setting = "spark.sql.shuffle.partitions"
     before = spark.conf.get(setting)
 
-    def run(name: str) -> None:
-        arguments = [text for option in options.items() for text in option]
+    def run(name: str, *further: str) -> None:
+        arguments = [*(text for option in options.items() for text in option), *further]
         monkeypatch.setattr(sys, "argv", [name, *arguments])
         runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
 
@@ -71,9 +72,10 @@ def example(
 def test_none_is_left_out() -> None:
     """Every file of the folder is run here, but for what they share and what needs no Spark."""
     by_kafka = {"in_process", "batch_writer", "order_processor"}  # in tests/kafka
-    elsewhere = {"shop", *by_kafka}
+    elsewhere = {"shop", "database_consumer", *by_kafka}  # the consumer in tests/stores
     assert {path.stem for path in EXAMPLES.glob("*.py")} - elsewhere == {
         *SAID,
+        "database_batches",
         "hourly_batch",
         "windowed_revenue",
     }
@@ -126,3 +128,29 @@ def test_a_second_run_of_an_hour_keeps_the_first(
         said = capsys.readouterr().out
         assert f"{run * ORDERS} orders in " in said
         assert "group orders-hourly is 0 orders behind" in said
+
+
+def test_orders_are_in_the_database_once(
+    example: Callable[..., None],
+    database: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Also those of a batch that Spark runs again, and with a new checkpoint."""
+    example("database_batches", "--database", database)
+    assert f"{ORDERS} orders in the table, 0 of them twice" in capsys.readouterr().out
+    commits = tmp_path / "checkpoint" / "commits"
+    last = max(
+        (each for each in commits.iterdir() if each.name.isdigit()), key=lambda e: int(e.name)
+    )
+    last.unlink()  # as if the driver had died before Spark's own commit
+    (commits / f".{last.name}.crc").unlink(missing_ok=True)
+    example("database_batches", "--database", database)
+    said = capsys.readouterr().out
+    assert f"batch {last.name} is in the table already" in said
+    assert f"{2 * ORDERS} orders in the table, 0 of them twice" in said
+    shutil.rmtree(tmp_path / "checkpoint")
+    example("database_batches", "--database", database)
+    said = capsys.readouterr().out
+    assert f"{3 * ORDERS:,} orders in the table, 0 of them twice" in said
+    assert "group orders-database is 0 orders behind" in said

@@ -26,6 +26,7 @@ PARTITIONS = 4
 MEMBERS = 2
 WAIT_S = 180.0
 MEMBER = Path(__file__).with_name("database_member.py")
+EXAMPLE = Path(__file__).parents[2] / "examples" / "database_consumer.py"
 
 
 class Members:
@@ -114,3 +115,23 @@ def test_thirty_kills(kafka: DevKafka, group: str, database: str) -> None:
     """The same for 20,000 messages and thirty kills."""
     with ExitStack() as stack:
         survive(Members(kafka, group, database, stack), 20_000, 30)
+
+
+def test_the_example_stores_each_message_once(kafka: DevKafka, group: str, database: str) -> None:
+    """Stopped and started again, it goes on where its rows end."""
+    create_topic(kafka, group, 1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    options = {
+        "--brokers": kafka.bootstrap_servers,
+        "--topic": group,
+        "--group": group,
+        "--database": database,
+        "--records": "40",
+    }
+    command = [sys.executable, str(EXAMPLE), *(word for each in options.items() for word in each)]
+    for count in (40, 80):
+        for number in range(40):
+            producer.produce(group, str(count - number).encode())
+        assert producer.flush(WAIT_S) == 0
+        done = subprocess.run(command, check=True, timeout=WAIT_S, capture_output=True, text=True)
+        assert f"{count} messages in the table" in done.stdout

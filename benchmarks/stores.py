@@ -1,0 +1,110 @@
+"""``python -m benchmarks.stores``: rows with their offsets in a transaction, and rows alone.
+
+Batches of 500 rows go into a table of PostgreSQL, each in a transaction that waits for the disk.
+Fails where offsets make a batch take more than 1.15 times as long.
+"""
+
+from __future__ import annotations
+
+import sys
+from statistics import median
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from sqlalchemy import BigInteger, Column, Float, MetaData, Table, Text, insert
+
+from benchmarks.harness import at_most, end, in_turn, parser, report
+from offsetmgr.stores.sql import SqlOffsetStore
+from offsetmgr.types import TopicPartition
+from tests.postgres import Postgres
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+PARTITIONS: Final = 4
+BATCH: Final = 500
+MOST: Final = 1.15
+BARE: Final = "inserts alone"
+OFFSETS: Final = "with offsets"
+
+TABLES: Final = MetaData()
+ORDERS: Final = Table(
+    "orders",
+    TABLES,
+    Column("order_id", BigInteger, primary_key=True),
+    Column("country", Text),
+    Column("product", Text),
+    Column("amount", Float),
+)
+
+
+class _Message(NamedTuple):
+    """A message as far as a store looks at it."""
+
+    number: int
+
+    def topic(self) -> str:
+        return "orders"
+
+    def partition(self) -> int:
+        return self.number % PARTITIONS
+
+    def offset(self) -> int:
+        return self.number // PARTITIONS
+
+
+def main() -> int:
+    """Run both, print a table, and return the exit status."""
+    arguments = parser("benchmarks.stores", __doc__)
+    arguments.add_argument("--batches", type=int, default=10, help="in a round (10)")
+    arguments.add_argument("--rounds", type=int, default=50, help="rounds per contestant (50)")
+    options = arguments.parse_args()
+    return end(transactions(batches=options.batches, rounds=options.rounds))
+
+
+def transactions(*, batches: int, rounds: int) -> list[str]:
+    """Insert ``batches`` in turn with and without offsets; return the floors that were missed."""
+    with (
+        Postgres(durable=True) as server,
+        SqlOffsetStore(server.create("bare")) as bare,
+        SqlOffsetStore(server.create("exactly_once")) as store,
+    ):
+        for each in (bare, store):
+            each.create_tables()
+            TABLES.create_all(each.engine)
+        store.claim("etl", [TopicPartition("orders", each) for each in range(PARTITIONS)])
+
+        def batches_of(number: int) -> list[list[Message]]:
+            first = number * batches * BATCH
+            starts = range(first, first + batches * BATCH, BATCH)
+            return [
+                [cast("Message", _Message(each)) for each in range(start, start + BATCH)]
+                for start in starts
+            ]
+
+        def without(number: int) -> None:
+            for batch in batches_of(number):
+                with bare.engine.begin() as connection:
+                    connection.execute(insert(ORDERS), list(map(_row, batch)))
+
+        def with_offsets(number: int) -> None:
+            for batch in batches_of(number):
+                with store.engine.begin() as connection, store.transaction(connection) as offsets:
+                    new = offsets.new_messages("etl", batch)
+                    connection.execute(insert(ORDERS), list(map(_row, new)))
+
+        took = in_turn({BARE: without, OFFSETS: with_offsets}, rounds=rounds)
+    title = f"{batches:,} transactions of {BATCH} rows into PostgreSQL"
+    report(title, took, items=batches * BATCH, unit="rows")
+    # Of neighbours in time: a busy disk slows both.
+    ratio = median(b / a for a, b in zip(took[BARE], took[OFFSETS], strict=True))
+    print(f"median of the rounds' ratios: {ratio:.2f}")
+    return at_most("offsets in the transactions of 500 rows", ratio, MOST, "x the inserts alone")
+
+
+def _row(message: Message) -> dict[str, object]:
+    number = (message.offset() or 0) * PARTITIONS + (message.partition() or 0)
+    return {"order_id": number, "country": "DE", "product": "bicycle", "amount": 42.5}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
