@@ -89,9 +89,8 @@ class OffsetAndMetadata(NamedTuple):
 class StopResult(NamedTuple):
     """Result of stopping or flushing one manager.
 
-    ``committed`` is the last offset the coordinator acknowledged, None where it never did.
-    ``uncommitted`` is the newest submitted offset that was not acknowledged, None where nothing
-    was left.  ``error`` says why, where something was left.
+    ``committed`` is the last committed offset, None if there is none.  ``uncommitted`` is the
+    newest submitted offset if it is not committed, else None; ``error`` is the reason.
     """
 
     committed: OffsetAndMetadata | None
@@ -263,7 +262,7 @@ def check_offset(value: object, field: str = "offset") -> int:
 
 
 def check_leader_epoch(value: object, field: str = "leader_epoch") -> int | None:
-    """A leader epoch, or None where it is not known."""
+    """A leader epoch, or None if it is not known."""
     return None if value is None else _check_int(value, field, MAX_INT32, "leader epoch")
 
 
@@ -286,7 +285,7 @@ def _check_int(value: object, field: str, highest: int, what: str) -> int:
 
 
 def _index_of(value: object) -> int | None:
-    """The integer that ``value`` stands for, such as a numpy.int64; None where it is none."""
+    """The integer that ``value`` stands for, such as a numpy.int64; None if it is none."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         return None
     try:

@@ -76,7 +76,7 @@ class Core:
     # Managers and their offsets
 
     def spawn(self, key: ManagerKey) -> Mailboxes:
-        """Hold a manager for `key`; ManagerExistsError where this client has handed it out."""
+        """Hold a manager for `key`; ManagerExistsError if this client has handed it out."""
         with self.lock:
             self.check_open()
             if key in self._mails:
@@ -86,7 +86,7 @@ class Core:
             return mail
 
     def claim(self, keys: Iterable[ManagerKey]) -> None:
-        """Hold managers for `keys`; ManagerExistsError, and none, where one is held already."""
+        """Hold managers for all of `keys`, or raise ManagerExistsError."""
         with self.lock:
             self.check_open()
             for key in keys:
@@ -231,7 +231,7 @@ class Core:
         return self._watched(lambda: self.session.post(path, body, deadline, instance), deadline)
 
     def get(self, target: str, deadline: Deadline) -> dict[str, Any]:
-        """As `Session.get`; ManagerStoppedError where the client is closed meanwhile."""
+        """As `Session.get`; ManagerStoppedError if the client is closed meanwhile."""
         try:
             return self._watched(lambda: self.session.get(target, deadline), deadline)
         except Unreachable:
@@ -308,7 +308,7 @@ class Core:
 
 
 def _start(run: Callable[[], None], name: str) -> threading.Thread | None:
-    """Start a daemon thread; None where the process can have no more: the next use tries again."""
+    """Start a daemon thread; None if the process can have no more: the next use tries again."""
     thread = threading.Thread(target=run, name=name, daemon=True)
     try:
         thread.start()

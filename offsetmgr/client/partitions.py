@@ -31,7 +31,7 @@ class Item(NamedTuple):
     version: int
     """Of the value, or of the manager where there is none."""
     value: OffsetAndMetadata | None
-    """None where only a manager is asked for."""
+    """None if only a manager is asked for."""
     rewind: bool = False
 
 
@@ -66,7 +66,7 @@ class ClientPartition:
     committed: OffsetAndMetadata | None = None
     committed_version: int = 0
     error: OffsetManagerError | None = None
-    """Why the newest was refused; None where it was not."""
+    """Why the newest was refused; None if it was not."""
     registered: bool = False
     """The service has the manager."""
     deferred: bool = False
@@ -189,7 +189,7 @@ class Partitions:
         self.limit = BATCH_LIMIT
         """Entries of one request: fewer, once one was too large."""
         self.instance: str | None = None
-        """The process of the service; None where none was heard yet."""
+        """The process of the service; None if none was heard yet."""
         self.registration = 0
         """Rises when that process changes, or the lease has lapsed: then all is sent again."""
         self.pending_stops = PendingQueue()
@@ -328,7 +328,7 @@ class Partitions:
         return news
 
     def _of(self, item: Item) -> ClientPartition | None:
-        """Return the partition of `item`; None where it was stopped, and maybe spawned, since."""
+        """Return the partition of `item`; None if it was stopped, and maybe spawned, since."""
         held = self._held.get(item.key)
         return held if held is not None and item.version >= held.since else None
 

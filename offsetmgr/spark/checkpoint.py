@@ -65,7 +65,7 @@ class BegunBatch(NamedTuple):
 
     batch_id: int
     at_s: float | None
-    """When Spark planned it, in seconds since 1970; None where the file does not say."""
+    """When Spark planned it, in seconds since 1970; None if the file does not say."""
 
 
 class Checkpoint:
@@ -83,14 +83,14 @@ class Checkpoint:
         self._root = Path(unquote(parts.path) if parts.scheme else location)
 
     def read(self, name: str) -> str | None:
-        """Return the text of a file; None where there is none."""
+        """Return the text of a file; None if there is none."""
         try:
             return (self._root / name).read_text()
         except FileNotFoundError:
             return None
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder; none where there is no such folder."""
+        """Return the names in a folder; none if there is no such folder."""
         try:
             return [path.name for path in (self._root / folder).iterdir()]
         except FileNotFoundError:
@@ -121,7 +121,7 @@ class Checkpoint:
         return FinishedBatch(batch_id, lowest)
 
     def last_begun(self) -> BegunBatch | None:
-        """Return the newest batch; None where there is none.  Raises InvalidValueError."""
+        """Return the newest batch; None if there is none.  Raises InvalidValueError."""
         begun = [int(name) for name in self.names("offsets") if _is_number(name)]
         if not begun:
             return None
@@ -217,7 +217,7 @@ class OffsetPair(NamedTuple):
     checkpoint: int
     """The next offset to read."""
     committed: int | None
-    """The group's; None where nothing is committed."""
+    """The group's; None if nothing is committed."""
 
     @property
     def differs(self) -> bool:
@@ -230,7 +230,7 @@ class Reconciliation(NamedTuple):
 
     group: str
     batch_id: int | None
-    """The last batch that is finished; None where there is none yet."""
+    """The last batch that is finished; None if there is none yet."""
     partitions: Mapping[TopicPartition, OffsetPair]
     """Every partition of the checkpoint; what else the group has committed is left alone."""
 

@@ -1,12 +1,11 @@
-"""Commits what queries have read, and releases the managers of those that have ended.
+"""Commits the offsets of queries, and stops the managers of those that have ended.
 
-Two threads, so that Spark's listener bus never waits.  One hands what queries report to the client;
-it may ask what a group had committed.  The other stops the managers of ended queries, as soon as
-Kafka has what they read: until then the client keeps the offsets and sends them again.
+Two threads, so that Spark's listener bus never waits.  One submits what queries report.  The other
+stops the managers of ended queries once Kafka has their offsets; until then the client keeps them.
 
-Spark reports no batch where nothing new is found.  A run that goes on from its checkpoint, whose
-last report was lost because the driver was killed, may therefore never report anything.  Until its
-first report comes, a run is asked how far it is: when it is idle, and when it ends.
+Spark reports no batch without new data.  So a run that resumes from its checkpoint, after the
+driver was killed before the last report, may never report anything.  Until its first report, a run
+is asked for its progress when it is idle and when it ends.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ _MAX_REMEMBERED: Final = 1_000
 """Warnings that were logged."""
 
 Ask: TypeAlias = "Callable[[], Snapshot | None]"
-"""Returns how far a run is; None where it cannot say yet."""
+"""Returns how far a run is; None if it cannot say yet."""
 
 _Task: TypeAlias = "Callable[[], bool]"
 
@@ -156,7 +155,7 @@ class Committer:
             self._do(lambda: self._end(run))
 
     def release(self, run: Run) -> Future[bool]:
-        """Let groups go on without the query of ``run``; False where no such query is known."""
+        """Remove a query from the minimum of its groups; False if no such query is known."""
         with self._changed:
             return self._do(lambda: self._release(run.query_id))
 

@@ -36,7 +36,7 @@ class Groups(NamedTuple):
     by_topic: Mapping[str, str] = {}
 
     def group_of(self, topic: str) -> str | None:
-        """Return the group of ``topic``; None where the topic is to be left alone."""
+        """Return the group of ``topic``; None if the topic is to be left alone."""
         return self.group or self.by_topic.get(topic)
 
     def include(self, group: str) -> bool:
@@ -50,7 +50,7 @@ class Commit(NamedTuple):
     rewind: bool = False
     """Going back is meant: the query started anew, or another one joined behind."""
     back_from: int | None = None
-    """The higher offset that is known to be given up; None where this goes forward."""
+    """The higher offset that is known to be given up; None if this goes forward."""
 
 
 class Lower(NamedTuple):
@@ -169,7 +169,7 @@ class GroupState:
         return Decision(self._raised(keys), unread=self._unread(keys), held_back=held_back)
 
     def release(self, name: str) -> Decision | None:
-        """Let groups go on without the query of this id or name; None where there is none.
+        """Let groups go on without the query of this id or name; None if there is none.
 
         One that runs is released when it ends.
         """

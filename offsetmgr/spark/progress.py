@@ -92,7 +92,7 @@ def read_snapshot(progress: object) -> Snapshot:
 
 
 def read_offsets(position: object) -> dict[TopicPartition, int]:
-    """Read the position of one Kafka source; empty where it has none yet.
+    """Read the position of one Kafka source; empty if it has none yet.
 
     Raises InvalidValueError for what is not a position of a Kafka source.
     """
