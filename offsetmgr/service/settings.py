@@ -241,7 +241,7 @@ class Settings:
     """A client that is silent for longer loses its managers, which commit what they hold."""
     stop_timeout_s: Seconds = 20.0
     """After SIGTERM, how long to go on committing before giving up."""
-    coordinator: str = KAFKA
+    coordinator: str = field(default=KAFKA, repr=False)
     """``kafka``, or the URL of the database that keeps the groups instead."""
     fence: bool = False
     """True to join each group as its only member; a service started later takes it over."""

@@ -118,7 +118,7 @@ def lock(
     """Return the rows of ``partitions``, locked; those that do not exist are made."""
     wanted = list(partitions)
     found = read(connection, group, wanted, lock=True)
-    missing = [where for where in wanted if where not in found]
+    missing = sorted(where for where in wanted if where not in found)
     if missing:
         row = {"group_id": group, "metadata": "", "generation": 0}
         new = [{**row, "topic": each.topic, "partition_id": each.partition} for each in missing]

@@ -103,7 +103,8 @@ class OffsetTransaction:
     The rows of partitions are locked from their first use to the end of the transaction: a second
     process waits, and then finds what the first one has stored.  For one thread.
 
-    All methods raise OffsetCommitError, with the partition, where the database fails.
+    Where the database fails, methods raise OffsetCommitError with the partition, ``is_new_batch``
+    OffsetStoreError.
     """
 
     def __init__(self, connection: Connection, claims: Claims) -> None:

@@ -187,3 +187,17 @@ def test_the_shipped_file_names_every_setting_at_its_default() -> None:
     assert {name for name in from_toml(shipped) if not name.startswith("kafka.")} == set(defaults())
     loaded = load(shipped, {}, {})
     assert loaded == Settings(kafka=loaded.kafka)
+
+
+def test_the_password_of_a_database_stays_secret() -> None:
+    """Neither the settings nor an error shows it."""
+    url = "postgresql://me:geheim@host/offsets?sslpassword=geheim"
+    settings = with_flags(coordinator=url)
+    assert settings.coordinator == url
+    assert "geheim" not in repr(settings) + settings.masked_coordinator
+    with pytest.raises(InvalidValueError, match="a database always refuses") as caught:
+        with_flags(coordinator=url, fence=True)
+    assert "geheim" not in str(caught.value)
+    with pytest.raises(InvalidValueError, match=r"coordinator .* is no URL") as caught:
+        with_flags(coordinator="me:geheim@host")
+    assert "geheim" not in str(caught.value)
