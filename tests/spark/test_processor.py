@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -394,6 +395,30 @@ class TestErrors:
         assert found.keys() == {b"bad", b"\xff"}
         assert b"this value is bad" in found[b"bad"]["offsetmgr-error"]
         assert found[b"bad"]["offsetmgr-origin-offset"] == b"1"
+
+    def test_a_slow_callback_is_told(
+        self, spark: SparkSession, kafka: DevKafka, new_topic: TopicFactory, group: str,
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        topic, brokers, released = new_topic(1), kafka.bootstrap_servers, tmp_path / "released"
+
+        def wait(context: Context, value: str) -> None:
+            while not released.exists():
+                time.sleep(0.05)
+            context.set_value(value)
+
+        send(brokers, topic, [("a", b"1")])
+        graph = define_group(group, input(topic, codecs.String(), wait), persist(codecs.String()))
+        made = Processor(
+            spark, graph, brokers, checkpoint=str(tmp_path / "checkpoint"),
+            settings=ProcessorSettings(missing="earliest", buckets=2),
+        )  # fmt: skip
+        monkeypatch.setattr("offsetmgr.streams.processor.STALLED_S", 0.5)
+        with made:
+            eventually(lambda: made.state, "stalled")
+            released.touch()
+            made.wait_until_ready(WAIT_S)
+        assert table(brokers, graph.table_topic) == {"a": b"1"}
 
     def test_topics_that_do_not_fit_are_told(
         self, spark: SparkSession, kafka: DevKafka, new_topic: TopicFactory, group: str,
