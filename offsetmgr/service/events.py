@@ -36,12 +36,9 @@ if TYPE_CHECKING:
     from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 
 FAILURES_KEPT: Final = 10_000
-"""Failures kept for readers that come back, and for slow ones."""
 
 NEWS_KEPT: Final = 50_000
-"""Managers, above those that may live, of which a reader has yet to be told; with more its stream
-ends.  Where 60,000 stop at once, 18,000 wait for a reader that reads as fast as it can.
-"""
+"""Stopped managers of which a reader has yet to be told; with more its stream ends."""
 
 KEEP_ALIVE_S: Final = 10.0
 """A comment is sent after this much silence, so that a dead connection is noticed."""

@@ -50,12 +50,9 @@ if TYPE_CHECKING:
 Answer: TypeAlias = msgspec.Struct | Response
 _R = TypeVar("_R", bound=messages.ApiRequest)
 
+# Requests under way at once: those that do not wait, and those that do.
 REQUESTS: Final = 1_000
-"""Requests under way at once that do not wait."""
-
 WAITING: Final = 1_000
-"""Requests under way at once that wait."""
-
 BODY_BYTES: Final = 8 * 1024 * 1024
 BODY_TIMEOUT_S: Final = 10.0
 RETRY_AFTER_S: Final = 1
@@ -157,14 +154,7 @@ class Api:
         await response(scope, receive, send)
 
     async def _handle(self, request: Request) -> Answer:
-        self._check_host(request.headers.getlist("host"))
-        if request.headers.getlist(INSTANCE) not in ([], [self._instance]):
-            raise HttpStatusError(
-                HTTPStatus.PRECONDITION_FAILED,
-                "other_instance",
-                f"the request names another process of the service ({INSTANCE}), so it may be out "
-                "of date; nothing was done; send your newest offsets without that header",
-            )
+        self._check_target(request)
         found = self._operation(request)
         if found.path in {"/livez", "/readyz"}:
             return await found.handler(None, None)
@@ -173,25 +163,38 @@ class Api:
                 return await _unless_hung_up(request, found.handler(None, None))
         caller = read_caller(request.headers)
         if found.method == "POST":
-            return await self._write(found, found.request, caller, request)
-        asked = read_query(found.request, request)
+            if caller is None:
+                raise MissingError(CLIENT, "name the client there; it also keeps web pages out")
+            with self.working:
+                asked = decode(found.request, await read_body(request))
+            waits = getattr(asked, "wait", isinstance(asked, messages.FlushRequest))
+            with self.waiting if waits else self.working:
+                return await found.handler(caller, asked)
+        query = read_query(found.request, request)
         self._service.renew(caller)
         if found.streams:  # the hub limits how many
-            return await found.handler(caller, asked)
+            return await found.handler(caller, query)
         with self.waiting:
-            return await _unless_hung_up(request, found.handler(caller, asked))
+            return await _unless_hung_up(request, found.handler(caller, query))
 
-    def _check_host(self, hosts: list[str]) -> None:
-        if self._hosts is None:
-            return
+    def _check_target(self, request: Request) -> None:
+        """Raise HttpStatusError for a request to another host, or another process."""
+        hosts = request.headers.getlist("host")
         host = hosts[0].lower() if len(hosts) == 1 else ""
         bare, colon, port = host.rpartition(":")
-        if (bare if colon and port.isdigit() else host) not in self._hosts:
+        name = bare if colon and port.isdigit() else host
+        if self._hosts is not None and name not in self._hosts:
             text = (
                 f"this service has no name {shown(', '.join(hosts))}; give one of "
                 f"{', '.join(sorted(self._hosts))} as the host in its url"
             )
             raise HttpStatusError(HTTPStatus.MISDIRECTED_REQUEST, "foreign_host", text)
+        if request.headers.getlist(INSTANCE) not in ([], [self._instance]):
+            text = (
+                f"the request names another process of the service ({INSTANCE}), so it may be out "
+                "of date; nothing was done; send your newest offsets without that header"
+            )
+            raise HttpStatusError(HTTPStatus.PRECONDITION_FAILED, "other_instance", text)
 
     def _operation(self, request: Request) -> Operation:
         """Return what is asked for; fill in the parameters of its path.  Raises HttpStatusError."""
@@ -212,21 +215,6 @@ class Api:
             raise HttpStatusError(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", text, allow)
         text = f"there is no {where}; see /openapi.json"
         raise HttpStatusError(HTTPStatus.NOT_FOUND, "not_found", text)
-
-    async def _write(
-        self,
-        found: Operation,
-        kind: type[messages.ApiRequest],
-        caller: Caller | None,
-        request: Request,
-    ) -> Answer:
-        if caller is None:
-            raise MissingError(CLIENT, "name the client there; it also keeps web pages out")
-        with self.working:
-            asked = decode(kind, await read_body(request))
-        waits = getattr(asked, "wait", isinstance(asked, messages.FlushRequest))
-        with self.waiting if waits else self.working:
-            return await found.handler(caller, asked)
 
 
 class Quota:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
@@ -62,17 +61,18 @@ class ServiceReads:
     async def managers(self, _: Caller | None, query: ManagersQuery) -> ManagersAnswer:
         """Return a page of managers in the order of their keys."""
         after = None if query.after is None else _read_cursor(query.after)
-        return await self.in_worker(partial(self._page, query, after))
 
-    def _page(self, query: ManagersQuery, after: ManagerKey | None) -> ManagersAnswer:
-        found = [
-            handle
-            for handle in self._factory.managers(query.group)
-            if query.client in {None, handle.owner} and (after is None or handle.key > after)
-        ]
-        page = heapq.nsmallest(query.limit, found, key=lambda handle: handle.key)
-        following = str(page[-1].key) if len(found) > len(page) else None
-        return ManagersAnswer([_view(handle) for handle in page], following)
+        def read() -> ManagersAnswer:
+            found = [
+                handle
+                for handle in self._factory.managers(query.group)
+                if query.client in {None, handle.owner} and (after is None or handle.key > after)
+            ]
+            page = heapq.nsmallest(query.limit, found, key=lambda handle: handle.key)
+            following = str(page[-1].key) if len(found) > len(page) else None
+            return ManagersAnswer([_view(handle) for handle in page], following)
+
+        return await self.in_worker(read)
 
     async def in_worker(self, do: Callable[[], _T]) -> _T:
         """Return what ``do`` returns, in a thread; one at a time, as they would share the GIL."""

@@ -53,7 +53,6 @@ EXIT_UNCOMMITTED: Final = 3
 """Stopped with offsets that Kafka did not acknowledge; they are in the log."""
 
 UNCOMMITTED_LOGGED: Final = 100
-"""Partitions logged one by one; the rest as a count."""
 
 CLOSE_TIMEOUT_S: Final = 1.0
 """For each thing that is closed after the drain."""
