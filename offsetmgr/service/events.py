@@ -11,7 +11,7 @@ import contextlib
 from collections import deque
 from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
@@ -140,6 +140,7 @@ class EventHub:
         """
         self._factory = factory
         self._metrics = metrics
+        self.requested = metrics.requested
         self._clock = clock
         self._stream_limit = streams
         self._news_limit = managers + NEWS_KEPT
@@ -178,17 +179,6 @@ class EventHub:
                 error=str(error),
                 not_shown_before=suppressed,
             )
-
-    def requested(
-        self,
-        kind: Literal["commit", "fetch"],
-        group: str,
-        partitions: int,
-        failures: int,
-        duration_s: float,
-    ) -> None:
-        del group
-        self._metrics.requested(kind, partitions, failures, duration_s)
 
     def _publish(self, key: ManagerKey, news: News) -> None:
         if self._readers:

@@ -63,9 +63,15 @@ class Metrics:
         GCCollector(registry=self.registry)
 
     def requested(
-        self, kind: Literal["commit", "fetch"], partitions: int, failures: int, duration_s: float
+        self,
+        kind: Literal["commit", "fetch"],
+        group: str,
+        partitions: int,
+        failures: int,
+        duration_s: float,
     ) -> None:
         """Count an answered request to Kafka; for any thread."""
+        del group
         if kind == "commit":
             self._commits.labels(self._cluster_name, "committed").inc(partitions - failures)
             self._commits.labels(self._cluster_name, "failed").inc(failures)

@@ -28,10 +28,8 @@ class Operation(NamedTuple):
     method: Literal["GET", "POST"]
     path: str
     """May hold names in braces, which are fields of ``request``."""
-    name: str
-    """The operation's id."""
-    summary: str
     handler: Handler
+    """Its name is the operation's id, its docstring the summary."""
     request: type[ApiRequest] | None = None
     """Type of the body of a POST, of the query of a GET.  None for what needs neither a client nor
     a service that is not stopping: health, metrics, this document."""
@@ -39,6 +37,10 @@ class Operation(NamedTuple):
     others: Mapping[int, type[msgspec.Struct]] = {}
     """Further statuses with a body of their own."""
     media_type: str = "application/json"
+
+    @property
+    def name(self) -> str:
+        return self.handler.__name__
 
     @property
     def streams(self) -> bool:
@@ -53,12 +55,10 @@ def operation(
     answer: type[msgspec.Struct] | None = None,
     **more: Any,
 ) -> Callable[[_H], _H]:
-    """Offer a method over HTTP; its name is the operation's id, its docstring the summary."""
+    """Offer a method over HTTP."""
 
     def mark(handler: _H) -> _H:
-        summary = (handler.__doc__ or "").partition("\n")[0].rstrip(".")
-        made = Operation(method, path, handler.__name__, summary, handler, request, answer, **more)
-        vars(handler)["operation"] = made
+        vars(handler)["operation"] = Operation(method, path, handler, request, answer, **more)
         return handler
 
     return mark
@@ -109,7 +109,7 @@ def _described(operation: Operation, by_type: Mapping[Any, Any]) -> dict[str, An
     success = {"description": "Success.", "content": {operation.media_type: {"schema": answer}}}
     described: dict[str, Any] = {
         "operationId": operation.name,
-        "summary": operation.summary,
+        "summary": (operation.handler.__doc__ or "").partition("\n")[0].rstrip("."),
         "parameters": _parameters(operation),
         "responses": {"200": success},
     }

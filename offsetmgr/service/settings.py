@@ -202,7 +202,6 @@ class Limits:
     clients: Limit = 1_000
     event_streams: Limit = 256
     fenced_groups: Limit = 200
-    """With a fence; each costs five threads and 0.5 MB."""
 
 
 @dataclass(frozen=True)
@@ -212,13 +211,9 @@ class Watch:
     groups: str = ""
     """Regular expression of whole names, such as ``.*``; without it none are watched."""
     interval_s: Annotated[float, Meta(ge=1, le=3_600)] = 30.0
-    """Between two reads."""
     allowed_lag: Annotated[int, Meta(ge=0)] = 0
-    """Records behind that are no trouble."""
     min_distance_s: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
-    """Commits closer than this count as one."""
     other_names: bool = False
-    """True to show the metrics under kafka-lag-exporter's and kafka_exporter's names too."""
 
     def __post_init__(self) -> None:
         try:
@@ -231,22 +226,18 @@ class Watch:
 
 @dataclass(frozen=True)
 class Settings:
-    """All settings of the service.  Times are seconds."""
+    """All settings of the service; ``deploy/offsetmgr.toml`` explains each.  Times are seconds."""
 
     kafka: KafkaSettings
     listen: str = "127.0.0.1:8741"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     cluster_name: Annotated[str, Meta(min_length=1, max_length=255)] = "default"
     lease_s: Seconds = 30.0
-    """A client that is silent for longer loses its managers, which commit what they hold."""
     stop_timeout_s: Seconds = 20.0
-    """After SIGTERM, how long to go on committing before giving up."""
     coordinator: str = field(default=KAFKA, repr=False)
     """``kafka``, or the URL of the database that keeps the groups instead."""
     fence: bool = False
-    """True to join each group as its only member; a service started later takes it over."""
     fence_session_timeout_s: Annotated[float, Meta(ge=6, le=300)] = 45.0
-    """Time for which Kafka reserves a group for this service after its last heartbeat."""
     commit: CommitSettings = field(default_factory=CommitSettings)
     limits: Limits = field(default_factory=Limits)
     watch: Watch = field(default_factory=Watch)

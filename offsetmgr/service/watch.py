@@ -169,10 +169,9 @@ class GroupWatch(Collector):
             status = HTTPStatus.NOT_FOUND if absent else HTTPStatus.OK
             return json_response({"error": False, **found, "request": request}, status)
 
-        name = f"burrow_{read.__name__}"
-        summary = f"What Burrow answers at {path}, for watched groups"
-        others = {404: BurrowAnswer}
-        return Operation("GET", path, name, summary, answer, kind, BurrowAnswer, others)
+        answer.__name__ = f"burrow_{read.__name__}"
+        answer.__doc__ = f"What Burrow answers at {path}, for watched groups."
+        return Operation("GET", path, answer, kind, BurrowAnswer, {404: BurrowAnswer})
 
     def _view(self) -> Mapping[str, WatchedGroup]:
         return {} if self._watcher is None else self._watcher.view
