@@ -24,7 +24,7 @@ def open_store(url: str) -> OffsetStore:
 
     ``kafka://host:port`` has the groups of a Kafka, ``memory:`` is a new store in memory, anything
     else is a database in SQLAlchemy's form, such as ``postgresql+psycopg://user@host/database`` or
-    ``sqlite:///offsets.db``.  Raises InvalidValueError, and ImportError for a missing package.
+    ``sqlite:///offsets.db``.  Raises InvalidValueError, also for a missing package.
     """
     scheme, colon, rest = url.partition(":")
     if not colon:
@@ -46,5 +46,6 @@ def open_database(url: str, *, patience_s: float = 10.0) -> SqlOffsetStore:
 
         return SqlOffsetStore(url, patience_s=patience_s)
     except ModuleNotFoundError as error:
-        text = f"the database needs the package {error.name}; pip install 'offsetmgr[sql]' has "
-        raise ImportError(f"{text}SQLAlchemy and the driver of PostgreSQL") from error
+        fix = "pip install 'offsetmgr[sql]' installs SQLAlchemy and the driver of PostgreSQL"
+        problem = f"needs the package {error.name}"
+        raise InvalidValueError("database", url.partition(":")[0], problem, fix) from error
