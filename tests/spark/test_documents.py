@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark import __version__ as spark_version
@@ -16,11 +17,14 @@ from pyspark import __version__ as spark_version
 from offsetmgr.devkafka.jars import cache_dir, kafka_jars
 from tests.spark.documents import LANGUAGES, blocks
 
+if TYPE_CHECKING:
+    from tests.postgres import Postgres
+
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 GUIDES = [
     ROOT / "docs" / f"{name}.md"
-    for name in ("spark", "python", "consumer", "acks", "streams", "http", "operator")
+    for name in ("spark", "python", "consumer", "acks", "stores", "streams", "http", "operator")
 ]
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
 
@@ -83,13 +87,14 @@ def _own_network() -> list[str]:
 
 
 @pytest.mark.timeout(_WAIT_S)
-def test_what_the_documents_say_to_type_works(tmp_path: Path) -> None:
+def test_what_the_documents_say_to_type_works(tmp_path: Path, postgres: Postgres) -> None:
     """Every block of the README and the guides runs in order, in an empty home.
 
     In a network of its own, so that ports 9092 and 8741 are free and the text stands as it is;
     where the system has none to give, those ports have to be free.
     """
-    environment = _environment(tmp_path / "home")
+    environment = _environment(tmp_path / "home") | postgres.environment()
+    postgres.create("orders")
     kafka_jars()
     _fetch_connector(environment)
     work = tmp_path / "work"
