@@ -40,10 +40,6 @@ from offsetmgr.types import check_group
 _WIDE = 120
 """From so many columns on, a table tells who reads a partition."""
 
-_PAGE_COLUMNS = 160
-_HEADER_LINES = 4
-"""Of ``top`` where it is printed and not watched."""
-
 
 class _Kafka:
     """Kafka as the source of answers, in the JSON format of docs/operator.md."""
@@ -209,8 +205,7 @@ def top(
         answer = look()
     found = answer["groups"]
     if output.as_table:
-        page = live.drawn(answer, live.View(), _PAGE_COLUMNS, len(found) + _HEADER_LINES)
-        console().print(page)
+        console().print(live.page(answer))
     else:
         print_answer(output, answer, *_partition_rows(found))
     _exit(found, [])

@@ -29,6 +29,7 @@ Look: TypeAlias = Callable[[], dict[str, Any]]
 HELP: Final = "q quit  l b i o c s n sort  r reverse  p partitions  / filter  j k page"
 
 _HEADER_LINES: Final = 4
+_PAGE_COLUMNS: Final = 160
 _KEY_WAIT_S: Final = 0.2
 _BAD: Final = {"WARN": "yellow", "ERR": "red", "STOP": "red", "STALL": "red", "REWIND": "red"}
 _BY_STATUS: Final = ("OK", "WARN", "ERR", "STOP", "STALL", "REWIND")
@@ -178,6 +179,11 @@ def drawn(
     for row in rows[page * room : (page + 1) * room]:
         table.add_row(*_cells(row), style=_BAD.get(row.status))
     return Group(head, line, table)
+
+
+def page(answer: Mapping[str, Any]) -> RenderableType:
+    """Return all groups, for an output that is no terminal."""
+    return drawn(answer, View(), _PAGE_COLUMNS, len(answer["groups"]) + _HEADER_LINES)
 
 
 def _cells(row: TopRow) -> list[str]:
