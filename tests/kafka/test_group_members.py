@@ -159,7 +159,7 @@ def test_members_that_are_killed_pass_over_no_message(
 def test_members_with_acks_repeat_only_what_was_not_acknowledged(
     kafka: DevKafka, group: str, tmp_path: Path
 ) -> None:
-    """What was repeated is what a killed member had processed and not committed, and no more."""
+    """Only messages that a killed member had processed but not committed are repeated."""
     with ExitStack() as stack:
         members = Members(kafka, group, "cooperative-sticky", "acks", tmp_path, stack)
         turmoil(members, 600)
