@@ -17,7 +17,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from benchmarks.consumer import filled
-from benchmarks.harness import at_least, end, parser, report
+from benchmarks.harness import at_least, end, parser, show
 from offsetmgr.devkafka import DevKafka
 
 if TYPE_CHECKING:
@@ -35,15 +35,18 @@ class Peer(NamedTuple):
     name: str
     requirement: str
     python: str
-    works: tuple[str, ...]
+    counts: dict[str, int]
+    """Messages of each work; fewer for a slow one, as it is rates that are compared."""
 
 
+OURS: Final = {"single": 300_000, "batch": 1_000_000, "handlers": 40_000}
 PEERS: Final = (
-    Peer("aiokafka", "aiokafka==0.14.0", "python3", ("single", "batch", "handlers")),
-    Peer("faust", "faust-streaming==0.15.3", "python3", ("single", "batch", "handlers")),
-    Peer("pyrallel", "pyrallel-consumer==1.0.0", "python3.12", ("single", "handlers")),
-)
-COUNTS: Final = {"single": 50_000, "batch": 300_000, "handlers": 20_000}
+    Peer("aiokafka", "aiokafka==0.14.0", "python3", OURS),
+    Peer("faust", "faust-streaming==0.15.3", "python3",
+         {"single": 40_000, "batch": 40_000, "handlers": 40_000}),
+    Peer("pyrallel", "pyrallel-consumer==1.0.0", "python3.12",
+         {"single": 10_000, "handlers": 10_000}),
+)  # fmt: skip
 FLOORS: Final = {"single": 1.0, "batch": 1.0, "handlers": 0.9}
 """Of our rate against each peer's.  64 handlers of 5 ms make 12,800/s at most, by any of them; only
 ours and pyrallel's keep the order of a key."""
@@ -58,12 +61,11 @@ def main() -> int:
     missed: list[str] = []
     with ExitStack() as stack:
         brokers = options.brokers or stack.enter_context(DevKafka()).bootstrap_servers
-        topic = filled(brokers, max(COUNTS.values()))
-        for work in COUNTS:
-            names = [each.name for each in PEERS if work in each.works and each.name in pythons]
-            missed += _compared(
-                work, ["offsetmgr", *names], pythons, brokers, topic, options.rounds
-            )
+        topic = filled(brokers, max(OURS.values()))
+        for work in OURS:
+            found = [each for each in PEERS if work in each.counts and each.name in pythons]
+            counts = {"offsetmgr": OURS[work]} | {each.name: each.counts[work] for each in found}
+            missed += _compared(work, counts, pythons, brokers, topic, options.rounds)
     return end(missed)
 
 
@@ -94,32 +96,44 @@ def _newer_python(name: str) -> str | None:
 
 
 def _compared(
-    work: str, names: list[str], pythons: dict[str, str], brokers: str, topic: str, rounds: int
+    work: str,
+    counts: dict[str, int],
+    pythons: dict[str, str],
+    brokers: str,
+    topic: str,
+    rounds: int,
 ) -> list[str]:
-    count = COUNTS[work]
-    took: dict[str, list[float]] = {name: [] for name in names}
+    rates: dict[str, list[float]] = {name: [] for name in counts}
     for _ in range(rounds):
-        for name in names:
-            command = [pythons[name], str(PROGRAM), name, work, brokers, topic, str(count)]
-            environment = {**os.environ, "PYTHONPATH": str(ROOT) if name == "offsetmgr" else ""}
-            done = subprocess.run(
-                command,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-                check=False,
-            )
-            if "took_s=" not in done.stdout:
-                raise RuntimeError(f"{name} has failed: {done.stderr[-2_000:]}")
-            took[name].append(float(done.stdout.rpartition("took_s=")[2].split()[0]))
-    report(f"{work}: {count:,} messages", took, items=count, unit="messages")
-    ours = median(took["offsetmgr"])
+        for name, count in counts.items():
+            rates[name].append(count / _seconds(name, work, pythons[name], brokers, topic, count))
+    # What else runs on the machine makes a round slower, never faster.
+    best = {name: max(found) for name, found in rates.items()}
+    ours = best["offsetmgr"]
+    rows = [
+        (name, f"{rate:,.0f}", f"{median(rates[name]):,.0f}", f"{ours / rate:.2f}")
+        for name, rate in best.items()
+    ]
+    show(f"{work}: messages/s", ("consumer", "best round", "median", "ours, times it"), rows)
     missed = []
-    for name in names[1:]:
-        ratio = median(took[name]) / ours
-        missed += at_least(f"{work}, rate beside {name}", ratio, FLOORS[work], "times")
+    for name in list(best)[1:]:
+        what = f"{work}, our rate beside {name}"
+        missed += at_least(what, ours / best[name], FLOORS[work], "times")
     return missed
+
+
+def _seconds(name: str, work: str, python: str, brokers: str, topic: str, count: int) -> float:
+    done = subprocess.run(
+        [python, str(PROGRAM), name, work, brokers, topic, str(count)],
+        env={**os.environ, "PYTHONPATH": str(ROOT) if name == "offsetmgr" else ""},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    if "took_s=" not in done.stdout:
+        raise RuntimeError(f"{name} has failed: {done.stderr[-2_000:]}")
+    return float(done.stdout.rpartition("took_s=")[2].split()[0])
 
 
 if __name__ == "__main__":

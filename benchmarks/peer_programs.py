@@ -178,7 +178,7 @@ async def pyrallel(work: str, brokers: str, topic: str, watch: Watch) -> None:
     config.BOOTSTRAP_SERVERS = [brokers]
     config.CONSUMER_GROUP = group()
     config.dlq_enabled = False
-    config.parallel_consumer.worker_pool_size = WORKERS
+    config.parallel_consumer.worker_pool_size = WORKERS  # its width of ordering by key
     ended = asyncio.Event()
 
     async def worker(_: object) -> None:

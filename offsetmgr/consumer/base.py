@@ -181,7 +181,7 @@ class MessageReader(BaseConsumer, Generic[_T]):
 
         A message is in work until the next one is asked for.
         """
-        while (message := self._next() or self._poll(math.inf, self._next)) is not None:
+        while (message := self._poll(math.inf, self._next)) is not None:
             yield message
 
     async def __aiter__(self) -> AsyncIterator[_T]:
@@ -204,6 +204,8 @@ class MessageReader(BaseConsumer, Generic[_T]):
 
     def _poll(self, timeout_s: float, take: Callable[[], _T | None]) -> _T | None:
         message = take()
+        if message is not None:
+            return message
         deadline = time.monotonic() + timeout_s
         while message is None and not self.closed:
             left_s = deadline - time.monotonic()

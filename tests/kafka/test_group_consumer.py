@@ -16,6 +16,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr import LocalOffsets
 from offsetmgr.consumer import (
+    AckConsumer,
     ConsumerSettings,
     GroupConsumer,
     Notification,
@@ -102,6 +103,33 @@ def test_the_next_member_goes_on_where_the_marks_are(kafka: DevKafka, group: str
         assert sorted(read + numbers(second, 10)) == list(range(40))
     second.close()
     assert second.poll() is None
+
+
+def test_a_message_without_a_value_is_one_like_all_others(kafka: DevKafka, group: str) -> None:
+    """confluent-kafka's messages are false where their value is empty."""
+    create_topic(kafka, group, 1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for value in (None, b"", b"1") * 3:
+        producer.produce(group, value, b"key", partition=0)
+    assert producer.flush(WAIT_S) == 0
+    for name in ("iterated", "polled", "batched", "acknowledged"):
+        other = f"{group}-{name}"
+        if name == "acknowledged":
+            with AckConsumer(kafka.bootstrap_servers, other, [group]) as acks:
+                read = [each.offset for _, each in zip(range(9), acks, strict=False)]
+        else:
+            with GroupConsumer(kafka.bootstrap_servers, other, [group]) as consumer:
+                read = []
+                while len(read) < 9:
+                    if name == "iterated":
+                        found = [next(iter(consumer))]
+                    elif name == "polled":
+                        message = consumer.poll(timeout=WAIT_S)
+                        found = [] if message is None else [message]
+                    else:
+                        found = next(consumer.batches(4))
+                    read += [each.offset() or 0 for each in found]
+        assert read == list(range(9)), name
 
 
 def test_what_is_not_marked_is_not_committed(kafka: DevKafka, group: str) -> None:
