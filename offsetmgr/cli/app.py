@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offsetmgr.cli import admin, dlq, lag, store
+from offsetmgr.cli import admin, dlq, lag, store, streams
 from offsetmgr.cli.options import (
     DEFAULT_SERVICE,
     EXIT_INCOMPLETE,
@@ -220,10 +220,14 @@ config_app = typer.Typer(help="Look at the configuration.", no_args_is_help=True
 spark_app = typer.Typer(help="Look after the groups of Spark jobs.", no_args_is_help=True)
 dlq_app = typer.Typer(help="Look at dead letters and replay them.", no_args_is_help=True)
 store_app = typer.Typer(help="Set up a database that keeps offsets.", no_args_is_help=True)
+view_app = typer.Typer(help="Keep a table's rows here and serve them.", no_args_is_help=True)
+streams_app = typer.Typer(help="Look at stream processors and views.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(spark_app, name="spark")
 app.add_typer(dlq_app, name="dlq")
 app.add_typer(store_app, name="store")
+app.add_typer(view_app, name="view")
+app.add_typer(streams_app, name="streams")
 
 add_command(app, serve)
 add_command(config_app, check)
@@ -252,3 +256,7 @@ add_operators_command(spark_app, admin.spark_status, "status")
 add_operators_command(dlq_app, dlq.list_letters, "list", timeout_s=30.0)
 add_operators_command(dlq_app, dlq.show, timeout_s=30.0)
 add_operators_command(dlq_app, dlq.replay, timeout_s=30.0)
+add_command(view_app, streams.serve, timeout_s=30.0)
+view_app.callback()(lambda: None)  # it has only one command, which keeps its name
+add_operators_command(streams_app, streams.status, timeout_s=30.0)
+add_operators_command(streams_app, streams.get)

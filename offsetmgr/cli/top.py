@@ -49,7 +49,7 @@ class TopRow(NamedTuple):
     note: str
 
 
-class View(NamedTuple):
+class TopView(NamedTuple):
     """The view chosen by keys."""
 
     sort: str = "l"
@@ -73,7 +73,7 @@ _SORTS: Final[Mapping[str, Callable[[TopRow], Any]]] = {
 }
 
 
-def pressed(view: View, key: str) -> View:
+def pressed(view: TopView, key: str) -> TopView:
     """Return the view after a key is pressed."""
     if view.typing:
         if key in "\r\n\x1b":
@@ -93,7 +93,7 @@ def pressed(view: View, key: str) -> View:
     return view._replace(**changes.get(key, {}))
 
 
-def rows_of(answer: Mapping[str, Any], view: View) -> list[TopRow]:
+def rows_of(answer: Mapping[str, Any], view: TopView) -> list[TopRow]:
     """Return the rows to show, filtered and sorted."""
     rows = []
     for group in answer["groups"]:
@@ -151,7 +151,7 @@ def _catch_up_s(lag: int | None, arriving: float | None, leaving: float | None) 
 
 
 def drawn(
-    answer: Mapping[str, Any], view: View, width: int, height: int, trouble: str = ""
+    answer: Mapping[str, Any], view: TopView, width: int, height: int, trouble: str = ""
 ) -> RenderableType:
     """Return what stands on a terminal of this size."""
     rows = rows_of(answer, view)
@@ -183,7 +183,7 @@ def drawn(
 
 def page(answer: Mapping[str, Any]) -> RenderableType:
     """Return all groups, for an output that is no terminal."""
-    return drawn(answer, View(), _PAGE_COLUMNS, len(answer["groups"]) + _HEADER_LINES)
+    return drawn(answer, TopView(), _PAGE_COLUMNS, len(answer["groups"]) + _HEADER_LINES)
 
 
 def _cells(row: TopRow) -> list[str]:
@@ -209,7 +209,7 @@ def run(look: Look, interval_s: float) -> None:
     )
     reading.start()
     seen: dict[str, Any] = {"groups": []}
-    view, trouble = View(), "reading…"
+    view, trouble = TopView(), "reading…"
     out = console()
     with _keys() as key, Live(console=out, screen=True, auto_refresh=False) as live:
         while not view.ended:

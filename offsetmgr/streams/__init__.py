@@ -7,7 +7,13 @@ from offsetmgr.streams import codecs
 from offsetmgr.streams.codecs import Codec
 from offsetmgr.streams.context import Context
 from offsetmgr.streams.emitter import Emitter, EmitterClosedError
-from offsetmgr.streams.errors import ContextError, GraphError, ProcessingError, TopicsError
+from offsetmgr.streams.errors import (
+    ContextError,
+    GraphError,
+    ProcessingError,
+    TopicsError,
+    ViewError,
+)
 from offsetmgr.streams.graph import (
     Edge,
     GroupGraph,
@@ -41,6 +47,7 @@ __all__ = [
     "QueueTracker",
     "Tester",
     "TopicsError",
+    "ViewError",
     "codecs",
     "define_group",
     "group_table",

@@ -75,6 +75,8 @@ class Plan(NamedTuple):
     """Number of partitions of each target."""
     lookup_kafka: Mapping[str, Any]
     """librdkafka's settings of the workers' consumers."""
+    lookup_views: Mapping[str, str]
+    """Folders of views' stores by table."""
     dead_letters: str | None
     record_ids: bool
     bucket_bytes: int
@@ -134,7 +136,8 @@ class _Batch:
         graph = plan.engine.graph
         self._table_topic = graph.table_topic
         lookups = {
-            edge.topic: rows_of(plan.lookup_kafka, edge.topic) for edge in graph.lookup_tables
+            edge.topic: rows_of(plan.lookup_kafka, edge.topic, plan.lookup_views.get(edge.topic))
+            for edge in graph.lookup_tables
         }
         self._tables = Tables(rows.table, rows.joins, lookups)
         self._changed: dict[bytes, Record] = {}

@@ -61,3 +61,9 @@ class ProcessorError(OffsetManagerError):
     """A processor on Spark has failed, or was not started."""
 
     code = "stream_processor"
+
+
+class ViewError(OffsetManagerError):
+    """A view is not started or has failed, or its store cannot be used."""
+
+    code = "stream_view"

@@ -1,8 +1,9 @@
-"""Tables that a process reads whole from their topics: lookups in Spark's Python workers."""
+"""Lookups in Spark's Python workers: rows from a view beside them, or from the topic itself."""
 
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from confluent_kafka import (
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
+    from offsetmgr.streams.messages import Rows
+    from offsetmgr.streams.storage import LmdbReader
+
 RECOVERY_S: Final = 600.0
 """Longest wait of a first lookup for the whole table."""
 
@@ -29,17 +33,40 @@ _BATCH: Final = 10_000
 _POLL_S: Final = 0.5
 
 _tables: Final[dict[tuple[str, str], TopicRows]] = {}
+_stores: Final[dict[str, LmdbReader]] = {}
 _lock: Final = threading.Lock()
 
 
-def rows_of(kafka: Mapping[str, Any], topic: str) -> TopicRows:
-    """Return the rows of a table's topic, read once in this process by a thread that goes on."""
+def rows_of(kafka: Mapping[str, Any], topic: str, view: str | None = None) -> Rows:
+    """Return the rows of a table, of the view whose store is at ``view`` if one runs on this host.
+
+    Else they are read once in this process from the topic, by a thread that goes on.  Raises
+    TopicsError where the view is of another topic.
+    """
     key = (repr(sorted(kafka.items())), topic)
     with _lock:
+        store = None if view is None else _live_store(view, topic)
+        if store is not None:
+            return store
         rows = _tables.get(key)
         if rows is None or rows.failed:
             rows = _tables[key] = TopicRows(kafka, topic)
         return rows
+
+
+def _live_store(path: str, topic: str) -> LmdbReader | None:
+    """Return the store of a view that runs; None where none does."""
+    from offsetmgr.streams.storage import LmdbReader  # noqa: PLC0415 -- lmdb is for views alone
+
+    if path not in _stores:
+        if not (Path(path) / "data.mdb").exists():
+            return None
+        _stores[path] = LmdbReader(path)
+    store = _stores[path]
+    if store.topic != topic:
+        text = f"the view's store at {path} has the rows of {store.topic}, not of {topic}"
+        raise TopicsError(f"{text}: correct lookup_views")
+    return store if store.live else None
 
 
 class TopicRows:

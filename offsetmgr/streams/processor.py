@@ -105,6 +105,10 @@ class ProcessorSettings:
     defer_timeout_s: float = 60.0
     """Longest wait of a batch for its deferred commits."""
 
+    lookup_views: Mapping[str, str] = field(default_factory=dict)
+    """Folders of views on the executors' hosts, by lookup table.  Where none runs, each Python
+    worker reads the table into its memory."""
+
     topics: TopicSettings = field(default_factory=TopicSettings)
     """How loop and table are created."""
 
@@ -178,6 +182,10 @@ class Processor:
             nil_handling=self.settings.nil_handling,
             default_headers=self.settings.default_headers,
         )
+        for table in self.settings.lookup_views:
+            if table not in {edge.topic for edge in graph.lookup_tables}:
+                fix = "add lookup() with it to the group"
+                raise InvalidValueError("lookup_views", table, "is no lookup table", fix)
         self._kafka = {"bootstrap.servers": kafka} if isinstance(kafka, str) else dict(kafka)
         self._checkpoint = checkpoint
         self._offsets = offsets
@@ -471,6 +479,7 @@ class Processor:
             targets=self._targets(),
             partitions=partitions,
             lookup_kafka=self._kafka,
+            lookup_views=settings.lookup_views,
             dead_letters=settings.dead_letters,
             record_ids=settings.record_ids,
             bucket_bytes=settings.bucket_bytes,

@@ -26,14 +26,14 @@ ARROWS: dict[str, set[str]] = {
     "client": {"types", "errors", "repeats"},
     "stores": VALUES | {"coordinator", "lag", "actors"},
     "consumer": VALUES | {"acked_ranges", "repeats", "coordinator", "lag", "client"},
-    "streams": VALUES | {"coordinator", "lag", "client", "consumer", "spark"},
+    "streams": VALUES | {"actors", "coordinator", "lag", "client", "consumer", "spark"},
     "spark": {"types", "errors", "client"},
     "local": VALUES | {"coordinator", "manager", "client", "actors", "stores"},
     "devkafka": {"types", "errors"},
     "demo": {"types", "errors", "client", "spark", "devkafka"},
     "cli": VALUES
     | {"lag", "admin", "consumer", "service", "client", "local", "spark", "devkafka", "demo"}
-    | {"stores"},
+    | {"stores", "streams"},
 }
 """The packages that each package may import; every package is listed."""
 

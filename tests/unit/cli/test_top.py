@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from offsetmgr.cli.top import HELP, View, drawn, pressed, rows_of
+from offsetmgr.cli.top import HELP, TopView, drawn, pressed, rows_of
 
 
 def partition(number: int, **values: Any) -> dict[str, Any]:
@@ -56,14 +56,14 @@ ANSWER = {
 }
 
 
-def text(view: View, width: int, height: int = 24, answer: Any = ANSWER) -> str:
+def text(view: TopView, width: int, height: int = 24, answer: Any = ANSWER) -> str:
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
     with console.capture() as shown:
         console.print(drawn(answer, view, width, height))
     return shown.get()
 
 
-def keys(typed: str, view: View = View()) -> View:  # noqa: B008 -- it cannot be changed
+def keys(typed: str, view: TopView = TopView()) -> TopView:  # noqa: B008 -- it cannot be changed
     for key in typed:
         view = pressed(view, key)
     return view
@@ -106,7 +106,7 @@ def test_partitions() -> None:
 
 def test_a_group_is_caught_up_when_its_slowest_partition_is() -> None:
     """One that falls behind never catches up, however quick the others are."""
-    rows = {row.name: row for row in rows_of(ANSWER, View())}
+    rows = {row.name: row for row in rows_of(ANSWER, TopView())}
     assert rows["orders-etl"].catch_up_s == math.inf
     assert rows["idle"].catch_up_s == 0
     assert rows["new"].catch_up_s is None
@@ -127,7 +127,7 @@ def test_fits(width: int, typed: str) -> None:
 @pytest.mark.parametrize("width", [80, 160])
 def test_the_keys_are_shown(width: int) -> None:
     """All keys are told on a terminal of either size."""
-    assert HELP in text(View(), width)
+    assert HELP in text(TopView(), width)
 
 
 def test_pages() -> None:

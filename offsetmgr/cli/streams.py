@@ -1,0 +1,265 @@
+"""The commands of views and stream processors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import signal
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from offsetmgr.admin.service import ServiceReader
+from offsetmgr.cli.options import (
+    EXIT_TROUBLE,
+    KafkaOptions,
+    OutputOptions,
+    SomeGroups,
+)
+from offsetmgr.cli.output import print_answer, print_json, records
+from offsetmgr.lag.cluster import ClusterReader
+from offsetmgr.lag.report import watched_report
+from offsetmgr.lag.watcher import Watcher
+from offsetmgr.types import check_group
+
+if TYPE_CHECKING:
+    import socket
+
+    from starlette.applications import Starlette
+
+    from offsetmgr.streams.codecs import Codec
+    from offsetmgr.streams.view import View
+
+DEFAULT_VIEW = "http://127.0.0.1:8742"
+
+Views = Annotated[
+    list[str] | None,
+    typer.Option("--view", metavar="URL", help="A view that `offsetmgr view serve` serves."),
+]
+OneView = Annotated[
+    str,
+    typer.Option("--view", metavar="URL", envvar="OFFSETMGR_VIEW", help="Address of the view."),
+]
+
+_HEADS = "kind", "name", "topic", "partition", "state", "offset", "end", "lag", "rate", "recovery"
+
+
+class CodecName(str, enum.Enum):
+    """The codecs that a command can name."""
+
+    BYTES = "bytes"
+    STRING = "string"
+    INT64 = "int64"
+    JSON = "json"
+    MSGPACK = "msgpack"
+
+    def codec(self) -> Codec:
+        from offsetmgr.streams import codecs
+
+        made: dict[str, Callable[[], Codec]] = {
+            "bytes": codecs.Bytes,
+            "string": codecs.String,
+            "int64": codecs.Int64,
+            "json": codecs.Json,
+            "msgpack": codecs.MsgPack,
+        }
+        return made[self.value]()
+
+
+def serve(
+    table: Annotated[str, typer.Option(help="The table's topic, such as <group>-table.")],
+    path: Annotated[Path, typer.Option(help="Folder of the view's store; made where missing.")],
+    codec: Annotated[CodecName, typer.Option(help="Of the table's values.")] = CodecName.JSON,
+    listen: Annotated[str, typer.Option(help="Loopback or unix:///path/to.sock.")] = (
+        "127.0.0.1:8742"
+    ),
+    *,
+    fsync: Annotated[
+        bool, typer.Option("--fsync", help="Wait for the disk at each write.")
+    ] = False,
+    kafka: KafkaOptions,
+) -> None:
+    """Keep a table's rows on this machine and serve them over HTTP, until SIGTERM or Ctrl-C.
+
+    GET /v1/keys/KEY, /v1/rows?prefix=, /v1/rows?start=&limit=, each with &count=, and /v1/status.
+
+    \b
+    Exit status:
+      0    stopped by a signal
+      1    did not start, or the view has failed
+    """  # noqa: D301 -- \b is typer's mark for lines to keep
+    from offsetmgr.service import logs
+    from offsetmgr.service.run import listening
+    from offsetmgr.service.settings import Address
+    from offsetmgr.streams.serve import view_app
+    from offsetmgr.streams.storage import LmdbStorage
+    from offsetmgr.streams.view import View
+
+    address = Address.parse(listen)
+    logs.set_up("info")
+    with listening(address) as (sock, url):
+        storage = LmdbStorage(path, fsync=fsync)
+        view = View(
+            kafka.for_librdkafka(), table, codec.codec(), storage=storage, timeout_s=kafka.timeout
+        )
+        with view:
+            app = view_app(view, address.hosts())
+            asyncio.run(_serve(app, sock, url, view))
+            if view.stats().error:
+                print_json({"error": view.stats().error})
+                raise typer.Exit(EXIT_TROUBLE)
+
+
+async def _serve(app: Starlette, sock: socket.socket, url: str, view: View) -> None:
+    """Serve until a signal, or until the view fails."""
+    import structlog
+    import uvicorn
+
+    from offsetmgr.streams.view import ViewState
+
+    class Server(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Any:
+            yield
+
+    config = uvicorn.Config(
+        app,
+        access_log=False,
+        lifespan="off",
+        log_config=None,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=1,
+        timeout_keep_alive=75,
+        ws="none",
+    )
+    server = Server(config)
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        server.should_exit = True
+
+    def failed(_state: ViewState) -> None:
+        if view.stats().error is not None:
+            loop.call_soon_threadsafe(stop)
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, stop)
+    stop_observing = view.observe(failed)
+    failed(view.state)
+    structlog.get_logger("offsetmgr.streams").info("serving", address=url, table=view.topic)
+    await server.serve(sockets=[sock])
+    stop_observing()
+
+
+def status(
+    groups: SomeGroups = None, view: Views = None, *, kafka: KafkaOptions, output: OutputOptions
+) -> None:
+    """Show views and processors: partitions, states, lag, rates and recovery.
+
+    A processor is named by its group, a view by its address. A processor's state is that of its
+    group by Burrow's rules, and its table is the last row; its rate is that of commits.
+    """
+    asked = list(view or ())
+    if not groups and not asked:
+        asked = [DEFAULT_VIEW]
+    answer: dict[str, Any] = {
+        "views": [{"url": url, **_ask(url, "/v1/status", kafka)} for url in asked],
+        "processors": _processors(groups, kafka) if groups else [],
+    }
+    rows = [row for each in answer["views"] for row in _view_rows(each)]
+    rows += [row for each in answer["processors"] for row in _processor_rows(each)]
+    print_answer(output, records(_HEADS, rows) if output.as_csv else answer, _HEADS, rows)
+    if any(each["error"] for each in (*answer["views"], *answer["processors"])):
+        raise typer.Exit(EXIT_TROUBLE)
+
+
+def get(
+    key: Annotated[str, typer.Argument(help="The key of the row.")],
+    view: OneView = DEFAULT_VIEW,
+    *,
+    kafka: KafkaOptions,
+) -> None:
+    """Print the row of a key of a view as JSON; exits with 1 where there is none."""
+    print_json(_ask(view, f"/v1/keys/{quote(key, safe='')}", kafka))
+
+
+def _ask(url: str, target: str, kafka: KafkaOptions) -> dict[str, Any]:
+    return ServiceReader(url, kafka.timeout).ask("GET", target)
+
+
+def _processors(groups: Iterable[str], kafka: KafkaOptions) -> list[dict[str, Any]]:
+    """Return groups as `offsetmgr lag` has them, with what each group's table holds."""
+    from offsetmgr.streams import group_table
+    from offsetmgr.streams.topics import TopicManager
+    from offsetmgr.types import TopicPartition
+
+    names = [check_group(group) for group in groups]
+    settings = kafka.for_librdkafka()
+    with ClusterReader(settings, timeout_s=kafka.timeout) as reader:
+        watcher = Watcher(reader, time.time)
+        watcher.poll(names)
+        time.sleep(1.0)  # rates are of two rounds
+        found: list[dict[str, Any]] = watched_report(watcher.poll(names).values())["groups"]
+        with TopicManager(settings, timeout_s=kafka.timeout) as topics:
+            tables = topics.partitions([group_table(name) for name in names])
+        wanted = [TopicPartition(table, each) for table in tables for each in tables[table]]
+        ranges = reader.log_ranges(wanted)
+    for group in found:
+        table = group_table(group["name"])
+        ends = {where.partition: ranges[where] for where in wanted if where.topic == table}
+        group["table"] = {
+            "topic": table,
+            "messages": {
+                number: each.high_watermark - each.log_start_offset
+                for number, each in ends.items()
+                if isinstance(each, tuple)
+            },
+        }
+    return found
+
+
+def _view_rows(view: dict[str, Any]) -> list[tuple[object, ...]]:
+    return [
+        (
+            "view",
+            view["url"],
+            view["topic"],
+            each["partition"],
+            "stalled" if each["stalled"] else each["state"],
+            each["next_offset"],
+            each["high_watermark"],
+            each["lag"],
+            f"{each['rows_per_s']:.0f}/s",
+            f"{each['recovery']:.0%}",
+        )
+        for each in view["partitions"]
+    ]
+
+
+def _processor_rows(group: dict[str, Any]) -> list[tuple[object, ...]]:
+    name, table = group["name"], group["table"]
+    rows: list[tuple[object, ...]] = [
+        (
+            "processor",
+            name,
+            each["topic"],
+            each["partition"],
+            each["status"],
+            each["committed"],
+            each["end"],
+            each["lag"],
+            None if each["rate_out"] is None else f"{each['rate_out']:.0f}/s",
+            None,
+        )
+        for each in group["partitions"]
+    ]
+    for number, messages in table["messages"].items():
+        row = ("processor", name, table["topic"], number, "table", None, messages, *[None] * 3)
+        rows.append(row)
+    return rows

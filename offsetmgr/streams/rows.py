@@ -1,0 +1,152 @@
+"""Reads the rows of a table: by key, by range, as Arrow or pandas."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from offsetmgr.streams.messages import decode_key, encode_key
+from offsetmgr.streams.storage import LmdbReader, prefix_end
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+    import pyarrow as pa
+    from typing_extensions import Self
+
+    from offsetmgr.streams.codecs import Codec
+    from offsetmgr.streams.storage import Storage
+
+
+class RowIterator:
+    """Iterates over rows in the order of their keys, as they were at its beginning or last seek."""
+
+    def __init__(
+        self, storage: Storage | LmdbReader, codec: Codec, start: bytes, end: bytes | None
+    ) -> None:
+        self._storage = storage
+        self._decode = codec.decode
+        self._start = start
+        self._end = end
+        self._rows = storage.items(start, end)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> tuple[str, Any]:
+        key, value = next(self._rows)
+        return decode_key(key), self._decode(value)
+
+    def seek(self, key: str) -> None:
+        """Go on with the first row from ``key`` on, within the range of this iterator."""
+        self._rows = self._storage.items(max(self._start, encode_key(key)), self._end)
+
+
+class TableRows:
+    """Rows of a table that a view has stored."""
+
+    def __init__(self, storage: Storage | LmdbReader, codec: Codec) -> None:
+        self._storage = storage
+        self._codec = codec
+        self._readable = True
+
+    def get(self, key: str) -> Any:
+        """Return the row of ``key``; None where there is none.
+
+        Raises ViewError where nothing can be read now, and what the codec raises.
+        """
+        if not self._readable:
+            self._refuse()
+        data = self._storage.get(encode_key(key))
+        return None if data is None else self._codec.decode(data)
+
+    def has(self, key: str) -> bool:
+        """Return True if there is a row of ``key``.  Raises ViewError."""
+        if not self._readable:
+            self._refuse()
+        return self._storage.get(encode_key(key)) is not None
+
+    def items(self, start: str = "", limit: str = "") -> RowIterator:
+        """Iterate over rows in the order of their keys, from ``start`` up to before ``limit``.
+
+        Without a limit, over those whose key begins with ``start``.  Raises ViewError.
+        """
+        first = encode_key(start)
+        return self.between(first, encode_key(limit) if limit else prefix_end(first))
+
+    def between(self, start: bytes, end: bytes | None) -> RowIterator:
+        """Iterate over the rows from ``start`` up to before ``end``; None is the last."""
+        if not self._readable:
+            self._refuse()
+        return RowIterator(self._storage, self._codec, start, end)
+
+    def __iter__(self) -> RowIterator:
+        """Iterate over all rows."""
+        return self.items()
+
+    def arrow_batches(
+        self, rows: int = 10_000, *, value_type: pa.DataType | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield all rows in batches with the columns ``key`` and ``value``.
+
+        Without a ``value_type``, that of the first batch's values counts for all.
+        """
+        import pyarrow as pa  # noqa: PLC0415 -- the extra spark
+
+        found = self.items()
+        while batch := list(islice(found, rows)):
+            keys = pa.array([key for key, _ in batch], pa.string())
+            values = pa.array([msgspec.to_builtins(value) for _, value in batch], value_type)
+            value_type = values.type
+            yield pa.record_batch([keys, values], ["key", "value"])
+
+    def to_arrow(self, value_type: pa.DataType | None = None) -> pa.Table:
+        """Return all rows as a table with the columns ``key`` and ``value``."""
+        import pyarrow as pa  # noqa: PLC0415 -- the extra spark
+
+        batches = list(self.arrow_batches(2**31 - 1, value_type=value_type))
+        columns = {"key": pa.string(), "value": value_type or pa.null()}
+        return pa.Table.from_batches(batches, None if batches else pa.schema(columns.items()))
+
+    def _refuse(self) -> None:
+        """Raise why nothing can be read."""
+
+
+class ViewReader(TableRows):
+    """Reads the lmdb store of a view in another process, or of one that has ended.
+
+    Raises ViewError where there is no store at ``path``, or this process has it open already.
+    """
+
+    def __init__(self, path: str | Path, codec: Codec) -> None:
+        self._store = LmdbReader(path)
+        super().__init__(self._store, codec)
+
+    @property
+    def topic(self) -> str:
+        """The table's topic."""
+        return self._store.topic
+
+    @property
+    def live(self) -> bool:
+        """True if a view runs that writes the store."""
+        return self._store.live
+
+    def close(self) -> None:
+        """End; later reads raise."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,376 @@
+"""Where a view keeps its table: lmdb, memory, or RocksDB.
+
+All partitions of a table share one store.  A key is in one of them, so a read needs no hash, and
+rows are in the order of their keys.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import lmdb
+
+from offsetmgr.errors import shown
+from offsetmgr.streams.errors import ViewError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+MAX_KEY_BYTES: Final = 511
+"""Longest key that lmdb takes."""
+
+MAP_BYTES: Final = 256 * 1024**3
+"""Address space that an lmdb store reserves; its file is as large as the rows need."""
+
+_READERS: Final = 1024
+"""Most concurrent reads of a store, over all processes."""
+_LOCK_TRIES: Final = 20
+_LOCK_PAUSE_S: Final = 0.05
+_ROWS: Final = b"rows"
+_META: Final = b"meta"
+_TOPIC: Final = b"topic"
+_EMPTY_KEY: Final = b"empty-key"
+"""The row of the empty key, which lmdb does not take, is kept under this name in ``meta``."""
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Storage(Protocol):
+    """Rows of a table, and the offset of the last message of each partition in them.
+
+    Reads come from any thread, and beside a write.
+    """
+
+    def open(self, topic: str) -> None:
+        """Open or create the store.  Raises ViewError where it has another topic's rows."""
+
+    def close(self) -> None:
+        """End; later reads may raise."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return a row; None where there is none."""
+
+    def items(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Iterate in the order of keys from ``start`` up to before ``end``; None is the last."""
+
+    def offset(self, partition: int) -> int | None:
+        """Return the offset of the last message whose row is stored; None before the first."""
+
+    def apply(self, rows: Mapping[bytes, bytes | None], offsets: Mapping[int, int]) -> None:
+        """Write rows, where None deletes, and offsets by partition: all of it or nothing."""
+
+    def flush(self) -> None:
+        """Called once a partition has recovered its rows."""
+
+
+class MemoryStorage:
+    """Rows in memory: each start reads the whole table."""
+
+    def __init__(self) -> None:
+        self._rows: dict[bytes, bytes] = {}
+        self._offsets: dict[int, int] = {}
+
+    def open(self, topic: str) -> None:
+        """Nothing is to be opened."""
+
+    def close(self) -> None:
+        self._rows.clear()
+        self._offsets.clear()
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._rows.get(key)
+
+    def items(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        for key, value in sorted(self._rows.copy().items()):
+            if start <= key and (end is None or key < end):
+                yield key, value
+
+    def offset(self, partition: int) -> int | None:
+        return self._offsets.get(partition)
+
+    def apply(self, rows: Mapping[bytes, bytes | None], offsets: Mapping[int, int]) -> None:
+        for key, value in rows.items():
+            if value is None:
+                self._rows.pop(key, None)
+            else:
+                self._rows[key] = value
+        self._offsets.update(offsets)
+
+    def flush(self) -> None:
+        """Nothing is to be flushed."""
+
+
+class LmdbReader:
+    """The rows of a view's lmdb store, while another process writes it or after that.
+
+    A process opens a store once.  Raises ViewError where there is none at ``path``.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not (self.path / "data.mdb").exists():
+            raise ViewError(f"there is no view's store at {self.path}: start a view with this path")
+        self._open(readonly=True)
+
+    @property
+    def topic(self) -> str:
+        """The table's topic."""
+        return (self._meta_value(_TOPIC) or b"").decode()
+
+    @property
+    def live(self) -> bool:
+        """True if a view has the store open, so that its rows follow the topic."""
+        with (self.path / "view.lock").open("rb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    def close(self) -> None:
+        """Close the store; later reads raise."""
+        self._env.close()
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return a row; None where there is none."""
+        try:
+            with self._env.begin(self._rows) as txn:
+                return txn.get(key)
+        except lmdb.BadValsizeError:
+            return None if key else self._meta_value(_EMPTY_KEY)
+
+    def items(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Iterate over the rows as they are now, in the order of keys; ``end`` is exclusive."""
+        with self._env.begin(self._rows) as txn:
+            unnamed = None if start else txn.get(_EMPTY_KEY, db=self._meta)
+            if unnamed is not None and end != b"":
+                yield b"", unnamed
+            cursor = txn.cursor()
+            if not (cursor.set_range(start) if start else cursor.first()):
+                return
+            for key, value in cursor:
+                if end is not None and key >= end:
+                    return
+                yield key, value
+
+    def offset(self, partition: int) -> int | None:
+        """Return the offset of the last message whose row is stored; None before the first."""
+        found = self._meta_value(_offset_name(partition))
+        return None if found is None else int(found)
+
+    def _meta_value(self, name: bytes) -> bytes | None:
+        with self._env.begin(self._meta) as txn:
+            return txn.get(name)
+
+    def _open(self, *, readonly: bool, sync: bool = True, map_bytes: int = MAP_BYTES) -> None:
+        try:
+            self._env = lmdb.open(
+                str(self.path),
+                map_size=map_bytes,
+                readonly=readonly,
+                sync=sync,
+                max_dbs=2,
+                max_readers=_READERS,
+                max_spare_txns=_READERS,
+            )
+            self._env.reader_check()  # forget readers that were killed
+            self._rows = self._env.open_db(_ROWS, create=not readonly)
+            self._meta = self._env.open_db(_META, create=not readonly)
+        except lmdb.Error as error:
+            raise ViewError(f"the store at {self.path} cannot be opened: {error}") from error
+
+
+class LmdbStorage(LmdbReader):
+    """Rows in an lmdb store in the folder ``path``, which other processes may read meanwhile.
+
+    A killed process loses nothing.  After a power cut, or a crash of the machine, the whole table
+    is read again, unless ``fsync``, which waits for the disk at each write.
+    """
+
+    def __init__(
+        self, path: str | Path, *, fsync: bool = False, map_bytes: int = MAP_BYTES
+    ) -> None:
+        self.path = Path(path)
+        self._fsync = fsync
+        self._map_bytes = map_bytes
+
+    def open(self, topic: str) -> None:
+        """Open or create the store.  Raises ViewError."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = contextlib.ExitStack()
+        with self._lock:
+            self._take_lock()
+            self._forget_unsynced()
+            self._open(readonly=False, sync=self._fsync, map_bytes=self._map_bytes)
+            held = self.topic
+            if held not in {"", topic}:
+                self._env.close()
+                text = f"the store at {self.path} has the rows of {held}, not of {topic}"
+                raise ViewError(f"{text}: give another path")
+            with self._env.begin(self._meta, write=True) as txn:
+                txn.put(_TOPIC, topic.encode())
+            if self._fsync:
+                self._env.sync(True)  # noqa: FBT003 -- the library's parameter
+                self._mark.unlink(missing_ok=True)
+            self._lock = self._lock.pop_all()
+
+    def close(self) -> None:
+        """Write everything to the disk and close the store."""
+        self._env.sync(True)  # noqa: FBT003 -- the library's parameter
+        self._env.close()
+        self._mark.unlink(missing_ok=True)
+        self._lock.close()
+
+    def apply(self, rows: Mapping[bytes, bytes | None], offsets: Mapping[int, int]) -> None:
+        """Write rows and offsets in one transaction.  Raises ViewError."""
+        # In their order, neighbours fall on one page.
+        puts = sorted((key, value) for key, value in rows.items() if key and value is not None)
+        try:
+            with self._env.begin(self._rows, write=True) as txn:
+                txn.cursor().putmulti(puts)
+                for key, value in rows.items():
+                    if not key:
+                        self._put_unnamed(txn, value)
+                    elif value is None and len(key) <= MAX_KEY_BYTES:
+                        txn.delete(key)
+                for partition, offset in offsets.items():
+                    txn.put(_offset_name(partition), b"%d" % offset, db=self._meta)
+        except lmdb.BadValsizeError:
+            longest = max(rows, key=len)
+            raise ViewError(
+                f"{self.topic} has a key of {len(longest)} bytes, {shown(longest)}, and lmdb takes "
+                f"at most {MAX_KEY_BYTES}: use RocksStorage (the extra rocksdb), or a shorter key"
+            ) from None
+        except lmdb.MapFullError:
+            text = f"the store at {self.path} has reached map_bytes={self._map_bytes}"
+            raise ViewError(f"{text}: give LmdbStorage a higher one") from None
+        except lmdb.Error as error:
+            raise ViewError(f"the store at {self.path} cannot be written: {error}") from error
+
+    def flush(self) -> None:
+        """Have the disk catch up once, if it is waited for at all."""
+        self._env.sync(self._fsync)
+
+    @property
+    def _mark(self) -> Path:
+        """A file that names the start of the machine since which the disk may lack writes."""
+        return self.path / "unsynced"
+
+    def _take_lock(self) -> None:
+        """Raise ViewError where another view has the store open."""
+        lock = self._lock.enter_context((self.path / "view.lock").open("wb"))
+        for _ in range(_LOCK_TRIES):
+            # A reader that looks for a live view holds it for a moment.
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            time.sleep(_LOCK_PAUSE_S)
+        raise ViewError(f"another view has the store at {self.path} open: give another path")
+
+    def _forget_unsynced(self) -> None:
+        """Delete a store whose machine went down before its writes were on the disk."""
+        boot = _BOOT_ID.read_text() if _BOOT_ID.exists() else f"unknown {time.time()}"
+        if self._mark.exists() and self._mark.read_text() != boot:
+            for name in ("data.mdb", "lock.mdb"):
+                (self.path / name).unlink(missing_ok=True)
+        if self._fsync:
+            return
+        self._mark.write_text(boot)
+        for path in (self._mark, self.path):
+            descriptor = os.open(path, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+
+    def _put_unnamed(self, txn: lmdb.Transaction, value: bytes | None) -> None:
+        if value is None:
+            txn.delete(_EMPTY_KEY, db=self._meta)
+        else:
+            txn.put(_EMPTY_KEY, value, db=self._meta)
+
+
+class RocksStorage:
+    """Rows in RocksDB, for tables larger than memory and keys of any length; the extra ``rocksdb``.
+
+    Only its own process reads it.  ``fsync`` waits for the disk at each write.
+    """
+
+    def __init__(self, path: str | Path, *, fsync: bool = False) -> None:
+        self.path = Path(path)
+        self._fsync = fsync
+        self._db: Any = None
+
+    def open(self, topic: str) -> None:
+        """Open or create the store.  Raises ViewError."""
+        try:
+            import rocksdict  # noqa: PLC0415 -- an extra
+        except ImportError:
+            text = "RocksStorage needs rocksdict: pip install 'offsetmgr[rocksdb]'"
+            raise ViewError(text) from None
+        self._rocksdict = rocksdict
+        try:
+            self._db = rocksdict.Rdict(str(self.path), rocksdict.Options(raw_mode=True))
+        except Exception as error:
+            raise ViewError(f"the store at {self.path} cannot be opened: {error}") from error
+        held = self._db.get(_META + _TOPIC)
+        if held not in {None, topic.encode()}:
+            self.close()
+            text = f"the store at {self.path} has the rows of {held.decode()}, not of {topic}"
+            raise ViewError(f"{text}: give another path")
+        self._db[_META + _TOPIC] = topic.encode()
+
+    def close(self) -> None:
+        """Write everything to the disk and close the store."""
+        self._db.close()
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return a row; None where there is none."""
+        found: bytes | None = self._db.get(_ROWS + key)
+        return found
+
+    def items(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Iterate over the rows as they are now, in the order of keys; ``end`` is exclusive."""
+        for key, value in self._db.items(from_key=_ROWS + start):
+            name = key[len(_ROWS) :]
+            if not key.startswith(_ROWS) or (end is not None and name >= end):
+                return
+            yield name, value
+
+    def offset(self, partition: int) -> int | None:
+        """Return the offset of the last message whose row is stored; None before the first."""
+        found = self._db.get(_META + _offset_name(partition))
+        return None if found is None else int(found)
+
+    def apply(self, rows: Mapping[bytes, bytes | None], offsets: Mapping[int, int]) -> None:
+        """Write rows and offsets in one batch.  Raises ViewError."""
+        batch = self._rocksdict.WriteBatch(raw_mode=True)
+        for key, value in rows.items():
+            if value is None:
+                batch.delete(_ROWS + key)
+            else:
+                batch.put(_ROWS + key, value)
+        for partition, offset in offsets.items():
+            batch.put(_META + _offset_name(partition), b"%d" % offset)
+        options = self._rocksdict.WriteOptions()
+        options.sync = self._fsync
+        try:
+            self._db.write(batch, options)
+        except Exception as error:
+            raise ViewError(f"the store at {self.path} cannot be written: {error}") from error
+
+    def flush(self) -> None:
+        """Write what is in memory to files."""
+        self._db.flush()
+
+
+def prefix_end(prefix: bytes) -> bytes | None:
+    """Return the first key after all that begin with ``prefix``; None where there is none."""
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
+
+
+def _offset_name(partition: int) -> bytes:
+    return b"offset/%d" % partition

@@ -1,0 +1,153 @@
+"""The log of a table's topic in Kafka, as views read it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from offsetmgr.coordinator.answers import failure_of_code, failure_of_exception
+from offsetmgr.coordinator.clients import check_thread_room, checked_config, refused_config
+from offsetmgr.errors import KafkaRequestError
+from offsetmgr.lag.cluster import ClusterReader
+from offsetmgr.streams.errors import TopicsError
+from offsetmgr.types import PartitionRange, check_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from concurrent.futures import Future
+
+    from confluent_kafka import Message
+
+_BATCH: Final = 20_000
+"""Most messages that are stored at once."""
+_UNKNOWN_TOPIC: Final = 3
+_AWAY: Final = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 -- its public name
+_END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 -- its public name
+_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+
+class KafkaTable:
+    """A topic and the consumers of its partitions."""
+
+    def __init__(
+        self, config: str | Mapping[str, object], topic: str, *, timeout_s: float = 30.0
+    ) -> None:
+        """``config`` is the bootstrap servers or librdkafka's settings.  Raises InvalidValueError.
+
+        ``timeout_s`` is for each request.
+        """
+        self.topic = check_topic(topic)
+        settings = checked_config(config)
+        self._reader = ClusterReader(settings, timeout_s=timeout_s)
+        self._timeout_s = timeout_s
+        self._settings: dict[str, Any] = {
+            **settings,
+            "group.id": "offsetmgr-view",  # it joins no group and commits nothing
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+        }
+
+    def partitions(self) -> int:
+        """Return the number of partitions.  Raises TopicsError, KafkaRequestError."""
+        found = self._reader.partitions_of([self.topic])[self.topic]
+        if isinstance(found, KafkaRequestError) and found.info.code == _UNKNOWN_TOPIC:
+            text = f"topic {self.topic} does not exist: create it, or start what writes the table"
+            raise TopicsError(text)
+        if not isinstance(found, list):
+            raise found
+        if found != list(range(len(found))):
+            raise TopicsError(f"topic {self.topic} has a gap: its partitions are {found}")
+        return len(found)
+
+    def ask_range(
+        self, partition: int, answer: Callable[[PartitionRange | KafkaRequestError], object]
+    ) -> None:
+        """Call ``answer`` with the range of a partition's log, in a thread of librdkafka's."""
+        where = TopicPartition(self.topic, partition)
+        found: list[int] = []
+
+        def ask(spec: OffsetSpec, then: Callable[[Future[Any]], None]) -> None:
+            pending = self._reader.admin.list_offsets(
+                {where: spec}, request_timeout=self._timeout_s
+            )[where]
+            pending.add_done_callback(then)
+
+        def take(pending: Future[Any]) -> None:
+            error = pending.exception()
+            if error is not None:
+                failure = failure_of_exception(error)
+                what = f"log of {self.topic}/{partition}"
+                answer(KafkaRequestError(what, failure.info, failure.detail))
+                return
+            found.append(int(pending.result().offset))
+            if len(found) == 1:
+                ask(_LATEST, take)
+            else:
+                answer(PartitionRange(*found))
+
+        ask(_EARLIEST, take)
+
+    def open(self, partition: int, start: int) -> KafkaLog:
+        """Return a reader of a partition from offset ``start`` on."""
+        return KafkaLog(self._settings, TopicPartition(self.topic, partition, start))
+
+    def close(self) -> None:
+        """End the connections."""
+        self._reader.close()
+
+
+class KafkaLog:
+    """A consumer of one partition.  For one thread at a time."""
+
+    def __init__(self, settings: Mapping[str, Any], start: TopicPartition) -> None:
+        self._where = start
+        self._failed: KafkaError | None = None
+        self._at_end = False
+        check_thread_room()
+        try:
+            self._consumer = Consumer({**settings, "error_cb": self._fail})
+        except KafkaException as error:
+            raise refused_config(settings, error) from None
+        self._consumer.assign([start])
+
+    def read(self) -> list[Message]:
+        """Return what has arrived.  Raises KafkaRequestError."""
+        found = self._consumer.consume(_BATCH, timeout=0)
+        messages = [each for each in found if each.error() is None]
+        self._at_end = False
+        if len(messages) < len(found):
+            for each in found:
+                error = each.error()
+                if error is None:
+                    self._at_end = False
+                elif error.code() == _END:
+                    self._at_end = True
+                else:
+                    self._failed = error
+        if self._failed is not None and not messages:
+            failure = failure_of_code(self._failed.code(), self._failed.str())
+            what = f"read of {self._where.topic}/{self._where.partition}"
+            raise KafkaRequestError(what, failure.info, failure.detail)
+        return messages
+
+    def at_end(self) -> bool:
+        """Return True if the last messages were followed by the end of the log."""
+        return self._at_end
+
+    def high_watermark(self) -> int | None:
+        """Return the end of the log as the last fetch had it; None before the first."""
+        known = self._consumer.get_watermark_offsets(self._where, cached=True)
+        return known[1] if known[1] >= 0 else None
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _fail(self, error: KafkaError) -> None:
+        """Take in an error of the client; it connects again to a single broker by itself."""
+        if error.code() == _AWAY or error.fatal():
+            self._failed = error

@@ -1,0 +1,250 @@
+"""A table's topic as rows on this machine, kept up to date, for any process to read."""
+
+from __future__ import annotations
+
+import threading
+from enum import IntEnum
+from functools import cache
+from itertools import count
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from actors import ActorSystem
+from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
+from offsetmgr.streams.errors import ViewError
+from offsetmgr.streams.messages import encode_key
+from offsetmgr.streams.partition_table import (
+    PartitionTable,
+    Progress,
+    TablePlan,
+    TableState,
+)
+from offsetmgr.streams.rows import TableRows
+from offsetmgr.streams.storage import LmdbStorage
+from offsetmgr.streams.table_source import KafkaTable
+from offsetmgr.types import check_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from actors import ActorRef
+    from offsetmgr.streams.codecs import Codec
+    from offsetmgr.streams.messages import Message
+    from offsetmgr.streams.partition_table import PartitionStats, PendingRows
+    from offsetmgr.streams.storage import Storage
+
+_STOP_S: Final = 60.0
+_numbers: Final = count()
+
+
+class ViewState(IntEnum):
+    """The lowest state of a view's partitions."""
+
+    IDLE = 0
+    INITIALIZING = 1
+    CONNECTING = 2
+    CATCH_UP = 3
+    RUNNING = 4
+
+
+_STATES: Final = {
+    TableState.STOPPED: ViewState.IDLE,
+    TableState.INITIALIZING: ViewState.INITIALIZING,
+    TableState.CONNECTING: ViewState.CONNECTING,
+    TableState.RECOVERING: ViewState.CATCH_UP,
+    TableState.PREPARING: ViewState.CATCH_UP,
+    TableState.RUNNING: ViewState.RUNNING,
+}
+
+
+class ViewStats(NamedTuple):
+    """A view and its partitions."""
+
+    topic: str
+    state: ViewState
+    lag: int | None
+    """Messages not stored yet; None where a partition's is not known."""
+    rows_per_s: float
+    recovery: float
+    """The lowest of the partitions."""
+    stalled: bool
+    error: str | None
+    """Why the view has failed."""
+    partitions: tuple[PartitionStats, ...]
+
+
+@cache
+def shared_system() -> ActorSystem:
+    """Return the threads of all views of this process."""
+    return ActorSystem(threads=2, name="views")
+
+
+class View(TableRows):
+    """The rows of a table's topic in a store at ``path``, while it is started.
+
+    ``kafka`` is the bootstrap servers or librdkafka's settings.  ``storage`` replaces the lmdb
+    store, ``update(rows, message)`` what is done with each message.  ``system`` are the threads
+    that it uses; by default all views of a process share two.
+
+    Raises InvalidValueError.
+    """
+
+    def __init__(
+        self,
+        kafka: str | Mapping[str, object],
+        topic: str,
+        codec: Codec,
+        path: str | Path | None = None,
+        *,
+        storage: Storage | None = None,
+        update: Callable[[PendingRows, Message], object] | None = None,
+        system: ActorSystem | None = None,
+        timeout_s: float = 30.0,
+    ) -> None:
+        if (path is None) == (storage is None):
+            fix = "give the folder of the store, or storage="
+            raise InvalidValueError("path", path, "is missing or one too many", fix)
+        self.topic = check_topic(topic)
+        self._store = LmdbStorage(path) if storage is None else storage  # type: ignore[arg-type]
+        super().__init__(self._store, codec)
+        self._readable = False
+        self._kafka = kafka
+        self._timeout_s = timeout_s
+        self._source: KafkaTable | None = None
+        self._update = update
+        self._system = system
+        self._observers: list[Callable[[ViewState], object]] = []
+        self._changed = threading.Condition()
+        self._state = ViewState.IDLE
+        self._error: Exception | None = None
+        self._partitions: list[Progress] = []
+        self._refs: list[ActorRef[PartitionTable]] = []
+
+    def start(self) -> Self:
+        """Open the store and begin to read the topic.
+
+        Raises TopicsError where the topic does not exist, KafkaRequestError, ViewError.
+        """
+        if self._source is not None:
+            return self
+        source = KafkaTable(self._kafka, self.topic, timeout_s=self._timeout_s)
+        try:
+            number = source.partitions()
+            self._store.open(self.topic)
+        except BaseException:
+            source.close()
+            raise
+        self._source = source
+        self._error = None
+        self._partitions = [Progress(each) for each in range(number)]
+        plan = TablePlan(self.topic, self._store, source, self._update, self._take_state)
+        system = self._system or shared_system()
+        self._refs = [
+            system.spawn(PartitionTable, plan, each, name=f"view-{next(_numbers)}-{self.topic}")
+            for each in self._partitions
+        ]
+        return self
+
+    def stop(self, timeout: float = _STOP_S) -> None:
+        """End reading and close the store; harmless when repeated."""
+        source, self._source = self._source, None
+        if source is None:
+            return
+        self._readable = False
+        for ref in self._refs:
+            ref.stop(block=False)
+        for ref in self._refs:
+            ref.stop(timeout=timeout)
+        self._store.close()
+        source.close()
+
+    def wait_until_running(self, timeout: float = 60.0) -> None:
+        """Wait until all has been read that the topic holds.
+
+        Raises ViewError where the view has failed, OffsetTimeoutError.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._state is ViewState.RUNNING or self._error is not None, timeout
+            )
+            if self._error is not None:
+                self._refuse()
+            if self._state is not ViewState.RUNNING:
+                state = self._state.name.lower()
+                why = next((each.error for each in self._partitions if each.error), "")
+                text = f"the view of {self.topic} was not running within {timeout} s, but {state}"
+                raise OffsetTimeoutError(f"{text}: {why}" if why else text)
+
+    @property
+    def state(self) -> ViewState:
+        """The lowest state of the partitions."""
+        return self._state
+
+    @property
+    def recovered(self) -> bool:
+        """True if all has been read that the topic held when the view connected."""
+        return self._state is ViewState.RUNNING
+
+    def observe(self, observer: Callable[[ViewState], object]) -> Callable[[], None]:
+        """Call ``observer`` with each new state, in a thread of the view's; it must not block.
+
+        Returns a function that ends this.
+        """
+        self._observers.append(observer)
+        return lambda: self._observers.remove(observer)
+
+    def evict(self, key: str) -> None:
+        """Delete a row from this store alone; the next message of the key writes it again."""
+        if not self._readable:
+            self._refuse()
+        self._store.apply({encode_key(key): None}, {})
+
+    def stats(self) -> ViewStats:
+        """Return states, lag, rates and recovery."""
+        now_s = (self._system or shared_system()).clock.now()
+        found = tuple(each.stats(now_s) for each in self._partitions)
+        lags = [each.lag for each in found]
+        return ViewStats(
+            self.topic,
+            self._state,
+            None if None in lags else sum(each or 0 for each in lags),
+            sum(each.rows_per_s for each in found),
+            min((each.recovery for each in found), default=0.0),
+            any(each.stalled for each in found),
+            None if self._error is None else str(self._error),
+            found,
+        )
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _refuse(self) -> None:
+        if self._error is not None:
+            raise ViewError(f"the view of {self.topic} has failed: {self._error}") from self._error
+        state = self._state.name.lower()
+        text = f"the view of {self.topic} is {state}, and has no rows to read yet"
+        raise ViewError(f"{text}: call start() and wait_until_running()")
+
+    def _take_state(self, _partition: int, _state: TableState, error: Exception | None) -> None:
+        """Take in the new state of a partition."""
+        with self._changed:
+            self._error = self._error or error
+            lowest = _STATES[min(each.state for each in self._partitions)]
+            if lowest is self._state:
+                return
+            self._state = lowest
+            self._readable = lowest >= ViewState.CONNECTING and self._source is not None
+            self._changed.notify_all()
+            for observer in list(self._observers):
+                observer(lowest)

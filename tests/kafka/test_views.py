@@ -1,0 +1,304 @@
+"""Views on a real Kafka: what they hold, how they go on, what other processes see."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from offsetmgr.streams import TopicsError, ViewError, codecs
+from offsetmgr.streams.hashing import partition_of
+from offsetmgr.streams.kafka import kafka_emitter
+from offsetmgr.streams.storage import LmdbReader, MemoryStorage, RocksStorage
+from offsetmgr.streams.view import View, ViewState
+from tests.conftest import create_topic
+from tests.service.support import ServeProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from offsetmgr.devkafka import DevKafka
+    from offsetmgr.streams.storage import Storage
+    from tests.conftest import TopicFactory
+
+WAIT_S = 60.0
+ROOT = Path(__file__).parents[2]
+PARTITIONS = 3
+
+
+def eventually(found: Callable[[], object], expected: object) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while (last := found()) != expected:
+        if time.monotonic() > deadline:
+            pytest.fail(f"{last!r} never became {expected!r}")
+        threading.Event().wait(0.02)
+
+
+def emit(kafka: DevKafka, topic: str, rows: Mapping[str, int | None]) -> None:
+    with kafka_emitter(kafka.bootstrap_servers, topic, codecs.Int64()) as emitter:
+        for key, value in rows.items():
+            emitter.emit(key, value)
+
+
+def view_of(kafka: DevKafka, topic: str, path: Path, **options: Any) -> View:
+    return View(kafka.bootstrap_servers, topic, codecs.Int64(), path, **options)
+
+
+class TestRows:
+    def test_a_view_has_the_rows_of_its_topic(
+        self, kafka: DevKafka, new_topic: TopicFactory, tmp_path: Path
+    ) -> None:
+        """Of all partitions, in the order of their keys, and follows what is written."""
+        topic = new_topic(PARTITIONS)
+        rows: dict[str, int | None] = {f"key-{number:03}": number for number in range(100)}
+        emit(kafka, topic, rows)
+        emit(kafka, topic, {"key-005": None, "": 7})
+        view = view_of(kafka, topic, tmp_path)
+        states: list[ViewState] = []
+        stop_observing = view.observe(states.append)
+        with pytest.raises(ViewError, match=r"is idle, and has no rows to read yet: call start"):
+            view.get("key-001")
+        with view:
+            view.wait_until_running(WAIT_S)
+            assert [each.name for each in states][-1] == "RUNNING"
+            assert states == sorted(states)
+            assert view.recovered
+            assert (view.topic, view.state) == (topic, ViewState.RUNNING)
+            assert (view.get("key-004"), view.get("key-005"), view.get("")) == (4, None, 7)
+            assert (view.has("key-004"), view.has("key-005")) == (True, False)
+            expected = [("", 7)] + [(key, n) for key, n in rows.items() if n != 5]
+            assert list(view) == expected
+            assert [key for key, _ in view.items("key-00")] == [
+                f"key-00{number}" for number in range(10) if number != 5
+            ]
+            found = view.items("key-003", "key-007")
+            assert next(found) == ("key-003", 3)
+            found.seek("key-006")
+            assert list(found) == [("key-006", 6)]
+            found.seek("key-001")
+            assert next(found) == ("key-003", 3)
+            view.evict("key-007")
+            assert not view.has("key-007")
+            emit(kafka, topic, {"key-007": 70})
+            eventually(lambda: view.get("key-007"), 70)
+            stats = view.stats()
+            assert (stats.state, stats.stalled, stats.recovery) == (ViewState.RUNNING, False, 1.0)
+            assert sum(each.rows for each in stats.partitions) == 103
+            eventually(lambda: view.stats().lag, 0)
+            stop_observing()
+        assert states[-1] is ViewState.RUNNING
+        with pytest.raises(ViewError, match="is idle"):
+            view.get("key-001")
+
+        emit(kafka, topic, {"key-000": -1})
+        with view:
+            view.wait_until_running(WAIT_S)
+            assert view.get("key-000") == -1
+            assert sum(each.rows for each in view.stats().partitions) == 1
+
+    def test_views_of_a_process_share_threads_and_any_storage_will_do(
+        self, kafka: DevKafka, new_topic: TopicFactory, tmp_path: Path
+    ) -> None:
+        topic = new_topic(PARTITIONS)
+        emit(kafka, topic, {"a": 1, "b": 2})
+        stores: list[Storage] = [MemoryStorage(), RocksStorage(tmp_path / "rocks")]
+        servers = kafka.bootstrap_servers
+        views = [View(servers, topic, codecs.Int64(), storage=each) for each in stores]
+        views.append(view_of(kafka, topic, tmp_path / "lmdb"))
+        for view in views:
+            view.start()
+        for view in views:
+            view.wait_until_running(WAIT_S)
+            assert list(view) == [("a", 1), ("b", 2)]
+        names = [each.name for each in threading.enumerate()]
+        assert len([name for name in names if name.startswith("views-")]) == 3  # and a timers'
+        for view in views:
+            view.stop()
+
+    def test_a_missing_topic_and_a_new_one_of_its_name_are_errors(
+        self, kafka: DevKafka, unique_name: str, tmp_path: Path
+    ) -> None:
+        """A view does not serve the rows of a topic that is gone."""
+        view = view_of(kafka, unique_name, tmp_path)
+        with pytest.raises(TopicsError, match=f"topic {unique_name} does not exist: create it"):
+            view.start()
+        create_topic(kafka, unique_name, 1)
+        emit(kafka, unique_name, {"a": 1, "b": 2})
+        with view:
+            view.wait_until_running(WAIT_S)
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        admin.delete_topics([unique_name])[unique_name].result(WAIT_S)
+        eventually(lambda: unique_name in admin.list_topics(timeout=WAIT_S).topics, expected=False)
+        create_topic(kafka, unique_name, 1)
+        emit(kafka, unique_name, {"c": 3})
+        with view:
+            with pytest.raises(ViewError, match=r"has failed: .* the table might be gone"):
+                view.wait_until_running(WAIT_S)
+            with pytest.raises(ViewError, match="the table might be gone"):
+                view.get("a")
+            assert "might be gone" in str(view.stats().error)
+
+    def test_rows_can_be_read_while_the_brokers_are_away(
+        self, breakable_kafka: DevKafka, unique_name: str, tmp_path: Path
+    ) -> None:
+        """Stale ones; and the view follows the topic again once they are back."""
+        create_topic(breakable_kafka, unique_name, 1)
+        emit(breakable_kafka, unique_name, {"a": 1})
+        with view_of(breakable_kafka, unique_name, tmp_path, timeout_s=5.0) as view:
+            view.wait_until_running(WAIT_S)
+            (broker,) = breakable_kafka.brokers
+            broker.kill()
+            try:
+                eventually(lambda: view.state, ViewState.CONNECTING)
+                assert view.get("a") == 1
+                assert view.stats().partitions[0].error
+            finally:
+                broker.start()
+            emit(breakable_kafka, unique_name, {"a": 2})
+            eventually(lambda: view.get("a"), 2)
+            view.wait_until_running(WAIT_S)
+
+
+class TestKills:
+    @pytest.mark.parametrize(
+        "kills", [3, pytest.param(30, marks=[pytest.mark.chaos, pytest.mark.timeout(900)])]
+    )
+    def test_a_killed_view_has_each_row_as_of_its_stored_offset(
+        self, kafka: DevKafka, new_topic: TopicFactory, tmp_path: Path, kills: int
+    ) -> None:
+        """No row older than the offset, none newer, none lost, at whichever moment it is killed."""
+        chance = random.Random(kills)  # noqa: S311 -- the same moments in each run
+        topic = new_topic(PARTITIONS)
+        logs: list[list[tuple[bytes, int | None]]] = [[] for _ in range(PARTITIONS)]
+        numbers = iter(range(10_000_000))
+
+        def write(count: int) -> None:
+            with kafka_emitter(kafka.bootstrap_servers, topic, codecs.Int64()) as emitter:
+                for number in (next(numbers) for _ in range(count)):
+                    key = f"key-{chance.randrange(2_000)}"
+                    value = None if number % 10 == 0 else number
+                    emitter.emit(key, value)
+                    logs[partition_of(key.encode(), PARTITIONS)].append((key.encode(), value))
+
+        def expected(offsets: list[int | None]) -> dict[bytes, bytes]:
+            rows: dict[bytes, bytes] = {}
+            for log, offset in zip(logs, offsets, strict=True):
+                for key, value in log[: 0 if offset is None else offset + 1]:
+                    if value is None:
+                        rows.pop(key, None)
+                    else:
+                        rows[key] = b"%d" % value
+            return rows
+
+        write(20_000)
+        for _ in range(kills):
+            with view_process(kafka, topic, tmp_path) as process:
+                await_line(process, "connecting")
+                writer = threading.Thread(target=write, args=(2_000,))
+                writer.start()
+                threading.Event().wait(chance.uniform(0.0, 0.4))
+                process.kill()
+                process.wait(WAIT_S)
+                writer.join()
+            with closing(LmdbReader(tmp_path)) as store:
+                stored = [store.offset(number) for number in range(PARTITIONS)]
+                assert dict(store.items(b"", None)) == expected(stored)
+        with view_of(kafka, topic, tmp_path) as view:
+            view.wait_until_running(WAIT_S)
+            ends: list[int | None] = [len(log) - 1 for log in logs]
+            assert {key: b"%d" % value for key, value in encoded(view)} == expected(ends)
+
+
+def encoded(view: View) -> Iterator[tuple[bytes, int]]:
+    for key, value in view:
+        yield key.encode(), value
+
+
+@contextmanager
+def view_process(kafka: DevKafka, topic: str, path: Path) -> Iterator[subprocess.Popen[str]]:
+    script = str(Path(__file__).with_name("view_process.py"))
+    command = [sys.executable, script, kafka.bootstrap_servers, topic, str(path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def await_line(process: subprocess.Popen[str], wanted: str) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.strip() == wanted:
+            return
+    pytest.fail(f"the process ended before it was {wanted}")
+
+
+def test_a_view_is_served_over_http(
+    kafka: DevKafka, new_topic: TopicFactory, tmp_path: Path
+) -> None:
+    """By the command: keys, ranges and its status; the monitor prints the same."""
+    topic = new_topic(PARTITIONS)
+    emit(kafka, topic, {f"a/{number}": number for number in range(5)} | {"b": 9, "c d": 8})
+    options = ["--table", topic, "--path", str(tmp_path), "--codec", "int64"]
+    options += ["--listen", "127.0.0.1:0", "--bootstrap-servers", kafka.bootstrap_servers]
+    with served(options) as url, httpx.Client(base_url=url, timeout=WAIT_S) as http:
+        eventually(lambda: http.get("/v1/status").json()["state"], "running")
+        assert http.get("/v1/keys/a%2F3").json() == {"key": "a/3", "value": 3}
+        assert http.get("/v1/keys/c%20d").json() == {"key": "c d", "value": 8}
+        missing = http.get("/v1/keys/none")
+        assert (missing.status_code, missing.json()["error"]["code"]) == (404, "key_not_found")
+        page = http.get("/v1/rows", params={"prefix": "a/", "count": 2}).json()
+        assert page == {
+            "rows": [{"key": "a/0", "value": 0}, {"key": "a/1", "value": 1}],
+            "next": "a/2",
+        }
+        rest = http.get("/v1/rows", params={"prefix": "a/", "start": page["next"]}).json()
+        assert [each["value"] for each in rest["rows"]] == [2, 3, 4]
+        assert rest["next"] is None
+        ranged = http.get("/v1/rows", params={"start": "a/4", "limit": "c d"}).json()
+        assert [each["key"] for each in ranged["rows"]] == ["a/4", "b"]
+        wrong = http.get("/v1/rows", params={"count": "0"})
+        assert wrong.status_code == 400
+        assert wrong.json()["error"]["message"] == "count '0' is not possible; give 1 to 10000"
+        assert http.get("/v1/status", headers={"Host": "evil.example"}).status_code == 400
+
+        assert json.loads(command("streams", "get", "a/3", "--view", url)) == {
+            "key": "a/3",
+            "value": 3,
+        }
+        shown = json.loads(command("streams", "status", "--view", url, "--json"))
+        (view,) = shown["views"]
+        assert (view["topic"], view["state"], view["lag"]) == (topic, "running", 0)
+        assert [each["state"] for each in view["partitions"]] == ["running"] * PARTITIONS
+        table = command("streams", "status", "--view", url).splitlines()
+        assert len(table) == 1 + PARTITIONS
+        assert "running" in table[1]
+
+
+@contextmanager
+def served(options: list[str]) -> Iterator[str]:
+    process = ServeProcess(["-m", "offsetmgr", "view", "serve", *options])
+    with process:
+        yield process.address
+
+
+def command(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "offsetmgr", *arguments],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+    return done.stdout

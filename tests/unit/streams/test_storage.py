@@ -1,0 +1,175 @@
+"""Stores of views: one contract for lmdb, memory and RocksDB, and what is lmdb's own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsetmgr.streams import ViewError, codecs
+from offsetmgr.streams.rows import ViewReader
+from offsetmgr.streams.storage import (
+    LmdbReader,
+    LmdbStorage,
+    MemoryStorage,
+    RocksStorage,
+    prefix_end,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from offsetmgr.streams.storage import Storage
+
+
+@pytest.fixture(params=["lmdb", "memory", "rocksdb"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
+    made: dict[str, Storage] = {
+        "lmdb": LmdbStorage(tmp_path / "store"),
+        "memory": MemoryStorage(),
+        "rocksdb": RocksStorage(tmp_path / "store"),
+    }
+    storage = made[request.param]
+    storage.open("prices")
+    yield storage
+    storage.close()
+
+
+def test_rows_are_read_in_the_order_of_their_keys(store: Storage) -> None:
+    """From start up to before end, without the stored offsets, the empty key first."""
+    rows = {key: key.upper() for key in (b"b", b"a", b"", b"ab", b"c", b"offset/0", b"\xff")}
+    store.apply(rows, {0: 7})
+    assert list(store.items(b"", None)) == sorted(rows.items())
+    assert [key for key, _ in store.items(b"", b"b")] == [b"", b"a", b"ab"]
+    assert [key for key, _ in store.items(b"aa", b"c")] == [b"ab", b"b"]
+    assert (store.get(b""), store.get(b"ab"), store.get(b"none")) == (b"", b"AB", None)
+    store.apply({b"": None, b"ab": None, b"none": None, b"a": b"2"}, {1: 3})
+    assert [store.get(key) for key in (b"", b"ab", b"a")] == [None, None, b"2"]
+    assert [store.offset(each) for each in range(3)] == [7, 3, None]
+
+
+@pytest.mark.parametrize("kind", [LmdbStorage, RocksStorage])
+def test_a_store_keeps_its_rows_and_its_topic(
+    kind: type[LmdbStorage | RocksStorage], tmp_path: Path
+) -> None:
+    """And is refused for another topic."""
+    for _ in range(2):
+        store = kind(tmp_path, fsync=True)
+        store.open("prices")
+        store.apply({b"k": b"v"}, {3: 5})
+        store.flush()
+        store.close()
+    store = kind(tmp_path)
+    with pytest.raises(ViewError, match="has the rows of prices, not of orders: give another path"):
+        store.open("orders")
+    store.open("prices")
+    assert (store.get(b"k"), store.offset(3)) == (b"v", 5)
+    store.close()
+
+
+def test_a_key_too_long_for_lmdb_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    """Nothing of its batch is stored; RocksDB takes it."""
+    store = LmdbStorage(tmp_path)
+    store.open("prices")
+    store.apply({b"x" * 511: b"longest"}, {0: 0})
+    message = r"prices has a key of 512 bytes.*at most 511: use RocksStorage \(the extra rocksdb\)"
+    with pytest.raises(ViewError, match=message):
+        store.apply({b"a": b"1", b"x" * 512: b"too long"}, {0: 1})
+    assert (store.get(b"a"), store.offset(0)) == (None, 0)
+    assert store.get(b"x" * 512) is None
+    store.close()
+    rocks = RocksStorage(tmp_path / "rocks")
+    rocks.open("prices")
+    rocks.apply({b"x" * 5_000: b"1"}, {})
+    assert rocks.get(b"x" * 5_000) == b"1"
+    rocks.close()
+
+
+def test_a_full_map_names_the_limit(tmp_path: Path) -> None:
+    """And keeps what was stored before."""
+    store = LmdbStorage(tmp_path, map_bytes=1024 * 1024)
+    store.open("prices")
+    store.apply({b"a": b"1"}, {0: 0})
+    with pytest.raises(ViewError, match="has reached map_bytes=1048576: give LmdbStorage a higher"):
+        store.apply({b"%d" % number: bytes(1000) for number in range(2_000)}, {0: 1})
+    assert (store.get(b"a"), store.offset(0)) == (b"1", 0)
+    store.close()
+
+
+READ = """
+import sys
+from offsetmgr.streams import codecs
+from offsetmgr.streams.rows import ViewReader
+with ViewReader(sys.argv[1], codecs.String()) as reader:
+    print(reader.topic, reader.live, list(reader), reader.get("b"))
+"""
+
+
+def test_other_processes_read_while_a_view_writes(tmp_path: Path) -> None:
+    """They see each write; one view alone may write."""
+
+    def read() -> str:
+        command = [sys.executable, "-c", READ, str(tmp_path)]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    store = LmdbStorage(tmp_path)
+    store.open("prices")
+    store.apply({b"a": b"1"}, {0: 0})
+    assert read() == "prices True [('a', '1')] None"
+    store.apply({b"b": b"2"}, {0: 1})
+    assert read() == "prices True [('a', '1'), ('b', '2')] 2"
+    with pytest.raises(ViewError, match=r"another view has the store at .* open"):
+        LmdbStorage(tmp_path).open("prices")
+    store.close()
+    assert read() == "prices False [('a', '1'), ('b', '2')] 2"
+    with pytest.raises(ViewError, match=r"there is no view's store at .*: start a view"):
+        ViewReader(tmp_path / "elsewhere", codecs.String())
+
+
+@pytest.mark.parametrize("fsync", [False, True])
+def test_a_store_that_a_power_cut_may_have_damaged_starts_over(
+    tmp_path: Path, *, fsync: bool
+) -> None:
+    """One that was closed, or killed while the machine ran on, or waits for the disk, does not."""
+    mark = tmp_path / "unsynced"
+    killed = LmdbStorage(tmp_path, fsync=fsync)
+    killed.open("prices")
+    killed.apply({b"a": b"1"}, {0: 0})
+    assert mark.exists() is not fsync
+    if not fsync:
+        before = mark.read_text()
+        killed.close()
+        assert not mark.exists()
+        mark.write_text(before)  # as if it had been killed in this life of the machine
+    else:
+        killed.close()
+    again = LmdbStorage(tmp_path, fsync=fsync)
+    again.open("prices")
+    assert again.offset(0) == 0
+    again.close()
+    if not fsync:
+        mark.write_text("another life of the machine")
+        again = LmdbStorage(tmp_path)
+        again.open("prices")
+        assert (again.offset(0), again.get(b"a")) == (None, None)
+        again.close()
+
+
+def test_a_prefix_ends_at_the_next_key() -> None:
+    """Bytes of 255 have no successor of the same length."""
+    assert prefix_end(b"ab") == b"ac"
+    assert prefix_end(b"a\xff\xff") == b"b"
+    assert prefix_end(b"\xff") is None
+    assert prefix_end(b"") is None
+
+
+def test_a_process_opens_a_store_once(tmp_path: Path) -> None:
+    """The error says so."""
+    store = LmdbStorage(tmp_path)
+    store.open("prices")
+    with pytest.raises(ViewError, match="already open in this process"):
+        LmdbReader(tmp_path)
+    store.close()
