@@ -49,7 +49,7 @@ _FORMAT: Final = 1
 _IN_ORDER: Final = itemgetter(0, 1, 2)
 
 
-class Rows(msgspec.Struct, array_like=True):
+class BucketState(msgspec.Struct, array_like=True):
     """The state of a bucket."""
 
     format: int
@@ -60,7 +60,7 @@ class Rows(msgspec.Struct, array_like=True):
 
 
 _packed: Final = msgspec.msgpack.Encoder().encode
-_unpacked: Final = msgspec.msgpack.Decoder(Rows).decode
+_unpacked: Final = msgspec.msgpack.Decoder(BucketState).decode
 
 
 class Plan(NamedTuple):
@@ -101,7 +101,9 @@ def process_bucket(
                 "new checkpoint, which reads the table again from its topic"
             )
     else:
-        rows = Rows(_FORMAT, plan.buckets, {}, {edge.topic: {} for edge in graph.joint_tables})
+        rows = BucketState(
+            _FORMAT, plan.buckets, {}, {edge.topic: {} for edge in graph.joint_tables}
+        )
     batch = _Batch(plan, rows)
     batch.run(_messages(plan.sources, frames), recovered=recovered)
     packed = _packed(rows)
@@ -118,7 +120,7 @@ def process_bucket(
 
 def process_stateless(plan: Plan, frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     """Yield the records that the messages of a partition write.  Raises ProcessingError."""
-    empty = Rows(_FORMAT, 0, {}, {})
+    empty = BucketState(_FORMAT, 0, {}, {})
     for frame in frames:
         batch = _Batch(plan, empty)
         batch.run(_messages(plan.sources, [frame]), recovered=True)
@@ -128,7 +130,7 @@ def process_stateless(plan: Plan, frames: Iterable[pd.DataFrame]) -> Iterator[pd
 class _Batch:
     """What the messages of one bucket do in one batch."""
 
-    def __init__(self, plan: Plan, rows: Rows) -> None:
+    def __init__(self, plan: Plan, rows: BucketState) -> None:
         self._plan = plan
         self._engine = plan.engine
         self._table = rows.table
