@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from actors import Future, MonotonicClock, ThreadTimers
@@ -43,7 +44,15 @@ class StoreCoordinator:
         self._fenced: set[str] = set()
         self._clock = MonotonicClock()
         self._timers = ThreadTimers(self._clock, name="store-deadlines")
-        self._workers = ThreadPoolExecutor(THREADS, thread_name_prefix="offset-store")
+        self._closed = False
+        self._requests: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        # Daemons, so that a database that hangs does not keep the process from its end.
+        self._workers = [
+            threading.Thread(target=self._work, name=f"offset-store-{number}", daemon=True)
+            for number in range(THREADS)
+        ]
+        for worker in self._workers:
+            worker.start()
 
     @property
     def reader(self) -> Coordinator:
@@ -88,8 +97,13 @@ class StoreCoordinator:
         return self._ask(self._store.check, lambda failure: failure, timeout_s)
 
     def close(self, timeout: float) -> None:
-        self._workers.shutdown(wait=False, cancel_futures=True)
-        self._kafka.close(timeout)
+        self._closed = True
+        deadline_s = self._clock.now() + timeout
+        for _ in self._workers:
+            self._requests.put(None)
+        for worker in self._workers:
+            worker.join(max(deadline_s - self._clock.now(), 0.0))
+        self._kafka.close(max(deadline_s - self._clock.now(), 0.0))
         self._store.close()
         self._timers.close()
 
@@ -98,6 +112,9 @@ class StoreCoordinator:
     ) -> Future[_T]:
         """Do ``work`` in a thread; the answer comes by the deadline, whatever the database does."""
         future: Future[_T] = Future()
+        if self._closed:
+            future.set(failed(Failure(CLOSED)))
+            return future
         deadline_s = self._clock.now() + timeout_s
         timer = self._timers.call_after(timeout_s, lambda: future.set(failed(_TIMED_OUT)))
 
@@ -106,11 +123,12 @@ class StoreCoordinator:
                 future.set(_answer(work, failed))
             timer.cancel()
 
-        try:
-            self._workers.submit(run)
-        except RuntimeError:
-            future.set(failed(Failure(CLOSED)))
+        self._requests.put(run)
         return future
+
+    def _work(self) -> None:
+        while (request := self._requests.get()) is not None:
+            request()
 
 
 def open_coordinator(url: str, kafka: Coordinator) -> StoreCoordinator:

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsetmgr import OffsetClient
 from offsetmgr.coordinator.base import FenceCounts
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import Verdict
 from offsetmgr.manager import Factory
+from offsetmgr.service.run import EXIT_UNCOMMITTED
 from offsetmgr.stores.coordinator import StoreCoordinator
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.service.support import serve_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,3 +119,23 @@ def test_managers_commit_through_it(coordinator: StoreCoordinator) -> None:
     assert manager.stop(timeout=WAIT_S).committed == OffsetAndMetadata(8, "done")
     factory.stop(timeout=WAIT_S)
     assert committed(coordinator) == {PARTITIONS[0]: 8, PARTITIONS[1]: 5}
+
+
+@pytest.mark.fault(31)
+def test_a_service_ends_in_time_although_the_database_hangs(
+    postgres: Postgres, database: str
+) -> None:
+    """With the exit status of offsets that are not committed; it needs no Kafka for commits."""
+    with SqlOffsetStore(database) as store:
+        store.create_tables()
+    env = {"OFFSETMGR_COORDINATOR": database, "OFFSETMGR_STOP_TIMEOUT_S": "5"}
+    options = ["--listen", "127.0.0.1:0", "--bootstrap-servers", "127.0.0.1:1"]
+    with serve_process(*options, env=env) as service:
+        with OffsetClient(service.address, name="etl") as client:
+            client.submit("etl", {("orders", 0): 4}, sync=True, timeout=WAIT_S)
+            with postgres.connect(database.rpartition("/")[2]) as other, other.transaction():
+                other.execute("LOCK TABLE offsetmgr_offsets")
+                client.submit("etl", {("orders", 0): 5})
+                assert client.flush(timeout=1).uncommitted
+                assert service.stop() == EXIT_UNCOMMITTED
+        assert service.wait_for("uncommitted")["offset"] == 5
