@@ -155,12 +155,14 @@ def raise_generations(
 
 def failure_of(error: exc.SQLAlchemyError) -> Failure:
     """Return the meaning of an error; its text has no values of the statement."""
-    text = one_line(str(error.orig if isinstance(error, exc.DBAPIError) else error))
-    if "offsetmgr_" in text and _NO_TABLE.search(text):
+    whole = str(error.orig if isinstance(error, exc.DBAPIError) else error)
+    text, ours = one_line(whole), "offsetmgr_" in whole
+    if ours and _NO_TABLE.search(whole):
         advice = f"{text}; create the store's tables: offsetmgr store init"
         return Failure(error_info(STORE_REFUSED), advice)
-    # IntegrityError: two processes insert one row, which the second one finds when it tries again.
-    passing = isinstance(error, (exc.OperationalError, exc.InterfaceError, exc.IntegrityError))
+    passing = isinstance(error, (exc.OperationalError, exc.InterfaceError))
+    # Two processes insert one row, which the second one finds when it tries again.
+    passing |= ours and isinstance(error, exc.IntegrityError)
     lost = isinstance(error, exc.DBAPIError) and error.connection_invalidated
     info = error_info(STORE_FAILED if passing or lost else STORE_REFUSED)
     return Failure(info, f"{info.hint}: {text}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, create_engine, insert, select
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from offsetmgr.errors import InvalidValueError, OffsetCommitError, OffsetConflictError
@@ -230,6 +230,21 @@ def test_a_connection_without_transactions_is_refused(store: SqlOffsetStore) -> 
     ):
         pytest.fail("it was taken")
     engine.dispose()
+
+
+def test_a_mistake_of_the_user_is_not_tried_again(store: SqlOffsetStore) -> None:
+    """Such as a key that is there already: it is raised at once."""
+    tries = []
+
+    def work(_: object, offsets: OffsetTransaction) -> None:
+        offsets.commit_offsets("etl", {ORDERS: 4})
+        tries.append(1)
+        raise IntegrityError("INSERT", {}, Exception("duplicate key value in users_pkey"))
+
+    with pytest.raises(IntegrityError):
+        store.run(work)
+    assert len(tries) == 1
+    assert store.fetch_offset("etl", *ORDERS) is None
 
 
 def test_work_is_tried_again(store: SqlOffsetStore) -> None:
