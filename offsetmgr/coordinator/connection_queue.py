@@ -38,6 +38,9 @@ LIMIT: Final = 1_024
 QUEUE_LIMIT: Final = 4_096
 """Requests that may wait to be handed over."""
 
+LEAST_SEND_S: Final = 0.02
+"""With less time left a request is not sent any more."""
+
 LIBRDKAFKA_S: Final = 120.0
 """Added to our deadline for librdkafka's own time-out, which must never fire.  It is well over
 twice STUCK_S: a client is closed at most that long after its last request was handed over."""
@@ -168,14 +171,19 @@ class ConnectionQueue(Generic[_C]):
     def _next(self) -> QueuedRequest[Any] | None:
         """Return the request whose turn it is, which counts as sent from now on."""
         with self._lock:
-            open_count = len(self._sent) + len(self._late)
-            if not self._waiting or len(self._sent) >= WINDOW or open_count >= self._limit:
+            if not self._waiting:
                 return None
-            request = next(iter(self._waiting))
-            del self._waiting[request]
-            self._sent[request] = None
-            request.sent_s = self._clock.now()
-            return request
+            open_count = len(self._sent) + len(self._late)
+            if len(self._sent) >= WINDOW or open_count >= self._limit:
+                return None
+            now_s = self._clock.now()
+            for request in self._waiting:
+                if request.deadline_s - now_s >= LEAST_SEND_S:
+                    del self._waiting[request]
+                    self._sent[request] = None
+                    request.sent_s = now_s
+                    return request
+            return None
 
     def _send(self, request: QueuedRequest[Any]) -> None:
         try:

@@ -8,6 +8,7 @@ import pytest
 
 from offsetmgr.coordinator.clients import MOVED_WAIT_S, STUCK_S
 from offsetmgr.coordinator.connection_queue import (
+    LEAST_SEND_S,
     LIMIT,
     QUEUE_LIMIT,
     WINDOW,
@@ -66,6 +67,16 @@ class TestDeadline:
         assert answers([request]) == ["_TIMED_OUT"]
         queue.queue.finish(request, "done")
         assert answers([request]) == ["_TIMED_OUT"]
+
+    def test_with_hardly_any_time_left(self, queue: Queue) -> None:
+        """A request that would be given up as soon as it is sent is not sent."""
+        under_way = [queue.submit() for _ in range(WINDOW)]
+        waiting = queue.submit(timeout_s=LEAST_SEND_S * 1.5)
+        queue.advance(LEAST_SEND_S)
+        queue.queue.finish(under_way[0], "done")
+        queue.advance(LEAST_SEND_S)
+        assert answers([waiting]) == [NOT_SENT.name]
+        assert waiting not in queue.sent
 
     def test_while_its_client_is_made(self, queue: Queue) -> None:
         """It is not sent after it was answered, and takes no place."""
