@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 import structlog
 
-from benchmarks import consumer, crowd, managers, service, spark, stores, watch
+from benchmarks import clusters, consumer, crowd, managers, service, spark, stores, watch
 from benchmarks.harness import create_topic, end, parser
 from offsetmgr.devkafka import DevKafka
 from offsetmgr.service.run import tune_gc
@@ -43,6 +43,7 @@ def main() -> int:
         service.fence(brokers, commits=100, rounds=rounds)
         missed += consumer.reading(brokers, count=200_000, rounds=rounds)
         missed += consumer.workers(brokers, 40_000)
+        missed += clusters.reading(brokers, count=200_000, rounds=rounds)
         if crowd.in_own_process(brokers, groups=1_000, size=100) != 0:
             missed.append("100,000 managers: see above")
         if spark.in_own_process(brokers) != 0:

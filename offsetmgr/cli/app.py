@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offsetmgr.cli import admin, dlq, lag, store, streams
+from offsetmgr.cli import admin, clusters, dlq, lag, store, streams
 from offsetmgr.cli.options import (
     DEFAULT_SERVICE,
     EXIT_INCOMPLETE,
@@ -228,6 +228,8 @@ app.add_typer(dlq_app, name="dlq")
 app.add_typer(store_app, name="store")
 app.add_typer(view_app, name="view")
 app.add_typer(streams_app, name="streams")
+clusters_app = typer.Typer(help="Work with several clusters.", no_args_is_help=True)
+app.add_typer(clusters_app, name="clusters")
 
 add_command(app, serve)
 add_command(config_app, check)
@@ -260,3 +262,5 @@ add_command(view_app, streams.serve, timeout_s=30.0)
 view_app.callback()(lambda: None)  # it has only one command, which keeps its name
 add_operators_command(streams_app, streams.status, timeout_s=30.0)
 add_operators_command(streams_app, streams.get)
+add_operators_command(clusters_app, clusters.list_clusters, "list")
+add_operators_command(clusters_app, clusters.copy_offsets)

@@ -92,6 +92,10 @@ ConfigFile = Annotated[
     typer.Option("--config", help="TOML file (default: $OFFSETMGR_CONFIG, else none)."),
 ]
 Bootstrap = Annotated[str | None, typer.Option(help="Kafka's host:port,host:port.")]
+Cluster = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="A [clusters.NAME] of the configuration file."),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -106,6 +110,7 @@ class KafkaOptions:
 
     config: ConfigFile = None
     bootstrap_servers: Bootstrap = None
+    cluster: Cluster = None
     set_: Set = None
     timeout: Timeout = 10.0
 
@@ -115,7 +120,7 @@ class KafkaOptions:
         The one place where these options become settings of Kafka.
         """
         named = {"kafka.bootstrap.servers": (self.bootstrap_servers, "--bootstrap-servers")}
-        return _load(self.config, self.set_, named).kafka.for_librdkafka()
+        return _load(self.config, self.set_, named, self.cluster).kafka.for_librdkafka()
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,7 @@ class ServiceOptions:
         str | None, typer.Option(help="127.0.0.1:8741 (the default) or unix:///path/to.sock.")
     ] = None
     bootstrap_servers: Bootstrap = None
+    cluster: Cluster = None
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None
     set_: Set = None
 
@@ -137,7 +143,7 @@ class ServiceOptions:
             "kafka.bootstrap.servers": (self.bootstrap_servers, "--bootstrap-servers"),
             "log_level": (self.log_level, "--log-level"),
         }
-        return _load(self.config, self.set_, named)
+        return _load(self.config, self.set_, named, self.cluster)
 
 
 @dataclass(frozen=True)
@@ -156,7 +162,10 @@ _GROUPS_OF_OPTIONS = (KafkaOptions, ServiceOptions, OutputOptions)
 
 
 def _load(
-    config: Path | None, others: list[str] | None, named: Mapping[str, tuple[object, str]]
+    config: Path | None,
+    others: list[str] | None,
+    named: Mapping[str, tuple[object, str]],
+    cluster: str | None,
 ) -> Settings:
     """Return the settings of the file, the environment, ``--set`` and ``named`` options."""
     from offsetmgr.service.settings import load
@@ -170,7 +179,7 @@ def _load(
             raise typer.BadParameter(text, param_hint="--set")
         given[name.strip()] = (value, f"--set {name.strip()}")
     given |= {name: entry for name, entry in named.items() if entry[0] is not None}
-    return load(config, os.environ, given)
+    return load(config, os.environ, given, cluster)
 
 
 @contextlib.contextmanager

@@ -271,14 +271,65 @@ def defaults() -> dict[str, object]:
     return dict(_flatten(values))
 
 
-def load(config: Path | None, env: Mapping[str, str], flags: Found) -> Settings:
-    """Return the settings of all sources.  Raises InvalidValueError, which shows no secret."""
+def load(
+    config: Path | None, env: Mapping[str, str], flags: Found, cluster: str | None = None
+) -> Settings:
+    """Return the settings from the file ``config``, the environment and the command line.
+
+    With ``cluster``, Kafka's are those of ``[clusters.NAME]`` in the file, and not those of
+    ``[kafka]`` or of the environment.  Raises InvalidValueError, which shows no secret.
+    """
     path = config or env.get(f"{ENV_PREFIX}CONFIG")
     try:
         found = from_toml(Path(path)) if path else {}
-        return _check(found | _from_env(env) | flags)
+        clusters = _take_clusters(found)
+        found |= _from_env(env)
+        if cluster is not None:
+            found = {each: found[each] for each in found if not each.startswith("kafka.")}
+            found |= _named_cluster(clusters, cluster)
+        return _check(found | flags)
     except InvalidValueError as error:
         raise _without_secrets(error) from None
+
+
+def load_clusters(config: Path | None, env: Mapping[str, str]) -> dict[str, KafkaSettings]:
+    """Return the clusters in the file ``config``, else in ``$OFFSETMGR_CONFIG``.
+
+    Raises InvalidValueError, which shows no secret.
+    """
+    path = config or env.get(f"{ENV_PREFIX}CONFIG")
+    if path is None:
+        raise MissingError("--config", "give a TOML file with [clusters.NAME] in it")
+    try:
+        clusters = _take_clusters(from_toml(Path(path)))
+        return {
+            name: KafkaSettings(_check_kafka(values, f"clusters.{name}"))
+            for name, values in clusters.items()
+        }
+    except InvalidValueError as error:
+        raise _without_secrets(error) from None
+
+
+def _take_clusters(found: Found) -> dict[str, Found]:
+    """Take the tables ``[clusters.NAME]`` out of the settings of a file."""
+    clusters: dict[str, Found] = {}
+    for name in [each for each in found if each.startswith("clusters.")]:
+        _, cluster, key = (*name.split(".", 2), "")[:3]
+        clusters.setdefault(cluster, {})[key] = found.pop(name)
+    return clusters
+
+
+def _named_cluster(clusters: Mapping[str, Found], cluster: str) -> Found:
+    values = clusters.get(cluster)
+    if values is None:
+        fix = (
+            f"give one of {', '.join(clusters)}" if clusters else "add [clusters.NAME] to --config"
+        )
+        raise InvalidValueError("--cluster", cluster, "is not in the configuration file", fix)
+    return {
+        f"kafka.{key}": (value, f"[clusters.{cluster}] in {source}")
+        for key, (value, source) in values.items()
+    }
 
 
 def from_toml(path: Path) -> Found:
@@ -357,10 +408,10 @@ def _check(found: Found) -> Settings:
         raise explained(error, Settings, values, with_source) from None
 
 
-def _check_kafka(values: Found) -> dict[str, str]:
+def _check_kafka(values: Found, section: str = "kafka") -> dict[str, str]:
     checked: dict[str, str] = {}
     for key, (value, source) in values.items():
-        where = f"kafka.{key} ({source})"
+        where = f"{section}.{key} ({source})"
         secret = key.removesuffix(FILE_SUFFIX)
         if secret != key and secret in SECRET:
             if secret in values:
@@ -375,8 +426,8 @@ def _check_kafka(values: Found) -> dict[str, str]:
             problem = "is not a setting that may be given here"
             raise InvalidValueError(where, MASK, problem, fix)
     if not checked.get("bootstrap.servers", "").strip():
-        fix = "give --bootstrap-servers host:port, or bootstrap.servers in the [kafka] table"
-        raise MissingError("kafka.bootstrap.servers", fix)
+        fix = f"give --bootstrap-servers host:port, or bootstrap.servers in the [{section}] table"
+        raise MissingError(f"{section}.bootstrap.servers", fix)
     return checked
 
 

@@ -28,3 +28,10 @@ def wide_topic(kafka: DevKafka) -> str:
     """A topic of many partitions for all tests; each has a group of its own."""
     create_topic(kafka, "wide", WIDE)
     return "wide"
+
+
+@pytest.fixture(scope="session")
+def second_kafka() -> Iterator[DevKafka]:
+    """A second cluster, which tests may kill too; each leaves it at work."""
+    with DevKafka() as started:
+        yield started

@@ -24,7 +24,17 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 GUIDES = [
     ROOT / "docs" / f"{name}.md"
-    for name in ("spark", "python", "consumer", "acks", "stores", "streams", "http", "operator")
+    for name in (
+        "spark",
+        "python",
+        "consumer",
+        "acks",
+        "stores",
+        "streams",
+        "clusters",
+        "http",
+        "operator",
+    )
 ]
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
 

@@ -27,13 +27,14 @@ ARROWS: dict[str, set[str]] = {
     "stores": VALUES | {"coordinator", "lag", "actors"},
     "consumer": VALUES | {"acked_ranges", "repeats", "coordinator", "lag", "client"},
     "streams": VALUES | {"actors", "coordinator", "lag", "client", "consumer", "spark"},
+    "clusters": VALUES | {"admin", "consumer", "coordinator", "lag", "spark"},
     "spark": {"types", "errors", "client"},
     "local": VALUES | {"coordinator", "manager", "client", "actors", "stores"},
     "devkafka": {"types", "errors"},
     "demo": {"types", "errors", "client", "spark", "devkafka"},
     "cli": VALUES
     | {"lag", "admin", "consumer", "service", "client", "local", "spark", "devkafka", "demo"}
-    | {"stores", "streams"},
+    | {"clusters", "stores", "streams"},
 }
 """The packages that each package may import; every package is listed."""
 

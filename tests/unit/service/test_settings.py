@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.service.settings import ALLOWED, Found, Settings, defaults, from_toml, load
+from offsetmgr.service.settings import (
+    ALLOWED,
+    Found,
+    Settings,
+    defaults,
+    from_toml,
+    load,
+    load_clusters,
+)
 
 BOOTSTRAP: Found = {"kafka.bootstrap.servers": ("localhost:9092", "--bootstrap-servers")}
 
@@ -201,3 +209,54 @@ def test_the_password_of_a_database_stays_secret() -> None:
     with pytest.raises(InvalidValueError, match=r"coordinator .* is no URL") as caught:
         with_flags(coordinator="me:geheim@host")
     assert "geheim" not in str(caught.value)
+
+
+CLUSTERS = """
+[kafka]
+"bootstrap.servers" = "here:1"
+"client.id" = "service"
+[clusters.west]
+"bootstrap.servers" = "west:1"
+"sasl.password_file" = "{secret}"
+[clusters.east]
+bootstrap.servers = "east:1"
+"""
+
+
+def test_a_cluster_replaces_the_service_s_own_kafka(tmp_path: Path) -> None:
+    """Nothing of [kafka] or of the environment is mixed into it; options count all the same."""
+    secret = tmp_path / "secret"
+    secret.write_text("hush\n")
+    config = tmp_path / "offsetmgr.toml"
+    config.write_text(CLUSTERS.format(secret=secret))
+    env = {"OFFSETMGR_KAFKA__CLIENT_ID": "environment"}
+    assert load(config, env, {}).kafka.for_librdkafka() == {
+        "bootstrap.servers": "here:1",
+        "client.id": "environment",
+    }
+    west = load(config, env, {}, "west").kafka
+    assert west.for_librdkafka() == {"bootstrap.servers": "west:1", "sasl.password": "hush"}
+    flags: Found = {"kafka.client.id": ("me", "--set")}
+    east = load(config, env, flags, "east").kafka
+    assert east.for_librdkafka() == {"bootstrap.servers": "east:1", "client.id": "me"}
+    with pytest.raises(InvalidValueError, match=r"--cluster 'north' .* give one of west, east"):
+        load(config, env, {}, "north")
+    clusters = load_clusters(None, {"OFFSETMGR_CONFIG": str(config)})
+    assert list(clusters) == ["west", "east"]
+    assert clusters["west"].masked() == {"bootstrap.servers": "west:1", "sasl.password": "***"}
+
+
+def test_a_wrong_setting_of_a_cluster_is_named_with_it(tmp_path: Path) -> None:
+    """The service itself does not look at clusters that it does not use."""
+    config = tmp_path / "offsetmgr.toml"
+    config.write_text(
+        '[kafka]\n"bootstrap.servers" = "here:1"\n[clusters.west]\n"sasl.pasword" = "hush"\n'
+    )
+    assert load(config, {}, {}).kafka.for_librdkafka() == {"bootstrap.servers": "here:1"}
+    for wrong in (lambda: load(config, {}, {}, "west"), lambda: load_clusters(config, {})):
+        with pytest.raises(InvalidValueError, match="west") as caught:
+            wrong()
+        assert "did you mean sasl.password" in str(caught.value)
+        assert "hush" not in str(caught.value)
+    with pytest.raises(InvalidValueError, match=r"give a TOML file with \[clusters.NAME\]"):
+        load_clusters(None, {})

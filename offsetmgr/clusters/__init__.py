@@ -1,0 +1,23 @@
+"""Readers and writers over several Kafka clusters."""
+
+from offsetmgr.clusters.acks import MultiClusterAckConsumer
+from offsetmgr.clusters.reader import ClusterMessage, MultiClusterReader, ReaderStats
+from offsetmgr.clusters.writer import (
+    MultiClusterWriter,
+    ProducerRecord,
+    WriteErrors,
+    WriterSettings,
+    WriterStats,
+)
+
+__all__ = [
+    "ClusterMessage",
+    "MultiClusterAckConsumer",
+    "MultiClusterReader",
+    "MultiClusterWriter",
+    "ProducerRecord",
+    "ReaderStats",
+    "WriteErrors",
+    "WriterSettings",
+    "WriterStats",
+]

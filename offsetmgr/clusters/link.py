@@ -1,0 +1,245 @@
+"""Connections to several clusters: their settings, and which of them answer."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from offsetmgr.clusters.failover import ALWAYS
+from offsetmgr.consumer.keepers import request_error
+from offsetmgr.coordinator.clients import checked_config, refused_config
+from offsetmgr.coordinator.librdkafka import OWN_GROUP
+from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+Clusters: TypeAlias = "Mapping[str, str | Mapping[str, object]]"
+"""Bootstrap servers, or librdkafka's settings, by the name of the cluster."""
+
+UNREAD: Final = 100
+"""Errors of a cluster kept until they are read; the oldest are dropped."""
+
+PROBE_S: Final = 2.0
+"""Time that a cluster has to answer when it is asked whether it is back."""
+
+FIRST_PAUSE_S: Final = 0.5
+LONGEST_PAUSE_S: Final = 10.0
+"""Pauses between two such questions double between these."""
+
+_QUIET: Final[Mapping[str, object]] = {"log_level": 0, "reconnect.backoff.max.ms": 2_000}
+"""librdkafka would log each attempt to connect; the link reports a failure once."""
+
+_UNREACHABLE: Final = frozenset(
+    {
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 -- the public names of librdkafka's codes
+        KafkaError._AUTHENTICATION,  # noqa: SLF001
+        KafkaError._SSL,  # noqa: SLF001
+    }
+)
+
+log = logging.getLogger("offsetmgr.clusters")
+
+
+def check_clusters(clusters: object) -> dict[str, dict[str, object]]:
+    """Return librdkafka's settings by cluster.  Raises InvalidValueError."""
+    fix = 'give settings by name, such as {"west": "west:9092", "east": "east:9092"}'
+    if not isinstance(clusters, Mapping) or not clusters:
+        kind = type(clusters).__name__
+        raise InvalidValueError("clusters", kind, "is no mapping with a cluster", fix)
+    for name in clusters:
+        if not isinstance(name, str) or not name or not name.isprintable():
+            raise InvalidValueError("clusters", name, "is no name of a cluster", fix)
+    return {name: checked_config(kafka) for name, kafka in clusters.items()}
+
+
+class Link:
+    """The connection to one cluster as its clients find it; for any thread.
+
+    A failure is logged and kept in ``errors`` once, until the cluster answers again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kafka: Mapping[str, object],
+        topic: str | None,
+        clock: Callable[[], float],
+        *,
+        settle_s: float = 0.0,
+    ) -> None:
+        """``topic`` has to have its leaders before the cluster counts as back.
+
+        After a failure the cluster is probed until it has answered for ``settle_s``.  Raises
+        InvalidValueError where librdkafka refuses a setting.
+        """
+        self.name: Final = name
+        self.answering_since_s: float | None = ALWAYS
+        """None while it does not answer."""
+        self.errors: deque[OffsetManagerError] = deque(maxlen=UNREAD)
+        self._kafka = {**_QUIET, **kafka}
+        self._topic = topic
+        self._settle_s = settle_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._probe_at_s = 0.0
+        self._pause_s = FIRST_PAUSE_S
+        # Not an AdminClient: a request of it that outlives its last reference ends the process.
+        asker = {**self._kafka, "group.id": OWN_GROUP, "enable.auto.commit": False}
+        try:
+            self._asker = Consumer(asker)
+        except KafkaException as error:
+            raise refused_config(self._kafka, error) from None
+
+    @property
+    def up(self) -> bool:
+        return self.answering_since_s is not None
+
+    def settings(self, ours: Mapping[str, object]) -> dict[str, Any]:
+        """Return the settings of a client that reports its errors here.
+
+        Raises InvalidValueError where one of ``ours`` was given.
+        """
+        for name in sorted(ours.keys() & self._kafka.keys()):
+            fix = "leave it out"
+            raise InvalidValueError(name, self._kafka[name], "is set by offsetmgr itself", fix)
+        return {**self._kafka, **ours, "error_cb": self.heard}
+
+    # Questions; each waits up to ``timeout_s`` and raises KafkaRequestError
+
+    def partitions(self, timeout_s: float) -> list[int]:
+        """Return the partitions of the topic, all of which have leaders; none without a topic."""
+        try:
+            if self._topic is None:
+                self._asker.list_topics(timeout=timeout_s)
+                return []
+            found = self._asker.list_topics(self._topic, timeout=timeout_s).topics[self._topic]
+        except KafkaException as error:
+            raise self.failure(error.args[0]) from None
+        if found.error is not None:
+            raise self.failure(found.error)
+        if any(each.leader < 0 for each in found.partitions.values()):
+            raise self.failure(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+        return sorted(found.partitions)
+
+    def log_end(self, partition: int, timeout_s: float) -> int:
+        where = KafkaPartition(self._topic or "", partition)
+        try:
+            return int(self._asker.get_watermark_offsets(where, timeout=timeout_s)[1])
+        except KafkaException as error:
+            raise self.failure(error.args[0]) from None
+
+    def offsets_at(self, at_ms: int, numbers: Iterable[int], timeout_s: float) -> dict[int, int]:
+        """Return the first offsets of a time or later; -1 where no record is so young."""
+        asked = [KafkaPartition(self._topic or "", number, at_ms) for number in numbers]
+        try:
+            answers = self._asker.offsets_for_times(asked, timeout=timeout_s)
+        except KafkaException as error:
+            raise self.failure(error.args[0]) from None
+        for each in answers:
+            if each.error is not None:
+                raise self.failure(each.error)
+        return {each.partition: each.offset for each in answers}
+
+    def close(self) -> None:
+        self._asker.close()
+
+    # What was found
+
+    def heard(self, error: KafkaError) -> None:
+        """Take in an error that a client reports beside its answers."""
+        if error.code() in _UNREACHABLE or error.fatal():
+            self.failed(self.failure(error))
+
+    def failure(self, error: KafkaError) -> KafkaRequestError:
+        """Return an error of librdkafka's as one of ours."""
+        return request_error(f"cluster {self.name}", error)
+
+    def failed(self, error: OffsetManagerError) -> None:
+        """Take in that the cluster did not do what was asked."""
+        with self._lock:
+            was_up, self.answering_since_s = self.up, None
+            if not was_up:
+                return
+            self._pause_s = FIRST_PAUSE_S
+            self._probe_at_s = self._clock() + self._pause_s
+        self.errors.append(error)
+        text = "cluster %s does not answer, and is tried again; the others go on: %s"
+        log.warning(text, self.name, error)
+
+    def take_errors(self) -> list[OffsetManagerError]:
+        """Return the errors since the last call."""
+        return [self.errors.popleft() for _ in range(len(self.errors))]
+
+    def answered(self) -> None:
+        if self.up:  # nearly always
+            return
+        with self._lock:
+            if self.answering_since_s is not None:
+                return
+            self.answering_since_s = self._clock()
+        log.info("cluster %s answers again", self.name)
+
+    def probe_if_due(self) -> None:
+        """Ask a cluster that failed whether it is back, where the pause is over.
+
+        Waits up to ``PROBE_S``.
+        """
+        since_s, now_s = self.answering_since_s, self._clock()
+        if now_s < self._probe_at_s or (since_s is not None and now_s - since_s >= self._settle_s):
+            return
+        try:
+            self.partitions(PROBE_S)
+        except OffsetManagerError as error:
+            self.failed(error)
+            self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
+        else:
+            self.answered()
+            self._pause_s = min(max(FIRST_PAUSE_S, self._settle_s / 5), LONGEST_PAUSE_S)
+        self._probe_at_s = self._clock() + self._pause_s
+
+
+def close_all(ends: Mapping[str, Callable[[], None]], timeout_s: float) -> None:
+    """Call what ends each cluster's connections, all at once; return by ``timeout_s``.
+
+    librdkafka may wait for a dead cluster for minutes: it is left to itself, with a line in the
+    log.
+    """
+    deadline = time.monotonic() + timeout_s
+    threads = {name: threading.Thread(target=end, daemon=True) for name, end in ends.items()}
+    for thread in threads.values():
+        thread.start()
+    for name, thread in threads.items():
+        thread.join(max(0.0, deadline - time.monotonic()))
+        if thread.is_alive():
+            log.warning("cluster %s was left without a farewell: it does not answer", name)
+
+
+class ClusterClient(ABC):
+    """A client of several clusters, to be used in a ``with`` block."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the connections; twice is harmless."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

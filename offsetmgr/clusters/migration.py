@@ -1,0 +1,299 @@
+"""Copies the offsets of a group to a cluster that mirrors its topics."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from offsetmgr.admin.answers import does_not_exist, known
+from offsetmgr.admin.changes import GroupChanges
+from offsetmgr.admin.reset import PlannedOffset
+from offsetmgr.clusters.translate import (
+    OffsetSync,
+    PartitionFacts,
+    Translation,
+    best_sync,
+    parse_sync,
+    translate,
+    unknown,
+)
+from offsetmgr.consumer.keepers import request_error
+from offsetmgr.errors import OffsetTimeoutError, listed
+from offsetmgr.spark.checkpoint import Checkpoint
+from offsetmgr.types import MAX_OFFSET, OffsetAndMetadata, PartitionRange, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from types import TracebackType
+    from typing import Any
+
+    from confluent_kafka import Message
+    from typing_extensions import Self
+
+_END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 -- its public name
+_BEFORE: Final = 100
+"""A record before the next one is looked for so far back: transactions end in offsets without."""
+
+
+class CopiedOffset(NamedTuple):
+    """A partition in the plan of a copy."""
+
+    partition: TopicPartition
+    offset: int
+    """The next offset to read in the source."""
+    target: TopicPartition
+    current: int | None
+    """Committed in the target now."""
+    new: Translation
+
+
+class _Record(NamedTuple):
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+class OffsetMigration:
+    """Plans and makes copies of offsets from one cluster to another.
+
+    A topic of the target that is named ``SOURCE.topic``, as MirrorMaker 2 does by default, is taken
+    for the mirror; else the one of the same name.  All methods wait for Kafka and raise
+    KafkaRequestError; OffsetTimeoutError where a cluster does not answer in time.
+    """
+
+    def __init__(
+        self,
+        source: tuple[str, Mapping[str, object]],
+        target: tuple[str, Mapping[str, object]],
+        *,
+        timeout_s: float = 30.0,
+    ) -> None:
+        """``source`` and ``target`` are names, as in MirrorMaker, and librdkafka's settings."""
+        self._source_name, self._source_kafka = source
+        self._target_name, self._target_kafka = target
+        self._timeout_s = timeout_s
+        self._source = GroupChanges(self._source_kafka, timeout_s=timeout_s)
+        self._target = GroupChanges(self._target_kafka, timeout_s=timeout_s)
+
+    def plan_group(self, group: str) -> list[CopiedOffset]:
+        """Return what a copy of ``group`` would commit, sorted."""
+        committed = self._source.committed(group)
+        offsets = {where: each.offset for where, each in committed.items()}
+        return self._plan(offsets, self._target.committed(group))
+
+    def plan_checkpoint(self, location: str) -> list[CopiedOffset]:
+        """Return where a Spark query would go on in the target after its last finished batch.
+
+        Raises InvalidValueError where there is no checkpoint that can be read.
+        """
+        finished = Checkpoint(location).last_finished()
+        return self._plan({} if finished is None else finished.offsets, {})
+
+    def execute(self, group: str, plan: Iterable[CopiedOffset]) -> dict[TopicPartition, str]:
+        """Commit a plan in the target; return why some partitions were not.
+
+        Raises GroupHeldError where the group has members there.
+        """
+        self._target.check_free(group)
+        rows = [
+            PlannedOffset(row.target, row.current, OffsetAndMetadata(row.new.offset))
+            for row in plan
+            if row.new.offset is not None
+        ]
+        return self._target.commit(group, rows)
+
+    def close(self) -> None:
+        self._source.reader.close()
+        self._target.reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _plan(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        committed: Mapping[TopicPartition, OffsetAndMetadata],
+    ) -> list[CopiedOffset]:
+        mirrors = self._mirrors({each.topic for each in offsets})
+        targets = {each: TopicPartition(mirrors[each.topic], each.partition) for each in offsets}
+        source_logs = _logs(self._source, offsets)
+        target_logs = _logs(self._target, targets.values())
+        syncs = self._syncs(offsets)
+        pairs = self._same_records(offsets, targets, source_logs, target_logs)
+        rows = []
+        for where, offset in sorted(offsets.items()):
+            target = targets[where]
+            source_log, target_log = source_logs.get(where), target_logs.get(target)
+            if source_log is None or target_log is None:
+                place = self._source_name if source_log is None else self._target_name
+                new = unknown(f"it does not exist in {place}")
+            else:
+                facts = (offset, source_log, target_log, syncs[where], pairs.get(where))
+                new = translate(PartitionFacts(*facts))
+            current = committed[target].offset if target in committed else None
+            rows.append(CopiedOffset(where, offset, target, current, new))
+        return rows
+
+    def _mirrors(self, topics: Iterable[str]) -> dict[str, str]:
+        prefixed = {topic: f"{self._source_name}.{topic}" for topic in topics}
+        answers = self._target.reader.partitions_of(prefixed.values())
+        return {
+            topic: topic if does_not_exist(answers[name]) else name
+            for topic, name in prefixed.items()
+        }
+
+    def _same_records(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        targets: Mapping[TopicPartition, TopicPartition],
+        source_logs: Mapping[TopicPartition, PartitionRange],
+        target_logs: Mapping[TopicPartition, PartitionRange],
+    ) -> dict[TopicPartition, OffsetSync]:
+        """Return the first offsets of one time in both logs, where the records are the same."""
+        wanted = {
+            where: (offsets[where], log)
+            for where, log in source_logs.items()
+            if log.log_start_offset <= offsets[where] <= log.high_watermark
+            and targets[where] in target_logs
+        }
+        next_records = self._records(self._source_kafka, wanted)
+        times = {where: record.timestamp_ms for where, record in next_records.items()}
+        here = self._source.reader.offsets_at(times)
+        there = self._target.reader.offsets_at({targets[w]: at_ms for w, at_ms in times.items()})
+        pairs = {}
+        for where in times:
+            first, mirrored = known(here[where]), known(there[targets[where]])
+            if first is not None and mirrored is not None:
+                pairs[where] = OffsetSync(first, mirrored)
+        records = self._records(
+            self._source_kafka, {w: (pair.source, source_logs[w]) for w, pair in pairs.items()}
+        )
+        mirrors = self._records(
+            self._target_kafka,
+            {targets[w]: (pair.target, target_logs[targets[w]]) for w, pair in pairs.items()},
+        )
+        return {
+            where: pair
+            for where, pair in pairs.items()
+            if _same(records.get(where), mirrors.get(targets[where]))
+        }
+
+    def _syncs(
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetSync | None]:
+        """Return MirrorMaker's best sync of each partition.
+
+        Its topic is in the source and named after the target, or the other way round.
+        """
+        found: dict[TopicPartition, list[OffsetSync]] = {each: [] for each in offsets}
+        places = (
+            (self._source, self._source_kafka, self._target_name),
+            (self._target, self._target_kafka, self._source_name),
+        )
+        for cluster, kafka, name in places:
+            where = TopicPartition(f"mm2-offset-syncs.{name}.internal", 0)
+            log = _logs(cluster, [where]).get(where)
+            starts = {} if log is None else {where: log.log_start_offset}
+            for message in self._read(kafka, starts, {}):
+                partition, sync = parse_sync(message.key() or b"", message.value() or b"")
+                if partition in found:
+                    found[partition].append(sync)
+        return {where: best_sync(syncs, offsets[where]) for where, syncs in found.items()}
+
+    def _records(
+        self,
+        kafka: Mapping[str, object],
+        wanted: Mapping[TopicPartition, tuple[int, PartitionRange]],
+    ) -> dict[TopicPartition, _Record]:
+        """Return the first record at an offset or after it; else the last one before it."""
+        starts = {
+            where: max(log.log_start_offset, offset - _BEFORE)
+            for where, (offset, log) in wanted.items()
+        }
+        found: dict[TopicPartition, _Record] = {}
+        for message in self._read(kafka, starts, {w: offset for w, (offset, _) in wanted.items()}):
+            record = _Record(
+                message.offset() or 0, message.timestamp()[1], message.key(), message.value()
+            )
+            found[_place(message)] = record
+        return found
+
+    def _read(
+        self,
+        kafka: Mapping[str, object],
+        starts: Mapping[TopicPartition, int],
+        last: Mapping[TopicPartition, int],
+    ) -> Iterator[Message]:
+        """Iterate over messages from ``starts`` up to the first one at ``last`` or after it."""
+        if not starts:
+            return
+        config: dict[str, Any] = {
+            **kafka,
+            "group.id": "offsetmgr-migration",  # never joined
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+        deadline = time.monotonic() + self._timeout_s
+        unread = set(starts)
+        consumer = Consumer(config)
+        try:
+            consumer.assign([KafkaPartition(*where, start) for where, start in starts.items()])
+            while unread:
+                if time.monotonic() > deadline:
+                    raise OffsetTimeoutError(f"{listed(unread)} not read in time")
+                for message in consumer.consume(500, 0.2):
+                    error, where = message.error(), _place(message)
+                    if error is None and where in unread:
+                        if (message.offset() or 0) >= last.get(where, MAX_OFFSET):
+                            unread.discard(where)
+                        yield message
+                    elif error is not None and error.code() == _END:
+                        unread.discard(where)
+                    elif error is not None and not error.retriable():
+                        raise request_error("read for a migration", error)
+        finally:
+            consumer.close()
+
+
+def _logs(
+    cluster: GroupChanges, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, PartitionRange]:
+    """Return the logs of those that exist."""
+    wanted = list(partitions)
+    numbers = {
+        topic: answer
+        for topic, answer in cluster.reader.partitions_of({each.topic for each in wanted}).items()
+        if not does_not_exist(answer)
+    }
+    there = [each for each in wanted if each.partition in known(numbers.get(each.topic, []))]
+    return {where: known(log) for where, log in cluster.reader.log_ranges(there).items()}
+
+
+def starting_offsets(plan: Iterable[CopiedOffset]) -> str:
+    """Return the option ``startingOffsets`` of Spark's Kafka source.  All offsets are known."""
+    topics: dict[str, dict[str, int | None]] = {}
+    for row in plan:
+        topics.setdefault(row.target.topic, {})[str(row.target.partition)] = row.new.offset
+    return json.dumps(topics)
+
+
+def _same(one: _Record | None, other: _Record | None) -> bool:
+    return one is not None and other is not None and one[1:] == other[1:]
+
+
+def _place(message: Message) -> TopicPartition:
+    return TopicPartition(message.topic() or "", message.partition() or 0)

@@ -1,0 +1,367 @@
+"""Writes messages to one of several clusters, and to another one where that fails."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from offsetmgr.clusters.failover import ranking
+from offsetmgr.clusters.link import ClusterClient, Link, check_clusters, close_all
+from offsetmgr.config import is_number
+from offsetmgr.errors import (
+    InvalidValueError,
+    ManagerStoppedError,
+    OffsetManagerError,
+)
+from offsetmgr.types import check_list, check_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from offsetmgr.clusters.link import Clusters
+
+Mode = Literal["primary-backup", "round-robin"]
+
+LEAST_FAIL_OVER_S: Final = 3.0
+LONGEST_S: Final = 86_400.0
+
+_SCAN_S: Final = 1.0
+"""librdkafka looks for messages that have timed out once a second."""
+
+_OVERDUE_S: Final = 5.0
+"""Time after which a report that librdkafka owes is no longer waited for."""
+
+_OF_THE_MESSAGE: Final = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_MSG_SIZE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 -- the public names of librdkafka's codes
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+        KafkaError._INVALID_ARG,  # noqa: SLF001
+    }
+)
+"""Errors that say nothing against the cluster; no other one is tried."""
+
+_BY_KEY: Final = -1
+_SLICE_S: Final = 0.1
+_ROOM_S: Final = 0.01
+
+log = logging.getLogger("offsetmgr.clusters")
+
+
+@dataclass(frozen=True)
+class WriterSettings:
+    """Settings of a MultiClusterWriter.  All times are seconds."""
+
+    mode: Mode = "primary-backup"
+    """``primary-backup`` writes to the first cluster that answers, ``round-robin`` to each in
+    turn."""
+
+    fail_over_s: float = 10.0
+    """A cluster that has not acknowledged a message for so long is left; at least 3."""
+
+    fail_back_s: float = 60.0
+    """A cluster that failed has to answer for so long without a failure before it is preferred
+    again."""
+
+    def __post_init__(self) -> None:
+        """Raise InvalidValueError naming the first setting that makes no sense."""
+        if self.mode not in get_args(Mode):
+            fix = f"give one of {', '.join(get_args(Mode))}"
+            raise InvalidValueError("mode", self.mode, "is unknown", fix)
+        for name, least in (("fail_over_s", LEAST_FAIL_OVER_S), ("fail_back_s", 0)):
+            value = getattr(self, name)
+            if not is_number(value, (int, float)) or not least <= value <= LONGEST_S:
+                fix = f"give seconds from {least:g} to {LONGEST_S:g}"
+                raise InvalidValueError(name, value, "is not possible", fix)
+
+
+class ProducerRecord(NamedTuple):
+    """A message to be written."""
+
+    value: bytes | str | None
+    key: bytes | str | None = None
+    topic: str = ""
+    """The writer's own where empty."""
+    partition: int | None = None
+    """By the key where None."""
+    headers: Sequence[tuple[str, bytes]] = ()
+    timestamp_ms: int = 0
+    """Milliseconds since 1970; the time of the write where 0."""
+
+
+class WriteErrors(OffsetManagerError):  # noqa: N818 -- it has one error for each message
+    """Some messages of a write are not acknowledged by any cluster."""
+
+    code = "write_errors"
+
+    def __init__(self, errors: Sequence[OffsetManagerError | None]) -> None:
+        """``errors`` has one entry for each message, None where it was acknowledged."""
+        first = next((str(each) for each in errors if each is not None), "")
+        self.errors = list(errors)
+        super().__init__(f"{self.count} of {len(errors)} messages not written; the first: {first}")
+
+    @property
+    def count(self) -> int:
+        """Number of messages that were not acknowledged."""
+        return sum(each is not None for each in self.errors)
+
+
+class WriterStats(NamedTuple):
+    """Figures of one cluster since the writer was made."""
+
+    up: bool
+    """False while the cluster does not answer."""
+    current: bool
+    """True where the next write begins, in the mode ``primary-backup``."""
+    written: int
+    """Acknowledged messages."""
+    failed: int
+    """Messages that were not acknowledged here; another cluster may have them."""
+
+
+class MultiClusterWriter(ClusterClient):
+    """Writes to one of several clusters; for any number of threads.
+
+    ``clusters`` has bootstrap servers, or librdkafka's settings, by name; the first is the primary.
+    Producers are idempotent and wait for all in-sync replicas.
+
+    Raises InvalidValueError for a bad name or setting.
+    """
+
+    def __init__(
+        self,
+        clusters: Clusters,
+        topic: str | None = None,
+        *,
+        settings: WriterSettings | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``topic`` is that of records that name none."""
+        self._settings = settings or WriterSettings()
+        self._topic = None if topic is None else check_topic(topic)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._order = list(checked := check_clusters(clusters))
+        self._current: str | None = None
+        self._closed = False
+        links = [
+            Link(name, kafka, self._topic, clock, settle_s=self._settings.fail_back_s)
+            for name, kafka in checked.items()
+        ]
+        self._targets = {link.name: _Target(link, self._settings.fail_over_s) for link in links}
+
+    def write_messages(self, records: Iterable[ProducerRecord]) -> None:
+        """Write ``records`` and wait until a cluster has acknowledged each of them.
+
+        Each cluster is tried at most once, so that this takes up to ``fail_over_s`` for each.
+
+        Raises WriteErrors where some are not acknowledged: those may have been written all the
+        same.  Raises InvalidValueError, with nothing written, and ManagerStoppedError.
+        """
+        batch = [self._checked(each) for each in check_list(records, "records", "[record]")]
+        errors: list[OffsetManagerError | None] = [None] * len(batch)
+        left = list(enumerate(batch))
+        order = self._next_order()
+        tried: set[str] = set()
+        while left and len(tried) < len(order):
+            name = next(each for each in self._ranked(order) if each not in tried)
+            tried.add(name)
+            target = self._targets[name]
+            failures = target.write(left)
+            for index, _ in left:
+                error = failures.get(index)
+                errors[index] = None if error is None else target.link.failure(error)
+            left = [each for each in left if each[0] in failures and _is_outage(failures[each[0]])]
+        self._ranked(order)
+        if any(errors):
+            raise WriteErrors(errors)
+
+    def errors(self) -> list[OffsetManagerError]:
+        """Return the failures of clusters since the last call; at most the newest 100 of each."""
+        return [error for each in self._targets.values() for error in each.link.take_errors()]
+
+    def stats(self) -> dict[str, WriterStats]:
+        """Return figures of each cluster since the writer was made."""
+        return {
+            name: WriterStats(each.link.up, name == self._current, each.written, each.failed)
+            for name, each in self._targets.items()
+        }
+
+    def close(self) -> None:
+        """Wait up to ``fail_over_s`` for writes under way, and end.  Twice is harmless."""
+        self._closed = True
+        ends = {name: target.end for name, target in self._targets.items()}
+        close_all(ends, self._settings.fail_over_s + _OVERDUE_S)
+
+    def _checked(self, record: object) -> ProducerRecord:
+        if not isinstance(record, ProducerRecord):
+            fix = 'give ProducerRecord(b"value", key=b"key")'
+            raise InvalidValueError("records", record, "is no record", fix)
+        for name in ("value", "key"):
+            if not isinstance(getattr(record, name), (bytes, str, type(None))):
+                kind = type(getattr(record, name)).__name__
+                raise InvalidValueError(name, kind, "cannot be written", "give bytes, text or None")
+        if record.topic:
+            check_topic(record.topic)
+            return record
+        if self._topic is None:
+            fix = "name it in the record, or topic= of the writer"
+            raise InvalidValueError("record", record.topic, "has no topic", fix)
+        return record._replace(topic=self._topic)
+
+    def _next_order(self) -> list[str]:
+        """Return the clusters, the preferred one of this write first."""
+        with self._lock:
+            if self._settings.mode == "round-robin":
+                self._order.append(self._order.pop(0))
+            return self._order.copy()
+
+    def _ranked(self, order: Sequence[str]) -> list[str]:
+        """Return the clusters in the order in which a write tries them now."""
+        with self._lock:
+            if self._closed:
+                raise ManagerStoppedError("the writer is closed")
+            since_s = {name: each.link.answering_since_s for name, each in self._targets.items()}
+            before = self._current
+            now_s = self._clock()
+            found = ranking(order, since_s, before, now_s, self._settings.fail_back_s)
+            if self._settings.mode == "primary-backup" and before != found[0]:
+                self._current = found[0]
+                if before is not None:
+                    log.warning("writes go to cluster %s, no longer to %s", found[0], before)
+            return found
+
+
+class _Target:
+    """The producer of one cluster, and the thread that hears its reports."""
+
+    def __init__(self, link: Link, fail_over_s: float) -> None:
+        """Raises InvalidValueError."""
+        self.link = link
+        self._counts = threading.Lock()
+        self.written = 0
+        self.failed = 0
+        self._wait_s = fail_over_s
+        timeout_ms = round((fail_over_s - _SCAN_S) * 1_000)
+        ours = {
+            "enable.idempotence": True,
+            "message.timeout.ms": timeout_ms,
+            # Else a topic that does not exist would look like a cluster that does not answer.
+            "topic.metadata.propagation.max.ms": timeout_ms // 4,
+        }
+        self._config = {**link.settings(ours), "error_cb": self._heard}
+        self._producer = Producer(self._config)
+        self._broken = False  # by a fatal error; another producer is needed
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name=f"write-{link.name}", daemon=True)
+        self._thread.start()
+
+    def write(self, wanted: Sequence[tuple[int, ProducerRecord]]) -> dict[int, KafkaError]:
+        """Write records, and return the errors of those that were not acknowledged."""
+        reports = _Reports(number for number, _ in wanted)
+        deadline = time.monotonic() + self._wait_s
+        for number, record in wanted:
+            while not self._produced(record, partial(reports.add, number)):
+                if time.monotonic() >= deadline or self._ended.is_set():
+                    reports.add(number, KafkaError(KafkaError._QUEUE_FULL))  # noqa: SLF001 -- its public name
+                    break
+                time.sleep(_ROOM_S)
+        failures = reports.wait(self._wait_s + _OVERDUE_S)
+        outage = next((each for each in failures.values() if _is_outage(each)), None)
+        if outage is not None:
+            self.link.failed(self.link.failure(outage))
+        elif len(failures) < len(wanted):
+            self.link.answered()
+        with self._counts:
+            self.failed += len(failures)
+            self.written += len(wanted) - len(failures)
+        return failures
+
+    def end(self) -> None:
+        self._producer.flush(self._wait_s)
+        self._ended.set()
+        self._thread.join()
+        self.link.close()
+
+    def _produced(
+        self, record: ProducerRecord, report: Callable[[KafkaError | None, object], None]
+    ) -> bool:
+        """Hand ``record`` to librdkafka; False where its queue is full."""
+        try:
+            self._producer.produce(
+                record.topic,
+                record.value,
+                record.key,
+                partition=_BY_KEY if record.partition is None else record.partition,
+                on_delivery=report,
+                timestamp=record.timestamp_ms,
+                headers=list(record.headers) or None,
+            )
+        except BufferError:
+            return False
+        except KafkaException as refused:
+            report(refused.args[0], None)
+        return True
+
+    def _heard(self, error: KafkaError) -> None:
+        """Take in an error beside the reports; what is merely unreachable may be back in time."""
+        if error.fatal():
+            self._broken = True
+            self.link.failed(self.link.failure(error))
+
+    def _serve(self) -> None:
+        """Hear reports, and look whether a cluster that failed is back."""
+        while not self._ended.is_set():
+            self._producer.poll(_SLICE_S)
+            if self._broken:
+                self._broken = False
+                self._producer.purge()
+                self._producer.poll(0)
+                self._producer = Producer(self._config)
+            self.link.probe_if_due()
+
+
+class _Reports:
+    """The delivery reports of one write; for any thread."""
+
+    def __init__(self, numbers: Iterable[int]) -> None:
+        self._lock = threading.Lock()
+        self._all = threading.Event()
+        self._left = set(numbers)
+        self._failures: dict[int, KafkaError] = {}
+
+    def add(self, number: int, error: KafkaError | None, _: object = None) -> None:
+        with self._lock:
+            self._left.discard(number)
+            if error is not None:
+                self._failures[number] = error
+            if not self._left:
+                self._all.set()
+
+    def wait(self, timeout_s: float) -> dict[int, KafkaError]:
+        """Return the errors; a report that does not come in ``timeout_s`` is one."""
+        self._all.wait(timeout_s)
+        with self._lock:
+            late = KafkaError(KafkaError._TIMED_OUT)  # noqa: SLF001 -- its public name
+            return {**self._failures, **dict.fromkeys(self._left, late)}
+
+
+def _is_outage(error: KafkaError) -> bool:
+    """Return True unless the fault is the message's, so that another cluster may take it."""
+    return error.code() not in _OF_THE_MESSAGE

@@ -1,0 +1,402 @@
+"""Reader, writer and acks over two real clusters, while either is killed and brought back."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsetmgr.clusters import (
+    ClusterMessage,
+    MultiClusterAckConsumer,
+    MultiClusterReader,
+    MultiClusterWriter,
+    ProducerRecord,
+    WriteErrors,
+    WriterSettings,
+)
+from offsetmgr.consumer import AckSettings, ConsumerSettings
+from offsetmgr.devkafka.cluster import Broker
+from offsetmgr.errors import InvalidValueError, ManagerStoppedError
+from tests.conftest import create_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from offsetmgr.devkafka import DevKafka
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "surviving_writer.py"
+PARTITIONS = 3
+WAIT_S = 60.0
+DEAD = "127.0.0.1:9"
+"""Nobody listens on the port of the protocol "discard"."""
+
+QUICK = WriterSettings(fail_over_s=3, fail_back_s=1)
+
+
+@pytest.fixture
+def clusters(
+    breakable_kafka: DevKafka, second_kafka: DevKafka, unique_name: str
+) -> Iterator[dict[str, str]]:
+    """Two clusters with a topic of the test's name each; both at work before and after."""
+    kafkas = {"west": breakable_kafka, "east": second_kafka}
+    for kafka in kafkas.values():
+        create_topic(kafka, unique_name, PARTITIONS)
+    yield {name: kafka.bootstrap_servers for name, kafka in kafkas.items()}
+    for kafka in kafkas.values():
+        if not kafka.broker(1).running:
+            kafka.broker(1).start()
+
+
+def records(values: range, keys: int = 5) -> list[ProducerRecord]:
+    return [ProducerRecord(str(each), f"key-{each % keys}") for each in values]
+
+
+def written(clusters: dict[str, str], name: str, topic: str, values: range) -> None:
+    with MultiClusterWriter({name: clusters[name]}, topic) as writer:
+        writer.write_messages(records(values))
+
+
+def number(message: ClusterMessage) -> int:
+    return int(message.message.value() or b"-1")
+
+
+def fetched(reader: MultiClusterReader, count: int) -> list[ClusterMessage]:
+    found: list[ClusterMessage] = []
+    for _ in range(count):
+        message = reader.fetch_message(timeout=WAIT_S)
+        assert message is not None, f"{len(found)} of {count}"
+        found.append(message)
+    return found
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+class Traffic:
+    """A writer and a reader in threads of their own, and what each of them has seen."""
+
+    def __init__(self, clusters: dict[str, str], topic: str) -> None:
+        self.acknowledged: set[int] = set()
+        self.attempts: Counter[int] = Counter()  # writes that were not acknowledged
+        self.read: list[ClusterMessage] = []
+        self.writer = MultiClusterWriter(clusters, topic, settings=QUICK)
+        self.reader = MultiClusterReader(clusters, topic)
+        self.longest_s = 0.0
+        self._next = 0
+        self._ended = threading.Event()
+        self._threads = [threading.Thread(target=each) for each in (self._write, self._read)]
+        for thread in self._threads:
+            thread.start()
+
+    def _write(self) -> None:
+        while not self._ended.is_set():
+            batch = records(range(self._next, self._next + 20))
+            numbers = range(self._next, self._next + 20)
+            self._next += 20
+            began = time.monotonic()
+            try:
+                self.writer.write_messages(batch)
+                self.acknowledged.update(numbers)
+            except WriteErrors as failed:
+                good = [n for n, error in zip(numbers, failed.errors, strict=True) if not error]
+                self.acknowledged.update(good)
+            self.longest_s = max(self.longest_s, time.monotonic() - began)
+            self._ended.wait(0.02)
+
+    def _read(self) -> None:
+        while (message := self.reader.read_message()) is not None:
+            self.read.append(message)
+
+    def numbers(self) -> list[int]:
+        return [number(each) for each in self.read]
+
+    def more_acknowledged(self) -> None:
+        """Wait until writes are acknowledged that began after the call."""
+        after = self._next + 40
+        wait_until(lambda: any(each >= after for each in list(self.acknowledged)))
+
+    def stop(self) -> None:
+        """End both once all that was acknowledged is read."""
+        self._ended.set()
+        self._threads[0].join()
+        try:
+            wait_until(lambda: self.acknowledged <= set(self.numbers()))
+        finally:
+            self.reader.close()
+            self._threads[1].join()
+            self.writer.close()
+
+    def check(self) -> None:
+        """Nothing acknowledged was lost, nothing more than at-least-once, order in partitions."""
+        stats = self.writer.stats()
+        places = Counter((c, m.topic(), m.partition(), m.offset()) for c, m in self.read)
+        assert max(places.values()) == 1, "a place in a log was read twice"
+        twice = sum(count - 1 for count in Counter(self.numbers()).values())
+        assert twice <= sum(each.failed for each in stats.values())
+        for cluster in stats:
+            for partition in range(PARTITIONS):
+                mine = [m for c, m in self.read if c == cluster and m.partition() == partition]
+                assert mine == sorted(mine, key=lambda each: each.offset() or 0)
+                for key in {each.key() for each in mine}:
+                    values = [int(each.value() or b"") for each in mine if each.key() == key]
+                    assert values == sorted(values), f"{key!r} out of order in {cluster}"
+
+
+def test_nothing_acknowledged_is_lost_while_clusters_die_and_come_back(
+    clusters: dict[str, str], breakable_kafka: DevKafka, second_kafka: DevKafka, unique_name: str
+) -> None:
+    """The primary dies and comes back, then both; writes and reads go on where one is alive."""
+    west, east = breakable_kafka.broker(1), second_kafka.broker(1)
+    traffic = Traffic(clusters, unique_name)
+    with ExitStack() as stack:
+        stack.callback(traffic.stop)
+        traffic.more_acknowledged()
+        assert traffic.writer.stats()["west"].current
+
+        west.kill()
+        traffic.more_acknowledged()
+        assert traffic.writer.stats()["east"].current
+        wait_until(lambda: any(each.cluster == "east" for each in traffic.read))
+        # The rest of a busy machine; the time itself is 3 s.
+        assert traffic.longest_s < QUICK.fail_over_s + 30
+
+        west.start()
+        wait_until(lambda: traffic.writer.stats()["west"].current)
+        traffic.more_acknowledged()
+
+        west.kill()
+        east.kill()
+        wait_until(lambda: not any(each.up for each in traffic.writer.stats().values()))
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(Broker.start, [west, east]))
+        wait_until(lambda: traffic.writer.stats()["west"].up)
+        traffic.more_acknowledged()
+    traffic.check()
+    told = {str(each).split(":")[0] for each in traffic.reader.errors()}
+    assert {"cluster west", "cluster east"} <= told
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1200)
+def test_random_kills_lose_nothing(
+    clusters: dict[str, str], breakable_kafka: DevKafka, second_kafka: DevKafka, unique_name: str
+) -> None:
+    """Thirty kills and freezes of either cluster, at times of both."""
+    chance = random.Random(20)  # noqa: S311 -- the same kills in every run
+    brokers = [breakable_kafka.broker(1), second_kafka.broker(1)]
+    traffic = Traffic(clusters, unique_name)
+    with ExitStack() as stack:
+        stack.callback(traffic.stop)
+        for _ in range(30):
+            broker = chance.choice(brokers)
+            if chance.random() < 0.3 and broker.running:
+                broker.pause()
+                time.sleep(chance.uniform(0.1, 4))
+                broker.resume()
+            elif broker.running:
+                broker.kill()
+            else:
+                broker.start()
+            time.sleep(chance.uniform(0, 2))
+        for broker in brokers:
+            if not broker.running:
+                broker.start()
+        traffic.more_acknowledged()
+    traffic.check()
+
+
+def test_a_message_that_no_cluster_can_take_has_its_error_alone(
+    clusters: dict[str, str], unique_name: str
+) -> None:
+    """The others are acknowledged, and the cluster is not given up for it."""
+    with MultiClusterWriter(clusters, unique_name, settings=QUICK) as writer:
+        batch = [
+            ProducerRecord("good"),
+            ProducerRecord(b"x" * 2_000_000),
+            ProducerRecord("good", topic="nowhere-" + unique_name),
+        ]
+        with pytest.raises(WriteErrors, match="2 of 3 messages") as caught:
+            writer.write_messages(batch)
+        first, large, nowhere = caught.value.errors
+        assert first is None
+        assert caught.value.count == 2
+        assert "MSG_SIZE_TOO_LARGE" in str(large)
+        assert "UNKNOWN_TOPIC" in str(nowhere)
+        assert writer.stats()["west"].current
+        assert writer.stats()["east"].failed == 0
+        assert writer.errors() == []
+    with pytest.raises(ManagerStoppedError):
+        writer.write_messages([ProducerRecord("late")])
+
+
+def test_round_robin_writes_to_each_cluster_in_turn(
+    clusters: dict[str, str], unique_name: str
+) -> None:
+    settings = WriterSettings(mode="round-robin", fail_over_s=3, fail_back_s=1)
+    with MultiClusterWriter({**clusters, "dead": DEAD}, unique_name, settings=settings) as writer:
+        for each in range(6):
+            writer.write_messages(records(range(each, each + 1)))
+        stats = writer.stats()
+        assert stats["west"].written + stats["east"].written == 6
+        assert min(stats["west"].written, stats["east"].written) >= 2
+        assert not stats["dead"].up
+
+
+def test_a_reader_goes_on_beside_a_cluster_that_is_dead_from_the_start(
+    clusters: dict[str, str], unique_name: str
+) -> None:
+    """It is reported once, and does not hold up the end."""
+    written(clusters, "east", unique_name, range(100))
+    with MultiClusterReader({"dead": DEAD, "east": clusters["east"]}, unique_name) as reader:
+        found = fetched(reader, 100)
+        assert {each.cluster for each in found} == {"east"}
+        assert sorted(map(number, found)) == list(range(100))
+        wait_until(lambda: not reader.stats()["dead"].up)
+        (error,) = reader.errors()
+        assert "cluster dead" in str(error)
+        reader.set_offset("dead", "first")
+        assert reader.fetch_message(timeout=0.5) is None
+        assert reader.errors() == []
+    assert reader.read_message() is None
+    with pytest.raises(ManagerStoppedError):
+        reader.offset("east")
+
+
+def test_a_reader_is_put_anywhere_and_says_where_it_is(
+    clusters: dict[str, str], unique_name: str
+) -> None:
+    with MultiClusterWriter({"west": clusters["west"]}, unique_name) as writer:
+        writer.write_messages(
+            ProducerRecord(str(n), partition=1, timestamp_ms=1_000_000 + n * 1_000)
+            for n in range(50)
+        )
+    with MultiClusterReader(clusters, unique_name, partitions=[1]) as reader:
+        assert reader.offset("west", 1) is None
+        assert list(map(number, fetched(reader, 20))) == list(range(20))
+        assert reader.offset("west", 1) == 20
+        assert reader.read_lag("west", 1) == 30
+        wait_until(lambda: reader.lag("west", 1) == 30)
+
+        reader.set_offset("west", 45, 1)
+        assert reader.offset("west", 1) == 45
+        assert list(map(number, fetched(reader, 5))) == list(range(45, 50))
+        reader.set_offset("west", "first")
+        assert number(*fetched(reader, 1)) == 0
+        reader.set_offset_at("west", datetime.fromtimestamp(1_030, tz=timezone.utc))
+        assert number(*fetched(reader, 1)) == 30
+        reader.set_offset_at("west", datetime.now(timezone.utc), 1)
+        assert reader.fetch_message(timeout=0.5) is None
+        reader.set_offset("west", "last")
+        assert reader.fetch_message(timeout=0.5) is None
+        written(clusters, "east", unique_name, range(0))
+        for wrong in (-1, 1.5, "middle"):
+            with pytest.raises(InvalidValueError):
+                reader.set_offset("west", wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidValueError, match="give one of west, east"):
+            reader.lag("north")
+        with pytest.raises(InvalidValueError, match="give one of 1"):
+            reader.set_offset("west", 0, 2)
+
+
+def test_a_group_goes_on_in_each_cluster_where_it_was(
+    clusters: dict[str, str], unique_name: str
+) -> None:
+    """What is committed is not read again; what is fetched alone is; read_message commits."""
+    for name, values in (("west", range(30)), ("east", range(30, 60))):
+        written(clusters, name, unique_name, values)
+    group = f"group-{unique_name}"
+    settings = ConsumerSettings(commit_interval_s=0.1)
+    with MultiClusterReader(clusters, unique_name, group=group, settings=settings) as reader:
+        first = fetched(reader, 20)
+        reader.commit_messages(first, timeout=WAIT_S)
+        rest = fetched(reader, 40)
+        assert sorted(map(number, first + rest)) == list(range(60))
+        with pytest.raises(InvalidValueError, match="offsetmgr reset"):
+            reader.set_offset("west", "first")
+    with MultiClusterReader(clusters, unique_name, group=group, settings=settings) as reader:
+        again = [reader.read_message(timeout=WAIT_S) for _ in range(40)]
+        assert sorted(number(each) for each in again if each) == sorted(map(number, rest))
+        assert reader.read_message(timeout=0.5) is None
+    with MultiClusterReader(clusters, unique_name, group=group) as reader:
+        assert reader.read_message(timeout=1) is None
+
+
+def test_acks_come_from_all_clusters_and_go_back_to_their_own(
+    clusters: dict[str, str], unique_name: str
+) -> None:
+    """A rejected message comes again; a restart repeats only what was not acknowledged."""
+    for name, values in (("west", range(30)), ("east", range(30, 60))):
+        written(clusters, name, unique_name, values)
+    settings = AckSettings(commit_interval_s=0.1, nack_delay_s=0.1)
+    group = f"group-{unique_name}"
+    every = {**clusters, "dead": DEAD}
+    rejected: set[bytes | None] = set()
+    with MultiClusterAckConsumer(every, group, [unique_name], settings=settings) as consumer:
+        found: Counter[tuple[str, bytes | None]] = Counter()
+        while sum(found.values()) < 60:
+            message = consumer.poll(timeout=WAIT_S)
+            assert message is not None
+            if message.value in {b"7", b"37"} and message.tries == 1:
+                rejected.add(message.value)
+                message.nack()
+                continue
+            found[message.cluster, message.value] += 1
+            if message.value not in {b"3", b"33"}:
+                message.ack()
+        assert rejected == {b"7", b"37"}
+        assert found == Counter(
+            [("west", str(n).encode()) for n in range(30)]
+            + [("east", str(n).encode()) for n in range(30, 60)]
+        )
+        wait_until(lambda: consumer.pending == 2)
+    handled: list[tuple[str, bytes | None]] = []
+    consumer = MultiClusterAckConsumer(clusters, group, [unique_name], settings=settings)
+    pool = threading.Thread(
+        target=consumer.run, args=[lambda each: handled.append((each.cluster, each.value))]
+    )
+    pool.start()
+    wait_until(lambda: len(handled) == 2)
+    consumer.close()
+    pool.join()
+    assert sorted(handled) == [("east", b"33"), ("west", b"3")]
+
+
+def test_the_example_survives_its_primary(
+    clusters: dict[str, str], breakable_kafka: DevKafka, unique_name: str
+) -> None:
+    """Every order is in one of the two clusters, though the primary dies on the way."""
+    arguments = [sys.executable, str(EXAMPLE), clusters["west"], clusters["east"], unique_name]
+    lines: list[str] = []
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            if line == "written up to order 99\n":
+                breakable_kafka.broker(1).kill()
+    assert process.returncode == 0, lines
+    assert any("writes go to cluster east" in line for line in lines)
+    breakable_kafka.broker(1).start()
+    with MultiClusterReader(clusters, unique_name) as reader:
+        seen: set[int] = set()
+        while len(seen) < 500:
+            message = reader.read_message(timeout=WAIT_S)
+            assert message is not None
+            seen.add(json.loads(message.message.value() or b"")["order_id"])

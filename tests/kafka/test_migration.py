@@ -1,0 +1,214 @@
+"""Offsets copied to a real mirror: nothing skipped, and what is read again is counted."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from offsetmgr import LocalOffsets
+from tests.conftest import create_topic
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from offsetmgr.devkafka import DevKafka
+
+WAIT_S = 60.0
+COUNT = 300
+SKIPPED = 40
+"""First records of partition 1, which the mirror does not have."""
+
+
+class Mirrored:
+    """A topic in ``west`` and its mirror in ``east``, made as MirrorMaker 2 makes it.
+
+    Partition 0 is mirrored whole, with five records of one time each; partition 1 but for its
+    first records; partition 2 only up to record 100; partition 3 is empty.
+    """
+
+    def __init__(self, west: DevKafka, east: DevKafka, name: str, folder: Path) -> None:
+        self.west, self.east = west, east
+        self.names = f"west-{name[-8:]}", f"east-{name[-8:]}"
+        self.topic, self.mirror = name, f"{self.names[0]}.{name}"
+        create_topic(west, self.topic, 4)
+        create_topic(east, self.mirror, 4)
+        here = Producer({"bootstrap.servers": west.bootstrap_servers})
+        there = Producer({"bootstrap.servers": east.bootstrap_servers})
+        for number in range(COUNT):
+            for partition in range(3):
+                value = f"{partition}/{number}"
+                at_ms = 1_700_000_000_000 + number // (5 if partition == 0 else 1)
+                arguments: dict[str, Any] = {"partition": partition, "timestamp": at_ms}
+                here.produce(self.topic, value, **arguments)
+                left_out = (partition == 1 and number < SKIPPED) or (
+                    partition == 2 and number >= 100
+                )
+                if not left_out:
+                    there.produce(self.mirror, value, **arguments)
+        assert here.flush(WAIT_S) == 0
+        assert there.flush(WAIT_S) == 0
+        self.config = folder / "clusters.toml"
+        self.config.write_text(
+            "".join(
+                f'[clusters.{each}]\n"bootstrap.servers" = "{kafka.bootstrap_servers}"\n'
+                for each, kafka in zip(self.names, (west, east), strict=True)
+            )
+        )
+
+    def sync(self, partition: int, source: int, target: int) -> None:
+        """Write what MirrorMaker writes to its offset-syncs topic, in the source."""
+        topic = f"mm2-offset-syncs.{self.names[1]}.internal"
+        create_topic(self.west, topic, 1)
+        name = self.topic.encode()
+        key = struct.pack(">h", len(name)) + name + struct.pack(">i", partition)
+        producer = Producer({"bootstrap.servers": self.west.bootstrap_servers})
+        producer.produce(topic, struct.pack(">qq", source, target), key)
+        assert producer.flush(WAIT_S) == 0
+
+    def copy(self, *arguments: str, status: int = 0) -> dict[str, Any]:
+        command = ["clusters", "copy-offsets", "--from", self.names[0], "--to", self.names[1]]
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "offsetmgr",
+                *command,
+                "--json",
+                "--config",
+                str(self.config),
+                *arguments,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+        )
+        assert done.returncode == status, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+
+@pytest.fixture
+def mirrored(
+    breakable_kafka: DevKafka, second_kafka: DevKafka, unique_name: str, tmp_path: Path
+) -> Mirrored:
+    return Mirrored(breakable_kafka, second_kafka, unique_name, tmp_path)
+
+
+def committed(kafka: DevKafka, group: str, offsets: dict[tuple[str, int], int]) -> None:
+    with LocalOffsets(kafka.bootstrap_servers) as client:
+        client.submit(group, offsets, sync=True, timeout=WAIT_S)
+
+
+def first_read(kafka: DevKafka, group: str, topic: str, partitions: set[int]) -> dict[int, str]:
+    """Return the first value that a member of the group reads of each partition."""
+    config = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "group.id": group,
+        "auto.offset.reset": "latest",
+        "enable.auto.commit": False,
+    }
+    consumer = Consumer(config)
+    consumer.subscribe([topic])
+    found: dict[int, str] = {}
+    try:
+        while found.keys() < partitions:
+            message = consumer.poll(WAIT_S)
+            assert message is not None
+            assert message.error() is None
+            found.setdefault(message.partition() or 0, (message.value() or b"").decode())
+    finally:
+        consumer.close()
+    return found
+
+
+def by_partition(answer: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    return {each["partition"]: each for each in answer["partitions"]}
+
+
+def test_a_group_goes_on_in_the_mirror_where_it_was(mirrored: Mirrored, group: str) -> None:
+    """By the times of the records; the plan changes nothing; what it counts is read again."""
+    offsets = {(mirrored.topic, n): at for n, at in ((0, 152), (1, 200), (2, 250), (3, 0))}
+    committed(mirrored.west, group, offsets)
+    plan = mirrored.copy(group, status=3)
+    rows = by_partition(plan)
+    assert {each["mirror"] for each in rows.values()} == {mirrored.mirror}
+    # 150 is the first of its time, one step behind it is safe.
+    assert [rows[0][each] for each in ("new", "again", "by")] == [151, 1, "time"]
+    assert [rows[1][each] for each in ("new", "again", "by")] == [200 - SKIPPED, 0, "time"]
+    assert rows[2]["new"] is None
+    assert "not yet" in rows[2]["note"]
+    assert [rows[3][each] for each in ("new", "again", "by")] == [0, 0, "end"]
+    assert not plan["executed"]
+    with LocalOffsets(mirrored.east.bootstrap_servers) as client:
+        assert client.committed(group) == {}
+    assert mirrored.copy(group, "--execute", status=3)["executed"]
+    found = first_read(mirrored.east, group, mirrored.mirror, {0, 1})
+    assert found == {0: "0/151", 1: "1/200"}
+    again = by_partition(mirrored.copy(group, status=3))
+    assert {n: each["current"] for n, each in again.items()} == {
+        n: each["new"] for n, each in rows.items()
+    }
+
+
+def test_mirrormakers_offset_syncs_are_used_where_they_are_nearer(
+    mirrored: Mirrored, group: str
+) -> None:
+    mirrored.sync(0, 100, 100)
+    mirrored.sync(0, 153, 153)
+    mirrored.sync(1, 150, 150 - SKIPPED)
+    offsets = {(mirrored.topic, n): at for n, at in ((0, 153), (1, 200))}
+    committed(mirrored.west, group, offsets)
+    rows = by_partition(mirrored.copy(group))
+    assert [rows[0][each] for each in ("new", "again", "by")] == [153, 0, "offset sync"]
+    assert [rows[1][each] for each in ("new", "again", "by")] == [200 - SKIPPED, 0, "time"]
+
+
+def test_a_group_at_the_end_reads_nothing_again(mirrored: Mirrored, group: str) -> None:
+    """The record before the end is found in the mirror; the next one is what comes after it."""
+    committed(mirrored.west, group, {(mirrored.topic, 1): COUNT})
+    (row,) = mirrored.copy(group)["partitions"]
+    assert [row[each] for each in ("new", "again")] == [COUNT - SKIPPED, 0]
+
+
+def test_what_has_no_mirror_is_left_alone(mirrored: Mirrored, group: str) -> None:
+    """A topic of the same name with other records is none, and one that does not exist."""
+    other = f"other-{mirrored.topic}"
+    alone = f"alone-{mirrored.topic}"
+    for kafka, topics in ((mirrored.west, [other, alone]), (mirrored.east, [other])):
+        for topic in topics:
+            create_topic(kafka, topic, 1)
+            producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+            for number in range(10):
+                producer.produce(topic, f"{kafka.bootstrap_servers} {number}")
+            assert producer.flush(WAIT_S) == 0
+    committed(mirrored.west, group, {(other, 0): 5, (alone, 0): 5})
+    plan = mirrored.copy(group, "--execute", status=3)
+    notes = {each["topic"]: (each["new"], each["note"]) for each in plan["partitions"]}
+    assert notes[alone][0] is None
+    assert "does not exist in east" in notes[alone][1]
+    assert notes[other][0] is None
+    with LocalOffsets(mirrored.east.bootstrap_servers) as client:
+        assert (alone, 0) not in client.committed(group)
+
+
+def test_a_spark_query_goes_on_in_the_mirror(mirrored: Mirrored, tmp_path: Path) -> None:
+    """Its checkpoint becomes the startingOffsets of the mirror's topic."""
+    checkpoint = tmp_path / "checkpoint"
+    for folder in ("offsets", "commits", "sources/0"):
+        (checkpoint / folder).mkdir(parents=True)
+    (checkpoint / "metadata").write_text('{"id":"1"}')
+    position = json.dumps({mirrored.topic: {"0": 153, "1": 200, "2": 50, "3": 0}})
+    (checkpoint / "offsets" / "0").write_text(f"v1\n{{}}\n{position}\n")
+    (checkpoint / "commits" / "0").write_text("v1\n{}\n")
+    mirrored.sync(0, 153, 153)
+    answer = mirrored.copy("--checkpoint", str(checkpoint))
+    assert json.loads(answer["startingOffsets"]) == {
+        mirrored.mirror: {"0": 153, "1": 200 - SKIPPED, "2": 50, "3": 0}
+    }
