@@ -48,6 +48,10 @@ _RETRY_S: Final = 1.0
 _REBALANCING: Final = frozenset({"REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION"})
 """Refusals of a commit between two generations of the group; later it is taken."""
 
+_FULL_QUEUE_MS: Final = 50
+"""librdkafka's pause in fetching after its queue was full.  In its default of 1 s a fast consumer
+of small messages reads the whole queue and waits."""
+
 _SLICE_S: Final = 0.1
 """Longest single poll, so that another thread's turn comes soon."""
 
@@ -484,4 +488,4 @@ def _kafka_settings(
     for name in sorted(ours.keys() & kafka.keys()):
         fix = "leave it out: the group's name and ConsumerSettings say it"
         raise InvalidValueError("kafka", name, "is set by the consumer itself", fix)
-    return {**kafka, **ours}
+    return {"fetch.queue.backoff.ms": _FULL_QUEUE_MS, **kafka, **ours}
