@@ -93,9 +93,12 @@ def serve(
       0    stopped by a signal
       1    did not start, or the view has failed
     """  # noqa: D301 -- \b is typer's mark for lines to keep
+    import uvloop
+
     from offsetmgr.service import logs
     from offsetmgr.service.run import listening
     from offsetmgr.service.settings import Address
+    from offsetmgr.streams import ViewError
     from offsetmgr.streams.serve import view_app
     from offsetmgr.streams.storage import LmdbStorage
     from offsetmgr.streams.view import View
@@ -109,10 +112,10 @@ def serve(
         )
         with view:
             app = view_app(view, address.hosts())
-            asyncio.run(_serve(app, sock, url, view))
-            if view.stats().error:
-                print_json({"error": view.stats().error})
-                raise typer.Exit(EXIT_TROUBLE)
+            uvloop.run(_serve(app, sock, url, view))
+            error = view.stats().error
+            if error is not None:
+                raise ViewError(f"the view of {table} has failed: {error}")
 
 
 async def _serve(app: Starlette, sock: socket.socket, url: str, view: View) -> None:

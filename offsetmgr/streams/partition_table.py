@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from actors import PooledActor
@@ -79,21 +79,11 @@ class PartitionStats(NamedTuple):
     """Why it stopped, or connects again."""
 
 
-class RawMessage(Protocol):
-    """A message as confluent-kafka has it."""
-
-    def key(self) -> Any: ...
-    def value(self) -> Any: ...
-    def offset(self) -> Any: ...
-    def timestamp(self) -> tuple[int, int]: ...
-    def headers(self) -> Any: ...
-
-
 class LogReader(Protocol):
     """Reads the log of one partition."""
 
-    def read(self) -> Sequence[RawMessage]:
-        """Return what has arrived, at once.  Raises KafkaRequestError."""
+    def read(self) -> Sequence[Any]:
+        """Return what has arrived, as confluent-kafka's messages.  Raises KafkaRequestError."""
 
     def at_end(self) -> bool:
         """Return True if the end of the log was reached with what was returned last."""
@@ -115,9 +105,6 @@ class TableSource(Protocol):
 
     def open(self, partition: int, start: int) -> LogReader:
         """Return a reader from offset ``start`` on.  Raises KafkaRequestError."""
-
-    def close(self) -> None:
-        """End."""
 
 
 class PendingRows:
@@ -176,7 +163,6 @@ class ReconnectBackoff:
         self._connected_s: float | None = None
 
     def connected(self, now_s: float) -> None:
-        """Take in that there is a connection."""
         self._connected_s = now_s
 
     def failed(self, now_s: float) -> float:
@@ -221,7 +207,7 @@ class Progress:
         done = 1.0 if length <= 0 else min(1.0, ((at or 0) - self.start) / length)
         since_s, rows = self._samples[0] if self._samples else (now_s, 0)
         rate = (self.rows - rows) / (now_s - since_s) if now_s > since_s else 0.0
-        connected = self.state > TableState.CONNECTING
+        known = self.state > TableState.CONNECTING or self.recovery_s is not None
         return PartitionStats(
             self.partition,
             self.state,
@@ -230,19 +216,18 @@ class Progress:
             lag,
             self.rows,
             rate,
-            done if connected or self.recovery_s is not None else 0.0,
+            done if known else 0.0,
             self.recovery_s,
             bool(lag) and now_s - self.read_s >= STALLED_S,
             self.error,
         )
 
 
-class _Connect:
-    """Message: connect now."""
+class _Do(Enum):
+    """Message: what to do now."""
 
-
-class _Read:
-    """Message: take what has arrived."""
+    CONNECT = 1
+    READ = 2
 
 
 class _Range(NamedTuple):
@@ -266,7 +251,7 @@ class PartitionTable(PooledActor):
     def on_start(self) -> None:
         self._progress.began_s = self._progress.read_s = self.system.clock.now()
         self._enter(TableState.INITIALIZING)
-        self.actor_ref.tell(_Connect())
+        self.actor_ref.tell(_Do.CONNECT)
 
     def on_stop(self) -> None:
         self._end(None)
@@ -276,11 +261,11 @@ class PartitionTable(PooledActor):
             return
         try:
             match message:
-                case _Connect():
+                case _Do.CONNECT:
                     self._connect()
                 case _Range(answer):
                     self._start(answer)
-                case _Read():
+                case _Do.READ:
                     self._read()
         except KafkaRequestError as error:
             self._retry(error)
@@ -335,12 +320,12 @@ class PartitionTable(PooledActor):
             self._recovered()
         if messages:
             self._idle_s = _SHORTEST_IDLE_S
-            self.actor_ref.tell(_Read())
+            self.actor_ref.tell(_Do.READ)
         else:
-            self.tell_after(self._idle_s, _Read())
+            self.tell_after(self._idle_s, _Do.READ)
             self._idle_s = min(2 * self._idle_s, _LONGEST_IDLE_S)
 
-    def _store(self, messages: Sequence[RawMessage]) -> None:
+    def _store(self, messages: Sequence[Any]) -> None:
         plan, progress = self._plan, self._progress
         if plan.update is None:
             changes = {each.key() or b"": each.value() for each in messages}
@@ -372,7 +357,7 @@ class PartitionTable(PooledActor):
             self._plan.topic, progress.partition, wait_s, error,
         )  # fmt: skip
         self._enter(TableState.CONNECTING)
-        self.tell_after(wait_s, _Connect())
+        self.tell_after(wait_s, _Do.CONNECT)
 
     def _end(self, error: Exception | None) -> None:
         self._close_reader()
@@ -391,7 +376,7 @@ class PartitionTable(PooledActor):
             self._plan.changed(self._progress.partition, state, error)
 
 
-def _message(topic: str, partition: int, raw: RawMessage) -> Message:
+def _message(topic: str, partition: int, raw: Any) -> Message:
     _, timestamp_ms = raw.timestamp()
     return Message(
         topic, raw.key() or b"", raw.value(), partition, raw.offset(), timestamp_ms, raw.headers()

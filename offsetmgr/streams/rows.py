@@ -13,7 +13,6 @@ from offsetmgr.streams.storage import LmdbReader, prefix_end
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-    from types import TracebackType
 
     import pyarrow as pa
     from typing_extensions import Self
@@ -52,6 +51,8 @@ class TableRows:
     def __init__(self, storage: Storage | LmdbReader, codec: Codec) -> None:
         self._storage = storage
         self._codec = codec
+        self._decode = codec.decode
+        self._get = storage.get
         self._readable = True
 
     def get(self, key: str) -> Any:
@@ -61,8 +62,8 @@ class TableRows:
         """
         if not self._readable:
             self._refuse()
-        data = self._storage.get(encode_key(key))
-        return None if data is None else self._codec.decode(data)
+        data = self._get(encode_key(key))
+        return None if data is None else self._decode(data)
 
     def has(self, key: str) -> bool:
         """Return True if there is a row of ``key``.  Raises ViewError."""
@@ -143,10 +144,5 @@ class ViewReader(TableRows):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()

@@ -8,6 +8,8 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -40,7 +42,6 @@ def view_app(view: View, hosts: Collection[str] | None = None) -> Starlette:
     """
 
     async def key(request: Request) -> Response:
-        _check_host(request, hosts)
         # As bytes: a key need not be UTF-8.
         name = decode_key(unquote_to_bytes(request.scope["raw_path"][len(_KEYS) :]))
         value = view.get(name)
@@ -50,7 +51,6 @@ def view_app(view: View, hosts: Collection[str] | None = None) -> Starlette:
         return _answer({"key": _shown_key(name), "value": value})
 
     async def rows(request: Request) -> Response:
-        _check_host(request, hosts)
         query = request.query_params
         unknown = sorted(set(query) - _ROWS_QUERY)
         if unknown:
@@ -63,11 +63,13 @@ def view_app(view: View, hosts: Collection[str] | None = None) -> Starlette:
         shown = [{"key": _shown_key(key), "value": value} for key, value in found[:number]]
         return _answer({"rows": shown, "next": after})
 
-    async def status(request: Request) -> Response:
-        _check_host(request, hosts)
+    async def status(_request: Request) -> Response:
         return _answer(status_report(view))
 
+    # The middleware compares what is before the first colon, also of an IPv6 address.
+    names = ["*"] if hosts is None else [each.partition(":")[0] for each in hosts]
     app = Starlette(
+        middleware=[Middleware(TrustedHostMiddleware, names, www_redirect=False)],
         routes=[
             Route("/v1/keys/{key:path}", key),
             Route("/v1/rows", rows),
@@ -103,16 +105,6 @@ def _count(text: str | None) -> int:
     if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_ROWS):
         raise InvalidValueError("count", text, "is not possible", f"give 1 to {MOST_ROWS}")
     return int(text)
-
-
-def _check_host(request: Request, hosts: Collection[str] | None) -> None:
-    if hosts is None:
-        return
-    name, colon, port = request.headers.get("host", "").rpartition(":")
-    host = name if colon and port.isdecimal() else name + colon + port
-    if host.lower() not in hosts:
-        fix = f"ask for {' or '.join(sorted(hosts))}"
-        raise InvalidValueError("Host", host, "is not a name of this server", fix)
 
 
 def _answer(value: object, status: int = 200) -> Response:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-_BATCH: Final = 20_000
+_BATCH: Final = 100_000
 """Most messages that are stored at once."""
 _UNKNOWN_TOPIC: Final = 3
 _AWAY: Final = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 -- its public name
@@ -93,11 +93,9 @@ class KafkaTable:
         ask(_EARLIEST, take)
 
     def open(self, partition: int, start: int) -> KafkaLog:
-        """Return a reader of a partition from offset ``start`` on."""
         return KafkaLog(self._settings, TopicPartition(self.topic, partition, start))
 
     def close(self) -> None:
-        """End the connections."""
         self._reader.close()
 
 
@@ -116,19 +114,14 @@ class KafkaLog:
         self._consumer.assign([start])
 
     def read(self) -> list[Message]:
-        """Return what has arrived.  Raises KafkaRequestError."""
         found = self._consumer.consume(_BATCH, timeout=0)
         messages = [each for each in found if each.error() is None]
         self._at_end = False
-        if len(messages) < len(found):
-            for each in found:
-                error = each.error()
-                if error is None:
-                    self._at_end = False
-                elif error.code() == _END:
-                    self._at_end = True
-                else:
-                    self._failed = error
+        for each in found if len(messages) < len(found) else ():
+            error = each.error()
+            self._at_end = error is not None and error.code() == _END
+            if error is not None and not self._at_end:
+                self._failed = error
         if self._failed is not None and not messages:
             failure = failure_of_code(self._failed.code(), self._failed.str())
             what = f"read of {self._where.topic}/{self._where.partition}"
@@ -136,11 +129,9 @@ class KafkaLog:
         return messages
 
     def at_end(self) -> bool:
-        """Return True if the last messages were followed by the end of the log."""
         return self._at_end
 
     def high_watermark(self) -> int | None:
-        """Return the end of the log as the last fetch had it; None before the first."""
         known = self._consumer.get_watermark_offsets(self._where, cached=True)
         return known[1] if known[1] >= 0 else None
 

@@ -16,9 +16,11 @@ import httpx
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from offsetmgr.local import LocalOffsets
 from offsetmgr.streams import TopicsError, ViewError, codecs
 from offsetmgr.streams.hashing import partition_of
 from offsetmgr.streams.kafka import kafka_emitter
+from offsetmgr.streams.lookups import rows_of
 from offsetmgr.streams.storage import LmdbReader, MemoryStorage, RocksStorage
 from offsetmgr.streams.view import View, ViewState
 from tests.conftest import create_topic
@@ -105,6 +107,12 @@ class TestRows:
             view.wait_until_running(WAIT_S)
             assert view.get("key-000") == -1
             assert sum(each.rows for each in view.stats().partitions) == 1
+        # A lookup does not trust the rows of a view that runs no more.
+        emit(kafka, topic, {"key-000": -2})
+        servers = {"bootstrap.servers": kafka.bootstrap_servers}
+        assert rows_of(servers, topic, str(tmp_path)).get(b"key-000") == b"-2"
+        with pytest.raises(TopicsError, match=f"has the rows of {topic}, not of other"):
+            rows_of(servers, "other", str(tmp_path))
 
     def test_views_of_a_process_share_threads_and_any_storage_will_do(
         self, kafka: DevKafka, new_topic: TopicFactory, tmp_path: Path
@@ -283,6 +291,28 @@ def test_a_view_is_served_over_http(
         table = command("streams", "status", "--view", url).splitlines()
         assert len(table) == 1 + PARTITIONS
         assert "running" in table[1]
+
+
+def test_processors_are_seen_through_their_group_and_table(
+    kafka: DevKafka, new_topic: TopicFactory, group: str
+) -> None:
+    """Lag by partition of what it reads, and what its table's topic holds."""
+    topic, table = new_topic(1), f"{group}-table"
+    create_topic(kafka, table, 1)
+    emit(kafka, topic, {"a": 1, "b": 2, "c": 3})
+    emit(kafka, table, {"a": 1})
+    with LocalOffsets(kafka.bootstrap_servers) as offsets:
+        offsets.submit(group, {(topic, 0): 2}, sync=True, timeout=WAIT_S)
+    asked = ["streams", "status", group, "--bootstrap-servers", kafka.bootstrap_servers]
+    (processor,) = json.loads(command(*asked, "--json"))["processors"]
+    (partition,) = processor["partitions"]
+    assert (partition["topic"], partition["committed"], partition["lag"]) == (topic, 2, 1)
+    assert processor["table"] == {"topic": table, "messages": {"0": 1}}
+    rows = [line.split() for line in command(*asked).splitlines()[1:]]
+    assert [row[:4] for row in rows] == [
+        ["processor", group, topic, "0"],
+        ["processor", group, table, "0"],
+    ]
 
 
 @contextmanager

@@ -22,7 +22,11 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-STAYS = {"offsetmgr dev-kafka": "is ready", "offsetmgr serve": '"serving"'}
+STAYS = {
+    "offsetmgr dev-kafka": "is ready",
+    "offsetmgr serve": '"serving"',
+    "offsetmgr view serve": '"serving"',
+}
 """Commands that run until they are stopped, and what they print once they can be used."""
 
 LANGUAGES = ("sh", "python", "text", "toml", "ini", "json")

@@ -31,6 +31,7 @@ GUIDES = [
         "acks",
         "stores",
         "streams",
+        "views",
         "clusters",
         "http",
         "operator",

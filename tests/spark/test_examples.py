@@ -73,7 +73,9 @@ def test_none_is_left_out() -> None:
     """Every file of the folder is run here, but for what they share and what needs no Spark."""
     # In tests/kafka:
     by_kafka = {"in_process", "batch_writer", "order_processor", "surviving_writer"}
-    elsewhere = {"shop", "database_consumer", *by_kafka}  # the consumer in tests/stores
+    # In test_stream_examples.py and test_views.py:
+    streams = {"stream_on_spark", "emitter_promises", "view_beside_processor", "view_lookup"}
+    elsewhere = {"shop", "database_consumer", *by_kafka, *streams}  # the consumer in tests/stores
     assert {path.stem for path in EXAMPLES.glob("*.py")} - elsewhere == {
         *SAID,
         "database_batches",

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from offsetmgr.streams.messages import Message
-    from offsetmgr.streams.partition_table import RawMessage
 
 
 class Raw:
@@ -82,7 +81,7 @@ class Log:
         self._at = start
         return self
 
-    def read(self) -> list[RawMessage]:
+    def read(self) -> list[Raw]:
         if self.error is not None:
             raise self.error
         found = self.messages[self._at - self.first :][: self.batch]
