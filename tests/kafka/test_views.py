@@ -109,7 +109,7 @@ class TestRows:
             assert sum(each.rows for each in view.stats().partitions) == 1
         # A lookup does not trust the rows of a view that runs no more.
         emit(kafka, topic, {"key-000": -2})
-        servers = {"bootstrap.servers": kafka.bootstrap_servers}
+        servers = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0}
         assert rows_of(servers, topic, str(tmp_path)).get(b"key-000") == b"-2"
         with pytest.raises(TopicsError, match=f"has the rows of {topic}, not of other"):
             rows_of(servers, "other", str(tmp_path))
