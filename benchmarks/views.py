@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 import uvicorn
+from confluent_kafka import Producer
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Mount, Route
@@ -29,7 +30,7 @@ from offsetmgr.devkafka.command import create_topic
 from offsetmgr.service.run import listening
 from offsetmgr.service.settings import Address
 from offsetmgr.streams import codecs
-from offsetmgr.streams.kafka import kafka_emitter
+from offsetmgr.streams.kafka import PARTITIONER
 from offsetmgr.streams.serve import view_app
 from offsetmgr.streams.storage import LmdbStorage
 from offsetmgr.streams.view import View
@@ -46,6 +47,7 @@ HTTP_FLOOR: Final = 0.7
 """Of the bare handler's rate."""
 TABLE: Final = "bench-table"
 WAIT_S: Final = 600.0
+_POLLED: Final = 1_000
 
 
 def key_of(number: int) -> str:
@@ -55,10 +57,17 @@ def key_of(number: int) -> str:
 def fill(brokers: str, rows: int) -> None:
     """Write the table, once."""
     create_topic(brokers, TABLE, PARTITIONS)
-    value = "x" * 100
-    with kafka_emitter(brokers, TABLE, codecs.String()) as emitter:
-        for number in range(rows):
-            emitter.emit(key_of(number), value)
+    producer = Producer({"bootstrap.servers": brokers, "partitioner": PARTITIONER})
+    value = b"x" * 100
+    for number in range(rows):
+        if number % _POLLED == 0:
+            producer.poll(0)
+        try:
+            producer.produce(TABLE, value, key_of(number))
+        except BufferError:
+            producer.poll(1.0)
+            producer.produce(TABLE, value, key_of(number))
+    producer.flush()
 
 
 def recover(brokers: str, path: Path) -> float:

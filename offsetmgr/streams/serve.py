@@ -66,8 +66,8 @@ def view_app(view: View, hosts: Collection[str] | None = None) -> Starlette:
     async def status(_request: Request) -> Response:
         return _answer(status_report(view))
 
-    # The middleware compares what is before the first colon, also of an IPv6 address.
-    names = ["*"] if hosts is None else [each.partition(":")[0] for each in hosts]
+    # Starlette's releases compare an IPv6 address with its brackets or without.
+    names = [name for each in hosts or ("*",) for name in (each, each.strip("[]"))]
     app = Starlette(
         middleware=[Middleware(TrustedHostMiddleware, names, www_redirect=False)],
         routes=[
@@ -75,7 +75,11 @@ def view_app(view: View, hosts: Collection[str] | None = None) -> Starlette:
             Route("/v1/rows", rows),
             Route("/v1/status", status),
         ],
-        exception_handlers={OffsetManagerError: _refused},
+        exception_handlers={
+            OffsetManagerError: _refused,
+            msgspec.MsgspecError: _undecoded,
+            ValueError: _undecoded,
+        },
     )
     app.router.redirect_slashes = False
     return app
@@ -120,6 +124,11 @@ def _refused(_request: Request, error: Exception) -> Response:
     code = error.code if isinstance(error, OffsetManagerError) else ""
     status = 503 if isinstance(error, ViewError) else 400
     return _failure(status, code, str(error))
+
+
+def _undecoded(_request: Request, error: Exception) -> Response:
+    text = f"a row cannot be decoded ({error}): serve the view with the codec of the table"
+    return _failure(500, "undecodable", text)
 
 
 def _shown_key(key: str) -> str:
