@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import struct
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from typer.testing import CliRunner
 
 from offsetmgr import LocalOffsets
+from offsetmgr.cli.app import app
 from tests.conftest import create_topic
 
 if TYPE_CHECKING:
@@ -73,23 +73,9 @@ class Mirrored:
 
     def copy(self, *arguments: str, status: int = 0) -> dict[str, Any]:
         command = ["clusters", "copy-offsets", "--from", self.names[0], "--to", self.names[1]]
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "offsetmgr",
-                *command,
-                "--json",
-                "--config",
-                str(self.config),
-                *arguments,
-            ],
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-            check=False,
-        )
-        assert done.returncode == status, done.stderr
+        options = ["--json", "--config", str(self.config), *arguments]
+        done = CliRunner().invoke(app, [*command, *options])
+        assert done.exit_code == status, done.output
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 

@@ -45,7 +45,8 @@ def test_the_nearest_sync_before_the_offset_counts() -> None:
 
 def test_syncs_of_a_source_that_was_made_anew_count_no_more() -> None:
     assert best_sync([OffsetSync(100, 90), OffsetSync(5, 400)], 150) == (5, 400)
-    assert best_sync([OffsetSync(100, 90), OffsetSync(5, 400)], 3) is None
+    made_anew = [OffsetSync(10, 10), OffsetSync(100, 90), OffsetSync(50, 400)]
+    assert best_sync(made_anew, 20) is None
 
 
 def test_behind_a_sync_one_step_is_safe_and_no_more() -> None:
