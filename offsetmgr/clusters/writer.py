@@ -174,6 +174,8 @@ class MultiClusterWriter(ClusterClient):
         Raises WriteErrors where some are not acknowledged: those may have been written all the
         same.  Raises InvalidValueError, with nothing written, and ManagerStoppedError.
         """
+        if self._closed:
+            raise ManagerStoppedError("the writer is closed")
         batch = [self._checked(each) for each in check_list(records, "records", "[record]")]
         errors: list[OffsetManagerError | None] = [None] * len(batch)
         left = list(enumerate(batch))
@@ -235,8 +237,6 @@ class MultiClusterWriter(ClusterClient):
     def _ranked(self, order: Sequence[str]) -> list[str]:
         """Return the clusters in the order in which a write tries them now."""
         with self._lock:
-            if self._closed:
-                raise ManagerStoppedError("the writer is closed")
             since_s = {name: each.link.answering_since_s for name, each in self._targets.items()}
             before = self._current
             now_s = self._clock()
