@@ -6,6 +6,7 @@ import random
 import signal
 import time
 from collections import Counter, defaultdict
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -40,11 +41,11 @@ class ProcessorDriver(Driver):
 
     def kill_worker(self, chance: random.Random) -> bool:
         """Kill one of the Python workers; return False if none runs."""
-        workers = [
-            each
-            for each in psutil.Process(self.process.pid).children(recursive=True)
-            if "pyspark.daemon" in " ".join(each.cmdline())
-        ]
+        workers = []
+        for each in psutil.Process(self.process.pid).children(recursive=True):
+            with suppress(psutil.Error):  # it has ended meanwhile
+                if "pyspark.daemon" in " ".join(each.cmdline()):
+                    workers.append(each)
         if not workers:
             return False
         chance.choice(workers).send_signal(signal.SIGKILL)
