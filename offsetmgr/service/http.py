@@ -22,7 +22,13 @@ from starlette.responses import Response, StreamingResponse
 
 from offsetmgr.errors import InvalidValueError, OffsetManagerError, OverloadedError, shown
 from offsetmgr.service import messages
-from offsetmgr.service.errors import HttpStatusError, MissingError, explained, schema_of
+from offsetmgr.service.errors import (
+    HttpStatusError,
+    MissingError,
+    WrongValueError,
+    explained,
+    schema_of,
+)
 from offsetmgr.service.messages import (
     CLIENT,
     INCARNATION,
@@ -276,17 +282,15 @@ class _EventStream(StreamingResponse):
 
 def read_caller(headers: Headers) -> Caller | None:
     """Return who sends the request, None where nobody is named.  Raises InvalidValueError."""
-    if CLIENT not in headers:
-        return None
     values = {name: headers[name] for name in (CLIENT, INCARNATION) if name in headers}
+    name = values.setdefault(CLIENT, "nobody")  # an incarnation is checked also without a name
     try:
-        values[CLIENT] = unquote_to_bytes(values[CLIENT].encode("ascii")).decode()
+        values[CLIENT] = unquote_to_bytes(name.encode("ascii")).decode()
     except UnicodeError:
         fix = "send the name as UTF-8 with everything beyond ASCII as %XX"
-        raise InvalidValueError(
-            CLIENT, values[CLIENT], "is not percent-encoded UTF-8", fix
-        ) from None
-    return _converted(values, Caller, "")
+        raise InvalidValueError(CLIENT, name, "is not percent-encoded UTF-8", fix) from None
+    caller = _converted(values, Caller, "")
+    return caller if CLIENT in headers else None
 
 
 def read_query(kind: type[_R], request: Request) -> _R:
@@ -307,6 +311,11 @@ def read_query(kind: type[_R], request: Request) -> _R:
 
 
 def _converted(values: dict[str, Any], kind: type[_R], place: str) -> _R:
+    properties = schema_of(kind)["properties"]
+    for name, given in values.items():  # msgspec would take the text null for None
+        type_ = properties.get(name, {}).get("anyOf", [{}])[0].get("type")
+        if type_ in {"integer", "number"} and given.lower() == "null":
+            raise WrongValueError(place + name, given, "a number")
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:

@@ -46,11 +46,18 @@ LAST_EVENT: Final = "Last-Event-ID"
 MAX_ENTRIES: Final = 10_000
 MAX_NAME_CHARS: Final = 255
 MAX_TOPICS: Final = 1_000
+CURSOR: Final = "^([^\\n]*)/([^/\\n]*)/([0-9]{1,7})$"
 
 encode: Final = msgspec.json.Encoder().encode
 
 Group = Annotated[
-    str, Meta(min_length=1, max_length=MAX_GROUP_CHARS, description="Consumer group.")
+    str,
+    Meta(
+        min_length=1,
+        max_length=MAX_GROUP_CHARS,
+        description="Consumer group: printable, without spaces at the ends.",
+        extra_json_schema={"pattern": "^[^\\p{C}\\p{Z}]+( +[^\\p{C}\\p{Z}]+)*$"},
+    ),
 ]
 Topic = Annotated[
     str,
@@ -66,9 +73,21 @@ Version = Annotated[
     Int64,
     Meta(description="One that is not higher than before has no effect; null is the newest."),
 ]
+Cursor = Annotated[
+    str,
+    Meta(description="`next` of the page before.", extra_json_schema={"pattern": CURSOR}),
+]
 Timeout = Annotated[float, Meta(gt=0, le=300, description="Longest wait for Kafka, in seconds.")]
 KafkaTimeout = Annotated[float, Meta(ge=0, le=60, description="Longest wait for Kafka in seconds")]
-Entries: Final = Meta(min_length=1, max_length=MAX_ENTRIES)
+Entries: Final = Meta(min_length=1, max_length=MAX_ENTRIES, description="Each partition once.")
+Metadata = Annotated[
+    str,
+    Meta(
+        max_length=MAX_METADATA_CHARS,
+        description="Its characters beyond U+FFFF count twice.",
+        extra_json_schema={"pattern": "^[^\\u0000]*$"},
+    ),
+]
 
 
 class ApiRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,7 +98,13 @@ class Caller(ApiRequest, frozen=True, rename={"name": CLIENT, "incarnation": INC
     """The sender of a request, as its headers say."""
 
     name: Annotated[
-        str, Meta(min_length=1, max_length=MAX_NAME_CHARS, description="Percent-encoded UTF-8.")
+        str,
+        Meta(
+            min_length=1,
+            max_length=MAX_NAME_CHARS,
+            description="Percent-encoded UTF-8.",
+            extra_json_schema={"pattern": "^[!-~]+( +[!-~]+)*$"},
+        ),
     ]
     incarnation: Annotated[Int64, Meta(description="The newest takes over.")] = 0
 
@@ -109,7 +134,7 @@ class SubmitEntry(PartitionRef, frozen=True, gc=False):
     """The newest offset of one partition."""
 
     offset: Annotated[Int64, Meta(description="The next offset to read (exclusive).")]
-    metadata: Annotated[str, Meta(max_length=MAX_METADATA_CHARS)] = ""
+    metadata: Metadata = ""
     leader_epoch: Annotated[int, Meta(ge=0, le=MAX_INT32)] | None = None
     rewind: Annotated[bool, Meta(description="Take it also if it is lower than before.")] = False
     version: Version | None = None
@@ -159,7 +184,10 @@ class SubmitRequest(ApiRequest, frozen=True):
 
 
 class FlushRequest(ApiRequest, frozen=True):
-    """Which of the client's managers to flush; all of them where nothing is named."""
+    """Which of the client's managers to flush; all of them where nothing is named.
+
+    Partitions need their group.
+    """
 
     group: Group | None = None
     partitions: Annotated[list[PartitionRef], Entries] | None = None
@@ -215,7 +243,7 @@ class ManagersQuery(Query, frozen=True):
     group: Group | None = None
     client: Annotated[str, Meta(description="Only those of this client.")] | None = None
     limit: Annotated[int, Meta(ge=1, le=10_000, description="Managers in a page.")] = 1_000
-    after: Annotated[str, Meta(description="`next` of the page before.")] | None = None
+    after: Cursor | None = None
 
 
 class InitialOffsetsQuery(Query, frozen=True):

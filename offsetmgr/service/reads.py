@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,6 +15,7 @@ from actors import Future, MailboxClosed
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError
 from offsetmgr.service.errors import kafka_error
 from offsetmgr.service.messages import (
+    CURSOR,
     CommittedQuery,
     InitialOffset,
     InitialOffsetsAnswer,
@@ -141,14 +143,12 @@ class ServiceReads:
 
 def _read_cursor(text: str) -> ManagerKey:
     """Return the last key of the page before, from its text.  Raises InvalidValueError."""
-    try:
-        group, topic, partition = text.rsplit("/", 2)
-        return ManagerKey(group, topic, int(partition))
-    except ValueError:
+    match = re.fullmatch(CURSOR, text)
+    if match is None:
         fix = "give `next` of the previous page unchanged"
-        raise InvalidValueError(
-            "query.after", text, "is not a cursor of this service", fix
-        ) from None
+        raise InvalidValueError("query.after", text, "is not a cursor of this service", fix)
+    group, topic, partition = match.groups()
+    return ManagerKey(group, topic, int(partition))
 
 
 def _view(handle: ManagerHandle) -> ManagerView:
