@@ -11,11 +11,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
+import psutil
 from pyspark.sql import functions as F  # noqa: N812 -- its name in every Spark program
 
 from benchmarks.harness import end, parser, show
@@ -32,9 +34,12 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent / "stream_peers"
 PARTITIONS = 4
+BATCH = 1_000_000
+"""Most messages of a batch of the processor."""
 FLOOR = 100_000
 """Messages a second of the processor."""
 PEERS = ("faust", "quixstreams", "goka")
+SAMPLE_S = 0.5
 FEW = {"offsetmgr": 200_000, "goka": 100_000, "quixstreams": 20_000, "faust": 5_000}
 MANY = {"offsetmgr": 1.0, "goka": 1.0, "quixstreams": 0.2, "faust": 0.04}
 """Part of all messages that each counts: the slow ones would take minutes for all."""
@@ -48,6 +53,8 @@ class Rate(NamedTuple):
     start_s: float
     """The run over few messages, less what they take at the rate."""
     per_s: float
+    peak_mb: int
+    """Most memory of all its processes together, sampled."""
 
 
 def fill(brokers: str, topic: str, events: int, keys: int) -> None:
@@ -69,15 +76,14 @@ def count(brokers: str, topic: str, messages: int) -> None:
 
     group = f"count-{uuid4().hex[:8]}"
     graph = define_group(group, input(topic, codecs.Bytes(), increment), persist(codecs.Int64()))
-    settings = ProcessorSettings(missing="earliest", max_offsets_per_trigger=messages)
+    settings = ProcessorSettings(missing="earliest", max_offsets_per_trigger=min(messages, BATCH))
     with lab(brokers) as spark_lab:
         checkpoint = spark_lab.new_checkpoint()
         processor = Processor(
             spark_lab.spark, graph, brokers, checkpoint=checkpoint, settings=settings
         ).start()
-        while processor.stats().batch_id is None:
+        while sum(processor.stats().read.values()) < messages:
             processor.await_end(timeout=0.05)
-        print(processor.stats(), file=sys.stderr)
         processor.stop()
 
 
@@ -99,15 +105,33 @@ def install(peers: list[str], folder: Path) -> dict[str, list[str]]:
     return {peer: commands[peer] for peer in peers}
 
 
-def measure(name: str, few: int, many: int, run: Callable[[int], None]) -> Rate:
+def measure(name: str, few: int, many: int, command: Callable[[int], list[str]]) -> Rate:
     """Run over few messages and over many."""
-    took_s = []
+    took_s, peak = [], 0
     for messages in (few, many):
         began_s = time.perf_counter()
-        run(messages)
+        with subprocess.Popen(
+            command(messages), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as process:
+            while process.poll() is None:
+                peak = max(peak, _memory(process.pid))
+                with suppress(subprocess.TimeoutExpired):
+                    process.communicate(timeout=SAMPLE_S)
+        if process.returncode:
+            raise RuntimeError(f"{name} ended with status {process.returncode}")
         took_s.append(time.perf_counter() - began_s)
     per_s = (many - few) / (took_s[1] - took_s[0])
-    return Rate(name, many, took_s[0] - few / per_s, per_s)
+    return Rate(name, many, took_s[0] - few / per_s, per_s, peak // 1_000_000)
+
+
+def _memory(pid: int) -> int:
+    total = 0
+    with suppress(psutil.Error):
+        root = psutil.Process(pid)
+        for each in (root, *root.children(recursive=True)):
+            with suppress(psutil.Error):
+                total += each.memory_info().rss
+    return total
 
 
 def main() -> int:
@@ -129,38 +153,30 @@ def main() -> int:
         return 0
     ours = [sys.executable, "-m", "benchmarks.streams", "--brokers"]
     rates = []
-    with TemporaryDirectory(prefix="offsetmgr-streams-") as name, DevKafka() as kafka:
-        folder = Path(name)
+    with TemporaryDirectory(prefix="offsetmgr-streams-") as place, DevKafka() as kafka:
+        folder = Path(place)
         brokers, topic = kafka.bootstrap_servers, "events"
         sizes = ["--events", str(options.events), "--keys", str(options.keys)]
         subprocess.run([*ours, brokers, "--fill", topic, *sizes], check=True)
 
-        def run(command: list[str], messages: int) -> None:
-            subprocess.run([*command, str(messages)], check=True)
+        commands = {"offsetmgr": [*ours, brokers, "--count", topic]}
+        commands |= install(options.peers, folder)
+        for name in commands:
 
-        def few_and_many(name: str) -> tuple[int, int]:
-            many = int(options.events * MANY[name])
-            return min(FEW[name], many // 4), many
-
-        counting = [*ours, brokers, "--count", topic]
-        sizes_of = few_and_many("offsetmgr")
-        rates.append(measure("offsetmgr", *sizes_of, lambda n: run(counting, n)))
-        for peer, command in install(options.peers, folder).items():
-
-            def run_peer(messages: int, command: list[str] = command) -> None:
+            def with_arguments(messages: int, name: str = name) -> list[str]:
                 group = f"count-{uuid4().hex[:8]}"
-                arguments = [brokers, topic, group, str(messages), str(folder / group)]
-                with (folder / "log").open("ab") as log:
-                    subprocess.run([*command, *arguments], check=True, stdout=log, stderr=log)
+                peer = [brokers, topic, group, str(messages), str(folder / group)]
+                return commands[name] + ([str(messages)] if name == "offsetmgr" else peer)
 
-            rates.append(measure(peer, *few_and_many(peer), run_peer))
+            many = int(options.events * MANY[name])
+            rates.append(measure(name, min(FEW[name], many // 4), many, with_arguments))
     best = rates[0].per_s
     rows = [
         (each.name, f"{each.messages:,}", f"{each.start_s:.1f} s", f"{each.per_s:,.0f}/s",
-         f"{best / each.per_s:.2f}")
+         f"{best / each.per_s:.2f}", f"{each.peak_mb:,} MB")
         for each in rates
     ]  # fmt: skip
-    show("A counter of keys", ("what", "messages", "start", "rate", "ours is x"), rows)
+    show("A counter of keys", ("what", "messages", "start", "rate", "ours is x", "memory"), rows)
     missed = [f"{best:,.0f} messages/s, floor {FLOOR:,}"] if best < FLOOR else []
     missed += [f"{each.name} is faster: {each.per_s:,.0f}/s" for each in rates if each.per_s > best]
     return end(missed)
