@@ -281,9 +281,10 @@ def test_a_reader_goes_on_beside_a_cluster_that_is_dead_from_the_start(
 def test_a_reader_is_put_anywhere_and_says_where_it_is(
     clusters: dict[str, str], unique_name: str
 ) -> None:
+    hour_ago_s = int(time.time()) - 3_600
     with MultiClusterWriter({"west": clusters["west"]}, unique_name) as writer:
         writer.write_messages(
-            ProducerRecord(str(n), partition=1, timestamp_ms=1_000_000 + n * 1_000)
+            ProducerRecord(str(n), partition=1, timestamp_ms=(hour_ago_s + n) * 1_000)
             for n in range(50)
         )
     with MultiClusterReader(clusters, unique_name, partitions=[1]) as reader:
@@ -298,7 +299,7 @@ def test_a_reader_is_put_anywhere_and_says_where_it_is(
         assert list(map(number, fetched(reader, 5))) == list(range(45, 50))
         reader.set_offset("west", "first")
         assert number(*fetched(reader, 1)) == 0
-        reader.set_offset_at("west", datetime.fromtimestamp(1_030, tz=timezone.utc))
+        reader.set_offset_at("west", datetime.fromtimestamp(hour_ago_s + 30, tz=timezone.utc))
         assert number(*fetched(reader, 1)) == 30
         reader.set_offset_at("west", datetime.now(timezone.utc), 1)
         assert reader.fetch_message(timeout=0.5) is None

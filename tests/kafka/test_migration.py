@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -40,10 +41,12 @@ class Mirrored:
         create_topic(east, self.mirror, 4)
         here = Producer({"bootstrap.servers": west.bootstrap_servers})
         there = Producer({"bootstrap.servers": east.bootstrap_servers})
+        # Older records than a week would be deleted by the broker when it next looks.
+        hour_ago_ms = int(time.time() - 3_600) * 1_000
         for number in range(COUNT):
             for partition in range(3):
                 value = f"{partition}/{number}"
-                at_ms = 1_700_000_000_000 + number // (5 if partition == 0 else 1)
+                at_ms = hour_ago_ms + number // (5 if partition == 0 else 1)
                 arguments: dict[str, Any] = {"partition": partition, "timestamp": at_ms}
                 here.produce(self.topic, value, **arguments)
                 left_out = (partition == 1 and number < SKIPPED) or (
