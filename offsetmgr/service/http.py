@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from contextlib import ExitStack
 from http import HTTPStatus
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -60,6 +61,9 @@ _R = TypeVar("_R", bound=messages.ApiRequest)
 REQUESTS: Final = 1_000
 WAITING: Final = 1_000
 BODY_BYTES: Final = 8 * 1024 * 1024
+LARGE_BODIES: Final = 16
+"""Bodies of more than LARGE_BYTES that are received at once; all others are small."""
+LARGE_BYTES: Final = 64 * 1024
 BODY_TIMEOUT_S: Final = 10.0
 RETRY_AFTER_S: Final = 1
 
@@ -89,6 +93,7 @@ class Api:
         """
         self.working = Quota(REQUESTS, "requests")
         self.waiting = Quota(WAITING, "waiting requests")
+        self.large = Quota(LARGE_BODIES, "large requests")
         self._service = service
         self._reads = reads
         self._hub = hub
@@ -172,7 +177,7 @@ class Api:
             if caller is None:
                 raise MissingError(CLIENT, "name the client there; it also keeps web pages out")
             with self.working:
-                asked = decode(found.request, await read_body(request))
+                asked = decode(found.request, await read_body(request, self.large))
             waits = getattr(asked, "wait", isinstance(asked, messages.FlushRequest))
             with self.waiting if waits else self.working:
                 return await found.handler(caller, asked)
@@ -195,6 +200,11 @@ class Api:
                 f"{', '.join(sorted(self._hosts))} as the host in its url"
             )
             raise HttpStatusError(HTTPStatus.MISDIRECTED_REQUEST, "foreign_host", text)
+        origin = request.headers.get("origin", f"http://{host}").lower()
+        site = request.headers.get("sec-fetch-site", "none")
+        if origin.partition("://")[2] != host or site not in {"none", "same-origin"}:
+            text = "a web page of another site may not ask this service"
+            raise HttpStatusError(HTTPStatus.FORBIDDEN, "foreign_origin", text)
         if request.headers.getlist(INSTANCE) not in ([], [self._instance]):
             text = (
                 f"the request names another process of the service ({INSTANCE}), so it may be out "
@@ -322,11 +332,11 @@ def _converted(values: dict[str, Any], kind: type[_R], place: str) -> _R:
         raise explained(error, kind, values, lambda path: place + path.removeprefix(".")) from None
 
 
-async def read_body(request: Request) -> bytes:
+async def read_body(request: Request, large: Quota) -> bytes:
     """Return the body of a JSON request.
 
-    Raises HttpStatusError where it is not JSON (415), too large (413) or too slow (408), and
-    Starlette's ClientDisconnect.
+    Raises HttpStatusError where it is not JSON (415), too large (413) or too slow (408),
+    OverloadedError, and Starlette's ClientDisconnect.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
@@ -335,19 +345,23 @@ async def read_body(request: Request) -> bytes:
     # The server has checked that it is a number, of at most 20 digits.
     too_large = int(request.headers.get("content-length", "0")) > BODY_BYTES
     body = bytearray()
-    try:
-        with anyio.fail_after(BODY_TIMEOUT_S):
-            chunks = request.stream()
-            while not too_large and (chunk := await anext(chunks, None)) is not None:
-                body += chunk
-                too_large = len(body) > BODY_BYTES
-    except TimeoutError:
-        text = f"the body did not arrive within {BODY_TIMEOUT_S:g} s"
-        raise HttpStatusError(HTTPStatus.REQUEST_TIMEOUT, "body_timeout", text) from None
-    if too_large:
-        text = f"the body is larger than {BODY_BYTES} bytes; send fewer offsets in one request"
-        raise HttpStatusError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", text)
-    return bytes(body)
+    with ExitStack() as stack:
+        stack.callback(body.clear)  # a request that failed may live on until garbage is collected
+        try:
+            with anyio.fail_after(BODY_TIMEOUT_S):
+                chunks = request.stream()
+                while not too_large and (chunk := await anext(chunks, None)) is not None:
+                    if len(body) <= LARGE_BYTES < len(body) + len(chunk):
+                        stack.enter_context(large)
+                    body += chunk
+                    too_large = len(body) > BODY_BYTES
+        except TimeoutError:
+            text = f"the body did not arrive within {BODY_TIMEOUT_S:g} s"
+            raise HttpStatusError(HTTPStatus.REQUEST_TIMEOUT, "body_timeout", text) from None
+        if too_large:
+            text = f"the body is larger than {BODY_BYTES} bytes; send fewer offsets in one request"
+            raise HttpStatusError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", text)
+        return bytes(body)
 
 
 def decode(kind: type[_R], body: bytes) -> _R:

@@ -70,7 +70,7 @@ def operations(part: object) -> list[Operation]:
     return [each._replace(handler=getattr(part, each.name)) for each in marked if each is not None]
 
 
-_ANY: Final = (412, 421, 429, 500)
+_ANY: Final = (403, 412, 421, 429, 500)
 _READS: Final = (400, 409, 502, 503, 504)
 _WRITES: Final = (400, 408, 409, 413, 415, 503)
 

@@ -8,6 +8,7 @@ import errno
 import faulthandler
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
@@ -73,6 +74,9 @@ HEAD_BYTES: Final = 288 * 1024
 which httptools (uvicorn's other parser) does not take."""
 
 BACKLOG: Final = 1024
+
+DESCRIPTORS: Final = 2 * CONNECTIONS
+"""Open files that are asked of the system where its soft limit is lower."""
 
 log = structlog.get_logger("offsetmgr.service")
 
@@ -277,6 +281,10 @@ def run(
     Raises OffsetManagerError or OSError where it cannot start.
     """
     tune_gc()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if resource.RLIM_INFINITY < soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     with contextlib.ExitStack() as stack:
         # The address first: a second service on it must not disturb the group's commits.
         sock, address = stack.enter_context(listening(Address.parse(settings.listen)))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import resource
 from http.client import HTTPResponse
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from offsetmgr.service import run
 from offsetmgr.service.messages import MAX_TOPICS
-from tests.service.support import Running, connected, running
+from tests.service.support import Running, connected, memory_process, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,3 +58,17 @@ def test_a_connection_too_many_is_refused(small: Running) -> None:
             assert second.get("/livez").status_code == 503
         while first.get("/livez").status_code == 503:
             pass  # until the server has seen the other go, or the test run's guard ends it
+
+
+def test_a_low_soft_limit_of_open_files_is_raised() -> None:
+    """Else a thousand idle connections would keep health from being answered."""
+    kind = resource.RLIMIT_NOFILE
+    soft, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (min(1_024, hard), hard))
+    try:
+        with memory_process() as service:
+            assert service.started()
+            raised, _ = psutil.Process(service.process.pid).rlimit(kind)
+    finally:
+        resource.setrlimit(kind, (soft, hard))
+    assert raised == min(run.DESCRIPTORS, hard)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -100,6 +101,48 @@ def test_a_foreign_host_is_refused(service: Running, host: str) -> None:
         for path in ("/livez", "/v1/managers", "/metrics"):
             answer = client.get(path, headers={"Host": host})
             assert code_of(answer) == (421, "foreign_host")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+def test_a_web_page_of_another_site_is_refused(service: Running, headers: dict[str, str]) -> None:
+    """Reads too: its event streams would take the places of all others."""
+    with service.http() as client:
+        for path in ("/v1/events", "/v1/managers", "/metrics"):
+            assert code_of(client.get(path, headers=headers)) == (403, "foreign_origin")
+        assert service.service.assembly.hub.reader_count == 0
+        ours = {"Origin": service.address, "Sec-Fetch-Site": "same-origin"}
+        assert client.get("/v1/managers", headers=ours).status_code == 200
+
+
+@pytest.mark.fault(30)
+def test_unfinished_large_bodies_have_a_limit(
+    service: Running, etl: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small requests go on; the places are free again when the senders are gone."""
+    monkeypatch.setattr(http, "BODY_TIMEOUT_S", 60.0)
+    large = service.service.assembly.app.large
+    with ExitStack() as stack:
+        for count in range(http.LARGE_BODIES + 1):
+            raw = stack.enter_context(connected(service))
+            raw.sendall(
+                b"POST /v1/offsets HTTP/1.1\r\nHost: localhost\r\nOffsetmgr-Client: x\r\n"
+                b"Content-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"
+            )
+            raw.sendall(b" " * 2 * http.LARGE_BYTES)
+            while count < http.LARGE_BODIES and large.taken <= count:
+                pass  # until it is under way, or the guard of the test run ends it
+        assert b" 429 " in raw.recv(100)
+        assert etl.post("/v1/offsets", json=GOOD).json()["accepted"] == 1
+    while large.taken:
+        pass  # until the service has seen them go
 
 
 def test_a_request_for_another_process_is_refused(service: Running) -> None:
