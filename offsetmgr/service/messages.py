@@ -50,13 +50,16 @@ CURSOR: Final = "^([^\\n]*)/([^/\\n]*)/([0-9]{1,7})$"
 
 encode: Final = msgspec.json.Encoder().encode
 
+_WORD: Final = "[^\\u0000-\\u0020\\u007f-\\u00a0]+"
+"""Without control characters; regular expressions of JSON Schema know no "printable"."""
+
 Group = Annotated[
     str,
     Meta(
         min_length=1,
         max_length=MAX_GROUP_CHARS,
         description="Consumer group: printable, without spaces at the ends.",
-        extra_json_schema={"pattern": "^[^\\p{C}\\p{Z}]+( +[^\\p{C}\\p{Z}]+)*$"},
+        extra_json_schema={"pattern": f"^{_WORD}( +{_WORD})*$"},
     ),
 ]
 Topic = Annotated[
