@@ -58,6 +58,8 @@ class Names(NamedTuple):
 
 def everything(names: Names) -> GroupGraph:  # noqa: C901 -- each of six operations is a case
     """Return a group whose operations say what the callback is to do."""
+    # Executors cannot import this module: callbacks may refer to plain values alone.
+    group, operations, prices, blocked, results = names
 
     def operate(context: Context, operation: dict[str, Any]) -> None:
         number = operation["number"]
@@ -67,14 +69,14 @@ def everything(names: Names) -> GroupGraph:  # noqa: C901 -- each of six operati
             case "delete":
                 context.delete()
             case "emit":
-                context.emit(names.results, context.key, number, {"from": context.topic.encode()})
+                context.emit(results, context.key, number, {"from": context.topic.encode()})
             case "loop":
                 # Rows of their own: when a loop is processed depends on the batch.
                 context.loopback(f"{context.key}/loop", number)
             case "join":
-                context.emit(names.results, context.key, context.join(names.prices))
+                context.emit(results, context.key, context.join(prices))
             case "lookup":
-                context.emit(names.results, context.key, context.lookup(names.blocked, "all"))
+                context.emit(results, context.key, context.lookup(blocked, "all"))
 
     def again(context: Context, number: int) -> None:
         context.set_value((context.value() or 0) + number)
@@ -85,12 +87,12 @@ def everything(names: Names) -> GroupGraph:  # noqa: C901 -- each of six operati
         context.set_value(context.value() * factor)
 
     return define_group(
-        names.group,
-        input(names.operations, codecs.Json(), operate),
-        join(names.prices, codecs.Int64()),
-        lookup(names.blocked, codecs.Int64()),
+        group,
+        input(operations, codecs.Json(), operate),
+        join(prices, codecs.Int64()),
+        lookup(blocked, codecs.Int64()),
         loop(codecs.Int64(), again),
-        output(names.results, codecs.Int64()),
+        output(results, codecs.Int64()),
         persist(codecs.Int64()),
         visitor("multiply", double),
     )
