@@ -136,7 +136,8 @@ def test_the_order_processor(kafka: DevKafka, group: str) -> None:
     script = script.replace('"orders"', repr(group)).replace('"order-processor"', repr(group))
     script = script.replace("(1, 5, 30)", "(0.1, 0.2, 0.3)")
     process = subprocess.Popen(
-        [sys.executable, "-u", "-c", script],
+        # A shell's background job ignores SIGINT, and so would its children.
+        ["env", "--default-signal=INT", sys.executable, "-u", "-c", script],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
