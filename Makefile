@@ -8,12 +8,16 @@ JARS := $(VENV)/.jars
 POSTGRES := $(VENV)/.postgres
 # T narrows what pytest runs: make test T="tests/unit -k state"
 T ?=
-# `make test` runs four parts at once, so that what one waits for is the others' time.  All folders
-# that are not named here run with those that wait for brokers.
+# `make test` runs six parts at once, so that what one waits for is the others' time.  All folders
+# that are not named here run as the part "others".
 UNIT := tests/unit tests/model examples/streams
 SERVICE := tests/service tests/sim
-SPARK := tests/spark
-BROKERS := $(patsubst %,--ignore=%,$(UNIT) $(SERVICE) $(SPARK))
+KAFKA := tests/kafka
+# Those that start programs with a Spark of their own.
+PROGRAMS := $(patsubst %,tests/spark/test_%.py,connect demo documents restarts)
+SPARK := tests/spark $(addprefix --ignore=,$(PROGRAMS))
+OTHERS := $(addprefix --ignore=,$(UNIT) $(SERVICE) $(KAFKA) tests/spark)
+PARTS := test-unit test-service test-kafka test-programs test-spark test-others
 LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 # SEEDS are the simulated runs, first:end; a failing one says how to replay it alone
 SEEDS ?= 0:2000
@@ -22,7 +26,7 @@ MINUTES ?= 10
 TRIES ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-service test-brokers test-spark sim sim-long first-hour compat bench soak chaos lint format clean
+.PHONY: help setup demo test $(PARTS) sim sim-long first-hour compat bench soak chaos lint format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,7 +38,7 @@ demo: setup ## Start a Kafka, the service and a Spark job, and show what happens
 
 test: setup ## Lint, type-check and run the tests (T="..." narrows the tests)
 ifeq ($(strip $(T)),)
-	@$(MAKE) --no-print-directory -j4 test-unit test-service test-brokers test-spark
+	@$(MAKE) --no-print-directory -j6 $(PARTS)
 else
 	$(LINT) && $(BIN)/python -m pytest $(T)
 endif
@@ -50,8 +54,14 @@ test-unit:
 test-service:
 	@$(call at_its_end,nice $(BIN)/python -m pytest $(SERVICE))
 
-test-brokers:
-	@$(call at_its_end,$(BIN)/python -m pytest $(BROKERS))
+test-kafka:
+	@$(call at_its_end,$(BIN)/python -m pytest $(KAFKA))
+
+test-programs:
+	@$(call at_its_end,$(BIN)/python -m pytest $(PROGRAMS))
+
+test-others:
+	@$(call at_its_end,$(BIN)/python -m pytest $(OTHERS))
 
 test-spark:
 	@$(BIN)/python -m pytest $(SPARK)
