@@ -1,10 +1,10 @@
 """The port to the group coordinator.
 
-It has three implementations: ``kafka.py`` (a pool of clients), ``fence`` around that one, and
-``memory.py`` (the same contract with scripted faults).  All answer by futures and never block the
-calling thread.  A future's value always arrives by the given deadline, and is never an exception:
-what failed is part of the answer, because a commit with one refused partition is not a failed
-commit.
+It has four implementations: ``kafka.py`` (a pool of clients), ``fence.py`` around that one,
+``memory.py`` (the same contract with scripted faults), and a database in ``stores``.  All answer
+by futures and never block the calling thread.  A future's value always arrives by the given
+deadline, and is never an exception: what failed is part of the answer, because a commit with one
+refused partition is not a failed commit.
 
 Callers are trusted: what users submit is checked where it enters the managers and the service.
 Here names and time-outs are checked, because librdkafka ends the process on some of them.

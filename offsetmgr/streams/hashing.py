@@ -1,7 +1,7 @@
 """Partitions of keys: FNV-1a with 32 bits, as goka and librdkafka's ``partitioner=fnv1a``.
 
 Java's clients and librdkafka's defaults use other hashes.  Whatever writes a topic that a processor
-or view reads has to use this one, else rows are not found.
+or view reads should use this one: messages of a key in two partitions have no order.
 """
 
 from __future__ import annotations
