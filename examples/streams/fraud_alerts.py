@@ -26,7 +26,7 @@ class Payment:
 
 @dataclass
 class Account:
-    """What an account has sent and received."""
+    """Sums that an account has sent and received."""
 
     sent_cents: int = 0
     received_cents: int = 0

@@ -7,7 +7,7 @@ from offsetmgr.streams import Context, codecs, define_group, input, join, output
 
 @dataclass
 class Profile:
-    """Who a user is."""
+    """Name and country of a user."""
 
     name: str
     country: str

@@ -33,7 +33,7 @@ class Origin(NamedTuple):
 
 
 class PartitionProgress(NamedTuple):
-    """How far the acks of a claimed partition are."""
+    """Progress of the acks of a claimed partition."""
 
     offset: int | None
     """The oldest offset that is not acknowledged; None before the first message."""

@@ -1,4 +1,4 @@
-"""What clients may change, over the factory and the registry; on one thread, without transport."""
+"""Changes that clients ask for, over factory and registry; on one thread, without transport."""
 
 from __future__ import annotations
 

@@ -124,12 +124,12 @@ class Api:
 
     @operation("GET", "/livez", answer=messages.LiveAnswer)
     async def live(self, *_: object) -> messages.LiveAnswer:
-        """Whether the process lives."""
+        """Answer that the process lives."""
         return messages.LiveAnswer(live=True)
 
     @operation("GET", "/readyz", answer=messages.ReadyAnswer, others={503: messages.ReadyAnswer})
     async def ready(self, *_: object) -> Response:
-        """Whether the service is of use now."""
+        """Answer whether the service is of use now."""
         answer = self._health.ready()
         status = HTTPStatus.OK if answer.ready else HTTPStatus.SERVICE_UNAVAILABLE
         return json_response(answer, status)

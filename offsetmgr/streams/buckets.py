@@ -128,7 +128,7 @@ def process_stateless(plan: Plan, frames: Iterable[pd.DataFrame]) -> Iterator[pd
 
 
 class _Batch:
-    """What the messages of one bucket do in one batch."""
+    """Effects of one bucket's messages in one batch."""
 
     def __init__(self, plan: Plan, rows: BucketState) -> None:
         self._plan = plan

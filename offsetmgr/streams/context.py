@@ -1,4 +1,4 @@
-"""What a callback may do with the message it is called for."""
+"""The context of a callback: its message, its row, and the ways to write."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class EmitterClosedError(OffsetManagerError):
 
 
 class Written(NamedTuple):
-    """Where a message was written."""
+    """The place where a message was written."""
 
     partition: int
     offset: int

@@ -30,7 +30,7 @@ NilHandling = Literal["ignore", "process", "decode"]
 
 
 class Effects(NamedTuple):
-    """What a message has caused.  Apply all of it, then commit the message."""
+    """The effects of a message.  Apply all of them, then commit the message."""
 
     records: Sequence[Record] = ()
     """To write, in order.  Those of the group's table topic are its rows; the last one counts."""

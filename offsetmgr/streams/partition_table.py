@@ -45,7 +45,7 @@ log = logging.getLogger("offsetmgr.streams")
 
 
 class TableState(IntEnum):
-    """How far a partition is."""
+    """Progress of a partition."""
 
     STOPPED = 0
     INITIALIZING = 1
@@ -134,7 +134,7 @@ class TablePlan(NamedTuple):
     storage: Storage
     source: TableSource
     update: Callable[[PendingRows, Message], object] | None
-    """What is to be done with each message; None puts or deletes the row of its key."""
+    """Called with each message; None puts or deletes the row of its key."""
     changed: Callable[[int, TableState, Exception | None], object]
     """Called with a partition's new state; the error is why it has stopped."""
 

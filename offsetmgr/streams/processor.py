@@ -110,7 +110,7 @@ class ProcessorSettings:
     worker reads the table into its memory."""
 
     topics: TopicSettings = field(default_factory=TopicSettings)
-    """How loop and table are created."""
+    """Settings of the loop and the table when they are created."""
 
     kafka_options: Mapping[str, str] = field(default_factory=dict)
     """Options of Spark's Kafka source and sink, such as ``kafka.security.protocol``."""
@@ -147,7 +147,7 @@ class ProcessorStats(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """What has to stay the same as long as a checkpoint is used."""
+    """Choices that stay the same as long as a checkpoint is used."""
 
     buckets: int
     recovery: Mapping[int, int]
@@ -332,7 +332,7 @@ class Processor:
 
     @property
     def state(self) -> State:
-        """What the processor is doing."""
+        """The processor's state now."""
         query = self._query
         if query is None:
             return "stopped"

@@ -1,4 +1,4 @@
-"""Where a view keeps its table: lmdb, memory, or RocksDB.
+"""Stores of a view's table: lmdb, memory, or RocksDB.
 
 All partitions of a table share one store.  A key is in one of them, so a read needs no hash, and
 rows are in the order of their keys.

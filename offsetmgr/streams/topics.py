@@ -31,7 +31,7 @@ log = logging.getLogger("offsetmgr.streams")
 
 @dataclass(frozen=True)
 class TopicSettings:
-    """How loop and group table are created, and what follows where they are already otherwise."""
+    """Settings of the loop and the group table, and the reaction where they exist otherwise."""
 
     create: bool = True
     mismatch: Literal["ignore", "warn", "fail"] = "warn"
@@ -51,7 +51,7 @@ class TopicSettings:
 
 
 class Topics(Protocol):
-    """What ``prepare_topics`` needs of a cluster."""
+    """The part of a cluster that ``prepare_topics`` needs."""
 
     def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
         """Return the partition numbers of those that exist."""
