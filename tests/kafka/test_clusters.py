@@ -318,7 +318,7 @@ def test_a_reader_is_put_anywhere_and_says_where_it_is(
 def test_a_group_goes_on_in_each_cluster_where_it_was(
     clusters: dict[str, str], unique_name: str
 ) -> None:
-    """What is committed is not read again; what is fetched alone is; read_message commits."""
+    """Committed messages are not read again, fetched ones are; read_message commits."""
     for name, values in (("west", range(30)), ("east", range(30, 60))):
         written(clusters, name, unique_name, values)
     group = f"group-{unique_name}"

@@ -101,7 +101,7 @@ class RunExample:
 def test_examples_of_an_emitter_and_of_a_lookup(
     run_example: RunExample, kafka: DevKafka, unique_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What one writes, the other's Spark job finds."""
+    """A Spark job finds what the emitter has written."""
     run_example("emitter_promises", kafka.bootstrap_servers, unique_name)
     said = capsys.readouterr().out
     assert said.count("written to partition") == 3
