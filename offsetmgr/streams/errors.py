@@ -67,3 +67,11 @@ class ViewError(OffsetManagerError):
     """A view is not started or has failed, or its store cannot be used."""
 
     code = "stream_view"
+
+
+def made_anew(topic: str) -> str:
+    """Return what to say of a topic whose id has changed."""
+    return (
+        f"topic {topic} was deleted and made anew, so the view's rows are of a table that is gone. "
+        "Delete the view's store, and start it again to read the table as it is now"
+    )

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 STALLED_S: Final = 120.0
 """A partition that is behind and has read nothing for so long is stalled."""
 
+MAX_BATCH: Final = 100_000
+"""Messages of one write of the store; rows of a large one share pages."""
+
 BACKOFF_STEP_S: Final = 10.0
 BACKOFF_MAX_S: Final = 120.0
 BACKOFF_RESET_S: Final = 60.0
@@ -83,10 +86,13 @@ class LogReader(Protocol):
     """Reads the log of one partition."""
 
     def read(self) -> Sequence[Any]:
-        """Return what has arrived, as confluent-kafka's messages.  Raises KafkaRequestError."""
+        """Return some of what has arrived, as confluent-kafka's messages; none once that is all.
+
+        Raises KafkaRequestError.
+        """
 
     def at_end(self) -> bool:
-        """Return True if the end of the log was reached with what was returned last."""
+        """Return True if what was returned last is the end of the log."""
 
     def high_watermark(self) -> int | None:
         """Return the end of the log as far as it is known."""
@@ -99,7 +105,9 @@ class TableSource(Protocol):
     """The log of a table's topic."""
 
     def ask_range(
-        self, partition: int, answer: Callable[[PartitionRange | KafkaRequestError], object]
+        self,
+        partition: int,
+        answer: Callable[[PartitionRange | KafkaRequestError | TopicsError], object],
     ) -> None:
         """Call ``answer`` with the range of a partition's log; never blocks."""
 
@@ -233,7 +241,7 @@ class _Do(Enum):
 class _Range(NamedTuple):
     """Message: the answer to a question for the range of the log."""
 
-    answer: PartitionRange | KafkaRequestError
+    answer: PartitionRange | KafkaRequestError | TopicsError
 
 
 class PartitionTable(PooledActor):
@@ -276,13 +284,15 @@ class PartitionTable(PooledActor):
         self._enter(TableState.CONNECTING)
         ref = self.actor_ref
 
-        def answer(found: PartitionRange | KafkaRequestError) -> None:
+        def answer(found: PartitionRange | KafkaRequestError | TopicsError) -> None:
             ref.try_tell(_Range(found))
 
         self._plan.source.ask_range(self._progress.partition, answer)
 
-    def _start(self, answer: PartitionRange | KafkaRequestError) -> None:
+    def _start(self, answer: PartitionRange | KafkaRequestError | TopicsError) -> None:
         plan, progress = self._plan, self._progress
+        if isinstance(answer, TopicsError):
+            raise answer
         if isinstance(answer, KafkaRequestError):
             missing = answer.info.code in _UNKNOWN_TOPIC
             self._missing = self._missing + 1 if missing else 0
@@ -307,37 +317,41 @@ class PartitionTable(PooledActor):
         reader, progress = self._reader, self._progress
         if reader is None:
             return
-        messages = reader.read()
+        stored = self._store(reader)
         now_s = self.system.clock.now()
         progress.sample(now_s)
-        if messages:
-            self._store(messages)
+        if stored:
             progress.read_s = now_s
         progress.high_watermark = reader.high_watermark() or progress.high_watermark
         if progress.state is TableState.RECOVERING and (
             (progress.next_offset or 0) >= progress.target or reader.at_end()
         ):
             self._recovered()
-        if messages:
+        if stored:
             self._idle_s = _SHORTEST_IDLE_S
             self.actor_ref.tell(_Do.READ)
         else:
             self.tell_after(self._idle_s, _Do.READ)
             self._idle_s = min(2 * self._idle_s, _LONGEST_IDLE_S)
 
-    def _store(self, messages: Sequence[Any]) -> None:
+    def _store(self, reader: LogReader) -> int:
+        """Store what has arrived; return how many messages that was."""
         plan, progress = self._plan, self._progress
-        if plan.update is None:
-            changes = {each.key() or b"": each.value() for each in messages}
-        else:
-            pending = PendingRows(plan.storage)
-            for each in messages:
-                plan.update(pending, _message(plan.topic, progress.partition, each))
-            changes = pending.changes
-        last = messages[-1].offset()
-        plan.storage.apply(changes, {progress.partition: last})
-        progress.next_offset = last + 1
-        progress.rows += len(messages)
+        pending = PendingRows(plan.storage)
+        count = last = 0
+        while count < MAX_BATCH and (messages := reader.read()):
+            if plan.update is None:
+                pending.changes.update({each.key() or b"": each.value() for each in messages})
+            else:
+                for each in messages:
+                    plan.update(pending, _message(plan.topic, progress.partition, each))
+            count += len(messages)
+            last = messages[-1].offset()
+        if count:
+            plan.storage.apply(pending.changes, {progress.partition: last})
+            progress.next_offset = last + 1
+            progress.rows += count
+        return count
 
     def _recovered(self) -> None:
         progress = self._progress

@@ -20,8 +20,7 @@ from confluent_kafka import KafkaError, Producer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 -- its name in every Spark program
 
-from offsetmgr.errors import InvalidValueError, OffsetManagerError, OffsetTimeoutError
-from offsetmgr.lag.cluster import ClusterReader
+from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
 from offsetmgr.spark import commit_offsets, starting_offsets
 from offsetmgr.spark.checkpoint import open_checkpoint
 from offsetmgr.spark.progress import read_offsets
@@ -33,7 +32,6 @@ from offsetmgr.types import TopicPartition, check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from types import TracebackType
 
     import pandas as pd
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -211,9 +209,9 @@ class Processor:
         if self._query is not None and self._query.isActive:
             return self
         with TopicManager(self._kafka, self.settings.topics) as topics:
-            is_new = not topics.partitions([self.graph.table_topic])
+            stored = topics.log_ranges(self.graph.table_topic) if self.graph.group_table else {}
             partitions = self._prepared(topics)
-        layout = self._layout = self._layout_of({} if is_new else self._table_ranges(partitions))
+        layout = self._layout = self._layout_of(stored)
         frame = self._written(layout, partitions)
         writer = frame.writeStream.format("kafka").options(**self._spark_kafka())
         writer = writer.queryName(self.graph.group).option("checkpointLocation", self._checkpoint)
@@ -381,12 +379,7 @@ class Processor:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _streams(self) -> list[str]:
@@ -426,18 +419,6 @@ class Processor:
                     f"its inputs {number}: delete {topic}, or give the group another name"
                 )
         return counts
-
-    def _table_ranges(self, partitions: Mapping[str, int]) -> dict[int, PartitionRange]:
-        """Return what the group table's topic holds; nothing for a stateless group."""
-        table = self.graph.table_topic
-        wanted = [TopicPartition(table, number) for number in range(partitions.get(table, 0))]
-        ranges = {}
-        with ClusterReader(self._kafka, timeout_s=_REQUEST_S) as reader:
-            for partition, log in reader.log_ranges(wanted).items():
-                if isinstance(log, OffsetManagerError):
-                    raise log
-                ranges[partition.partition] = log
-        return ranges
 
     def _spark_kafka(self) -> dict[str, str]:
         servers = str(self._kafka["bootstrap.servers"])

@@ -16,10 +16,10 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 import lmdb
 
 from offsetmgr.errors import shown
-from offsetmgr.streams.errors import ViewError
+from offsetmgr.streams.errors import ViewError, made_anew
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 MAX_KEY_BYTES: Final = 511
 """Longest key that lmdb takes."""
@@ -34,6 +34,7 @@ _LOCK_PAUSE_S: Final = 0.05
 _ROWS: Final = b"rows"
 _META: Final = b"meta"
 _TOPIC: Final = b"topic"
+_TOPIC_ID: Final = b"topic-id"
 _EMPTY_KEY: Final = b"empty-key"
 """The row of the empty key, which lmdb does not take, is kept under this name in ``meta``."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -45,8 +46,11 @@ class Storage(Protocol):
     Reads come from any thread, and beside a write.
     """
 
-    def open(self, topic: str) -> None:
-        """Open or create the store.  Raises ViewError where it has another topic's rows."""
+    def open(self, topic: str, topic_id: str) -> None:
+        """Open or create the store; ``topic_id`` is empty with brokers before 2.8.
+
+        Raises ViewError where it has the rows of another topic, or of an older one of that name.
+        """
 
     def close(self) -> None:
         """End; later reads may raise."""
@@ -77,7 +81,7 @@ class MemoryStorage:
         self._rows: dict[bytes, bytes] = {}
         self._offsets: dict[int, int] = {}
 
-    def open(self, topic: str) -> None:
+    def open(self, topic: str, topic_id: str) -> None:
         """Nothing is to be opened."""
 
     def close(self) -> None:
@@ -197,16 +201,17 @@ class LmdbStorage(LmdbReader):
         self._fsync = fsync
         self._map_bytes = map_bytes
 
-    def open(self, topic: str) -> None:
+    def open(self, topic: str, topic_id: str) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as opened:
             opened.enter_context(self._locked())
             self._forget_unsynced()
             self._open(readonly=False, sync=self._fsync, map_bytes=self._map_bytes)
             opened.callback(self._env.close)
-            _check_topic(self.path, self.topic or topic, topic)
+            origin = _checked_origin(self.path, self._meta_value, topic, topic_id)
             with self._env.begin(self._meta, write=True) as txn:
-                txn.put(_TOPIC, topic.encode())
+                for name, value in origin.items():
+                    txn.put(name, value)
             if self._fsync:
                 self._env.sync(True)  # noqa: FBT003 -- the library's parameter
                 self._mark.unlink(missing_ok=True)
@@ -219,7 +224,8 @@ class LmdbStorage(LmdbReader):
 
     def apply(self, rows: Mapping[bytes, bytes | None], offsets: Mapping[int, int]) -> None:
         # In their order, neighbours fall on one page.
-        puts = sorted((key, value) for key, value in rows.items() if key and value is not None)
+        keys = sorted(key for key in rows if key)
+        puts = ((key, value) for key in keys if (value := rows[key]) is not None)
         try:
             with self._env.begin(self._rows, write=True) as txn:
                 txn.cursor().putmulti(puts)
@@ -297,7 +303,7 @@ class RocksStorage:
         self._fsync = fsync
         self._db: Any = None
 
-    def open(self, topic: str) -> None:
+    def open(self, topic: str, topic_id: str) -> None:
         try:
             import rocksdict  # noqa: PLC0415 -- an extra
         except ImportError:
@@ -309,12 +315,12 @@ class RocksStorage:
         except Exception as error:
             raise ViewError(f"the store at {self.path} cannot be opened: {error}") from error
         try:
-            held = self._db.get(_META + _TOPIC) or topic.encode()
-            _check_topic(self.path, held.decode(), topic)
+            origin = _checked_origin(self.path, self._meta_value, topic, topic_id)
         except ViewError:
             self.close()
             raise
-        self._db[_META + _TOPIC] = topic.encode()
+        for name, value in origin.items():
+            self._db[_META + name] = value
 
     def close(self) -> None:
         self._db.close()
@@ -331,8 +337,12 @@ class RocksStorage:
             yield name, value
 
     def offset(self, partition: int) -> int | None:
-        found = self._db.get(_META + _offset_name(partition))
+        found = self._meta_value(_offset_name(partition))
         return None if found is None else int(found)
+
+    def _meta_value(self, name: bytes) -> bytes | None:
+        found: bytes | None = self._db.get(_META + name)
+        return found
 
     def apply(self, rows: Mapping[bytes, bytes | None], offsets: Mapping[int, int]) -> None:
         batch = self._rocksdict.WriteBatch(raw_mode=True)
@@ -360,10 +370,18 @@ def prefix_end(prefix: bytes) -> bytes | None:
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
 
-def _check_topic(path: Path, held: str, topic: str) -> None:
+def _checked_origin(
+    path: Path, read: Callable[[bytes], bytes | None], topic: str, topic_id: str
+) -> dict[bytes, bytes]:
+    """Return what a store is to say of its topic.  Raises ViewError where it says another thing."""
+    held = (read(_TOPIC) or topic.encode()).decode()
     if held != topic:
         text = f"the store at {path} has the rows of {held}, not of {topic}"
         raise ViewError(f"{text}: give another path")
+    held_id = (read(_TOPIC_ID) or b"").decode()
+    if held_id and topic_id and held_id != topic_id:
+        raise ViewError(f"{made_anew(topic)} (the store is at {path})")
+    return {_TOPIC: topic.encode(), _TOPIC_ID: (topic_id or held_id).encode()}
 
 
 def _offset_name(partition: int) -> bytes:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import OffsetSpec
 
-from offsetmgr.coordinator.answers import failure_of_code, failure_of_exception
+from offsetmgr.coordinator.answers import failure_of_code, failure_of_exception, id_of
 from offsetmgr.coordinator.clients import check_thread_room, checked_config, refused_config
 from offsetmgr.errors import KafkaRequestError
 from offsetmgr.lag.cluster import ClusterReader
-from offsetmgr.streams.errors import TopicsError
+from offsetmgr.streams.errors import TopicsError, made_anew
 from offsetmgr.types import PartitionRange, check_topic
 
 if TYPE_CHECKING:
@@ -20,13 +26,24 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-_BATCH: Final = 100_000
-"""Most messages that are stored at once."""
+_CHUNK: Final = 250
+"""Most messages of a read: fewer than start Python's garbage collector, whose full runs took half
+of a recovery's time."""
 _UNKNOWN_TOPIC: Final = 3
+_ANSWERS: Final = 3
+"""Description, start and end of a log."""
 _AWAY: Final = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 -- its public name
 _END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 -- its public name
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+
+class TableTopic(NamedTuple):
+    """A table's topic."""
+
+    topic_id: str
+    """Another one once the topic was deleted and made anew; empty with brokers before 2.8."""
+    partitions: int
 
 
 class KafkaTable:
@@ -43,6 +60,7 @@ class KafkaTable:
         settings = checked_config(config)
         self._reader = ClusterReader(settings, timeout_s=timeout_s)
         self._timeout_s = timeout_s
+        self._topic_id = ""
         self._settings: dict[str, Any] = {
             **settings,
             "group.id": "offsetmgr-view",  # it joins no group and commits nothing
@@ -52,30 +70,37 @@ class KafkaTable:
             "auto.offset.reset": "error",
         }
 
-    def partitions(self) -> int:
-        """Return the number of partitions.  Raises TopicsError, KafkaRequestError."""
-        found = self._reader.partitions_of([self.topic])[self.topic]
-        if isinstance(found, KafkaRequestError) and found.info.code == _UNKNOWN_TOPIC:
-            text = f"topic {self.topic} does not exist: create it, or start what writes the table"
-            raise TopicsError(text)
-        if not isinstance(found, list):
-            raise found
-        if found != list(range(len(found))):
-            raise TopicsError(f"topic {self.topic} has a gap: its partitions are {found}")
-        return len(found)
+    def describe(self) -> TableTopic:
+        """Return what the topic is now.  Raises TopicsError, KafkaRequestError."""
+        try:
+            found = self._reader.result(self._description(), f"description of topic {self.topic}")
+        except KafkaRequestError as error:
+            if error.info.code != _UNKNOWN_TOPIC:
+                raise
+            fix = "create it, or start what writes the table"
+            raise TopicsError(f"topic {self.topic} does not exist: {fix}") from None
+        numbers = sorted(each.id for each in found.partitions)
+        if numbers != list(range(len(numbers))):
+            raise TopicsError(f"topic {self.topic} has a gap: its partitions are {numbers}")
+        self._topic_id = id_of(found.topic_id)
+        return TableTopic(self._topic_id, len(numbers))
 
     def ask_range(
-        self, partition: int, answer: Callable[[PartitionRange | KafkaRequestError], object]
+        self,
+        partition: int,
+        answer: Callable[[PartitionRange | KafkaRequestError | TopicsError], object],
     ) -> None:
         """Call ``answer`` with the range of a partition's log, in a thread of librdkafka's."""
         where = TopicPartition(self.topic, partition)
-        found: list[int] = []
+        found: list[Any] = []
 
-        def ask(spec: OffsetSpec, then: Callable[[Future[Any]], None]) -> None:
-            pending = self._reader.admin.list_offsets(
-                {where: spec}, request_timeout=self._timeout_s
-            )[where]
-            pending.add_done_callback(then)
+        def ask() -> None:
+            if found:
+                asked = {where: _LATEST if len(found) > 1 else _EARLIEST}
+                sent = self._reader.admin.list_offsets(asked, request_timeout=self._timeout_s)
+                sent[where].add_done_callback(take)
+            else:
+                self._description().add_done_callback(take)
 
         def take(pending: Future[Any]) -> None:
             error = pending.exception()
@@ -84,19 +109,29 @@ class KafkaTable:
                 what = f"log of {self.topic}/{partition}"
                 answer(KafkaRequestError(what, failure.info, failure.detail))
                 return
-            found.append(int(pending.result().offset))
-            if len(found) == 1:
-                ask(_LATEST, take)
+            found.append(pending.result())
+            if len(found) < _ANSWERS:
+                ask()
+                return
+            description, first, last = found
+            if id_of(description.topic_id) == self._topic_id:
+                answer(PartitionRange(int(first.offset), int(last.offset)))
             else:
-                answer(PartitionRange(*found))
+                answer(TopicsError(made_anew(self.topic)))
 
-        ask(_EARLIEST, take)
+        ask()
 
     def open(self, partition: int, start: int) -> KafkaLog:
         return KafkaLog(self._settings, TopicPartition(self.topic, partition, start))
 
     def close(self) -> None:
         self._reader.close()
+
+    def _description(self) -> Future[Any]:
+        asked = TopicCollection([self.topic])
+        sent = self._reader.admin.describe_topics(asked, request_timeout=self._timeout_s)
+        pending: Future[Any] = sent[self.topic]
+        return pending
 
 
 class KafkaLog:
@@ -114,9 +149,10 @@ class KafkaLog:
         self._consumer.assign([start])
 
     def read(self) -> list[Message]:
-        found = self._consumer.consume(_BATCH, timeout=0)
+        found = self._consumer.consume(_CHUNK, timeout=0)
         messages = [each for each in found if each.error() is None]
-        self._at_end = False
+        if messages:
+            self._at_end = False
         for each in found if len(messages) < len(found) else ():
             error = each.error()
             self._at_end = error is not None and error.code() == _END

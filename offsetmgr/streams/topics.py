@@ -11,17 +11,18 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 
 from offsetmgr.coordinator.answers import failure_of_exception
-from offsetmgr.errors import InvalidValueError, KafkaRequestError
+from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
 from offsetmgr.lag.cluster import ClusterReader
 from offsetmgr.streams.errors import TopicsError
+from offsetmgr.types import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from types import TracebackType
 
     from typing_extensions import Self
 
     from offsetmgr.streams.graph import GroupGraph
+    from offsetmgr.types import PartitionRange
 
 _PAUSE_S: Final = 0.1
 _UNKNOWN_TOPIC: Final = 3
@@ -160,6 +161,17 @@ class TopicManager:
             self._mismatch(f"topic {topic} has {'; '.join(problems)}: alter or delete the topic")
         return actual
 
+    def log_ranges(self, topic: str) -> dict[int, PartitionRange]:
+        """Return the range of each partition's log; none where the topic does not exist."""
+        numbers = self.partitions([topic]).get(topic, [])
+        ranges = {}
+        asked = (TopicPartition(topic, number) for number in numbers)
+        for where, found in self._reader.log_ranges(asked).items():
+            if isinstance(found, OffsetManagerError):
+                raise found
+            ranges[where.partition] = found
+        return ranges
+
     def close(self) -> None:
         """End the connections."""
         self._reader.close()
@@ -167,12 +179,7 @@ class TopicManager:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _create(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:

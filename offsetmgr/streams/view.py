@@ -131,14 +131,14 @@ class View(TableRows):
             return self
         source = KafkaTable(self._kafka, self.topic, timeout_s=self._timeout_s)
         try:
-            number = source.partitions()
-            self._store.open(self.topic)
+            found = source.describe()
+            self._store.open(self.topic, found.topic_id)
         except BaseException:
             source.close()
             raise
         self._source = source
         self._error = None
-        self._partitions = [Progress(each) for each in range(number)]
+        self._partitions = [Progress(each) for each in range(found.partitions)]
         plan = TablePlan(self.topic, self._store, source, self._update, self._take_state)
         system = self._system or shared_system()
         self._refs = [
@@ -155,10 +155,12 @@ class View(TableRows):
         self._readable = False
         for ref in self._refs:
             ref.stop(block=False)
-        for ref in self._refs:
-            ref.stop(timeout=timeout)
-        self._store.close()
-        source.close()
+        try:
+            for ref in self._refs:
+                ref.stop(timeout=timeout)
+            self._store.close()
+        finally:
+            source.close()
 
     def wait_until_running(self, timeout: float = 60.0) -> None:
         """Wait until all has been read that the topic holds.

@@ -36,6 +36,8 @@ def test_loop_and_table_are_created_once(
         counts = prepare_topics(manager, graph)
         assert counts == {topic: 3, f"{group}-loop": 3, f"{group}-table": 3}
         assert prepare_topics(manager, graph) == counts
+        assert manager.log_ranges(f"{group}-table") == dict.fromkeys(range(3), (0, 0))
+        assert manager.log_ranges(f"{group}-none") == {}
         with pytest.raises(
             TopicsError, match=r"cleanup.policy=delete, not compact.*mismatch='warn'"
         ):

@@ -143,14 +143,14 @@ def test_emits_and_loopbacks() -> None:
     def callback(ctx: Context, value: str) -> None:
         ctx.emit("out", "k", "v")
         ctx.emit("out", "k", None, headers={"app": b"mine"})
-        ctx.loopback("other", "again")
+        ctx.loopback("other", "again", headers={"hop": b"1"})
         ctx.set_value(1)
 
     app = (("app", b"test"),)
     assert run(callback, default_headers={"app": b"test"}).records == [
         Record("out", b"k", b"v", app),
         Record("out", b"k", None, (("app", b"mine"),)),
-        Record("group-loop", b"other", b"again", app),
+        Record("group-loop", b"other", b"again", (*app, ("hop", b"1"))),
         Record("group-table", b"bob", b"1"),
     ]
 
@@ -332,8 +332,14 @@ def test_contexts_can_be_wrapped() -> None:
         def set_value(self, value: int) -> None:
             self.ctx.set_value(2 * value)
 
-    effects = run(lambda ctx, value: ctx.set_value(int(value)), context_wrapper=Doubling)
-    assert effects.records == [Record("group-table", b"bob", b"10")]
+    def callback(ctx: Context, value: str) -> None:
+        ctx.set_value(int(value))
+
+    doubled = [Record("group-table", b"bob", b"10")]
+    assert run(callback, context_wrapper=Doubling).records == doubled
+    edges = [input("in", TEXT, callback), persist(codecs.Int64()), visitor("reset", callback)]
+    engine = Engine(define_group("group", edges), context_wrapper=Doubling)
+    assert engine.visit("reset", 5, MESSAGE, Tables({})).records == doubled
 
 
 def test_only_valid_graphs_run() -> None:

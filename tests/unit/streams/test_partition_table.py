@@ -59,7 +59,7 @@ class Log:
     def __init__(self) -> None:
         self.messages: list[Raw] = []
         self.first = 0
-        self.error: KafkaRequestError | None = None
+        self.error: KafkaRequestError | TopicsError | None = None
         self.asked = 0
         self.opened: list[int] = []
         self.batch = 3
@@ -69,7 +69,9 @@ class Log:
         self.messages.append(Raw(self.first + len(self.messages), key, value))
 
     def ask_range(
-        self, partition: int, answer: Callable[[PartitionRange | KafkaRequestError], object]
+        self,
+        partition: int,
+        answer: Callable[[PartitionRange | KafkaRequestError | TopicsError], object],
     ) -> None:
         assert partition == 0
         self.asked += 1
@@ -231,6 +233,21 @@ def test_a_topic_that_is_deleted_is_an_error() -> None:
     assert str(table.error) == "t/0 does not exist any more: the table might be gone"
 
 
+def test_a_topic_that_is_made_anew_is_an_error_at_the_next_connection() -> None:
+    """Its rows stay as they were."""
+    log = Log()
+    log.write(b"k", b"1")
+    table = Table(log)
+    log.error = refusal(-195)
+    table.system.advance(0.2)
+    assert table.states[-1] == "CONNECTING"
+    log.error = TopicsError("made anew")
+    table.system.advance(10.0)
+    assert table.states[-1] == "STOPPED"
+    assert table.error is log.error
+    assert table.rows() == {b"k": b"1"}
+
+
 def test_an_update_callback_decides_what_is_stored() -> None:
     """It reads rows with its own changes; an error of it stops the partition."""
 
@@ -250,6 +267,37 @@ def test_an_update_callback_decides_what_is_stored() -> None:
     assert isinstance(table.error, ValueError)
     assert table.states[-1] == "STOPPED"
     assert table.storage.offset(0) == 4
+
+
+def test_a_recovery_that_is_stopped_goes_on_at_the_next_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After what it has stored; nothing is stored once it has stopped."""
+    monkeypatch.setattr("offsetmgr.streams.partition_table.MAX_BATCH", 3)
+    log = Log()
+    for number in range(9):
+        log.write(b"%d" % number, b"v")
+
+    def stop_at_fourth(rows: PendingRows, message: Message) -> None:
+        rows.put(message.key, message.value or b"")
+        if message.offset == 4:
+            table.ref.stop(block=False)
+
+    storage = MemoryStorage()
+    log.batch = 0
+    table = Table(log, storage, stop_at_fourth)
+    log.batch = 3
+    table.system.advance(1.0)
+    assert table.states[-1] == "STOPPED"
+    assert table.error is None
+    stored = storage.offset(0)
+    assert stored is not None
+    assert 4 <= stored < 8
+    assert len(table.rows()) == stored + 1
+    again = Table(log, storage)
+    assert again.states == RECOVERY
+    assert log.opened[-1] == stored + 1
+    assert len(again.rows()) == 9
 
 
 def test_a_partition_that_is_behind_and_silent_for_two_minutes_is_stalled() -> None:

@@ -33,7 +33,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
         "rocksdb": RocksStorage(tmp_path / "store"),
     }
     storage = made[request.param]
-    storage.open("prices")
+    storage.open("prices", "")
     yield storage
     storage.close()
 
@@ -55,25 +55,29 @@ def test_rows_are_read_in_the_order_of_their_keys(store: Storage) -> None:
 def test_a_store_keeps_its_rows_and_its_topic(
     kind: type[LmdbStorage | RocksStorage], tmp_path: Path
 ) -> None:
-    """And is refused for another topic."""
+    """And is refused for another topic, or a later one of its name."""
     for _ in range(2):
         store = kind(tmp_path, fsync=True)
-        store.open("prices")
+        store.open("prices", "first")
         store.apply({b"k": b"v"}, {3: 5})
         store.flush()
         store.close()
     store = kind(tmp_path)
     with pytest.raises(ViewError, match="has the rows of prices, not of orders: give another path"):
-        store.open("orders")
-    store.open("prices")
-    assert (store.get(b"k"), store.offset(3)) == (b"v", 5)
-    store.close()
+        store.open("orders", "first")
+    for topic_id in ("", "first"):  # brokers before 2.8 give none
+        store.open("prices", topic_id)
+        assert (store.get(b"k"), store.offset(3)) == (b"v", 5)
+        store.close()
+    message = "topic prices was deleted and made anew, .* Delete the view's store, and start it"
+    with pytest.raises(ViewError, match=message):
+        store.open("prices", "second")
 
 
 def test_a_key_too_long_for_lmdb_is_refused_with_the_way_out(tmp_path: Path) -> None:
     """Nothing of its batch is stored; RocksDB takes it."""
     store = LmdbStorage(tmp_path)
-    store.open("prices")
+    store.open("prices", "")
     store.apply({b"x" * 511: b"longest"}, {0: 0})
     message = r"prices has a key of 512 bytes.*at most 511: use RocksStorage \(the extra rocksdb\)"
     with pytest.raises(ViewError, match=message):
@@ -82,7 +86,7 @@ def test_a_key_too_long_for_lmdb_is_refused_with_the_way_out(tmp_path: Path) -> 
     assert store.get(b"x" * 512) is None
     store.close()
     rocks = RocksStorage(tmp_path / "rocks")
-    rocks.open("prices")
+    rocks.open("prices", "")
     rocks.apply({b"x" * 5_000: b"1"}, {})
     assert rocks.get(b"x" * 5_000) == b"1"
     rocks.close()
@@ -91,7 +95,7 @@ def test_a_key_too_long_for_lmdb_is_refused_with_the_way_out(tmp_path: Path) -> 
 def test_a_full_map_names_the_limit(tmp_path: Path) -> None:
     """And keeps what was stored before."""
     store = LmdbStorage(tmp_path, map_bytes=1024 * 1024)
-    store.open("prices")
+    store.open("prices", "")
     store.apply({b"a": b"1"}, {0: 0})
     with pytest.raises(ViewError, match="has reached map_bytes=1048576: give LmdbStorage a higher"):
         store.apply({b"%d" % number: bytes(1000) for number in range(2_000)}, {0: 1})
@@ -116,13 +120,13 @@ def test_other_processes_read_while_a_view_writes(tmp_path: Path) -> None:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     store = LmdbStorage(tmp_path)
-    store.open("prices")
+    store.open("prices", "")
     store.apply({b"a": b"1"}, {0: 0})
     assert read() == "prices True [('a', '1')] None"
     store.apply({b"b": b"2"}, {0: 1})
     assert read() == "prices True [('a', '1'), ('b', '2')] 2"
     with pytest.raises(ViewError, match=r"another view has the store at .* open"):
-        LmdbStorage(tmp_path).open("prices")
+        LmdbStorage(tmp_path).open("prices", "")
     store.close()
     assert read() == "prices False [('a', '1'), ('b', '2')] 2"
     with pytest.raises(ViewError, match=r"there is no view's store at .*: start a view"):
@@ -136,7 +140,7 @@ def test_a_store_that_a_power_cut_may_have_damaged_starts_over(
     """One that was closed, or killed while the machine ran on, or waits for the disk, does not."""
     mark = tmp_path / "unsynced"
     killed = LmdbStorage(tmp_path, fsync=fsync)
-    killed.open("prices")
+    killed.open("prices", "")
     killed.apply({b"a": b"1"}, {0: 0})
     assert mark.exists() is not fsync
     if not fsync:
@@ -147,13 +151,13 @@ def test_a_store_that_a_power_cut_may_have_damaged_starts_over(
     else:
         killed.close()
     again = LmdbStorage(tmp_path, fsync=fsync)
-    again.open("prices")
+    again.open("prices", "")
     assert again.offset(0) == 0
     again.close()
     if not fsync:
         mark.write_text("another life of the machine")
         again = LmdbStorage(tmp_path)
-        again.open("prices")
+        again.open("prices", "")
         assert (again.offset(0), again.get(b"a")) == (None, None)
         again.close()
 
@@ -169,7 +173,7 @@ def test_a_prefix_ends_at_the_next_key() -> None:
 def test_a_process_opens_a_store_once(tmp_path: Path) -> None:
     """The error says so."""
     store = LmdbStorage(tmp_path)
-    store.open("prices")
+    store.open("prices", "")
     with pytest.raises(ViewError, match="already open in this process"):
         LmdbReader(tmp_path)
     store.close()

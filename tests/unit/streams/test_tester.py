@@ -357,6 +357,38 @@ def test_emit_handlers_can_be_replaced() -> None:
         emitter.finish()
 
 
+@pytest.mark.parametrize(
+    ("write", "topic"),
+    [
+        (lambda ctx: ctx.set_value(1), "g-table"),
+        (lambda ctx: ctx.delete(), "g-table"),
+        (lambda ctx: ctx.emit("out", "k", 1), "out"),
+        (lambda ctx: ctx.loopback("k", 1), "g-loop"),
+    ],
+    ids=["set", "delete", "emit", "loopback"],
+)
+def test_a_message_whose_effects_are_not_written_comes_again(write: Any, topic: str) -> None:
+    """Nothing that it has written is kept, and later messages wait."""
+    edges = [persist(INT), output("out", INT), loop(INT, lambda _ctx, _value: None)]
+    graph = define_group("g", input("in", INT, lambda ctx, _value: write(ctx)), edges)
+    tester = Tester()
+    processor = tester.add_processor(graph)
+    tester.set_table_value("g-table", "bob", 7)
+
+    def refuse(record: object) -> None:
+        raise ConnectionError("broker away")
+
+    tester.replace_emit_handler(refuse)
+    for number in range(2):
+        with pytest.raises(ProcessingError, match=rf"writing to {topic} failed: .*offset 0"):
+            tester.consume("in", "bob", number)
+    assert (processor.committed("in"), processor.get("bob")) == (0, 7)
+    tester.replace_emit_handler(None)
+    tracker = tester.queue_tracker(topic)
+    processor.restart()
+    assert processor.committed("in") == len(list(tracker)) == 2
+
+
 def test_conflicts_are_errors() -> None:
     """Two codecs of one topic, a group added twice, and a topic that nothing uses."""
     tester = Tester()

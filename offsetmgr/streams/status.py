@@ -1,0 +1,42 @@
+"""The tables of stream processors, for those who watch their groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.streams.graph import group_table
+from offsetmgr.types import PartitionRange, TopicPartition, check_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from offsetmgr.lag.cluster import ClusterReader
+
+
+def tables_of(reader: ClusterReader, groups: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the table of each of ``groups`` that has one: its topic, and messages by partition."""
+    topics = {group: group_table(group) for group in groups if _may_have_table(group)}
+    found = reader.partitions_of(topics.values())
+    numbers_of = {topic: each for topic, each in found.items() if isinstance(each, list)}
+    ranges = reader.log_ranges(
+        TopicPartition(topic, number) for topic, numbers in numbers_of.items() for number in numbers
+    )
+    tables: dict[str, dict[str, Any]] = {}
+    for group, topic in topics.items():
+        if topic in numbers_of:
+            messages = {}
+            for number in numbers_of[topic]:
+                log = ranges[TopicPartition(topic, number)]
+                if isinstance(log, PartitionRange):
+                    messages[number] = log.high_watermark - log.log_start_offset
+            tables[group] = {"topic": topic, "messages": messages}
+    return tables
+
+
+def _may_have_table(group: str) -> bool:
+    try:
+        check_topic(group_table(group))
+    except InvalidValueError:
+        return False
+    return True
