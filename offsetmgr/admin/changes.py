@@ -10,7 +10,7 @@ import time
 from concurrent.futures import Future as Pending
 from concurrent.futures import TimeoutError as NotAnsweredError
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from confluent_kafka import KafkaException
 
@@ -37,6 +37,7 @@ from offsetmgr.coordinator.member import INSTANCE
 from offsetmgr.errors import (
     InvalidValueError,
     KafkaRequestError,
+    OffsetConflictError,
     OffsetManagerError,
     OffsetTimeoutError,
     listed,
@@ -46,11 +47,11 @@ from offsetmgr.stores.reader import open_reader
 from offsetmgr.types import TopicPartition, check_group
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from typing_extensions import Self
 
-    from offsetmgr.admin.service import ServiceReader
+    from offsetmgr.admin.service import LiveManager
     from offsetmgr.coordinator.librdkafka import GroupAnswer
     from offsetmgr.types import OffsetAndMetadata
 
@@ -64,6 +65,22 @@ class GroupHeldError(OffsetManagerError):
     code = "group_held"
 
 
+class GroupOwners(Protocol):
+    """The service whose clients may hold the group; a ServiceReader is one."""
+
+    @property
+    def url(self) -> str:
+        """Its name in messages."""
+
+    def managers(self, group: str) -> Collection[LiveManager]:
+        """Return the live managers of a group."""
+
+    def rewind(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, str]:
+        """Have live managers set ``offsets``; return why those of some partitions were not."""
+
+
 class GroupChanges:
     """Changes of groups on one cluster; every method waits for Kafka and raises KafkaRequestError.
 
@@ -73,7 +90,7 @@ class GroupChanges:
     def __init__(
         self,
         config: Mapping[str, object],
-        service: ServiceReader | None = None,
+        service: GroupOwners | None = None,
         *,
         timeout_s: float = 30.0,
         store: str | None = None,
@@ -115,12 +132,13 @@ class GroupChanges:
                     "or let the service set the offsets: reset --live"
                 )
 
-    def target(self, mode: str, value: str, group: str) -> Target:
+    def target(self, mode: str, value: str, group: str, option: str = "") -> Target:
         """Return the target that an option of ``reset`` names, such as ``to-offset``, ``42``.
 
-        Raises InvalidValueError, and OSError where a file cannot be read.
+        Errors name ``option``, by default that of the command line.  Raises InvalidValueError, and
+        OSError where a file cannot be read.
         """
-        option = f"--{mode}"
+        option = option or f"--{mode}"
         match mode:
             case "to-offset" | "shift-by":
                 target = Target(Mode(mode), whole(value, option))
@@ -135,6 +153,9 @@ class GroupChanges:
             case "from-group":
                 offsets = self.committed(check_group(value, option))
                 target = Target(Mode.TO_OFFSETS, offsets=offsets)
+            case "to-history" if self._store is not None:
+                fix = "use another mode: a store keeps no earlier offsets"
+                raise InvalidValueError(option, value, "is of groups in Kafka", fix)
             case "to-history":
                 at_s = parse_time(value, option)
                 target = to_group_at(group_at(read_commits(self._config, {group}), at_s), value)
@@ -171,6 +192,25 @@ class GroupChanges:
                     at_time[each] = offset
         offsets = {each: value.offset for each, value in committed.items()}
         return plan(target, partitions, LogFacts(offsets, logs, at_time))
+
+    def check_unmoved(
+        self, group: str, before: Mapping[TopicPartition, int | None], *, live: bool = False
+    ) -> None:
+        """Raise OffsetConflictError where the group is not committed as it was ``before``.
+
+        With ``live`` an offset may have advanced: the job commits on.
+        """
+        committed = self.committed(group)
+        moved = []
+        for where, then in before.items():
+            value = committed.get(where)
+            now = None if value is None else value.offset
+            has_advanced = now is not None and now >= (then or 0)
+            if now != then and not (live and has_advanced):
+                moved.append(f"{where} (planned at {then}, now {now})")
+        if moved:
+            text = f"somebody has moved {listed(moved)} of group {group} since the plan was made"
+            raise OffsetConflictError(f"{text}; nothing was changed: make a new plan")
 
     def commit(self, group: str, rows: Iterable[PlannedOffset]) -> dict[TopicPartition, str]:
         """Commit the new offsets of a plan; return why those of some partitions were not."""

@@ -122,7 +122,17 @@ def read_commits(
     *,
     timeout_s: float = TIMEOUT_S,
 ) -> list[CommitRecord]:
-    """Return every commit of ``groups``, those of one partition in the order of the log.
+    """Return what ``iter_commits`` yields."""
+    return list(iter_commits(config, groups, timeout_s=timeout_s))
+
+
+def iter_commits(
+    config: str | Mapping[str, object],
+    groups: Collection[str],
+    *,
+    timeout_s: float = TIMEOUT_S,
+) -> Iterator[CommitRecord]:
+    """Yield every commit of ``groups``, those of one partition in the order of the log.
 
     ``config`` is the bootstrap servers, or librdkafka's settings.  Of transactions only committed
     ones count.  Raises KafkaRequestError, with the missing right where that is the cause,
@@ -133,7 +143,9 @@ def read_commits(
     consumer = _open(config, "offsetmgr-history")
     try:
         unread = _ends(consumer, groups, timeout_s)
-        return [each for each in _read(consumer, unread, deadline_s) if each.key.group in groups]
+        for each in _read(consumer, unread, deadline_s):
+            if each.key.group in groups:
+                yield each
     except KafkaException as error:
         raise _refused(error.args[0]) from error
     finally:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from offsetmgr.admin.times import time_text
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
     from offsetmgr.admin.commit_log import CommitRecord
+
+
+HISTORY_FIELDS: Final = ("time", "topic", "partition", "from", "to", "metadata", "change")
+
+_MILLISECOND_S: Final = 0.001
 
 
 class Move(str, Enum):
@@ -50,16 +56,37 @@ class GroupAt(NamedTuple):
 
 def steps(records: Iterable[CommitRecord]) -> list[CommitStep]:
     """Return the steps of one group, in the order of the log."""
+    return list(iter_steps(records))
+
+
+def iter_steps(records: Iterable[CommitRecord]) -> Iterator[CommitStep]:
+    """Yield the steps of one group, in the order of the log."""
     last: dict[TopicPartition, int | None] = {}
-    found = []
     for record in records:
         partition = record.key.topic_partition
         before = last.get(partition)
         move = _move(before, record.offset, first=partition not in last)
         metadata = _metadata(record)
-        found.append(CommitStep(record.at_s, partition, before, record.offset, metadata, move))
+        yield CommitStep(record.at_s, partition, before, record.offset, metadata, move)
         last[partition] = record.offset
-    return found
+
+
+def history_report(group: str, shown: Collection[CommitStep]) -> dict[str, Any]:
+    """Return steps as JSON has them.
+
+    ``undo_to`` is the time just before the last step that went backwards or deleted an offset; None
+    where none did.
+    """
+    bad = [step for step in shown if step.move in {Move.BACKWARD, Move.DELETED}]
+    rows = (
+        (time_text(at_s), *where, before, after, metadata, move.value)
+        for at_s, where, before, after, metadata, move in shown
+    )
+    return {
+        "group": group,
+        "undo_to": time_text(bad[-1].at_s - _MILLISECOND_S) if bad else None,
+        "steps": [dict(zip(HISTORY_FIELDS, row, strict=True)) for row in rows],
+    }
 
 
 def _metadata(record: CommitRecord) -> str:

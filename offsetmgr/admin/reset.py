@@ -85,6 +85,33 @@ class PlannedOffset(NamedTuple):
     new: OffsetAndMetadata | None
     """None where the partition is left as it is; the note says why."""
     note: str = ""
+    lag: int | None = None
+    """Records behind the end of the log after the reset; None where it is left as it is."""
+
+
+PLAN_FIELDS: Final = (
+    *("group", "topic", "partition", "current"),
+    *("new", "metadata", "lag", "note"),
+)
+
+
+def plan_rows(
+    plans: Mapping[str, Iterable[PlannedOffset]],
+    failures: Mapping[str, Mapping[TopicPartition, str]] = MappingProxyType({}),
+) -> list[tuple[object, ...]]:
+    """Return the values of PLAN_FIELDS for each partition of each group.
+
+    ``failures`` are why partitions were not changed.
+    """
+    rows: list[tuple[object, ...]] = []
+    for group, planned in plans.items():
+        failed = failures.get(group, {})
+        for where, current, new, note, lag in planned:
+            failure = failed.get(where)
+            shown = note if failure is None else f"not done: {failure}"
+            offset, metadata = (None, "") if new is None else (new.offset, new.metadata)
+            rows.append((group, *where, current, offset, metadata, lag, shown))
+    return rows
 
 
 def plan(
@@ -108,23 +135,20 @@ def _row(target: Target, partition: TopicPartition, facts: LogFacts) -> PlannedO
     current, log = facts.committed.get(partition), facts.logs.get(partition)
     if log is None:
         return PlannedOffset(partition, current, None, "does not exist; left as it is")
+    metadata, note = "", ""
     if target.mode is Mode.TO_OFFSETS:
         given = target.offsets.get(partition)
         if given is None:
-            return PlannedOffset(
-                partition, current, None, target.notes.get(partition, "left as it is")
-            )
-        offset, note = _within(given.offset, log)
-        return PlannedOffset(partition, current, OffsetAndMetadata(offset, given.metadata), note)
-    asked = _asked(target, partition, log, facts)
-    if asked is None:
-        return PlannedOffset(
-            partition, current, OffsetAndMetadata(log.high_watermark), _AT_END[target.mode]
-        )
-    note = ""
-    if target.mode in {Mode.TO_OFFSET, Mode.SHIFT_BY}:
-        asked, note = _within(asked, log)
-    return PlannedOffset(partition, current, OffsetAndMetadata(asked), note)
+            note = target.notes.get(partition, "left as it is")
+            return PlannedOffset(partition, current, None, note)
+        offset, metadata = given.offset, given.metadata
+    else:
+        asked = _asked(target, partition, log, facts)
+        offset, note = (log.high_watermark, _AT_END[target.mode]) if asked is None else (asked, "")
+    if target.mode in {Mode.TO_OFFSETS, Mode.TO_OFFSET, Mode.SHIFT_BY}:
+        offset, note = _within(offset, log)
+    new = OffsetAndMetadata(offset, metadata)
+    return PlannedOffset(partition, current, new, note, max(log.high_watermark - offset, 0))
 
 
 def _asked(
@@ -160,22 +184,22 @@ def to_group_at(group: GroupAt, time: str) -> Target:
     return Target(Mode.TO_OFFSETS, offsets=group.offsets, notes=notes)
 
 
-def parse_scope(texts: Iterable[str]) -> dict[str, list[int] | None]:
+def parse_scope(texts: Iterable[str], field: str = "--topic") -> dict[str, list[int] | None]:
     """Return partitions by topic from ``orders`` (all: None) or ``orders:0,3``.
 
-    Raises InvalidValueError.
+    Raises InvalidValueError, of ``field``.
     """
     scope: dict[str, list[int] | None] = {}
     for text in texts:
         topic, colon, numbers = text.partition(":")
-        check_topic(topic, "--topic")
+        check_topic(topic, field)
         if not colon:
             scope[topic] = None
             continue
         before = scope.get(topic, [])
         if before is not None:
-            named = [whole(each, "--topic", text) for each in numbers.split(",")]
-            scope[topic] = [*before, *(check_partition(each, "--topic") for each in named)]
+            named = [whole(each, field, text) for each in numbers.split(",")]
+            scope[topic] = [*before, *(check_partition(each, field) for each in named)]
     return scope
 
 

@@ -17,6 +17,7 @@ from offsetmgr.types import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from offsetmgr.client.credentials import Credentials
     from offsetmgr.types import OffsetAndMetadata
 
 _HEADERS: Final = {"Offsetmgr-Client": "offsetmgr-admin", "Accept": "application/json"}
@@ -56,10 +57,12 @@ class ServiceFacts(NamedTuple):
 class ServiceReader:
     """Asks one service; each question has a connection of its own."""
 
-    def __init__(self, url: str, timeout_s: float = 10.0) -> None:
+    def __init__(
+        self, url: str, timeout_s: float = 10.0, credentials: Credentials | None = None
+    ) -> None:
         """Raises InvalidValueError where ``url`` is none of a service."""
         self.url = url
-        self._address = parse_url(url)
+        self._address = parse_url(url, credentials)
         self._timeout_s = timeout_s
 
     def managers(self, group: str | None = None) -> list[LiveManager]:
@@ -96,7 +99,8 @@ class ServiceReader:
         """
         query = "" if group is None else f"?{urlencode({'group': group})}"
         # Without a client's name: the events of all clients.
-        request = Request("GET", f"/v1/events{query}", {"Accept": "text/event-stream"})
+        headers = {"Accept": "text/event-stream", **self._address.credentials.headers()}
+        request = Request("GET", f"/v1/events{query}", headers)
         with self._connection(Deadline(self._timeout_s)) as connection:
             answer, pieces = connection.stream(request, _SILENT_S)
             if answer.status != _OK:
@@ -122,14 +126,7 @@ class ServiceReader:
         for first in range(0, len(entries), _MAX_ENTRIES):
             asked = entries[first : first + _MAX_ENTRIES]
             body = {"group": group, "offsets": asked, "wait": True, "timeout_s": self._timeout_s}
-            answer = self.ask("POST", "/v1/rewind", body)
-            for each in (*answer["refused"], *answer["uncommitted"]):
-                where = TopicPartition(each["topic"], each["partition"])
-                failures[where] = (each["error"] or {}).get("message", "no answer from Kafka yet")
-            for each in answer["committed"]:
-                where = TopicPartition(each["topic"], each["partition"])
-                if each["offset"] != offsets[where].offset:
-                    failures[where] = f"its job has already committed {each['offset']} over it"
+            failures |= rewind_failures(self.ask("POST", "/v1/rewind", body), offsets)
         return failures
 
     def ask(
@@ -139,7 +136,9 @@ class ServiceReader:
 
         Raises ServiceUnavailableError, ServiceError.
         """
-        headers = _HEADERS if body is None else {**_HEADERS, "Content-Type": "application/json"}
+        headers = {**_HEADERS, **self._address.credentials.headers()}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
         sent = None if body is None else json.dumps(body).encode()
         deadline = Deadline(self._timeout_s + _ANSWER_S)
         with self._connection(deadline) as connection:
@@ -164,6 +163,21 @@ class ServiceReader:
         failure = data.get("error", {}) if isinstance(data, dict) else {}
         message = failure.get("message", f"the service at {self.url} answered {status}")
         return ServiceError(status, message, failure.get("code", "service_error"))
+
+
+def rewind_failures(
+    answer: Mapping[str, Any], offsets: Mapping[TopicPartition, OffsetAndMetadata]
+) -> dict[TopicPartition, str]:
+    """Return why offsets were not set, from the answer of ``POST /v1/rewind`` with ``wait``."""
+    failures = {}
+    for each in (*answer["refused"], *answer["uncommitted"]):
+        where = TopicPartition(each["topic"], each["partition"])
+        failures[where] = (each["error"] or {}).get("message", "no answer from Kafka yet")
+    for each in answer["committed"]:
+        where = TopicPartition(each["topic"], each["partition"])
+        if each["offset"] != offsets[where].offset:
+            failures[where] = f"its job has already committed {each['offset']} over it"
+    return failures
 
 
 def _manager(view: Mapping[str, Any]) -> LiveManager:

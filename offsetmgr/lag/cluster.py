@@ -232,6 +232,8 @@ class ClusterReader:
     def close(self) -> None:
         """End the connections; within 5 seconds."""
         self._fetcher.close(CLOSE_S)
+        # Here, not in a garbage collection: the process ends where that is in librdkafka's thread.
+        vars(self).pop("admin", None)
 
     def __enter__(self) -> Self:
         return self

@@ -19,16 +19,19 @@ if TYPE_CHECKING:
 PARTITION_FIELDS: Final = (
     "topic",
     "partition",
+    "submitted",
     "committed",
     "end",
     "lag",
     "lag_seconds",
+    "committed_at",
     "pending_acks",
     "metadata",
     "member_id",
     "client_id",
     "host",
     "committer",
+    "phase",
     "status",
     "rate_in",
     "rate_out",
@@ -44,6 +47,11 @@ class OwningClient(NamedTuple):
     client: str
     error: OffsetManagerError | None
     """Why its newest offset is not committed."""
+    submitted: int | None = None
+    committed_at: float | None = None
+    """When Kafka acknowledged its last commit, in seconds since 1970."""
+    phase: str | None = None
+    """Of its manager: fetching, ready, stopping or stopped."""
 
 
 def listing_report(groups: Iterable[GroupListing]) -> dict[str, Any]:
@@ -68,6 +76,31 @@ def watched_report(
     """Return what a watcher saw in its last round."""
     seen = {each.now.name: each for each in groups}
     return lag_report((each.now for each in seen.values()), seen, committers)
+
+
+def group_summary(group: WatchedGroup) -> dict[str, Any]:
+    """Return a watched group without its partitions: sums, and the longest time to catch up."""
+    described, rates = group.now.description, group.partitions
+    times = [each.catch_up_s for each in rates if each.now.lag is not None]
+    catch_up = [each for each in times if each is not None]
+    return {
+        "state": described.state if described else None,
+        "status": group.status.name,
+        "lag": group.now.total,
+        "lag_seconds": _rounded(group.now.seconds),
+        "rate_in": _sum(each.rate_in for each in rates),
+        "rate_out": _sum(each.rate_out for each in rates),
+        "catch_up_seconds": _rounded(max(catch_up)) if times and catch_up == times else None,
+        "members": len(described.members) if described else None,
+        "partitions": len(group.partitions),
+        "pending_acks": sum(each.now.pending_acks or 0 for each in group.partitions),
+        "lag_points": list(group.lag_points),
+    }
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [each for each in values if each is not None]
+    return _rounded(sum(known)) if known else None
 
 
 def _group(
@@ -115,18 +148,23 @@ def _partition(
     lag: PartitionLag, watched: WatchedPartition | None, committer: OwningClient | None
 ) -> dict[str, Any]:
     committed, member = lag.committed, lag.member
+    times = [committer.committed_at] if committer else []
+    times += [watched.commits[-1].timestamp_ms / 1_000] if watched and watched.commits else []
     values = (
         *lag.partition,
+        committer.submitted if committer else None,
         committed.offset if committed else None,
         lag.end,
         lag.lag,
         _rounded(lag.seconds),
+        _rounded(max((each for each in times if each is not None), default=None)),
         lag.pending_acks,
         committed.metadata if committed else None,
         member.member_id if member else None,
         member.client_id if member else None,
         member.host if member else None,
         committer.client if committer else None,
+        committer.phase if committer else None,
         watched.status.name if watched else None,
         _rounded(watched.rate_in) if watched else None,
         _rounded(watched.rate_out) if watched else None,
@@ -136,15 +174,24 @@ def _partition(
     return dict(zip(PARTITION_FIELDS, values, strict=True))
 
 
-def _beyond_end(lag: PartitionLag) -> dict[str, str] | None:
+def _beyond_end(lag: PartitionLag) -> dict[str, str | None] | None:
     if not lag.beyond_end:
         return None
     text = "the committed offset lies above the end of the log: was the topic made anew?"
-    return {"code": "OFFSET_OUTSIDE_LOG", "message": text}
+    hint = "look at history; then reset the group, to the end of the log or to a time"
+    return {"code": "OFFSET_OUTSIDE_LOG", "message": text, "fault": "operator", "hint": hint}
 
 
-def _error(error: OffsetManagerError | None) -> dict[str, str] | None:
-    return None if error is None else {"code": error.code, "message": str(error)}
+def _error(error: OffsetManagerError | None) -> dict[str, str | None] | None:
+    if error is None:
+        return None
+    info = getattr(error, "info", None)
+    return {
+        "code": error.code,
+        "message": str(error),
+        "fault": info.fault.value if info else None,
+        "hint": getattr(error, "hint", None),
+    }
 
 
 def _rounded(value: float | None) -> float | None:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from offsetmgr.lag.measure import LagSource
     from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 
+POINTS: Final = 30
+"""Rounds whose lag is kept of each group."""
+
 _RATE_ROUNDS: Final = 6
 """Rates are of so many rounds, so that a batch job's commits do not make them jump."""
 
@@ -71,6 +74,8 @@ class WatchedGroup(NamedTuple):
     partitions: tuple[WatchedPartition, ...]
     error: OffsetManagerError | None = None
     """Why it could not be read in the last round; all else is then of before."""
+    lag_points: tuple[int | None, ...] = ()
+    """Its lag in the last rounds, oldest first; None where it was not known."""
 
 
 class LoggedCommit(NamedTuple):
@@ -125,11 +130,13 @@ class Watcher:
                 watch.add(offset, timestamp_ms, int(now_s * 1000))
         view: dict[str, WatchedGroup] = {}
         for name, found in read.items():
+            before = self.view.get(name) or WatchedGroup(found, Status.NOTFOUND, ())
+            points = (*before.lag_points, found.total)[-POINTS:]
             if found.error is not None:
-                before = self.view.get(name) or WatchedGroup(found, Status.NOTFOUND, ())
-                view[name] = before._replace(error=found.error)
+                view[name] = before._replace(error=found.error, lag_points=points)
             elif found.exists:
-                view[name] = self._watched(found, now_s, logged=commits is not None)
+                seen = self._watched(found, now_s, logged=commits is not None)
+                view[name] = seen._replace(lag_points=points)
         for name in self._groups.keys() - view.keys():
             del self._groups[name]
         self.view = view

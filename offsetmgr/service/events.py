@@ -22,6 +22,7 @@ from offsetmgr.errors import (
     OverloadedError,
 )
 from offsetmgr.repeats import RepeatLimiter
+from offsetmgr.service.access import asker
 from offsetmgr.service.messages import CommittedEntry, OfGroup, encode, error_body
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ FAILURES_KEPT: Final = 10_000
 NEWS_KEPT: Final = 50_000
 """Stopped managers of which a reader has yet to be told; with more its stream ends."""
 
+SHARE: Final = 4
+"""Streams that one client may have at least; else a quarter of all."""
+
 KEEP_ALIVE_S: Final = 10.0
 """A comment is sent after this much silence, so that a dead connection is noticed."""
 
@@ -54,6 +58,7 @@ class FailureEvent(NamedTuple):
     number: int
     key: ManagerKey
     client: str | None
+    at_s: float
     error: OffsetManagerError
 
 
@@ -68,10 +73,18 @@ class Subscription:
     """One reader of events, for its hub, which locks it; None stands for any client or group."""
 
     def __init__(
-        self, client: str | None, group: str | None, next_failure: int, news_limit: int
+        self,
+        client: str | None,
+        group: str | None,
+        next_failure: int,
+        news_limit: int,
+        *,
+        failures_only: bool,
     ) -> None:
         self.client = client
         self.group = group
+        self.asker = asker()
+        self.failures_only = failures_only
         self.next_failure = next_failure
         """Number of the first failure that it was not told."""
         self.news: dict[ManagerKey, News] = {}
@@ -85,8 +98,10 @@ class Subscription:
 
     def wants(self, key: ManagerKey, client: str | None) -> bool:
         """Return whether a manager's events are for this reader."""
-        return (self.group is None or key.group == self.group) and (
-            self.client is None or client == self.client
+        return (
+            self.group in {None, key.group}
+            and self.client in {None, client}
+            and self.asker.sees(key.group, key.topic)
         )
 
     def tell(self, key: ManagerKey, news: News) -> None:
@@ -129,14 +144,14 @@ class EventHub:
         metrics: Metrics,
         clock: Clock,
         *,
+        wall: Callable[[], float],
         streams: int,
         managers: int,
-        first_number: int,
     ) -> None:
-        """``streams`` is the limit of readers, ``managers`` of live managers.
+        """``wall`` is the wall clock, ``streams`` the limit of readers, ``managers`` of managers.
 
-        ``first_number`` must rise from one service process to the next (a wall clock does), so
-        that a reader that comes back after a restart is not taken for one that is up to date.
+        Failures are numbered from the wall clock's time on, so that a reader that comes back after
+        a restart is not taken for one that is up to date.
         """
         self._factory = factory
         self._metrics = metrics
@@ -144,10 +159,11 @@ class EventHub:
         self._clock = clock
         self._stream_limit = streams
         self._news_limit = managers + NEWS_KEPT
-        self._first_number = first_number
+        self._wall = wall
+        self._first_number = int(wall() * 1_000_000)
         self._repeats = RepeatLimiter()
         self._lock = Lock()
-        self._number = first_number
+        self._number = self._first_number
         self._failures: deque[FailureEvent] = deque(maxlen=FAILURES_KEPT)
         self._readers: tuple[Subscription, ...] = ()
         self._closed = False
@@ -166,7 +182,7 @@ class EventHub:
         self._metrics.failed(error)
         client = self._owner(key)
         with self._lock:
-            self._failures.append(FailureEvent(self._number, key, client, error))
+            self._failures.append(FailureEvent(self._number, key, client, self._wall(), error))
             self._number += 1
             for reader in self._readers:
                 reader.wake()
@@ -185,7 +201,7 @@ class EventHub:
             client = self._owner(key)
             with self._lock:
                 for reader in self._readers:
-                    if reader.wants(key, client):
+                    if reader.wants(key, client) and not reader.failures_only:
                         reader.tell(key, news)
 
     def _owner(self, key: ManagerKey) -> str | None:
@@ -204,7 +220,12 @@ class EventHub:
         return len(self._readers)
 
     def subscribe(
-        self, client: str | None, group: str | None, after: int | None = None
+        self,
+        client: str | None,
+        group: str | None,
+        after: int | None = None,
+        *,
+        failures_only: bool = False,
     ) -> Subscription:
         """Return a new reader; ``after`` is the last failure it knows.  Raises OverloadedError."""
         if len(self._readers) >= self._stream_limit:
@@ -212,11 +233,16 @@ class EventHub:
                 f"{self._stream_limit} event streams are open, the limit (limits.event_streams); "
                 "close some, or raise it"
             )
+        share, who = max(SHARE, self._stream_limit // 4), asker().who
+        if sum(each.asker.who == who for each in self._readers) >= share:
+            raise OverloadedError(f"{share} event streams of one client are open; close some")
         with self._lock:
             number = self._number if after is None else min(after + 1, self._number)
             if number < self._first_number:  # of an earlier process, which took its failures along
                 number = self._number - len(self._failures)
-            reader = Subscription(client, group, number, self._news_limit)
+            reader = Subscription(
+                client, group, number, self._news_limit, failures_only=failures_only
+            )
             reader.closed = self._closed
             self._readers = (*self._readers, reader)
         return reader
@@ -242,7 +268,8 @@ class EventHub:
                 break
             reader.next_failure = failure.number + 1
             if reader.wants(failure.key, failure.client):
-                data = {**failure.key._asdict(), "error": error_body(failure.error)}
+                error = error_body(failure.error)
+                data = {**failure.key._asdict(), "at": failure.at_s, "error": error}
                 events.append(b"id: %d\n" % failure.number + _event("failed", data))
         for key, each in news:
             if each.committed is not None:
@@ -255,7 +282,7 @@ class EventHub:
         """Yield the reader's events, until it goes or the service stops."""
         # At once: the reader then knows that it misses nothing from here on.
         yield b": connected\n\n"
-        managers = self._factory().managers(reader.group)
+        managers = [] if reader.failures_only else self._factory().managers(reader.group)
         keys = [each.key for each in managers if reader.wants(each.key, each.owner)]
         for start in range(0, len(keys), BATCH):
             self._present(reader, keys[start : start + BATCH])

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
+from offsetmgr.admin.reset import parse_scope
 from offsetmgr.errors import (
-    ClientFencedError,
     CoordinatorError,
     InvalidValueError,
     KafkaRequestError,
     OffsetNoticeError,
-    OverloadedError,
     shown,
 )
 from offsetmgr.manager import Submission
@@ -45,7 +44,11 @@ LAST_EVENT: Final = "Last-Event-ID"
 
 MAX_ENTRIES: Final = 10_000
 MAX_NAME_CHARS: Final = 255
-MAX_TOPICS: Final = 1_000
+MAX_TOPICS: Final = 100
+"""Topics, or groups, in one query: a request's head has a limit."""
+MAX_QUERIES: Final = 50
+"""Streaming queries that are remembered of a client."""
+MAX_PLANNED_TOPICS: Final = 1_000
 CURSOR: Final = "^([^\\n]*)/([^/\\n]*)/([0-9]{1,7})$"
 
 encode: Final = msgspec.json.Encoder().encode
@@ -82,6 +85,21 @@ Cursor = Annotated[
 ]
 Timeout = Annotated[float, Meta(gt=0, le=300, description="Longest wait for Kafka, in seconds.")]
 KafkaTimeout = Annotated[float, Meta(ge=0, le=60, description="Longest wait for Kafka in seconds")]
+Rate = Annotated[float, Meta(ge=0, le=1e15)]
+Live = Annotated[
+    bool, Meta(description="Let the group's managers set the offsets, while its job runs.")
+]
+ResetMode = Literal[
+    "to-earliest",
+    "to-latest",
+    "to-current",
+    "to-offset",
+    "shift-by",
+    "to-datetime",
+    "by-duration",
+    "from-group",
+    "to-history",
+]
 Entries: Final = Meta(min_length=1, max_length=MAX_ENTRIES, description="Each partition once.")
 Metadata = Annotated[
     str,
@@ -125,6 +143,10 @@ class PartitionRef(ApiRequest, frozen=True, gc=False):
 
     topic: Topic
     partition: Partition
+
+    @property
+    def where(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
 
 class OpenEntry(PartitionRef, frozen=True, gc=False):
@@ -178,12 +200,10 @@ class SubmitRequest(ApiRequest, frozen=True):
         plain = not any(e.metadata or e.rewind or e.leader_epoch is not None for e in self.offsets)
         if rewind or not plain:
             return {
-                TopicPartition(e.topic, e.partition): Submission(
-                    e.offset, e.metadata, e.leader_epoch, rewind or e.rewind
-                )
+                e.where: Submission(e.offset, e.metadata, e.leader_epoch, rewind or e.rewind)
                 for e in self.offsets
             }
-        return {TopicPartition(e.topic, e.partition): e.offset for e in self.offsets}
+        return {e.where: e.offset for e in self.offsets}
 
 
 class FlushRequest(ApiRequest, frozen=True):
@@ -213,6 +233,83 @@ class StopRequest(FlushRequest, frozen=True):
 
 class HeartbeatRequest(ApiRequest, frozen=True):
     """Nothing: the headers say who is alive."""
+
+
+class StreamingQuery(ApiRequest, frozen=True):
+    """A streaming query of Spark, as its driver last reported it."""
+
+    id: Annotated[str, Meta(max_length=MAX_NAME_CHARS, description="Of its checkpoint.")]
+    run_id: Annotated[str, Meta(max_length=MAX_NAME_CHARS, description="Of this start.")]
+    state: Annotated[Literal["running", "ended", "failed"], Meta(description="Of the run.")]
+    name: Annotated[str, Meta(max_length=MAX_NAME_CHARS)] | None = None
+    groups: Annotated[list[Group], Meta(max_length=10)] = []
+    batch_id: Int64 | None = None
+    time: Annotated[str, Meta(max_length=40, description="When the batch began.")] | None = None
+    batch_ms: Annotated[Int64, Meta(description="Duration of the batch.")] | None = None
+    input_rows: Int64 | None = None
+    input_rows_per_second: Rate | None = None
+    processed_rows_per_second: Rate | None = None
+    error: Annotated[str, Meta(max_length=4_000)] | None = None
+
+
+class QueriesRequest(ApiRequest, frozen=True):
+    """All queries of the client; they take the place of those it reported before."""
+
+    queries: Annotated[list[StreamingQuery], Meta(max_length=MAX_QUERIES)]
+
+
+class PlanRequest(ApiRequest, frozen=True):
+    """The reset to plan: the mode is an option of ``offsetmgr reset``, the value its argument."""
+
+    wait: ClassVar[bool] = True
+
+    group: Group
+    mode: ResetMode
+    value: Annotated[str, Meta(max_length=MAX_NAME_CHARS)] | None = None
+    topics: (
+        Annotated[
+            list[Annotated[str, Meta(max_length=MAX_METADATA_CHARS)]],
+            Meta(
+                min_length=1,
+                max_length=MAX_PLANNED_TOPICS,
+                description="`orders` or `orders:0,3`; null: all that the group has committed.",
+            ),
+        ]
+        | None
+    ) = None
+    live: Live = False
+
+    def __post_init__(self) -> None:
+        check_group(self.group)
+        if self.value is None and self.mode not in {"to-earliest", "to-latest", "to-current"}:
+            raise MissingError("value", f"give the value of {self.mode}")
+        if self.topics is not None:
+            parse_scope(self.topics, "topics")
+
+
+class ResetEntry(PartitionRef, frozen=True, gc=False):
+    """A row of the plan: where the partition stood, and where it is set to."""
+
+    current: Annotated[Int64, Meta(description="null: nothing was committed.")] | None
+    new: Int64
+    metadata: Metadata = ""
+
+    def __post_init__(self) -> None:
+        check_metadata(self.metadata)
+
+
+class ResetRequest(ApiRequest, frozen=True):
+    """The rows of a plan to carry out."""
+
+    wait: ClassVar[bool] = True
+
+    group: Group
+    partitions: Annotated[list[ResetEntry], Entries]
+    live: Live = False
+
+    def __post_init__(self) -> None:
+        check_group(self.group)
+        _check_entries("partitions", self.partitions)
 
 
 def _check_entries(field: str, entries: Sequence[PartitionRef]) -> None:
@@ -277,6 +374,21 @@ class LagQuery(Query, frozen=True):
     group: Annotated[list[Group], Meta(min_length=1, max_length=MAX_TOPICS)]
 
 
+class HistoryQuery(Query, frozen=True):
+    group: Group
+    topic: Topic | None = None
+    partition: Partition | None = None
+    since: (
+        Annotated[str, Meta(max_length=40, description="A time, or how long ago, such as 2h30m.")]
+        | None
+    ) = None
+    limit: Annotated[int, Meta(ge=1, le=10_000, description="Newest steps.")] = 1_000
+
+
+class QueriesQuery(Query, frozen=True):
+    client: Annotated[str, Meta(description="Only those of this client.")] | None = None
+
+
 class ClusterQuery(Query, frozen=True):
     cluster: Annotated[str, Meta(description="The service's `cluster_name`.")]
 
@@ -292,6 +404,7 @@ class TopicQuery(ClusterQuery, frozen=True):
 class EventsQuery(Query, frozen=True, rename={"after": LAST_EVENT}):
     group: Group | None = None
     after: Annotated[Int64, Meta(description="Send later failures again.")] | None = None
+    only: Annotated[Literal["failed"], Meta(description="No other events.")] | None = None
 
 
 # Answers
@@ -396,6 +509,10 @@ class HeartbeatAnswer(Struct, frozen=True):
 
     lease_s: float
     last_event_id: Annotated[int, Meta(description="Of the newest failure.")]
+
+
+class QueriesKept(Struct, frozen=True):
+    kept: Annotated[int, Meta(description="Until the lease of the client ends.")]
 
 
 class InitialOffset(OfPartition, frozen=True):
@@ -524,6 +641,17 @@ def error_body(error: OffsetManagerError) -> ErrorBody:
     return ErrorBody(error.code, str(error), notice=isinstance(error, OffsetNoticeError), **told)
 
 
+_STATUS: Final = {
+    "client_fenced": HTTPStatus.CONFLICT,
+    "group_held": HTTPStatus.CONFLICT,
+    "offset_conflict": HTTPStatus.CONFLICT,
+    "overloaded": HTTPStatus.TOO_MANY_REQUESTS,
+    "service_unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
+    "timeout": HTTPStatus.GATEWAY_TIMEOUT,
+}
+"""By the code of an error."""
+
+
 def status_of(error: OffsetManagerError) -> HTTPStatus:
     """Return the HTTP status of an error that ends a request."""
     if isinstance(error, HttpStatusError):
@@ -533,8 +661,4 @@ def status_of(error: OffsetManagerError) -> HTTPStatus:
         return HTTPStatus.GATEWAY_TIMEOUT if late else HTTPStatus.BAD_GATEWAY
     if isinstance(error, InvalidValueError):
         return HTTPStatus.BAD_REQUEST
-    if isinstance(error, ClientFencedError):
-        return HTTPStatus.CONFLICT
-    if isinstance(error, OverloadedError):
-        return HTTPStatus.TOO_MANY_REQUESTS
-    return HTTPStatus.INTERNAL_SERVER_ERROR
+    return _STATUS.get(error.code, HTTPStatus.INTERNAL_SERVER_ERROR)

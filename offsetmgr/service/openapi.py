@@ -37,6 +37,12 @@ class Operation(NamedTuple):
     others: Mapping[int, type[msgspec.Struct]] = {}
     """Further statuses with a body of their own."""
     media_type: str = "application/json"
+    reads: bool = False
+    """True for a POST that changes no offset."""
+
+    @property
+    def changes(self) -> bool:
+        return self.method == "POST" and not self.reads
 
     @property
     def name(self) -> str:
@@ -70,7 +76,7 @@ def operations(part: object) -> list[Operation]:
     return [each._replace(handler=getattr(part, each.name)) for each in marked if each is not None]
 
 
-_ANY: Final = (403, 412, 421, 429, 500)
+_ANY: Final = (401, 403, 412, 421, 429, 500)
 _READS: Final = (400, 409, 502, 503, 504)
 _WRITES: Final = (400, 408, 409, 413, 415, 503)
 

@@ -13,6 +13,7 @@ import anyio.to_thread
 
 from actors import Future, MailboxClosed
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError
+from offsetmgr.service.access import asker
 from offsetmgr.service.errors import kafka_error
 from offsetmgr.service.messages import (
     CURSOR,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from offsetmgr.errors import OffsetManagerError
     from offsetmgr.manager import Factory, ManagerHandle
     from offsetmgr.service.messages import Caller, ErrorBody
+    from offsetmgr.types import TopicPartition
 
 _T = TypeVar("_T")
 
@@ -68,7 +70,9 @@ class ServiceReads:
             found = [
                 handle
                 for handle in self._factory.managers(query.group)
-                if query.client in {None, handle.owner} and (after is None or handle.key > after)
+                if query.client in {None, handle.owner}
+                and (after is None or handle.key > after)
+                and asker().sees(handle.key.group, handle.key.topic)
             ]
             page = heapq.nsmallest(query.limit, found, key=lambda handle: handle.key)
             following = str(page[-1].key) if len(found) > len(page) else None
@@ -92,6 +96,7 @@ class ServiceReads:
             if client in {None, handle.owner}
             and query.topic in {None, handle.key.topic}
             and query.partition in {None, handle.key.partition}
+            and asker().sees(handle.key.group, handle.key.topic)
         ]
         handles.sort(key=lambda handle: handle.key)
         with suppress(asyncio.TimeoutError):
@@ -106,15 +111,21 @@ class ServiceReads:
         what = f"fetch of the committed offsets of group {query.group!r}"
         if result.group_failure is not None:
             raise kafka_error(what, result.group_failure, timeout_s)
+
+        def is_asked(where: TopicPartition) -> bool:
+            return (not query.topic or where.topic in query.topic) and asker().sees(
+                query.group, where.topic
+            )
+
         for where, failure in result.failures.items():
-            if not query.topic or where.topic in query.topic:
+            if is_asked(where):
                 raise kafka_error(f"{what}, partition {where}", failure, timeout_s)
         return OffsetsAnswer(
             query.group,
             [
                 entry(where, value)
                 for where, value in sorted(result.offsets.items())
-                if value is not None and (not query.topic or where.topic in query.topic)
+                if value is not None and is_asked(where)
             ],
         )
 
@@ -134,7 +145,7 @@ class ServiceReads:
         found = await self._coordinator.topic_names(timeout_s)
         if found.failure is not None:
             raise kafka_error("list of the topics", found.failure, timeout_s)
-        return TopicNamesAnswer(list(found.names))
+        return TopicNamesAnswer([each for each in found.names if asker().sees(None, each)])
 
     def _timeout_s(self, asked_s: float | None) -> float:
         most_s = self._request_timeout_s

@@ -7,6 +7,7 @@ import re
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -22,6 +23,7 @@ from offsetmgr.lag.measure import measure
 from offsetmgr.lag.metrics import families
 from offsetmgr.lag.report import OwningClient, lag_report, listing_report, watched_report
 from offsetmgr.lag.watcher import LoggedCommit, Watcher, WatchSettings
+from offsetmgr.service.access import asker
 from offsetmgr.service.http import json_response
 from offsetmgr.service.messages import (
     ApiRequest,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
     from starlette.responses import Response
 
+    from actors import Clock
     from offsetmgr.lag.cluster import ClusterReader
     from offsetmgr.lag.watcher import WatchedGroup
     from offsetmgr.manager import ManagerHandle
@@ -48,8 +51,11 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-_THREADS: Final = 4
+_THREADS: Final = 8
 """Questions that may wait for Kafka at once."""
+
+LOOKED_S: Final = 300.0
+"""Groups that are watched only for the page are watched so long after the last look."""
 
 _BURROW: Final = (
     (ROOT, BurrowApi.clusters, Query),
@@ -86,19 +92,29 @@ class GroupWatch(Collector):
         self,
         settings: Settings,
         managers: Callable[[], Sequence[ManagerHandle]],
+        clock: Clock,
         wall: Callable[[], float],
     ) -> None:
-        """``wall`` is the wall clock."""
+        """``clock`` is that of the managers, ``wall`` the wall clock."""
         self._settings = settings.watch
         self._cluster = settings.cluster_name
         self._kafka = settings.kafka.for_librdkafka()
         self._database = None if settings.keeps_groups_in_kafka else settings.coordinator
         self._timeout_s = settings.commit.request_timeout_s
         self._managers = managers
-        self._wall = wall
+        self._clock = clock
+        self.wall = wall
+        """The wall clock, in seconds since 1970."""
+        self._chosen = re.compile(settings.watch.groups)
         self._lock = threading.Lock()
         self._reader: ClusterReader | None = None
         self._watcher: Watcher | None = None
+        self._started = False
+        self._looked_s: float | None = None
+        self._look = threading.Event()
+        self.listing: dict[str, str] = {}
+        """State by group of the cluster, as of the last round."""
+        self.listing_error: OffsetManagerError | None = None
         self._workers = ThreadPoolExecutor(_THREADS, thread_name_prefix="offsetmgr-lag")
         self._ended = threading.Event()
         self._host = socket.gethostname()
@@ -107,22 +123,34 @@ class GroupWatch(Collector):
     def start(self) -> None:
         """Begin to watch, if any groups are to be watched."""
         if self._settings.groups:
+            self._start()
+
+    def look(self) -> Mapping[str, WatchedGroup]:
+        """Return the groups as of the last round; the service's own are watched from now on."""
+        self._looked_s = self._clock.now()
+        self._look.set()
+        self._start()
+        return self._view()
+
+    def _start(self) -> None:
+        if not self._started:
+            self._started = True
             threading.Thread(target=self._watch, name="offsetmgr-watch", daemon=True).start()
 
     def close(self) -> None:
         """Take no more questions, and end the connections."""
         self._ended.set()
+        self._look.set()
         self._workers.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             if self._reader is not None:
                 self._reader.close()
 
     def collect(self) -> Iterable[Metric]:
-        """Return the metrics of watched groups; none where none are watched."""
-        if self._watcher is None:
+        """Return the metrics of the groups of ``watch.groups``; none where none are named."""
+        if not self._settings.groups:
             return ()
-        other_names = self._settings.other_names
-        return families(self._cluster, self._watcher.view, other_names=other_names)
+        return families(self._cluster, self._chosen_view(), other_names=self._settings.other_names)
 
     def operations(self) -> tuple[Operation, ...]:
         """Return what is offered over HTTP."""
@@ -133,34 +161,38 @@ class GroupWatch(Collector):
     @operation("GET", "/v1/groups", Query, GroupsAnswer)
     async def groups(self, *_: object) -> GroupsAnswer:
         """Return the consumer groups of the cluster."""
-        found = await self._in_worker(lambda: self._open().groups())
-        return GroupsAnswer(**listing_report(found))
+        found = await self.in_worker(lambda: self.reader().groups())
+        return GroupsAnswer(**listing_report(each for each in found if asker().sees(each.name)))
 
     @operation("GET", "/v1/lag", LagQuery, GroupsAnswer)
     async def lag(self, _: object, asked: LagQuery) -> GroupsAnswer:
         """Return the lag of groups, as it is now."""
 
         def read() -> dict[str, Any]:
-            found = measure(self._open(), asked.group, self._wall())
+            found = measure(self.reader(), asked.group, self.wall())
             return lag_report(found, self._view(), self._committers())
 
-        return GroupsAnswer(**await self._in_worker(read))
+        return GroupsAnswer(**await self.in_worker(read))
 
     @operation("GET", "/v1/watched", Query, GroupsAnswer)
     async def watched(self, *_: object) -> GroupsAnswer:
         """Return the watched groups, as of the last round."""
-        report = await self._in_worker(
-            lambda: watched_report(self._view().values(), self._committers())
-        )
-        return GroupsAnswer(**report)
+        return GroupsAnswer(await self.in_worker(lambda: self.report(self._chosen_view())))
+
+    def report(self, view: Mapping[str, WatchedGroup]) -> list[dict[str, Any]]:
+        """Return watched groups in the shape that docs/operator.md describes."""
+        found: list[dict[str, Any]] = watched_report(view.values(), self._committers())["groups"]
+        return found
 
     def _burrow(
         self, path: str, read: Callable[..., dict[str, Any] | str], kind: type[ApiRequest]
     ) -> Operation:
         async def answer(_: object, asked: ApiRequest) -> Response:
             fields = msgspec.structs.asdict(asked)
-            api = BurrowApi(self._cluster, self._view())
-            found = await self._in_worker(lambda: read(api, **fields))
+            api = BurrowApi(self._cluster, self._chosen_view())
+            found = await self.in_worker(lambda: read(api, **fields))
+            if isinstance(found, dict) and isinstance(found.get("topics"), list):
+                found["topics"] = [each for each in found["topics"] if asker().sees(None, each)]
             request = {"url": path.format(**fields), "host": self._host}
             if isinstance(found, str):
                 problem = {"error": True, "message": found, "request": request}
@@ -174,20 +206,43 @@ class GroupWatch(Collector):
         return Operation("GET", path, answer, kind, BurrowAnswer, {404: BurrowAnswer})
 
     def _view(self) -> Mapping[str, WatchedGroup]:
-        return {} if self._watcher is None else self._watcher.view
+        """Return the watched groups that whoever asks may see."""
+        watcher = self._watcher  # its thread may drop it
+        view = {} if watcher is None else watcher.view
+        if asker().rights is None:
+            return view
+        return {name: each for name, each in view.items() if asker().sees(name)}
+
+    def _chosen_view(self) -> dict[str, WatchedGroup]:
+        """Return the groups of ``watch.groups``, whether or not somebody looks at others."""
+        return {name: each for name, each in self._view().items() if self._is_chosen(name)}
+
+    def _is_chosen(self, group: str) -> bool:
+        return self._chosen.fullmatch(group) is not None
 
     def _committers(self) -> dict[tuple[str, TopicPartition], OwningClient]:
         found = {}
         for each in self._managers():
             status = each.status()
-            error = status.last_error if status.dirty else None
-            found[each.key.group, each.key.topic_partition] = OwningClient(each.owner, error)
+            found[each.key.group, each.key.topic_partition] = OwningClient(
+                each.owner,
+                status.last_error if status.dirty else None,
+                None if status.submitted is None else status.submitted.offset,
+                None if status.committed_at is None else self.wall_s(status.committed_at),
+                status.phase,
+            )
         return found
 
-    async def _in_worker(self, work: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._workers, work)
+    def wall_s(self, at_s: float) -> float:
+        """Return seconds since 1970 of a time of the managers' clock."""
+        return at_s + self.wall() - self._clock.now()
 
-    def _open(self) -> ClusterReader:
+    async def in_worker(self, work: Callable[[], _T]) -> _T:
+        """Return what ``work`` returns, in a thread of those that may wait for Kafka."""
+        within = copy_context()  # it knows who asks
+        return await asyncio.get_running_loop().run_in_executor(self._workers, within.run, work)
+
+    def reader(self) -> ClusterReader:
         """Return the reader, made at its first use.  Raises InvalidValueError."""
         with self._lock:
             if self._reader is None:
@@ -197,25 +252,41 @@ class GroupWatch(Collector):
     # The thread that watches
 
     def _watch(self) -> None:
-        chosen = re.compile(self._settings.groups)
-        tail = CommitTail(self._kafka)
-        rules = WatchSettings(
-            min_distance_s=self._settings.min_distance_s, allowed_lag=self._settings.allowed_lag
-        )
+        tail = CommitTail(self._kafka) if self._settings.groups and not self._database else None
         while not self._ended.is_set():
+            self._look.clear()
+            if not self._settings.groups and not self._is_looked_at():
+                self._watcher = None
+                self._look.wait(LOOKED_S)
+                continue
             try:
-                reader = self._open()
-                if self._watcher is None:
-                    self._watcher = Watcher(reader, self._wall, rules)
-                names = [each.name for each in reader.groups() if chosen.fullmatch(each.name)]
-                self._watcher.poll(names, None if self._database else self._new_commits(tail))
+                self._round(tail)
+                self.listing_error = None
             except OffsetManagerError as error:
+                self.listing_error = error
                 log.warning("watch_failed", code=error.code, error=str(error))
             except Exception:  # one bad round must not end the watch
                 if not self._ended.is_set():  # else the reader was closed in its middle
                     log.exception("watch_failed")
             self._ended.wait(self._settings.interval_s)
-        tail.close()
+        if tail is not None:
+            tail.close()
+
+    def _is_looked_at(self) -> bool:
+        return self._looked_s is not None and self._clock.now() - self._looked_s < LOOKED_S
+
+    def _round(self, tail: CommitTail | None) -> None:
+        """Read the groups of ``watch.groups``, and for the page those that the service holds."""
+        reader = self.reader()
+        if self._watcher is None:
+            distance_s, allowed_lag = self._settings.min_distance_s, self._settings.allowed_lag
+            rules = WatchSettings(min_distance_s=distance_s, allowed_lag=allowed_lag)
+            self._watcher = Watcher(reader, self.wall, rules)
+        self.listing = {each.name: each.state for each in reader.groups()}
+        names = dict.fromkeys(filter(self._is_chosen, self.listing))
+        if self._is_looked_at():
+            names |= dict.fromkeys(each.key.group for each in self._managers())
+        self._watcher.poll(names, None if tail is None else self._new_commits(tail))
 
     def _new_commits(self, tail: CommitTail) -> list[LoggedCommit] | None:
         """Return the commits since the last round; None where their log is not read."""

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 from offsetmgr import LocalOffsets, OffsetClient
 from offsetmgr.cli.app import app
-from offsetmgr.devkafka import DevKafka
 from tests.chaos.offsets_topic import read_committed
 from tests.conftest import create_topic
 from tests.faults.support import WAIT_S, until
@@ -22,8 +21,9 @@ from tests.service.support import serve_process
 from tests.unit.spark.checkpoints import WrittenCheckpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from offsetmgr.devkafka import DevKafka
 
 RECORDS: Final = 100
 MINUTE_S: Final = 60
@@ -64,19 +64,18 @@ class OnCall:
 
 
 @pytest.fixture
-def on_call() -> Iterator[OnCall]:
-    """A Kafka with two topics."""
-    with DevKafka() as kafka:
-        begin_s = time.time() - RECORDS * MINUTE_S
-        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-        for topic in ("orders", "returns"):
-            create_topic(kafka, topic, 2)
-            for number in range(2 * RECORDS):
-                partition, index = number % 2, number // 2
-                at_ms = round((begin_s + index * MINUTE_S) * 1_000)
-                producer.produce(topic, b"x", partition=partition, timestamp=at_ms)
-        assert producer.flush(WAIT_S) == 0
-        yield OnCall(kafka, begin_s)
+def on_call(breakable_kafka: DevKafka) -> OnCall:
+    """A Kafka with two topics, of names that no other test gives."""
+    begin_s = time.time() - RECORDS * MINUTE_S
+    producer = Producer({"bootstrap.servers": breakable_kafka.bootstrap_servers})
+    for topic in ("orders", "returns"):
+        create_topic(breakable_kafka, topic, 2)
+        for number in range(2 * RECORDS):
+            partition, index = number % 2, number // 2
+            at_ms = round((begin_s + index * MINUTE_S) * 1_000)
+            producer.produce(topic, b"x", partition=partition, timestamp=at_ms)
+    assert producer.flush(WAIT_S) == 0
+    return OnCall(breakable_kafka, begin_s)
 
 
 def commit(on_call: OnCall, group: str, *offsets: int, topic: str = "orders") -> None:

@@ -34,12 +34,12 @@ def new(offset: int, metadata: str = "") -> OffsetAndMetadata:
 
 
 def test_an_offset_outside_its_log_is_held_within_it_and_the_row_says_so() -> None:
-    """Both ways; an operator sees that it is not the offset that was asked for."""
+    """Both ways; an operator sees that it is not the offset asked for, and the lag after it."""
     low, high = plan(Target(Mode.TO_OFFSET, 5), [P1, P0], FACTS)
-    assert low == PlannedOffset(P0, 15, new(10), "5 is before the log: its start")
-    assert high == PlannedOffset(P1, 50, new(5))
+    assert low == PlannedOffset(P0, 15, new(10), "5 is before the log: its start", 10)
+    assert high == PlannedOffset(P1, 50, new(5), lag=15)
     (row,) = plan(Target(Mode.SHIFT_BY, 1), [P1], FACTS)
-    assert row == PlannedOffset(P1, 50, new(20), "51 is beyond the end of the log: its end")
+    assert row == PlannedOffset(P1, 50, new(20), "51 is beyond the end of the log: its end", 0)
 
 
 def test_a_shift_without_a_committed_offset_is_refused_whole() -> None:
@@ -52,9 +52,9 @@ def test_a_shift_without_a_committed_offset_is_refused_whole() -> None:
 def test_the_end_of_the_log_stands_in_where_there_is_no_offset_and_the_row_says_so() -> None:
     """No record of that time or later; nothing committed."""
     (row,) = plan(Target(Mode.TO_TIME, 0), [P0], FACTS)
-    assert row == PlannedOffset(P0, 15, new(20), "no record is so young: end of the log")
+    assert row == PlannedOffset(P0, 15, new(20), "no record is so young: end of the log", 0)
     (row,) = plan(Target(Mode.TO_CURRENT), [P0], FACTS._replace(committed={}))
-    assert row == PlannedOffset(P0, None, new(20), "nothing committed: end of the log")
+    assert row == PlannedOffset(P0, None, new(20), "nothing committed: end of the log", 0)
 
 
 def test_a_partition_that_is_gone_is_left_as_it_is() -> None:
@@ -71,7 +71,7 @@ def test_history_brings_offsets_back_with_their_metadata_and_says_what_it_cannot
     target = to_group_at(GroupAt({P0: new(12, "m")}, {P1}, {P2: 7.0}), "T")
     facts = FACTS._replace(logs={**FACTS.logs, P2: PartitionRange(0, 9)})
     assert plan(target, [P0, P1, P2], facts) == [
-        PlannedOffset(P0, 15, new(12, "m")),
+        PlannedOffset(P0, 15, new(12, "m"), lag=8),
         PlannedOffset(P1, 50, None, "nothing was committed at T; left as it is"),
         PlannedOffset(P2, None, None, "its commits of before T are compacted away; left as it is"),
     ]

@@ -22,7 +22,8 @@ def report() -> dict[str, object]:
         kafka.commit("etl", each, offset)
     kafka.member("etl", ORDERS[0])
     failed = OffsetCommitError("etl", "orders", 0, 9, error_info(METADATA_TOO_LARGE))
-    committers = {("etl", ORDERS[0]): OwningClient("nightly", failed)}
+    owner = OwningClient("nightly", failed, submitted=9, committed_at=990.0, phase="ready")
+    committers = {("etl", ORDERS[0]): owner}
     (found,) = lag_report(measure(kafka, ["etl"], 1_000.0), None, committers)["groups"]
     return dict(found)
 
@@ -48,7 +49,12 @@ def test_trouble_of_a_partition() -> None:
         "OFFSET_OUTSIDE_LOG",
         "UNKNOWN_TOPIC_OR_PARTITION",
     ]
+    assert [each["error"]["fault"] for each in partitions] == ["caller", "operator", "caller"]
+    assert "submit less" in partitions[0]["error"]["hint"]
     assert [each["lag"] for each in partitions] == [6, 0, None]
+    first = partitions[0]
+    assert (first["submitted"], first["committed_at"], first["phase"]) == (9, 990.0, "ready")
+    assert partitions[1]["submitted"] is None
     assert [each["committer"] for each in partitions] == ["nightly", None, None]
 
 

@@ -1,0 +1,112 @@
+// Requests to the service, with the token of this tab if it has one.
+
+const TOKEN = "offsetmgr-token";
+const CLIENT = "page";
+
+/** The service's answer that something did not work; `status` is 0 where it did not answer. */
+export class ApiError extends Error {
+  constructor(status, body) {
+    super(body.message ?? `the service answered ${status}`);
+    this.status = status;
+    this.code = body.code ?? "";
+  }
+}
+
+export const token = {
+  get: () => sessionStorage.getItem(TOKEN),
+  set: (text) => sessionStorage.setItem(TOKEN, text),
+  forget: () => sessionStorage.removeItem(TOKEN),
+};
+
+let onUnauthorized = () => {};
+
+/** Have `callback` called with the service's message when it wants a (better) token. */
+export function whenUnauthorized(callback) {
+  onUnauthorized = callback;
+}
+
+/** Return what the service answers to a GET; `query` values that are null are left out. */
+export async function get(path, query = {}, signal = undefined) {
+  const given = Object.entries(query).filter(([, value]) => value !== null);
+  const search = new URLSearchParams(given).toString();
+  const answer = await request(search ? `${path}?${search}` : path, { signal });
+  return answer.json();
+}
+
+/** Return what the service answers to a POST. */
+export async function post(path, body) {
+  const headers = { "Content-Type": "application/json", "Offsetmgr-Client": CLIENT };
+  const answer = await request(path, { method: "POST", headers, body: JSON.stringify(body) });
+  return answer.json();
+}
+
+/**
+ * Yield the events that follow `lastId` ({id, name, data}) until the service ends the stream; the
+ * first, "connected", says that it is open.
+ */
+export async function* events(lastId, signal) {
+  const headers = { "Last-Event-ID": lastId };
+  const answer = await request("v1/events?only=failed", { headers, signal });
+  yield { id: "", name: "connected", data: null };
+  let text = "";
+  for await (const chunk of chunks(answer.body.pipeThrough(new TextDecoderStream()))) {
+    const blocks = (text + chunk).split("\n\n");
+    text = blocks.pop();
+    for (const block of blocks) {
+      const event = parsed(block);
+      if (event.data) {
+        yield event;
+      }
+    }
+  }
+}
+
+function parsed(block) {
+  const event = { id: "", name: "", data: null };
+  for (const line of block.split("\n")) {
+    const colon = line.indexOf(": ");
+    const value = line.slice(colon + 2);
+    if (line.startsWith("id:")) {
+      event.id = value;
+    } else if (line.startsWith("event:")) {
+      event.name = value;
+    } else if (line.startsWith("data:")) {
+      event.data = JSON.parse(value);
+    }
+  }
+  return event;
+}
+
+// Not every browser can iterate over a stream.
+async function* chunks(stream) {
+  const reader = stream.getReader();
+  for (let part = await reader.read(); !part.done; part = await reader.read()) {
+    yield part.value;
+  }
+}
+
+async function request(path, options) {
+  const headers = { ...options.headers };
+  const given = token.get();
+  if (given !== null) {
+    headers.Authorization = `Bearer ${given}`;
+  }
+  let answer;
+  try {
+    answer = await fetch(path, { ...options, headers, cache: "no-store" });
+  } catch (error) {
+    if (error.name === "AbortError") {
+      throw error;
+    }
+    throw new ApiError(0, { message: "the service does not answer", code: "unreachable" });
+  }
+  if (answer.ok) {
+    return answer;
+  }
+  const body = await answer.json().catch(() => ({}));
+  const error = new ApiError(answer.status, body.error ?? {});
+  if (answer.status === 401) {
+    onUnauthorized(error.message, given !== null);
+  }
+  throw error;
+}

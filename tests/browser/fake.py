@@ -1,0 +1,52 @@
+"""Stands in for the API of a service, below the real page."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from tests.browser import answers
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext, Request, Route
+
+    from tests.browser.answers import Json
+
+
+class FakeApi:
+    """Answers every request below ``/v1/``; a test says how."""
+
+    def __init__(self, context: BrowserContext) -> None:
+        self.requests: list[Request] = []
+        self._answers: dict[str, tuple[int, str]] = {}
+        self.says("overview", answers.overview(answers.group_summary("orders-etl")))
+        self.says("lag", answers.lag("orders-etl", *map(answers.partition, range(4))))
+        self.says("history", answers.history("orders-etl"))
+        self.says("queries", answers.QUERIES)
+        self.says("streams", answers.streams())
+        self.says("draining", answers.draining())
+        self.streams("")
+        context.route("**/v1/**", self._answer)
+
+    def says(self, name: str, answer: Json, status: int = 200) -> None:
+        """Have ``/v1/NAME`` answered so from now on."""
+        self._answers[name] = status, json.dumps(answer)
+
+    def streams(self, events: str) -> None:
+        """Have the next reader of events get these; then the stream ends, and nothing follows."""
+        self._answers["events"] = 200, events
+
+    def posted(self, name: str) -> list[Any]:
+        """Return the bodies of the POSTs to ``/v1/NAME``."""
+        found = [each for each in self.requests if each.url.endswith(f"/v1/{name}")]
+        return [each.post_data_json for each in found]
+
+    def _answer(self, route: Route, request: Request) -> None:
+        self.requests.append(request)
+        name = urlsplit(request.url).path.removeprefix("/v1/")
+        status, body = self._answers[name]
+        if name == "events" and status == 200:
+            self.streams("")
+        kind = "text/event-stream" if name == "events" and status == 200 else "application/json"
+        route.fulfill(status=status, body=body, content_type=kind)

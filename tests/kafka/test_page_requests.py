@@ -1,0 +1,172 @@
+"""The overview, history and resets of groups of a real Kafka, over HTTP as the page asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from offsetmgr import OffsetClient
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.kafka.test_cluster_reader import commit, produce
+from tests.kafka.test_lag_commands import run
+from tests.kafka.test_watch import until
+from tests.service.support import serve_process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import httpx
+
+    from offsetmgr.devkafka import DevKafka
+    from tests.conftest import TopicFactory
+    from tests.service.support import ServeProcess
+
+_WAIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def serving(kafka: DevKafka) -> Iterator[ServeProcess]:
+    """A service that watches no groups, but those that somebody looks at."""
+    env = {
+        "OFFSETMGR_WATCH__INTERVAL_S": "1",
+        "OFFSETMGR_COMMIT__COMMIT_INTERVAL_S": "0.1",
+        "OFFSETMGR_COMMIT__REQUEST_TIMEOUT_S": "30",
+        "OFFSETMGR_STREAMS": "http://127.0.0.1:1",
+    }
+    servers = kafka.bootstrap_servers
+    with serve_process(
+        "--listen", "127.0.0.1:0", "--bootstrap-servers", servers, env=env
+    ) as process:
+        yield process
+
+
+@pytest.fixture
+def page(serving: ServeProcess) -> Iterator[httpx.Client]:
+    with serving.http("page") as client:
+        yield client
+
+
+def ask(page: httpx.Client, path: str, status: int = 200, **body: Any) -> Any:
+    """Return the answer, which has this status."""
+    target = f"/v1/{path}"
+    answer = page.post(target, json=body) if body else page.get(target)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def row_of(page: httpx.Client, group: str) -> dict[str, Any]:
+    found = ask(page, "overview")["groups"]
+    return next((each for each in found if each["name"] == group), {})
+
+
+def test_groups_of_clients_are_watched_while_somebody_looks(
+    kafka: DevKafka,
+    serving: ServeProcess,
+    page: httpx.Client,
+    new_topic: TopicFactory,
+    group: str,
+) -> None:
+    """Lag, members and its last rounds of the one; of another group at least name and state."""
+    topic, other = new_topic(2), f"{group}-other"
+    produce(kafka, topic, 0, 20)
+    commit(kafka, other, {TopicPartition(topic, 0): 15})
+    with OffsetClient(serving.address, name="nightly") as client:
+        client.submit(group, {(topic, 0): 5}, sync=True, timeout=_WAIT_S)
+        row = until(lambda: (found := row_of(page, group)).get("lag") is not None and found)
+        assert (row["lag"], row["clients"], row["members"]) == (15, ["nightly"], 0)
+        assert (row["state"], row["status"], row["partitions"]) == ("Empty", "OK", 1)
+        until(lambda: row_of(page, group)["lag_points"][-2:] == [15, 15])
+        unwatched = row_of(page, other)
+        assert (unwatched["state"], unwatched["watched"], unwatched["lag"]) == (
+            "Empty",
+            False,
+            None,
+        )
+        assert "offsetmgr_lag{" not in page.get("/metrics").text
+        (partition,) = ask(page, f"lag?group={group}")["groups"][0]["partitions"]
+        assert (partition["submitted"], partition["committed"]) == (5, 5)
+        assert partition["phase"] == "ready"
+        assert partition["committed_at"] > 1e9
+        streams = ask(page, "streams")
+        assert streams["processors"] == []
+        (view,) = streams["views"]
+        assert "127.0.0.1:1" in view["error"]
+
+
+def test_a_reset_is_planned_carried_out_and_undone(
+    kafka: DevKafka,
+    serving: ServeProcess,
+    page: httpx.Client,
+    new_topic: TopicFactory,
+    group: str,
+) -> None:
+    """The plan is the command's; the history names the time that takes the group back.
+
+    The audit log has who did it, from where, and to where.
+    """
+    topic = new_topic(2)
+    where = [TopicPartition(topic, number) for number in range(2)]
+    produce(kafka, topic, 0, 20)
+    commit(kafka, group, dict.fromkeys(where, 0) | {where[0]: 12})
+    planned = ask(page, "plan", group=group, mode="to-offset", value="3", topics=[f"{topic}:0"])
+    assert (planned["refused"], planned["can_live"], planned["executed"]) == (None, False, False)
+    (row,) = planned["partitions"]
+    assert (row["current"], row["new"], row["lag"], row["note"]) == (12, 3, 17, "")
+    same = run(kafka, "reset", group, "--topic", f"{topic}:0", "--to-offset", "3", "--json").json()
+    assert [{**each, "metadata": ""} for each in same["partitions"]] == planned["partitions"]
+
+    chosen = {name: row[name] for name in ("topic", "partition", "current", "new")}
+    done = ask(page, "reset", group=group, partitions=[chosen])
+    assert (done["executed"], done["partitions"][0]["note"]) == (True, "")
+    (line,) = until(lambda: [each for each in serving.records if each.get("operation") == "reset"])
+    assert (line["client"], line["group"], line["outcome"]) == ("page", group, "done")
+    assert line["partitions"] == [{"topic": topic, "partition": 0, "from": 12, "to": 3}]
+    error = ask(page, "reset", 409, group=group, partitions=[chosen])["error"]
+    assert error["code"] == "offset_conflict"
+    assert f"{topic}-0 (planned at 12, now 3)" in error["message"]
+
+    history = ask(page, f"history?group={group}&since=1h")
+    assert [each["change"] for each in history["steps"]] == ["first", "first", "backward"]
+    assert history["steps"] == run(kafka, "history", group, "--json").json()["steps"]
+    newest = ask(page, f"history?group={group}&limit=1")
+    assert (newest["left_out"], newest["steps"]) == (2, history["steps"][2:])
+    undo = ask(page, "plan", group=group, mode="to-history", value=history["undo_to"])
+    assert {each["partition"]: each["new"] for each in undo["partitions"]} == {0: 12, 1: 0}
+
+
+def test_a_held_group_is_reset_through_its_managers_alone(
+    kafka: DevKafka,
+    serving: ServeProcess,
+    page: httpx.Client,
+    new_topic: TopicFactory,
+    group: str,
+) -> None:
+    """Its holder is named; a commit of the job since the plan is no conflict then."""
+    topic = new_topic()
+    produce(kafka, topic, 0, 20)
+    row = {"topic": topic, "partition": 0, "current": 5, "new": 2}
+    assert ask(page, "reset", 409, group=group, live=True, partitions=[row])["error"]["code"] == (
+        "group_not_held"
+    )
+    with OffsetClient(serving.address, name="nightly") as client:
+        client.submit(group, {(topic, 0): 5}, sync=True, timeout=_WAIT_S)
+        planned = ask(page, "plan", group=group, mode="to-offset", value="2")
+        assert planned["can_live"]
+        assert "held by client 'nightly'" in planned["refused"]["message"]
+        assert ask(page, "reset", 409, group=group, partitions=[row])["error"]["code"] == (
+            "group_held"
+        )
+        client.submit(group, {(topic, 0): 6}, sync=True, timeout=_WAIT_S)
+        done = ask(page, "reset", group=group, live=True, partitions=[row | {"metadata": "m"}])
+        assert done["partitions"][0]["note"] == ""
+        assert client.committed(group)[TopicPartition(topic, 0)] == OffsetAndMetadata(2, "m")
+        client.submit(group, {(topic, 0): 7}, sync=True, timeout=_WAIT_S)
+        client.submit(group, {(topic, 0): 4}, rewind=True, sync=True, timeout=_WAIT_S)
+        steps = ask(page, f"history?group={group}")["steps"]
+        back = next(step for step in steps if step["metadata"] == "m")
+        undo = ask(page, "plan", group=group, mode="to-history", value=back["time"])
+        (planned,) = undo["partitions"]
+        assert (planned["new"], planned["metadata"], planned["lag"]) == (2, "m", 18)
+        error = ask(page, "reset", 409, group=group, live=True, partitions=[row])["error"]
+        assert "(planned at 5, now 4)" in error["message"]
