@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from offsetmgr.client import waits, wire
 from offsetmgr.client.core import Core
+from offsetmgr.client.credentials import Credentials
 from offsetmgr.client.failure_log import FailureLog, log_uncommitted
 from offsetmgr.client.handle import RemoteManagerHandle
 from offsetmgr.client.offsets import LogEnds, Offsets, PassingError, Selection
@@ -26,7 +27,7 @@ from offsetmgr.types import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from offsetmgr.client.offsets import Deadline, Refusals
+    from offsetmgr.client.offsets import Deadline, QueryReport, Refusals
 
 _T = TypeVar("_T")
 
@@ -35,7 +36,7 @@ TOPICS_PER_REQUEST: Final = 50
 
 
 class OffsetClient(Offsets):
-    """A client of the service at `url`, `http://host:port` or `unix:///path/of/the.sock`.
+    """A client of the service at `url`, `http(s)://host:port` or `unix:///path/of/the.sock`.
 
     `name` is the owner of the managers.  A restarted driver of the same name takes them over at
     once, and the older client is fenced.  Without a name the client has one of its own, and its
@@ -47,11 +48,25 @@ class OffsetClient(Offsets):
     An unpickled client is another one: it has a name of its own (this one with a suffix), and holds
     nothing yet.
 
-    Raises InvalidValueError for a bad url or name.
+    `token_file` holds the token that the service asks for, `ca_file` the authority of its
+    certificate (by default those of the system), `cert_file` and `key_file` the client's own
+    certificate.  They are read again when they change.
+
+    Raises InvalidValueError for a bad url or name, or a file that is of no use.
     """
 
-    def __init__(self, url: str, name: str | None = None) -> None:
-        address = parse_url(url)
+    def __init__(
+        self,
+        url: str,
+        name: str | None = None,
+        *,
+        token_file: str | os.PathLike[str] | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
+        cert_file: str | os.PathLike[str] | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._credentials = Credentials(token_file, ca_file, cert_file, key_file)
+        address = parse_url(url, self._credentials)
         own = _own_name() if name is None else check_group(name, "name")
         failures = FailureLog()
         self._state = Core(url, address, own, failures)
@@ -91,6 +106,9 @@ class OffsetClient(Offsets):
 
     def _listen(self) -> None:
         self.core.listen()
+
+    def report_query(self, report: QueryReport) -> None:
+        self._state.report_query(report)
 
     # Questions to Kafka
 
@@ -154,8 +172,8 @@ class OffsetClient(Offsets):
     def _abandon(self) -> None:
         self._state.abandon()
 
-    def __reduce__(self) -> tuple[object, tuple[str, str]]:
-        return _elsewhere, (self._url, self._name)
+    def __reduce__(self) -> tuple[object, tuple[str, str, dict[str, str | None]]]:
+        return _elsewhere, (self._url, self._name, self._credentials.files)
 
 
 def _own_name(base: str = "") -> str:
@@ -164,6 +182,6 @@ def _own_name(base: str = "") -> str:
     return f"{base[: MAX_GROUP_CHARS - len(end) - 1]}.{end}" if base else end
 
 
-def _elsewhere(url: str, name: str) -> OffsetClient:
+def _elsewhere(url: str, name: str, files: dict[str, str | None]) -> OffsetClient:
     """Return what arrives of a pickled client: another one, which does not fence the first."""
-    return OffsetClient(url, _own_name(name))
+    return OffsetClient(url, _own_name(name), **files)

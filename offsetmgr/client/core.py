@@ -31,9 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from offsetmgr.client.failure_log import FailureLog
-    from offsetmgr.client.offsets import Deadline
+    from offsetmgr.client.offsets import Deadline, QueryReport
     from offsetmgr.client.transport import ServiceAddress
     from offsetmgr.types import FlushResult, ManagerKey, OffsetAndMetadata
+
+QUERIES: Final = 50
+"""Streaming queries that are reported; the service takes no more of a client."""
 
 ABANDONED_S: Final = 2.0
 """Seconds that the sender of a client dropped without ``close()`` goes on sending."""
@@ -68,6 +71,9 @@ class Core:
         self.idle = False
         """The sender waits for something to send."""
         self.end_at: float | None = None
+        self.queries: dict[str, QueryReport] = {}
+        """The newest report of each run of a streaming query, the last one last."""
+        self.queries_unsent = False
         self.failure_log = failures
         self._mails: dict[ManagerKey, Mailboxes] = {}
         self._sender: threading.Thread | None = None
@@ -113,6 +119,17 @@ class Core:
             }
             self._poke()
         return refused
+
+    def report_query(self, report: QueryReport) -> None:
+        """Have the sender show the query to the service, when it has nothing better to do."""
+        with self.lock:
+            self.queries.pop(report.run_id, None)
+            self.queries[report.run_id] = report
+            if len(self.queries) > QUERIES:
+                del self.queries[next(iter(self.queries))]
+            self.queries_unsent = True
+            if not self.closing and self.fenced is None:
+                self._poke()
 
     def forget(self, keys: Collection[ManagerKey], result: FlushResult, *, answered: bool) -> None:
         """The managers of `keys` are stopped, with `result`; the service has `answered` so."""
@@ -293,6 +310,7 @@ class Core:
             if self.partitions.meet(instance):
                 self.met = False
             if not self.met:
+                self.queries_unsent = bool(self.queries)
                 self.notify()
         # That it answers somebody does not say that it takes what the sender has.
         if took and isinstance(self.link_error, ServiceUnavailableError):

@@ -42,7 +42,6 @@ from offsetmgr.types import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -110,6 +109,25 @@ class LogEnds(NamedTuple):
     offset_at: int | None = None
     """The first offset at a time or later; None if no record is that young."""
     last_stable_offset: int | None = None
+
+
+class QueryReport(NamedTuple):
+    """A streaming query, as the service shows it; None is what Spark has not said."""
+
+    id: str
+    run_id: str
+    state: str
+    """running, ended or failed."""
+    name: str | None = None
+    groups: tuple[str, ...] = ()
+    batch_id: int | None = None
+    time: str | None = None
+    """When the batch began."""
+    batch_ms: int | None = None
+    input_rows: int | None = None
+    input_rows_per_second: float | None = None
+    processed_rows_per_second: float | None = None
+    error: str | None = None
 
 
 class Offsets(ABC):
@@ -246,6 +264,9 @@ class Offsets(ABC):
         self._listen()
         return self._failures.watch(on_error)
 
+    def report_query(self, report: QueryReport) -> None:  # noqa: B027 -- the default
+        """Have the service, if there is one, show a streaming query; without waiting."""
+
     # Questions to Kafka
 
     def committed(
@@ -320,12 +341,7 @@ class Offsets(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __del__(self) -> None:

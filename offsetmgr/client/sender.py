@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from offsetmgr.client import wire
@@ -33,17 +34,23 @@ STOP_S: Final = 0.5
 RETRY_S: Final = 5.0
 """Pause before managers that were refused are asked for again, and stops without an answer."""
 
+REPORT_INTERVAL_S: Final = 1.0
+"""Pause between two reports of streaming queries."""
+
+REPORT_TIMEOUT_S: Final = 1.0
+"""Longest that offsets wait for the answer to a report."""
+
 STOP_LIMIT: Final = 1_000
 """Managers that one request stops."""
 
-_BAD_REQUESTS: Final = frozenset({400, 413})
-"""The request itself is wrong, or too large: sending the same again is pointless."""
+_BAD_REQUESTS: Final = frozenset({400, 403, 413})
+"""The request itself is wrong, too large, or not allowed: sending the same again is pointless."""
 
 _NOT_FOUND: Final = 404
 _OTHER_INSTANCE: Final = 412
 
 
-Turn: TypeAlias = Batch | Literal["beat", "stop"]
+Turn: TypeAlias = Batch | Literal["beat", "stop", "report"]
 
 
 class SendTimes:
@@ -95,6 +102,8 @@ class Sender:
         """Managers that were refused are asked for then."""
         self._stop_at = 0.0
         """Stops that nobody waits for are sent then."""
+        self._report_at = 0.0
+        """Streaming queries are reported then, if there is news of them."""
 
     def run(self) -> None:
         """Send until the client is closed or fenced."""
@@ -105,6 +114,8 @@ class Sender:
                     self._send(turn)
                 elif turn == "stop":
                     self._stop()
+                elif turn == "report":
+                    self._report()
                 else:
                     self._beat()
             except Exception as error:  # noqa: BLE001 -- the client's only thread must outlive it
@@ -146,11 +157,16 @@ class Sender:
             self._retry_at = now + RETRY_S
         if partitions.unsent < partitions.limit and now < times.send_at:
             return times.send_at
-        return partitions.take() or min(
-            times.beat_at,
-            self._retry_at if partitions.deferred else math.inf,
-            self._stop_at if partitions.pending_stops else math.inf,
-        )
+        if core.queries_unsent and now >= self._report_at:
+            otherwise: Turn | float = "report"
+        else:
+            otherwise = min(
+                times.beat_at,
+                self._report_at if core.queries_unsent else math.inf,
+                self._retry_at if partitions.deferred else math.inf,
+                self._stop_at if partitions.pending_stops else math.inf,
+            )
+        return partitions.take() or otherwise
 
     def _beat(self) -> None:
         """Renew the lease, and learn how long it is and which event was the newest before ours."""
@@ -185,6 +201,16 @@ class Sender:
             with core.lock:
                 core.partitions.add_pending_stops(keys)
             self._stop_at = time.monotonic() + RETRY_S
+
+    def _report(self) -> None:
+        """Report the streaming queries; the next batch of one of them makes up for a failure."""
+        core = self._core
+        with core.lock:
+            body = wire.queries_body(core.queries.values())
+            core.queries_unsent = False
+        self._report_at = time.monotonic() + REPORT_INTERVAL_S
+        with suppress(OffsetManagerError):  # such as of a service that is older than this client
+            core.post(wire.QUERIES, body, Deadline(REPORT_TIMEOUT_S))
 
     def _send(self, batch: Batch) -> None:
         """Hand `batch` over, to no other process of the service than it was made for.

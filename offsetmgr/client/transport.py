@@ -5,14 +5,17 @@ Knows nothing of offsets. No proxy is ever taken from the environment: the servi
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import socket
+import ssl
 import time
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
+from offsetmgr.client.credentials import Credentials
 from offsetmgr.client.offsets import Deadline
 from offsetmgr.client.wire import failure_of, header_text
 from offsetmgr.errors import InvalidValueError, ServiceUnavailableError, shown
@@ -25,18 +28,24 @@ CONNECT_TIMEOUT_S: Final = 5.0
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 
 _URL_FIX: Final = (
-    "give http://host:port, such as http://127.0.0.1:8741, or unix:///path/of/the.sock"
+    "give http://host:port, such as http://127.0.0.1:8741, https://host:port or "
+    "unix:///path/of/the.sock"
 )
 _IS_IT_KAFKA: Final = "was it killed, or is this not its port? Kafka's does not speak HTTP"
+_NO_CERTIFICATE: Final = "was it killed, or does it refuse cert_file and key_file, or want them?"
 _MAX_IDLE: Final = 2
 _NOT_ASKED: Final = "was not asked: no time was left"
 _CHUNK_BYTES: Final = 65536
 _INSTANCE: Final = "offsetmgr-instance"
 
 _OK: Final = 200
+_UNAUTHORIZED: Final = 401
 _TOO_MANY_REQUESTS: Final = 429
 _SERVER_ERRORS: Final = 500
 _UNAVAILABLE: Final = 503
+
+
+NO_CREDENTIALS: Final = Credentials()
 
 
 class ServiceAddress(NamedTuple):
@@ -45,6 +54,8 @@ class ServiceAddress(NamedTuple):
     host: str = ""
     port: int = 0
     path: str = ""
+    tls: bool = False
+    credentials: Credentials = NO_CREDENTIALS
 
     @property
     def authority(self) -> str:
@@ -56,7 +67,7 @@ class ServiceAddress(NamedTuple):
         if not self.path:
             connected = socket.create_connection((self.host, self.port), timeout_s)
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return connected
+            return self._encrypted(connected) if self.tls else connected
         connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connecting.settimeout(timeout_s)
@@ -66,9 +77,18 @@ class ServiceAddress(NamedTuple):
             raise
         return connecting
 
+    def _encrypted(self, connected: socket.socket) -> socket.socket:
+        try:
+            context = self.credentials.tls_context()
+            return context.wrap_socket(connected, server_hostname=self.host)
+        except BaseException:
+            connected.close()
+            raise
 
-def parse_url(url: object) -> ServiceAddress:
+
+def parse_url(url: object, credentials: Credentials | None = None) -> ServiceAddress:
     """Return where `url` leads; InvalidValueError says what is wrong with it."""
+    known = NO_CREDENTIALS if credentials is None else credentials
     if not isinstance(url, str):
         raise InvalidValueError("url", url, "is not text", _URL_FIX)
     if not url.isprintable() or " " in url:
@@ -85,15 +105,26 @@ def parse_url(url: object) -> ServiceAddress:
         if parts.netloc or len(parts.path) < len("/x"):
             fix = "give the absolute path after three slashes: unix:///run/offsetmgr.sock"
             raise InvalidValueError("url", url, "has no absolute path", fix)
-        return ServiceAddress(path=parts.path)
+        return ServiceAddress(path=parts.path, credentials=known)
     for is_bad, problem in (
-        (parts.scheme != "http", "is neither http:// nor unix://"),
+        (parts.scheme not in {"http", "https"}, "is not http://, https:// or unix://"),
         (not host, "names no host"),
         (parts.path not in {"", "/"}, "has a path"),
     ):
         if is_bad:
             raise InvalidValueError("url", url, problem, _URL_FIX)
-    return ServiceAddress(host or "", DEFAULT_PORT if port is None else port)
+    host, tls = host or "", parts.scheme == "https"
+    if known.has_token and not tls and not _is_loopback(host):
+        fix = "give https://host:port, for everybody on the way could read the token"
+        raise InvalidValueError("url", url, "leads to another machine without TLS", fix)
+    return ServiceAddress(host, DEFAULT_PORT if port is None else port, "", tls, known)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class Unreachable(ServiceUnavailableError):  # noqa: N818 -- raised to users as its base
@@ -128,6 +159,8 @@ class Connection:
         self._http.auto_open = 0
         try:
             self._sock = address.connect(deadline.within_s(CONNECT_TIMEOUT_S))
+        except ssl.SSLError as error:
+            raise Unreachable(_tls_trouble(error)) from None
         except (OSError, ValueError) as error:
             text = f"cannot be reached: {_text(error)}; is it running, and is the url right?"
             raise Unreachable(text) from None
@@ -167,8 +200,12 @@ class Connection:
             return self._http.getresponse()
         except TimeoutError:
             raise Unreachable(f"did not answer within {deadline.timeout} s") from None
+        except ssl.SSLError as error:
+            raise Unreachable(_tls_trouble(error)) from None
         except ConnectionError:
-            raise Unreachable(f"closed the connection without an answer; {_IS_IT_KAFKA}") from None
+            is_tls = isinstance(self._sock, ssl.SSLSocket)
+            why = _NO_CERTIFICATE if is_tls else _IS_IT_KAFKA
+            raise Unreachable(f"closed the connection without an answer; {why}") from None
         except HTTPException:
             raise Unreachable(f"did not answer in HTTP; {_IS_IT_KAFKA}") from None
         except (OSError, ValueError) as error:
@@ -191,8 +228,8 @@ class Connection:
 
     def abort(self) -> None:
         """End what another thread is reading here, at once."""
-        with suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # not TLS's own, which another thread may be using
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._http.close()
@@ -242,9 +279,12 @@ class Session:
             headers["Last-Event-ID"] = last_id
         connection = Connection(self._address, Deadline(CONNECT_TIMEOUT_S))
         with self._using(connection):
+            headers.update(self._address.credentials.headers())
             head, pieces = connection.stream(Request("GET", target, headers), read_timeout_s)
             is_whole = head.status != _OK and "content-length" in head.headers
             answer = head._replace(body=b"".join(pieces)) if is_whole else head
+            if head.status == _UNAUTHORIZED:
+                self._address.credentials.reread()  # for the next try
             self._heard(self._check(answer), True)  # noqa: FBT003 -- as its parameter says
             yield from pieces
         connection.close()
@@ -259,8 +299,11 @@ class Session:
                 self._idle.pop().close()
 
     def _ask(self, request: Request, deadline: Deadline) -> dict[str, Any]:
+        credentials = self._address.credentials
         try:
-            answer = self._exchange(request, deadline)
+            answer = self._exchange(_with(request, credentials), deadline)
+            if answer.status == _UNAUTHORIZED and credentials.reread():
+                answer = self._exchange(_with(request, credentials), deadline)
         except Unreachable as error:
             raise Unreachable(f"the service at {self.url} {error}") from None
         instance = self._check(answer)
@@ -328,6 +371,26 @@ class Session:
         if answer.status < _SERVER_ERRORS:
             self._heard(instance, False)  # noqa: FBT003
         raise failure
+
+
+def _with(request: Request, credentials: Credentials) -> Request:
+    return request._replace(headers={**request.headers, **credentials.headers()})
+
+
+def _tls_trouble(error: ssl.SSLError) -> str:
+    """Return what is wrong with a certificate, whose it is, and what to do."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"has a certificate that is not trusted ({error.verify_message}); check ca_file, the "
+            "host in the url, and the service's certificate"
+        )
+    reason = (error.reason or str(error)).lower().replace("_", " ")
+    if "alert" in reason:
+        return (
+            f"refused the TLS connection ({reason}); it may want a certificate of its authority: "
+            "give cert_file and key_file"
+        )
+    return f"does not speak TLS ({reason}); is it served by http://, or is the port another one?"
 
 
 def _answer(response: HTTPResponse, body: bytes = b"") -> Answer:

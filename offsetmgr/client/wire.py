@@ -27,8 +27,9 @@ from offsetmgr.errors import (
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
+    from offsetmgr.client.offsets import QueryReport
     from offsetmgr.client.partitions import Batch, Item
 
 MANAGERS: Final = "/v1/managers"
@@ -36,6 +37,7 @@ OFFSETS: Final = "/v1/offsets"
 FLUSH: Final = "/v1/flush"
 STOP: Final = "/v1/stop"
 HEARTBEAT: Final = "/v1/heartbeat"
+QUERIES: Final = "/v1/queries"
 EVENTS: Final = "/v1/events"
 INITIAL_OFFSETS: Final = "/v1/initial-offsets"
 TOPICS: Final = "/v1/topics"
@@ -84,6 +86,10 @@ def flush_body(
     if partitions is not None:
         body["partitions"] = [each._asdict() for each in partitions]
     return _dump(body)
+
+
+def queries_body(reports: Iterable[QueryReport]) -> bytes:
+    return _dump({"queries": [each._asdict() for each in reports]})
 
 
 def _entry(item: Item) -> dict[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import structlog
 
@@ -22,6 +22,8 @@ from offsetmgr.service.messages import (
     ManagerState,
     OpenAnswer,
     OpenRequest,
+    QueriesKept,
+    QueriesRequest,
     RefusedEntry,
     StopRequest,
     SubmitAnswer,
@@ -39,7 +41,8 @@ if TYPE_CHECKING:
 
     from actors import Clock, Future
     from offsetmgr.manager import Factory, Submission
-    from offsetmgr.service.messages import Caller
+    from offsetmgr.service.audit import AuditLog
+    from offsetmgr.service.messages import Caller, SubmitEntry
     from offsetmgr.service.sessions import Client, Registry
     from offsetmgr.types import StopResult
 
@@ -63,6 +66,7 @@ class OffsetService:
         factory: Factory,
         registry: Registry,
         clock: Clock,
+        audit: AuditLog,
         *,
         lapse_timeout_s: float = 10.0,
     ) -> None:
@@ -70,13 +74,19 @@ class OffsetService:
         self._factory = factory
         self._registry = registry
         self._clock = clock
+        self._audit = audit
         self._lapse_timeout_s = lapse_timeout_s
         self._stopping: dict[ManagerKey, _Stopping] = {}
-        self.draining = False
-        """True if new work is refused because the service is stopping."""
+        self.drained_by_s: float | None = None
+        """If the service is stopping, and refuses new work: when it gives up what is left."""
 
-    def drain(self) -> None:
-        self.draining = True
+    @property
+    def draining(self) -> bool:
+        return self.drained_by_s is not None
+
+    def drain(self, within_s: float) -> None:
+        """Refuse new work from now on; what is held has ``within_s`` to be committed."""
+        self.drained_by_s = self._clock.now() + within_s
 
     def renew(self, caller: Caller | None) -> None:
         """Renew the lease of a client that reads.  Raises ClientFencedError, DrainingError."""
@@ -95,7 +105,7 @@ class OffsetService:
     @operation("POST", "/v1/managers", OpenRequest, OpenAnswer)
     async def open(self, caller: Caller, asked: OpenRequest) -> OpenAnswer:
         """Spawn the managers that the client does not have yet, as many as there is room for."""
-        wanted = {TopicPartition(e.topic, e.partition): e.version for e in asked.partitions}
+        wanted = {e.where: e.version for e in asked.partitions}
         with self._under_way(caller):
             client, taken, errors = await self._acquire(caller, asked.group, wanted)
             self._registry.own(client, asked.group, taken)
@@ -108,12 +118,16 @@ class OffsetService:
         """Take offsets, spawning managers where needed; with ``wait``, see them committed."""
         offsets = asked.submissions()
         given = dict(zip(offsets, [each.version for each in asked.offsets], strict=True))
+        rewound = self._moves(asked.group, [each for each in asked.offsets if each.rewind])
         with self._under_way(caller, asked.timeout_s if asked.wait else 0.0):
             client, taken, refused = await self._acquire(caller, asked.group, given)
             refused |= self._factory.submit(asked.group, {each: offsets[each] for each in taken})
             # What was not taken now may be when it is repeated.
             seen = {where: each for where, each in taken.items() if where not in refused}
             self._registry.own(client, asked.group, seen)
+            lower = [each for each in rewound if each["from"] is None or each["to"] < each["from"]]
+            if lower:
+                self._audit.record("submit_rewind", "taken", group=asked.group, partitions=lower)
             return await self._answer(asked, offsets, refused)
 
     @operation("POST", "/v1/rewind", SubmitRequest, SubmitAnswer)
@@ -132,8 +146,18 @@ class OffsetService:
         }
         held = {where: each for where, each in offsets.items() if where not in refused}
         log.warning("rewound", client=caller.name, group=asked.group, partitions=len(held))
+        moves = self._moves(asked.group, asked.offsets)
         refused |= self._factory.submit(asked.group, held)
-        return await self._answer(asked, offsets, refused)
+        answer = await self._answer(asked, offsets, refused)
+        self._audit.record(
+            "rewind",
+            "taken",
+            group=asked.group,
+            partitions=moves,
+            refused=[f"{each.topic}-{each.partition}" for each in answer.refused],
+            uncommitted=[f"{each.topic}-{each.partition}" for each in answer.uncommitted],
+        )
+        return answer
 
     @operation("POST", "/v1/flush", FlushRequest, FlushAnswer)
     async def flush(self, caller: Caller, asked: FlushRequest) -> FlushAnswer:
@@ -161,7 +185,19 @@ class OffsetService:
             results: dict[ManagerKey, StopResult] = {}
             for done in dict.fromkeys(each.done for each in leaving if each.client == client.name):
                 results |= await done
-            return flush_answer({key: results[key] for key in chosen if key in results})
+            answer = flush_answer({key: results[key] for key in chosen if key in results})
+            left = len(answer.uncommitted)
+            self._audit.record(
+                "stop", "done", group=asked.group, managers=len(results), uncommitted=left
+            )
+            return answer
+
+    @operation("POST", "/v1/queries", QueriesRequest, QueriesKept)
+    async def report_queries(self, caller: Caller, asked: QueriesRequest) -> QueriesKept:
+        """Remember the client's streaming queries until its lease ends."""
+        with self._under_way(caller) as client:
+            client.queries = (asked.queries, self._clock.now())
+        return QueriesKept(len(asked.queries))
 
     def sweep(self) -> None:
         """Stop the managers of clients that were silent for a lease; call it every second or so."""
@@ -171,6 +207,7 @@ class OffsetService:
                 log.debug("client_forgotten", client=name)  # it gave all back: it was closed
             else:
                 log.warning("client_lapsed", client=name, managers=len(keys))
+                self._audit.record("lapse", "done", client=name, managers=len(keys))
                 done = self._stop_managers(name, keys, self._lapse_timeout_s)
                 done.add_done_callback(partial(_log_left, name))
 
@@ -182,7 +219,22 @@ class OffsetService:
 
     def _enter(self, caller: Caller, wait_s: float = 0.0) -> Client:
         self._check_draining()
-        return self._registry.enter(caller, self._clock.now(), wait_s)
+        before = self._registry.incarnation(caller.name)
+        client = self._registry.enter(caller, self._clock.now(), wait_s)
+        if before not in {None, client.incarnation}:
+            self._audit.record("take_over", "done", managers=len(client.keys()))
+        return client
+
+    def _moves(self, group: str, entries: Iterable[SubmitEntry]) -> list[dict[str, Any]]:
+        """Return where the entries take their partitions, for the audit log."""
+        moves = []
+        for each in entries:
+            handle = self._factory.get(ManagerKey(group, each.topic, each.partition))
+            committed = None if handle is None else handle.status().committed
+            before = None if committed is None else committed.offset
+            where = {"topic": each.topic, "partition": each.partition}
+            moves.append({**where, "from": before, "to": each.offset})
+        return moves
 
     @contextmanager
     def _under_way(self, caller: Caller, wait_s: float = 0.0) -> Iterator[Client]:
@@ -270,6 +322,9 @@ class OffsetService:
         if free[:room]:
             self._factory.spawn_many(group, free[:room], client.name)
             self._registry.own(client, group, dict.fromkeys(free[:room], NEVER))
+            topics = sorted({each.topic for each in free[:room]})
+            managers = min(room, len(free))
+            self._audit.record("spawn", "done", group=group, topics=topics, managers=managers)
         return refused
 
     def _stop_managers(
@@ -294,7 +349,7 @@ def _chosen(client: Client, asked: FlushRequest) -> list[ManagerKey]:
         return client.keys()
     if asked.partitions is None:
         return [ManagerKey(asked.group, *where) for where in client.held.get(asked.group, {})]
-    return [ManagerKey(asked.group, each.topic, each.partition) for each in asked.partitions]
+    return [ManagerKey(asked.group, *each.where) for each in asked.partitions]
 
 
 def _log_left(client: str, future: Future[dict[ManagerKey, StopResult]]) -> None:

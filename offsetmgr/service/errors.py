@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -117,13 +118,14 @@ def explained(
         fix = f"remove it; known here: {known}"
         problem = "is an unknown field"
         return InvalidValueError(name(f"{path}.{escaped}"), value[field], problem, fix)
-    if isinstance(value, list) and schema["type"] == "array":
+    if isinstance(value, list) and schema.get("type") == "array":
         value = len(value)
     return WrongValueError(name(path), value, _wanted(schema))
 
 
+@cache
 def schema_of(kind: type) -> dict[str, Any]:
-    """Return the JSON schema of an object."""
+    """Return the JSON schema of an object; it takes a millisecond to make."""
     return _resolved(msgspec.json.schema(kind), kind)
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from contextlib import ExitStack
+from collections import Counter
+from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -23,6 +24,8 @@ from starlette.responses import Response, StreamingResponse
 
 from offsetmgr.errors import InvalidValueError, OffsetManagerError, OverloadedError, shown
 from offsetmgr.service import messages
+from offsetmgr.service.access import Asker, asker, check_rights, set_asker
+from offsetmgr.service.connections import certificate_names
 from offsetmgr.service.errors import (
     HttpStatusError,
     MissingError,
@@ -36,18 +39,22 @@ from offsetmgr.service.messages import (
     INSTANCE,
     LAST_EVENT,
     Caller,
+    HeartbeatAnswer,
+    HeartbeatRequest,
     encode,
     error_body,
     status_of,
 )
 from offsetmgr.service.openapi import Operation, document, operation, operations
+from offsetmgr.service.page_files import PageFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Iterator, Sequence
 
     from starlette.datastructures import Headers
     from starlette.types import Receive, Scope, Send
 
+    from offsetmgr.service.access import Access
     from offsetmgr.service.core import OffsetService
     from offsetmgr.service.events import EventHub, Subscription
     from offsetmgr.service.health import Health
@@ -65,7 +72,22 @@ LARGE_BODIES: Final = 16
 """Bodies of more than LARGE_BYTES that are received at once; all others are small."""
 LARGE_BYTES: Final = 64 * 1024
 BODY_TIMEOUT_S: Final = 10.0
+ANSWER_BYTES: Final = 256 * 1024 * 1024
+"""Of answers of more than LARGE_BYTES that are being read at once."""
 RETRY_AFTER_S: Final = 1
+
+SECURITY_HEADERS: Final = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; object-src 'none'; "
+    # No script can turn a text, such as a hostile group name, into HTML.
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+"""Of every answer that does not say otherwise."""
 
 log = structlog.get_logger("offsetmgr.http")
 
@@ -80,6 +102,7 @@ class Api:
         hub: EventHub,
         metrics: Metrics,
         health: Health,
+        access: Access,
         *,
         version: str,
         hosts: frozenset[str] | None,
@@ -94,13 +117,16 @@ class Api:
         self.working = Quota(REQUESTS, "requests")
         self.waiting = Quota(WAITING, "waiting requests")
         self.large = Quota(LARGE_BODIES, "large requests")
+        self.answers = Quota(ANSWER_BYTES, "bytes of answers")
         self._service = service
         self._reads = reads
         self._hub = hub
         self._metrics = metrics
         self._health = health
+        self._access = access
         self._hosts = hosts
         self._instance = instance
+        self._page = PageFiles()
         parts = (service, reads, self)
         self.operations = (*chain.from_iterable(map(operations, parts)), *further)
         self._routes: dict[re.Pattern[str], dict[str, Operation]] = {}
@@ -111,16 +137,19 @@ class Api:
 
     # Handlers that are not those of the parts
 
-    @operation("POST", "/v1/heartbeat", messages.HeartbeatRequest, answer=messages.HeartbeatAnswer)
-    async def heartbeat(self, caller: Caller, _: object) -> messages.HeartbeatAnswer:
+    @operation("POST", "/v1/heartbeat", HeartbeatRequest, HeartbeatAnswer, reads=True)
+    async def heartbeat(self, caller: Caller, _: object) -> HeartbeatAnswer:
         """Renew the client's lease."""
-        return messages.HeartbeatAnswer(await self._service.heartbeat(caller), self._hub.newest)
+        return HeartbeatAnswer(await self._service.heartbeat(caller), self._hub.newest)
 
     @operation("GET", "/v1/events", messages.EventsQuery, media_type="text/event-stream")
     async def events(self, caller: Caller | None, asked: messages.EventsQuery) -> Response:
         """Server-sent events: committed, failed, stopped, dropped."""
         client = None if caller is None else caller.name
-        return _EventStream(self._hub, self._hub.subscribe(client, asked.group, asked.after))
+        reader = self._hub.subscribe(
+            client, asked.group, asked.after, failures_only=asked.only == "failed"
+        )
+        return _EventStream(self._hub, reader)
 
     @operation("GET", "/livez", answer=messages.LiveAnswer)
     async def live(self, *_: object) -> messages.LiveAnswer:
@@ -148,45 +177,92 @@ class Api:
     # The way to a handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
+        # Nothing but the encoded answer is kept while its reader takes it.
+        response = await self._respond(Request(scope, receive))
+        for name, value in {**SECURITY_HEADERS, INSTANCE: self._instance}.items():
+            response.headers.setdefault(name, value)
+        if isinstance(response, StreamingResponse) or len(response.body) <= LARGE_BYTES:
+            await response(scope, receive, send)
+            return
+        try:
+            with self.answers.place(asker().who, len(response.body)):
+                await _send_in_pieces(response, send)
+        except OverloadedError as error:
+            await error_response(error)(scope, receive, send)
+
+    async def _respond(self, request: Request) -> Response:
         try:
             answer = await self._handle(request)
-            response = answer if isinstance(answer, Response) else json_response(answer)
+            return answer if isinstance(answer, Response) else json_response(answer)
         except OffsetManagerError as error:
-            response = error_response(error)
+            return error_response(error)
         except ClientDisconnect:
-            response = Response(status_code=HTTPStatus.REQUEST_TIMEOUT)  # which nobody reads
+            return Response(status_code=HTTPStatus.REQUEST_TIMEOUT)  # which nobody reads
         except Exception:
-            log.exception("request_failed", method=request.method, path=scope["path"])
+            log.exception("request_failed", method=request.method, path=request.scope["path"])
             text = "the service failed at this request; see its log"
             status = HTTPStatus.INTERNAL_SERVER_ERROR
-            response = error_response(HttpStatusError(status, "internal", text))
-        response.headers[INSTANCE] = self._instance
-        await response(scope, receive, send)
+            return error_response(HttpStatusError(status, "internal", text))
 
     async def _handle(self, request: Request) -> Answer:
         self._check_target(request)
+        self._check_origin(request)
+        page = self._page.answer(request)
+        if page is not None:
+            return page
         found = self._operation(request)
         if found.path in {"/livez", "/readyz"}:
             return await found.handler(None, None)
+        caller = self._admit(request, found)
         if found.request is None:
-            with self.working:
+            check_rights(asker(), found, None)
+            with self.working.place(asker().who):
                 return await _unless_hung_up(request, found.handler(None, None))
-        caller = read_caller(request.headers)
         if found.method == "POST":
             if caller is None:
                 raise MissingError(CLIENT, "name the client there; it also keeps web pages out")
-            with self.working:
+            who = asker().who
+            with self.working.place(who):
                 asked = decode(found.request, await read_body(request, self.large))
+            check_rights(asker(), found, asked)
             waits = getattr(asked, "wait", isinstance(asked, messages.FlushRequest))
-            with self.waiting if waits else self.working:
+            with (self.waiting if waits else self.working).place(who):
                 return await found.handler(caller, asked)
         query = read_query(found.request, request)
+        check_rights(asker(), found, query)
         self._service.renew(caller)
         if found.streams:  # the hub limits how many
             return await found.handler(caller, query)
-        with self.waiting:
+        with self.waiting.place(asker().who):
             return await _unless_hung_up(request, found.handler(caller, query))
+
+    def _admit(self, request: Request, operation: Operation) -> Caller | None:
+        """Note who asks; return the client that they name, None if none.
+
+        A client is one of its identity: no other identity can speak in its name.
+        """
+        known = Asker()
+        if self._access.needs_identity(operation):
+            known = self._access.identify(request.headers, certificate_names())
+        from_page = "origin" in request.headers or "sec-fetch-site" in request.headers
+        if operation.changes and from_page and known.identity is None:
+            text = (
+                "a web page may only read here, unless it sends a token; add an [identities.NAME] "
+                "with a token_file to the service's settings, and give the page that token"
+            )
+            raise HttpStatusError(HTTPStatus.FORBIDDEN, "token_needed", text)
+        caller = None if operation.request is None else read_caller(request.headers)
+        if caller is not None and known.identity is not None:
+            name = f"{known.identity}/{caller.name}"
+            caller = msgspec.structs.replace(caller, name=name)
+        peer = request.client
+        set_asker(
+            known._replace(
+                client="" if caller is None else caller.name,
+                peer="" if peer is None else f"{peer.host}:{peer.port}",
+            )
+        )
+        return caller
 
     def _check_target(self, request: Request) -> None:
         """Raise HttpStatusError for a request to another host, or another process."""
@@ -200,17 +276,26 @@ class Api:
                 f"{', '.join(sorted(self._hosts))} as the host in its url"
             )
             raise HttpStatusError(HTTPStatus.MISDIRECTED_REQUEST, "foreign_host", text)
-        origin = request.headers.get("origin", f"http://{host}").lower()
-        site = request.headers.get("sec-fetch-site", "none")
-        if origin.partition("://")[2] != host or site not in {"none", "same-origin"}:
-            text = "a web page of another site may not ask this service"
-            raise HttpStatusError(HTTPStatus.FORBIDDEN, "foreign_origin", text)
         if request.headers.getlist(INSTANCE) not in ([], [self._instance]):
             text = (
                 f"the request names another process of the service ({INSTANCE}), so it may be out "
                 "of date; nothing was done; send your newest offsets without that header"
             )
             raise HttpStatusError(HTTPStatus.PRECONDITION_FAILED, "other_instance", text)
+
+    def _check_origin(self, request: Request) -> None:
+        """Raise HttpStatusError for a request of another site's page; a link to ours is fine."""
+        host = request.headers.get("host", "").lower()
+        origin = request.headers.get("origin", f"{request.url.scheme}://{host}").lower()
+        site = request.headers.get("sec-fetch-site", "none")
+        is_link = (
+            request.scope["path"] == "/"
+            and request.method == "GET"
+            and request.headers.get("sec-fetch-dest") == "document"
+        )
+        if origin.partition("://")[2] != host or not (is_link or site in {"none", "same-origin"}):
+            text = "a web page of another site may not ask this service"
+            raise HttpStatusError(HTTPStatus.FORBIDDEN, "foreign_origin", text)
 
     def _operation(self, request: Request) -> Operation:
         """Return what is asked for; fill in the parameters of its path.  Raises HttpStatusError."""
@@ -234,22 +319,37 @@ class Api:
 
 
 class Quota:
-    """Limits the requests of one kind under way; a context manager for each of them."""
+    """Limits what is under way of one kind; a quarter of it may be of one client."""
 
     def __init__(self, limit: int, kind: str) -> None:
         self.taken = 0
         self._limit = limit
+        self._share = max(1, limit // 4)
         self._kind = kind
+        self._by: Counter[str] = Counter()
 
-    def __enter__(self) -> None:
-        """Raise OverloadedError where the limit is reached."""
-        if self.taken >= self._limit:
-            text = f"{self._limit} {self._kind} are under way, which is the limit; try again later"
-            raise OverloadedError(text)
-        self.taken += 1
+    @contextmanager
+    def place(self, who: str, amount: int = 1) -> Iterator[None]:
+        """Take ``amount`` while inside.  Raises OverloadedError where a limit is reached.
 
-    def __exit__(self, *_: object) -> None:
-        self.taken -= 1
+        What is alone is never too much.
+        """
+        for taken, limit, whose in (
+            (self.taken, self._limit, ""),
+            (self._by[who], self._share, " of one client"),
+        ):
+            if taken and taken + amount > limit:
+                text = f"{taken} {self._kind}{whose} are under way, and {limit} is the limit"
+                raise OverloadedError(f"{text}; try again later")
+        self.taken += amount
+        self._by[who] += amount
+        try:
+            yield
+        finally:
+            self.taken -= amount
+            self._by[who] -= amount
+            if not self._by[who]:
+                del self._by[who]
 
 
 async def _unless_hung_up(request: Request, work: Awaitable[Answer]) -> Answer:
@@ -271,12 +371,21 @@ async def _unless_hung_up(request: Request, work: Awaitable[Answer]) -> Answer:
         task.cancel()
 
 
+async def _send_in_pieces(response: Response, send: Send) -> None:
+    """Send it as it is read, so that no more of it than a piece waits in a buffer."""
+    start = {"status": response.status_code, "headers": response.raw_headers}
+    await send({"type": "http.response.start", **start})
+    for at in range(0, len(response.body), LARGE_BYTES):
+        piece = response.body[at : at + LARGE_BYTES]
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
 class _EventStream(StreamingResponse):
     """Events until the reader or the service goes; the reader is always unsubscribed."""
 
     def __init__(self, hub: EventHub, reader: Subscription) -> None:
-        headers = {"cache-control": "no-store"}
-        super().__init__(hub.stream(reader), media_type="text/event-stream", headers=headers)
+        super().__init__(hub.stream(reader), media_type="text/event-stream")
         self._hub = hub
         self._reader = reader
 
@@ -352,7 +461,7 @@ async def read_body(request: Request, large: Quota) -> bytes:
                 chunks = request.stream()
                 while not too_large and (chunk := await anext(chunks, None)) is not None:
                     if len(body) <= LARGE_BYTES < len(body) + len(chunk):
-                        stack.enter_context(large)
+                        stack.enter_context(large.place(asker().who))
                     body += chunk
                     too_large = len(body) > BODY_BYTES
         except TimeoutError:

@@ -17,7 +17,7 @@ import time
 import uuid
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 import uvicorn
@@ -29,15 +29,21 @@ from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.manager import Factory
 from offsetmgr.service import version
+from offsetmgr.service.access import Access
+from offsetmgr.service.audit import AuditLog
+from offsetmgr.service.changes import Changes
+from offsetmgr.service.connections import Certificates, Connections
 from offsetmgr.service.core import OffsetService
 from offsetmgr.service.events import EventHub
 from offsetmgr.service.health import Health, notify, watchdog
 from offsetmgr.service.http import Api
 from offsetmgr.service.logs import set_level
 from offsetmgr.service.metrics import ManagerMetrics, Metrics
+from offsetmgr.service.openapi import operations
+from offsetmgr.service.overview import Overview
 from offsetmgr.service.reads import ServiceReads
 from offsetmgr.service.sessions import Registry
-from offsetmgr.service.settings import Address
+from offsetmgr.service.streams import Streams
 from offsetmgr.service.watch import GroupWatch
 
 if TYPE_CHECKING:
@@ -46,7 +52,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.coordinator.base import Coordinator
     from offsetmgr.service.logs import Logs
-    from offsetmgr.service.settings import Settings
+    from offsetmgr.service.settings import Address, Settings
     from offsetmgr.types import ManagerKey, StopResult
 
 EXIT_COMMITTED: Final = 0
@@ -66,17 +72,25 @@ KEEP_ALIVE_S: Final = 75
 
 SWEEP_INTERVAL_S: Final = 1.0
 
-CONNECTIONS: Final = 2_000
-"""Beyond these uvicorn answers 503 to every request."""
+CONNECTIONS: Final = 2_500
+"""Besides event streams: more than the requests that may be under way, so that one is always idle
+and makes room for the next."""
 
-HEAD_BYTES: Final = 288 * 1024
-"""First line and headers of a request.  A query of 1,000 topics with the longest names has 257 kB,
-which httptools (uvicorn's other parser) does not take."""
+HEAD_BYTES: Final = 32 * 1024
+"""First line and headers of a request: a query of 100 topics with the longest names has 26 kB."""
+
+RECEIVED_BYTES: Final = 64 * 1024
+"""Bytes that the system takes of a connection ahead of its reader, and uvicorn in one piece."""
 
 BACKLOG: Final = 1024
 
-DESCRIPTORS: Final = 2 * CONNECTIONS
+SYSTEMD_DESCRIPTOR: Final = 3
+"""The first socket that systemd passes on (``SD_LISTEN_FDS_START``)."""
+
+DESCRIPTORS: Final = 10_000
 """Open files that are asked of the system where its soft limit is lower."""
+FILES: Final = 500
+"""Of them for all but connections of clients."""
 
 log = structlog.get_logger("offsetmgr.service")
 
@@ -113,9 +127,9 @@ class Assembly:
             lambda: self.factory,
             self.metrics,
             clock,
+            wall=wall,
             streams=limits.event_streams,
             managers=limits.managers,
-            first_number=int(wall() * 1_000_000),
         )
         self.factory = Factory(
             coordinator, settings.commit, system=system, observer=self.hub, rng=rng
@@ -124,13 +138,16 @@ class Assembly:
         self.registry = Registry(
             lease_s=settings.lease_s, clients=limits.clients, managers=limits.managers
         )
-        self.service = OffsetService(self.factory, self.registry, clock)
+        self.access = Access(settings)
+        self.audit = AuditLog(settings.audit_log, wall)
+        self.service = OffsetService(self.factory, self.registry, clock, self.audit)
         self.health = Health(coordinator, clock, lambda: self.service.draining)
-        self.watch = GroupWatch(settings, managers, wall)
+        self.watch = GroupWatch(settings, managers, clock, wall)
         for name, text, value in (
             ("clients", "Clients whose lease has not lapsed.", lambda: self.registry.client_count),
             ("event_streams", "Open event streams.", lambda: self.hub.reader_count),
             ("held_groups", "Groups kept by the fence.", lambda: coordinator.fence.held),
+            ("dropped_audit_lines", "Not in the audit log's file.", lambda: self.audit.dropped),
             ("fenced_groups", "Groups lost to another service.", lambda: coordinator.fence.fenced),
         ):
             self.metrics.gauge(f"offsetmgr_{name}", text, value)
@@ -138,16 +155,36 @@ class Assembly:
             ManagerMetrics(cluster, managers, dropped_logs, lambda: wall() - clock.now())
         )
         self.metrics.registry.register(self.watch)
+        reads = ServiceReads(self.factory, coordinator.reader, settings.commit.request_timeout_s)
+        instance = uuid.uuid4().hex
+        overview = Overview(
+            settings,
+            self.factory,
+            self.registry,
+            self.service,
+            reads,
+            self.health,
+            self.watch,
+            clock,
+            instance=instance,
+        )
+        changes = Changes(settings, self.factory, self.service, self.watch, self.audit)
         self.app = Api(
             self.service,
-            ServiceReads(self.factory, coordinator.reader, settings.commit.request_timeout_s),
+            reads,
             self.hub,
             self.metrics,
             self.health,
+            self.access,
             version=version(),
-            hosts=Address.parse(settings.listen).hosts(),
-            instance=uuid.uuid4().hex,
-            further=self.watch.operations(),
+            hosts=settings.address.hosts(settings.hosts),
+            instance=instance,
+            further=(
+                *self.watch.operations(),
+                *operations(overview),
+                *operations(changes),
+                *operations(Streams(settings, self.watch)),
+            ),
         )
 
     @contextlib.asynccontextmanager
@@ -169,6 +206,7 @@ class Assembly:
             await asyncio.sleep(SWEEP_INTERVAL_S)
             try:
                 self.service.sweep()
+                self.access.refresh()
             except Exception:  # one bad sweep must not end the leases
                 log.exception("sweep_failed")
 
@@ -184,7 +222,7 @@ class Service:
         logs: Logs,
         reload: Callable[[], Settings],
     ) -> None:
-        """``reload`` reads the settings again, for SIGHUP; of them the log level is taken."""
+        """``reload`` reads the settings again, for SIGHUP: log level and identities."""
         self._settings = settings
         self._system = system
         self._logs = logs
@@ -192,31 +230,37 @@ class Service:
         self.assembly = Assembly(
             settings, coordinator, system, wall=time.time, dropped_logs=lambda: logs.dropped
         )
+        self._connections = Connections(self.assembly.app, most_connections(settings))
+        self._certificates = Certificates(settings.tls) if settings.tls.certificate else None
         self._stop_asked = asyncio.Event()
 
     async def serve(self, sock: socket.socket, address: str) -> int:
         """Serve ``sock`` until told to stop; return the process's exit status."""
         self._catch_signals(asyncio.get_running_loop())
+        certificates = self._certificates
         server = _Server(
             uvicorn.Config(
-                self.assembly.app,
+                self._connections,
                 access_log=False,
                 h11_max_incomplete_event_size=HEAD_BYTES,
-                http="h11",
+                http=cast("type[asyncio.Protocol]", self._connections.protocol),
                 lifespan="off",
-                limit_concurrency=CONNECTIONS,
                 log_config=None,
                 proxy_headers=False,
                 server_header=False,
+                ssl_context_factory=None if certificates is None else certificates.factory,
                 timeout_graceful_shutdown=int(CLOSE_TIMEOUT_S),
                 timeout_keep_alive=KEEP_ALIVE_S,
                 ws="none",
             )
         )
-        async with self.assembly.background(watchdog(self._system)):
+        watching = [self._connections.watch(), self._stop_when_deserted()]
+        watching += [] if certificates is None else [certificates.watch()]
+        async with self.assembly.background(watchdog(self._system), *watching):
             serving = asyncio.create_task(server.serve(sockets=[sock]), name="http")
             # The socket listens already: who connects from here on is answered.
-            log.info("serving", address=address, pid=os.getpid(), version=version())
+            security = {"tls": certificates is not None, "tokens": self.assembly.access.required}
+            log.info("serving", address=address, pid=os.getpid(), version=version(), **security)
             notify("READY=1")
             asked = asyncio.create_task(self._stop_asked.wait(), name="stop")
             await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
@@ -229,13 +273,27 @@ class Service:
     def stop(self) -> None:
         self._stop_asked.set()
 
+    async def _stop_when_deserted(self) -> None:
+        """Stop when for ``exit_after_last_client_s`` none of the clients that came was there."""
+        grace_s, clock = self._settings.exit_after_last_client_s, self._system.clock
+        if not grace_s:
+            return
+        deserted_s = 0.0
+        while deserted_s < grace_s:
+            before = clock.now()
+            await asyncio.sleep(SWEEP_INTERVAL_S)
+            deserted = self.assembly.registry.deserted
+            deserted_s = deserted_s + clock.now() - before if deserted else 0.0
+        log.info("last_client_left", grace_s=grace_s)
+        self.stop()
+
     async def _drain(self) -> int:
         """Commit what is held; health and refusals are still served meanwhile."""
         notify("STOPPING=1")
         stop_timeout_s = self._settings.stop_timeout_s
         drain_s = max(stop_timeout_s / 2, stop_timeout_s - CLOSING_S)
         log.info("draining", managers=len(self.assembly.factory.managers()), timeout_s=drain_s)
-        self.assembly.service.drain()
+        self.assembly.service.drain(drain_s)
         self.assembly.hub.close()
         # Not in a thread: a process that may start none any more commits all the same.
         results = await self.assembly.factory.begin_stop(drain_s)
@@ -262,12 +320,13 @@ class Service:
 
     def _on_reload_signal(self) -> None:
         try:
-            level = self._reload().log_level
+            settings = self._reload()
+            self.assembly.access.use(settings)
         except OffsetManagerError as error:
             log.error("reload_failed", error=str(error))  # noqa: TRY400 -- its text says it all
             return
-        set_level(level)
-        log.info("reloaded", log_level=level)
+        set_level(settings.log_level)
+        log.info("reloaded", log_level=settings.log_level)
 
 
 def run(
@@ -287,7 +346,7 @@ def run(
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     with contextlib.ExitStack() as stack:
         # The address first: a second service on it must not disturb the group's commits.
-        sock, address = stack.enter_context(listening(Address.parse(settings.listen)))
+        sock, address = stack.enter_context(listening(settings.address))
         faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
         system = ActorSystem(name="offsetmgr")
         stack.callback(system.stop, CLOSE_TIMEOUT_S)
@@ -295,6 +354,16 @@ def run(
         stack.callback(coordinator.close, CLOSE_TIMEOUT_S)
         service = Service(settings, coordinator, system, logs, reload)
         return uvloop.run(service.serve(sock, address))
+
+
+def most_connections(settings: Settings) -> int:
+    """Return how many connections there may be, as far as the system lets us open files."""
+    wanted = CONNECTIONS + settings.limits.event_streams
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted + FILES:
+        return wanted
+    log.warning("few_open_files", limit=soft, wanted=wanted + FILES)
+    return max(soft - FILES, soft // 2)
 
 
 @contextlib.contextmanager
@@ -305,11 +374,13 @@ def listening(address: Address) -> Iterator[tuple[socket.socket, str]]:
     """
     try:
         if address.path:
-            sock = _unix_socket(Path(address.path))
+            sock = _systemd_socket(address.path) or _unix_socket(Path(address.path))
         else:
             family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
             where = (address.host, address.port)
             sock = socket.create_server(where, family=family, backlog=BACKLOG)
+            # Taken over by its connections.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED_BYTES)
             address = address._replace(port=sock.getsockname()[1])
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
@@ -320,6 +391,20 @@ def listening(address: Address) -> Iterator[tuple[socket.socket, str]]:
     with sock:
         sock.setblocking(False)  # noqa: FBT003 -- the library's parameter
         yield sock, str(address)
+
+
+def _systemd_socket(path: str) -> socket.socket | None:
+    """Return the socket of a systemd unit (``sd_listen_fds``), whose mode and owner are the unit's.
+
+    It stays over restarts: who connects meanwhile waits.
+    """
+    passed = os.environ.get("LISTEN_PID") == str(os.getpid())
+    if not passed or os.environ.get("LISTEN_FDS") != "1":
+        return None
+    sock = socket.socket(fileno=SYSTEMD_DESCRIPTOR)
+    if sock.getsockname() == path:
+        return sock
+    raise OSError(errno.EINVAL, f"systemd's socket is {sock.getsockname()!r}, and not {path!r}")
 
 
 def _unix_socket(path: Path) -> socket.socket:

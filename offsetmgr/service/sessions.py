@@ -10,7 +10,7 @@ from offsetmgr.types import ManagerKey, TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from offsetmgr.service.messages import Caller
+    from offsetmgr.service.messages import Caller, StreamingQuery
 
 _T = TypeVar("_T")
 _K = TypeVar("_K")
@@ -40,6 +40,13 @@ class Client:
         self.stopped: dict[ManagerKey, int] = {}
         self.stopped_all = NEVER
         """The version of the last stop of everything."""
+        self.queries: tuple[list[StreamingQuery], float] = ([], 0.0)
+        """Its streaming queries, and when it reported them."""
+
+    @property
+    def closed(self) -> bool:
+        """True if its last request with a version has stopped everything."""
+        return self.stopped_all > NEVER and self.stopped_all >= self.newest
 
     def keys(self) -> list[ManagerKey]:
         return [ManagerKey(group, *where) for group, held in self.held.items() for where in held]
@@ -53,6 +60,7 @@ class Client:
         self.heard_s = 0.0
         self.newest = self.stopped_all = NEVER
         self.stopped.clear()
+        self.queries = ([], 0.0)
         for held in self.held.values():
             for where in held:
                 held[where] = NEVER
@@ -90,6 +98,21 @@ class Registry:
     def client_count(self) -> int:
         """Clients whose lease has not lapsed."""
         return len(self._clients)
+
+    @property
+    def deserted(self) -> bool:
+        """True if clients have come, and all of them have closed or lapsed."""
+        anybody_came = bool(self._clients or self._fences)
+        return anybody_came and all(each.closed for each in self._clients.values())
+
+    def clients(self) -> list[Client]:
+        """Return the clients whose lease has not lapsed."""
+        return list(self._clients.values())
+
+    def incarnation(self, name: str) -> int | None:
+        """Return the newest of a client, None if there is no client of the name."""
+        client = self._clients.get(name)
+        return None if client is None else client.incarnation
 
     def lease_left_s(self, name: str, now: float) -> float:
         """Return the seconds until a client that stays silent loses what it owns."""

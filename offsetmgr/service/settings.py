@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Mapping  # noqa: TC003 -- a type of a setting
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
@@ -22,6 +23,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from offsetmgr.admin.service import ServiceReader
 from offsetmgr.config import SECRET_NAME, CommitSettings
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.service.errors import MissingError, explained
@@ -43,9 +45,9 @@ KAFKA: Final = "kafka"
 
 MASK: Final = "***"
 _NOT_SETTINGS: Final = re.compile(
-    # The path of the configuration, the cache of the local Kafka, where `spark reconcile` finds the
-    # service, and what Kubernetes adds for a Service whose name begins like ours.
-    r"CONFIG|CACHE|SERVICE|PORT|PORT_.+|.+_PORT|.+_PORT_.+|(.+_)?SERVICE_(HOST|PORT)(_.+)?"
+    # The path of the configuration, the cache of the local Kafka, how commands find a service and
+    # log in to it, and what Kubernetes adds for a Service whose name begins like ours.
+    r"CONFIG|CACHE|SERVICE|(TOKEN|CA|CERT|KEY)_FILE|PORT|PORT_.+|.+_PORT|.+_PORT_.+|(.+_)?SERVICE_(HOST|PORT)(_.+)?"
 )
 
 SECRET: Final = frozenset(
@@ -117,19 +119,23 @@ _ADDRESSES: Final = {
 MAX_SOCKET_PATH_BYTES: Final = 107
 """The kernel's limit (``sun_path`` without its NUL)."""
 
+_IDENTITY_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _EXAMPLES: Final = "give 127.0.0.1:8741 or unix:///run/offsetmgr.sock"
 
 Seconds = Annotated[float, Meta(gt=0, le=366 * 86_400)]
 Limit = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+Pattern = Annotated[str, Meta(min_length=1, max_length=255)]
+Patterns = Annotated[list[Pattern], Meta(max_length=1_000)]
 
 
 class Address(NamedTuple):
-    """A loopback address, or the path of a socket that its owner alone may use."""
+    """An IP address with a port, or the path of a socket that its owner alone may use."""
 
     host: str
     port: int
     """0 takes a free one."""
     path: str = ""
+    tls: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Address:
@@ -146,27 +152,45 @@ class Address(NamedTuple):
         if host == "localhost":
             host = "127.0.0.1"
         try:
-            loopback = ipaddress.ip_address(host).is_loopback
+            ipaddress.ip_address(host)
         except ValueError:
             raise InvalidValueError("listen", text, "is not an IP address", _EXAMPLES) from None
-        if not loopback:
-            raise InvalidValueError(
-                "listen",
-                text,
-                "can be reached from other machines, and the service has no TLS and no "
-                "authentication",
-                f"listen on loopback or a Unix socket: {_EXAMPLES}",
-            )
         return cls(host, port)
 
-    def hosts(self) -> frozenset[str] | None:
-        """Return what a Host header may say, None for any; a web page that resolves to us fails."""
+    @classmethod
+    def parse_local(cls, text: str) -> Address:
+        """Return an address that only this machine can reach.  Raises InvalidValueError."""
+        address = cls.parse(text)
+        if not address.is_local:
+            problem = (
+                "can be reached from other machines, and there is no TLS and no authentication"
+            )
+            fix = f"listen on loopback or a Unix socket: {_EXAMPLES}"
+            raise InvalidValueError("listen", text, problem, fix)
+        return address
+
+    @property
+    def is_local(self) -> bool:
+        """True if only this machine can reach it."""
+        return bool(self.path) or ipaddress.ip_address(self.host).is_loopback
+
+    def hosts(self, names: str = "") -> frozenset[str] | None:
+        """Return what a Host header may say, None for any; a web page that resolves to us fails.
+
+        ``names`` are further ones, separated by commas.  An address that others can reach has TLS:
+        there the certificate keeps such pages out.
+        """
+        given = {each.strip().lower() for each in names.split(",") if each.strip()}
+        if self.path or not (given or self.is_local):
+            return None
         bare = f"[{self.host}]" if ":" in self.host else self.host
-        return None if self.path else frozenset({"localhost", "127.0.0.1", "[::1]", bare})
+        return frozenset({"localhost", "127.0.0.1", "[::1]", bare, *given})
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"unix://{self.path}" if self.path else f"http://{host}:{self.port}"
+        if self.path:
+            return f"unix://{self.path}"
+        return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
 
 
 def _socket_path(text: str) -> str:
@@ -225,15 +249,56 @@ class Watch:
 
 
 @dataclass(frozen=True)
+class Tls:
+    """Paths of PEM files.  With ``client_ca`` a client needs a certificate of that authority."""
+
+    certificate: str = ""
+    key: str = ""
+    client_ca: str = ""
+
+    def __post_init__(self) -> None:
+        given = {"certificate": self.certificate, "key": self.key}
+        if any(given.values()) or self.client_ca:
+            for name, path in given.items():
+                if not path:
+                    fix = "give tls.certificate and tls.key, the paths of PEM files"
+                    raise InvalidValueError(name, path, "is empty", fix)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Somebody who may ask the service, and the names, as patterns with ``*``, they may ask for."""
+
+    groups: Patterns
+    topics: Patterns
+    clusters: Patterns = field(default_factory=lambda: ["*"])
+    read_only: bool = False
+    token_file: str = ""
+    certificate: str = ""
+    """A name in the client's certificate."""
+
+    def __post_init__(self) -> None:
+        if not self.token_file and not self.certificate:
+            fix = "give a token_file, or a certificate"
+            raise InvalidValueError("token_file", self.token_file, "is empty", fix)
+
+
+@dataclass(frozen=True)
 class Settings:
     """All settings of the service; ``deploy/offsetmgr.toml`` explains each.  Times are seconds."""
 
     kafka: KafkaSettings
     listen: str = "127.0.0.1:8741"
+    hosts: str = ""
+    """Names that a Host header may carry, separated by commas, beside those of loopback."""
+    open_metrics: bool = False
+    audit_log: str = ""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     cluster_name: Annotated[str, Meta(min_length=1, max_length=255)] = "default"
     lease_s: Seconds = 30.0
     stop_timeout_s: Seconds = 20.0
+    exit_after_last_client_s: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
+    """0 runs on without clients."""
     coordinator: str = field(default=KAFKA, repr=False)
     """``kafka``, or the URL of the database that keeps the groups instead."""
     fence: bool = False
@@ -241,9 +306,24 @@ class Settings:
     commit: CommitSettings = field(default_factory=CommitSettings)
     limits: Limits = field(default_factory=Limits)
     watch: Watch = field(default_factory=Watch)
+    streams: Annotated[list[str], Meta(max_length=100)] = field(default_factory=list)
+    """Addresses of views, as ``offsetmgr view serve`` prints them, for ``GET /v1/streams``."""
+    tls: Tls = field(default_factory=Tls)
+    identities: dict[str, Identity] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        Address.parse(self.listen)
+        self._check_listening()
+        for name, identity in self.identities.items():
+            if identity.certificate and not self.tls.client_ca:
+                fix = "set tls.client_ca, the authority of the clients' certificates"
+                problem = "cannot be checked"
+                where = f"identities.{name}.certificate"
+                raise InvalidValueError(where, identity.certificate, problem, fix)
+        for url in self.streams:
+            try:
+                ServiceReader(url)
+            except InvalidValueError as error:
+                raise InvalidValueError("streams", url, error.problem, error.fix) from None
         if self.keeps_groups_in_kafka:
             return
         if "://" not in self.coordinator:
@@ -252,6 +332,28 @@ class Settings:
         if self.fence:
             fix = "remove it: a database always refuses a service that was replaced"
             raise InvalidValueError("fence", self.fence, "is for groups in Kafka", fix)
+
+    def _check_listening(self) -> None:
+        """Raise InvalidValueError where others than this machine's users could ask unchecked."""
+        address = self.address
+        if address.path and address.tls:
+            fix = "remove [tls]: the socket is for its owner alone, and nobody can listen in"
+            raise InvalidValueError("tls.certificate", self.tls.certificate, "is for TCP", fix)
+        missing = []
+        if not address.tls:
+            missing.append("TLS (set tls.certificate and tls.key)")
+        if not self.identities:
+            missing.append("authentication (add an [identities.NAME] with a token_file)")
+        if not address.is_local and missing:
+            lacking = " and ".join(missing)
+            problem = f"can be reached from other machines without {lacking}"
+            fix = "do so, or listen on loopback or a Unix socket"
+            raise InvalidValueError("listen", self.listen, problem, fix)
+
+    @property
+    def address(self) -> Address:
+        """The address to listen on."""
+        return Address.parse(self.listen)._replace(tls=bool(self.tls.certificate))
 
     @property
     def keeps_groups_in_kafka(self) -> bool:
@@ -267,7 +369,7 @@ class Settings:
 def defaults() -> dict[str, object]:
     """Return every setting but Kafka's by its dotted name, with its default."""
     values = asdict(Settings(KafkaSettings({})))
-    del values["kafka"]
+    del values["kafka"], values["identities"]
     return dict(_flatten(values))
 
 
@@ -339,6 +441,9 @@ def from_toml(path: Path) -> Found:
     except ValueError as error:
         fix = "give the path of a readable TOML file (--config)"
         raise InvalidValueError("config", str(path), f"is not TOML: {error}", fix) from None
+    for name, identity in table.get("identities", {}).items():
+        if identity == {}:  # else it would vanish, and authentication with it
+            raise MissingError(f"identities.{name}.groups", "say what this identity may ask for")
     return {name: (value, str(path)) for name, value in _flatten(table)}
 
 
@@ -381,7 +486,7 @@ def _from_env(env: Mapping[str, str]) -> Found:
 def _check(found: Found) -> Settings:
     known = defaults()
     kafka: Found = {}
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {"identities": _take_identities(found)}
     for name, (value, source) in found.items():
         section, _, key = name.rpartition(".")
         if name.startswith("kafka."):
@@ -395,6 +500,8 @@ def _check(found: Found) -> Settings:
             raise InvalidValueError(f"{name} ({source})", MASK, "is an unknown setting", fix)
     if isinstance(values.get("log_level"), str):
         values["log_level"] = values["log_level"].lower()
+    if isinstance(values.get("streams"), str):
+        values["streams"] = [each.strip() for each in values["streams"].split(",") if each.strip()]
     values["kafka"] = {"values": _check_kafka(kafka)}
 
     def with_source(path: str) -> str:
@@ -406,6 +513,25 @@ def _check(found: Found) -> Settings:
         return msgspec.convert(values, Settings, strict=False)
     except msgspec.ValidationError as error:
         raise explained(error, Settings, values, with_source) from None
+
+
+def _take_identities(found: Found) -> dict[str, dict[str, Any]]:
+    """Take the tables ``[identities.NAME]`` out of the settings, checked."""
+    tables: dict[str, dict[str, Any]] = {}
+    for name in [each for each in found if each.startswith("identities.")]:
+        identity, _, key = name.removeprefix("identities.").rpartition(".")
+        value, source = found.pop(name)
+        if not _IDENTITY_NAME.fullmatch(identity):
+            fix = "write [identities.NAME] with a name of letters, digits, '.', '_' and '-'"
+            raise InvalidValueError(f"{name} ({source})", MASK, "has no identity's name", fix)
+        tables.setdefault(identity, {})[key] = value
+    for identity, table in tables.items():
+        place = partial(str.__add__, f"identities.{identity}")
+        try:
+            msgspec.convert(table, Identity, strict=False)
+        except msgspec.ValidationError as error:
+            raise explained(error, Identity, table, place) from None
+    return tables
 
 
 def _check_kafka(values: Found, section: str = "kafka") -> dict[str, str]:

@@ -12,14 +12,21 @@ from offsetmgr.service.messages import CLIENT
 
 @schemathesis.hook
 def before_call(_: object, case: schemathesis.Case[Any], __: object) -> None:
-    """Name each partition once, with its group; percent-encode; write no integer as 1.0."""
+    """Name each partition once, with its group; percent-encode; write no integer as 1.0.
+
+    Give a time that is one, and a mode of a reset its value.
+    """
     meta = case.meta
     if meta is None or meta.generation.mode is not GenerationMode.POSITIVE:
         return
     client = case.headers.get(CLIENT)
     if client is not None:
         case.headers[CLIENT] = client.replace("%", "%25")
+    if "since" in (case.query or {}):
+        case.query["since"] = "1h"
     body = case.body
+    if isinstance(body, dict) and "mode" in body:
+        body |= {"mode": "to-offset", "value": "1", "topics": None}
     if isinstance(body, dict):
         body = case.body = _whole(body)
         for field in ("offsets", "partitions"):

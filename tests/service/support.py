@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.local import LocalOffsets
 from offsetmgr.service.logs import Logs
 from offsetmgr.service.run import Service, listening
-from offsetmgr.service.settings import Address, Settings, load
+from offsetmgr.service.settings import Settings, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -68,10 +68,11 @@ class Running:
         self.status = uvloop.run(main())  # asyncio leaves Nagle's algorithm on
 
     def stop(self) -> None:
-        """Ask for a drain."""
+        """Ask for a drain; nothing to do if one has already ended."""
         assert self._up.wait(WAIT_S)
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self.service.stop)
+        with suppress(RuntimeError):  # the loop is closed: the service has stopped
+            self._loop.call_soon_threadsafe(self.service.stop)
 
     def http(self, client: str | None = None, incarnation: int = 0) -> httpx.Client:
         """A connection, with the headers of ``client``."""
@@ -99,7 +100,7 @@ def running(**values: object) -> Iterator[Running]:
     """The service over loopback, stopped afterwards."""
     settings = settings_of(**values)
     with (
-        listening(Address.parse(settings.listen)) as (sock, address),
+        listening(settings.address) as (sock, address),
         ActorSystem(name="test") as system,
         Path(os.devnull).open("w") as nowhere,
     ):

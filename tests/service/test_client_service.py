@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import signal
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from offsetmgr import OffsetClient
+from offsetmgr.client import wire
+from offsetmgr.client.offsets import QueryReport
 from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.errors import (
     ClientFencedError,
     ManagerExistsError,
     OffsetCommitError,
-    OffsetRegressionError,
     OffsetTimeoutError,
-    ServiceError,
 )
-from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
-from tests.service.support import Running, memory_process
+from offsetmgr.types import ManagerKey, OffsetAndMetadata
+from tests.service.support import Running, memory_process, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,80 +36,56 @@ def client(service: Running) -> Iterator[OffsetClient]:
         yield made
 
 
-def test_submit_and_flush(service: Running, client: OffsetClient) -> None:
-    """A submitted offset is in Kafka after a flush, with metadata and leader epoch."""
-    manager = client.spawn("g", "orders", 3)
-    for offset in range(100):
-        manager.submit(offset, metadata=f"run {offset}", leader_epoch=5)
-    value = OffsetAndMetadata(99, "run 99", 5)
-    assert client.flush() == ({KEY: value}, {})
-    assert service.coordinator.broker.committed("g") == {WHERE: value}
-    assert client.committed("g") == {WHERE: value}
+def test_queries_are_shown_by_the_next_service_too() -> None:
+    """A query that has nothing new to say is reported again to a service that is new."""
+    report = QueryReport("1", "2", "running", name="etl")
+
+    def shown(by: Running) -> list[str]:
+        with by.http() as nobody:
+            return [each["name"] for each in nobody.get("/v1/queries").json()["queries"]]
+
+    with running() as first:
+        address = first.address
+        client = OffsetClient(address, "etl")
+        client.report_query(report)
+        while not shown(first):
+            pass
+    with running(listen=address.removeprefix("http://")) as second, client:
+        while not shown(second):
+            pass
+        assert shown(second) == ["etl"]
+
+
+def test_a_service_that_takes_no_queries_takes_offsets(
+    client: OffsetClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is older than the client; nothing is logged."""
+    asked = threading.Event()
+
+    def body(_: object) -> bytes:
+        asked.set()
+        return b"{}"
+
+    monkeypatch.setattr(wire, "QUERIES", "/v1/of-a-later-release")
+    monkeypatch.setattr(wire, "queries_body", body)
+    client.report_query(QueryReport("1", "2", "running"))
+    assert asked.wait(60)
+    client.submit("g", {WHERE: 7}, sync=True, timeout=60)
+    assert caplog.messages == []
 
 
 def test_many(service: Running, client: OffsetClient) -> None:
-    """Thousands of partitions are flushed, and stopped, with one call each."""
+    """Thousands of partitions are flushed, submitted in sync, and stopped, with one call each."""
     offsets = {("orders", number): number for number in range(12_000)}
     client.submit("g", offsets)
     assert len(client.flush(timeout=60).committed) == 12_000
     assert len(service.coordinator.broker.committed("g")) == 12_000
+    client.submit("g", {("orders", n): 20_000 + n for n in range(2_500)}, sync=True, timeout=60)
+    newest = service.coordinator.broker.committed("g").values()
+    assert sum(each.offset >= 20_000 for each in newest) == 2_500
     named = client.stop_managers(timeout=60, group="g", partitions=list(offsets)[:11_000])
     assert len(named.committed) == 11_000
     assert len(client.stop_managers(timeout=60).committed) == 1_000
-
-
-def test_sync(service: Running, client: OffsetClient) -> None:
-    """A sync submit returns when Kafka has it, all of thousands."""
-    client.submit("g", {("orders", n): n for n in range(2_500)}, sync=True, timeout=60)
-    assert len(service.coordinator.broker.committed("g")) == 2_500
-
-
-def test_kafka_stands_still(service: Running, client: OffsetClient) -> None:
-    """While Kafka does not answer, waits end in time and say so; then everything is committed."""
-    service.coordinator.pause()
-    manager = client.spawn("g", "orders", 3)
-    with pytest.raises(OffsetTimeoutError, match="g/orders/3"):
-        manager.initial_offset(timeout=0.2)
-    with pytest.raises(OffsetTimeoutError, match="orders-3"):
-        client.submit("g", {("orders", 3): 5}, sync=True, timeout=0.2)
-    assert list(client.flush(timeout=0.2).uncommitted) == [KEY]
-    service.coordinator.resume()
-    assert client.flush(timeout=60) == ({KEY: OffsetAndMetadata(5)}, {})
-    assert manager.initial_offset(timeout=60) is None
-
-
-def test_rewind_and_regression(service: Running, client: OffsetClient) -> None:
-    """Below what the group has is refused and told; a rewind goes there all the same."""
-    service.coordinator.broker.commit_externally("g", {WHERE: OffsetAndMetadata(100)})
-    manager = client.spawn("g", "orders", 3)
-    errors = manager.errors()
-    manager.submit(40)
-    result = client.flush(timeout=60)
-    assert isinstance(result.uncommitted[KEY].error, OffsetRegressionError)
-    assert isinstance(errors.get(timeout=60), OffsetRegressionError)
-    with pytest.raises(OffsetRegressionError):
-        client.submit("g", {("orders", 3): 41}, sync=True, timeout=60)
-    manager.rewind(40)
-    manager.submit(41)
-    assert client.flush(timeout=60) == ({KEY: OffsetAndMetadata(41)}, {})
-    assert service.coordinator.broker.committed("g") == {WHERE: OffsetAndMetadata(41)}
-
-
-def test_kafkas_refusal(service: Running, client: OffsetClient) -> None:
-    """Kafka's refusal of a commit reaches the handle, the flush and the sync submit."""
-    denied = Refuse(30, detail="grant READ on group g")
-    manager = client.spawn("g", "orders", 3)
-    errors = manager.errors()
-    manager.initial_offset(timeout=60)
-    service.coordinator.inject("commit", *[denied] * 20)
-    with pytest.raises(OffsetCommitError, match="grant READ on group g"):
-        client.submit("g", {("orders", 3): 5}, sync=True, timeout=600)
-    told = errors.get(timeout=60)
-    assert isinstance(told, OffsetCommitError)
-    assert (told.code, told.offset, told.retriable) == ("GROUP_AUTHORIZATION_FAILED", 5, False)
-    left = client.flush(timeout=600).uncommitted[KEY]
-    assert left.offset == OffsetAndMetadata(5)
-    assert "grant READ" in str(left.error)
 
 
 def test_a_failure_before_anybody_listened_is_told(service: Running, client: OffsetClient) -> None:
@@ -121,27 +98,6 @@ def test_a_failure_before_anybody_listened_is_told(service: Running, client: Off
     told = manager.errors().get(timeout=60)
     assert isinstance(told, OffsetCommitError)
     assert told.offset == 5
-
-
-def test_topics(service: Running, client: OffsetClient) -> None:
-    """Partitions come with the ends of their logs; a missing topic is named."""
-    service.coordinator.broker.create_topic("orders", 2)
-    service.coordinator.broker.set_log(TopicPartition("orders", 1), 10, 25)
-    assert client.topics(["orders"]) == {"orders": {0: (0, 0), 1: (10, 25)}}
-    with pytest.raises(ServiceError, match="missing"):
-        client.topics(["orders", "missing"])
-
-
-def test_offsets_at_a_time(service: Running, client: OffsetClient) -> None:
-    """The first record of that time or later, the log's end where there is none."""
-    broker = service.coordinator.broker
-    broker.create_topic("orders", 2)
-    broker.set_log(TopicPartition("orders", 0), 2, 8, {2: 5_000, 3: 6_000})
-    broker.set_log(TopicPartition("orders", 1), 0, 4)
-    assert client.offsets_at(["orders"], 5_001) == {("orders", 0): 3, ("orders", 1): 4}
-    assert client.topic_names() == ["orders"]
-    with pytest.raises(ServiceError, match="missing"):
-        client.offsets_at(["missing"], 0)
 
 
 def test_a_claim_has_all_or_nothing(service: Running, client: OffsetClient) -> None:

@@ -6,15 +6,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from offsetmgr.service.messages import INSTANCE
 from tests.service.support import ROOT, running
+from tests.service.test_security import TOKENS, identities
 
 HERE = Path(__file__).parent
 
 
-def test_valid_requests_are_taken_and_invalid_ones_refused() -> None:
+@pytest.mark.parametrize("secured", [False, pytest.param(True, marks=pytest.mark.chaos)])
+def test_valid_requests_are_taken_and_invalid_ones_refused(
+    tmp_path: Path, *, secured: bool
+) -> None:
     """No 500 either.  A rule that JSON Schema cannot express is in schemathesis_hooks.py."""
-    with running(commit__request_timeout_s=0.01) as service:
+    given = identities(tmp_path) if secured else {}
+    with running(commit__request_timeout_s=0.01, **given) as service:
         service.service.assembly.hub.close()  # event streams end at once
         with service.http() as client:
             instance = client.get("/livez").headers[INSTANCE]
@@ -22,6 +29,7 @@ def test_valid_requests_are_taken_and_invalid_ones_refused() -> None:
             *(sys.executable, "-m", "schemathesis.cli", "--config-file"),
             *(str(HERE / "schemathesis.toml"), "run", f"{service.address}/openapi.json"),
             *("--header", f"{INSTANCE}: {instance}"),  # the document cannot say which one it is
+            *(("--header", f"Authorization: Bearer {TOKENS['admin']}") if secured else ()),
             # These ask a Kafka that is not there; the code that reads their requests is the same.
             *("--exclude-path-regex", "/v3/|/lag|/groups", "--no-color"),
         ]

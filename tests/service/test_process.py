@@ -16,7 +16,9 @@ from tempfile import TemporaryDirectory
 import httpx
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from offsetmgr.cli.app import app
 from tests.service.support import (
     MEMORY_SERVICE,
     ROOT,
@@ -39,26 +41,18 @@ def test_sigterm_commits_what_is_held_and_exits_0() -> None:
 
 @pytest.mark.fault(31)
 def test_sigterm_without_kafka_exits_3_and_names_what_is_left() -> None:
-    """By the deadline, with the partition, the offset and the reason in the log."""
+    """By the deadline: a hundred partitions with offset and reason in the log, then a count."""
     with memory_process("stalled", "stop_timeout_s=2") as service:
-        with service.http() as client:
-            client.post("/v1/offsets", json=GOOD).raise_for_status()
-        assert service.stop() == 3
-        left = service.wait_for("uncommitted")
-        assert (left["group"], left["partition"], left["offset"]) == ("g", 0, 7)
-        assert "Kafka has not answered within 1 s" in left["error"]
-
-
-def test_what_is_left_is_logged_within_bounds() -> None:
-    """A hundred partitions by name, the rest as a count."""
-    with memory_process("stalled", "stop_timeout_s=2") as service:
-        offsets = [{"topic": "t", "partition": number, "offset": 1} for number in range(130)]
+        offsets = [{"topic": "t", "partition": number, "offset": 7} for number in range(130)]
         with service.http() as client:
             client.post("/v1/offsets", json={"group": "g", "offsets": offsets}).raise_for_status()
         assert service.stop() == 3
+        left = service.wait_for("uncommitted")
+        assert (left["group"], left["offset"]) == ("g", 7)
+        assert "Kafka has not answered within 1 s" in left["error"]
         assert service.wait_for("uncommitted_more")["partitions"] == 30
         named = [each for each in service.records if each["event"] == "uncommitted"]
-        assert len(named) == 100
+        assert len({each["partition"] for each in named}) == len(named) == 100
 
 
 @pytest.mark.parametrize(("second", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -73,40 +67,28 @@ def test_a_second_signal_exits_at_once(second: signal.Signals, status: int) -> N
         assert service.stop([second]) == status
 
 
-def test_ctrl_c_drains_as_well() -> None:
-    """SIGINT is the SIGTERM of a terminal."""
-    with memory_process() as service:
-        assert service.address
-        assert service.stop([signal.SIGINT]) == 0
+def test_signals_of_an_operator(tmp_path: Path) -> None:
+    """SIGUSR1 shows all stacks, SIGHUP reads the log level again, SIGINT drains as SIGTERM does.
 
-
-def test_sigusr1_shows_all_stacks_and_harms_nothing() -> None:
-    """For the operator of a service that hangs."""
-    with memory_process() as service:
+    A configuration that broke meanwhile changes nothing.
+    """
+    config = tmp_path / "o.toml"
+    config.write_text('log_level = "info"\n')
+    with memory_process(env={"OFFSETMGR_CONFIG": str(config)}) as service:
         assert service.address
         service.process.send_signal(signal.SIGUSR1)
+        config.write_text("log_level = 7\n")
+        service.process.send_signal(signal.SIGHUP)
+        assert str(config) in service.wait_for("reload_failed")["error"]
+        config.write_text('log_level = "debug"\n')
+        service.process.send_signal(signal.SIGHUP)
+        assert service.wait_for("reloaded")["log_level"] == "debug"
         with service.http() as client:
             assert client.get("/livez").status_code == 200
-        assert service.stop() == 0
+        assert service.stop([signal.SIGINT]) == 0
         log = "".join(service.lines)
         assert "Thread 0x" in log
         assert "Current thread 0x" in log
-
-
-def test_sighup_reads_the_log_level_again() -> None:
-    """Without a restart; a configuration that broke meanwhile changes nothing."""
-    with TemporaryDirectory() as folder:
-        config = Path(folder) / "o.toml"
-        config.write_text('log_level = "info"\n')
-        env = {"OFFSETMGR_CONFIG": str(config)}
-        with memory_process(env=env) as service:
-            assert service.address
-            config.write_text("log_level = 7\n")
-            service.process.send_signal(signal.SIGHUP)
-            assert str(config) in service.wait_for("reload_failed")["error"]
-            config.write_text('log_level = "debug"\n')
-            service.process.send_signal(signal.SIGHUP)
-            assert service.wait_for("reloaded")["log_level"] == "debug"
 
 
 def test_a_unix_socket_serves_its_owner() -> None:
@@ -140,7 +122,10 @@ def test_a_port_in_use_is_one_line_and_exit_1() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--bootstrap-servers", "b:1", "--listen", "0.0.0.0:8741"], "no TLS and no auth"),
+        (
+            ["--bootstrap-servers", "b:1", "--listen", "0.0.0.0:8741"],
+            "without TLS (set tls.certificate and tls.key) and auth",
+        ),
         ([], "kafka.bootstrap.servers is missing; give --bootstrap-servers"),
         (["--config", "/absent.toml"], "cannot be read (No such file or directory)"),
         (
@@ -151,30 +136,15 @@ def test_a_port_in_use_is_one_line_and_exit_1() -> None:
 )
 def test_what_keeps_it_from_starting_is_one_line(options: list[str], text: str) -> None:
     """On stderr, with exit status 1 and no traceback."""
-    with serve_process(*options) as service:
-        assert service.wait() == 1
-        (line,) = service.lines
-        assert line.startswith("offsetmgr: ")
-        assert text in line
+    done = CliRunner().invoke(app, ["serve", *options])
+    assert done.exit_code == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("offsetmgr: ")
+    assert text in line
 
 
-def test_systemd_is_told(tmp_path: Path) -> None:
-    """READY when it serves, STOPPING when it drains."""
-    with (
-        TemporaryDirectory() as folder,
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd,
-    ):
-        address = str(Path(folder) / "notify.sock")
-        systemd.bind(address)
-        systemd.settimeout(60)
-        with memory_process(env={"NOTIFY_SOCKET": address}) as service:
-            assert systemd.recv(100) == b"READY=1"
-            assert service.stop() == 0
-            assert systemd.recv(100) == b"STOPPING=1"
-
-
-def test_systemd_hears_that_it_lives() -> None:
-    """As often as its watchdog wants, also while it drains."""
+def test_systemd_hears_what_it_does_and_that_it_lives() -> None:
+    """READY when it serves, STOPPING when it drains; its watchdog as often as it wants."""
     with (
         TemporaryDirectory() as folder,
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd,
@@ -184,6 +154,7 @@ def test_systemd_hears_that_it_lives() -> None:
         systemd.settimeout(60)
         env = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "150000"}
         with memory_process("stalled", "stop_timeout_s=600", env=env) as service:
+            assert systemd.recv(100) == b"READY=1"
             with service.http() as client:
                 client.post("/v1/offsets", json=GOOD).raise_for_status()
             service.process.send_signal(signal.SIGTERM)
@@ -243,22 +214,9 @@ def test_it_starts_without_kafka_and_is_not_ready() -> None:
         assert service.wait_for("uncommitted")["offset"] == 7
 
 
-def run_command(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """``python -m offsetmgr`` with these arguments."""
-    return subprocess.run(
-        [sys.executable, "-m", "offsetmgr", *arguments],
-        cwd=ROOT,
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-
 def test_help_tells_the_exit_statuses() -> None:
     """The help of ``serve`` has the exit statuses that a supervisor's author needs."""
-    text = run_command("serve", "--help").stdout
+    text = CliRunner().invoke(app, ["serve", "--help"]).stdout
     assert "3    stopped with offsets that Kafka did not acknowledge" in text
 
 
@@ -276,20 +234,20 @@ def test_config_check_shows_everything_but_secrets(tmp_path: Path) -> None:
     """It prints the settings in use, of all sources, with secrets masked."""
     secret = tmp_path / "password"
     secret.write_text("geheim")
-    ran = run_command(
-        "config", "check", "--bootstrap-servers", "broker:9092",
-        OFFSETMGR_KAFKA__SASL_PASSWORD_FILE=str(secret), OFFSETMGR_LEASE_S="12",
-    )  # fmt: skip
-    assert ran.returncode == 0
-    lines = {tuple(line.split()) for line in ran.stdout.splitlines()}
+    env = {"OFFSETMGR_KAFKA__SASL_PASSWORD_FILE": str(secret), "OFFSETMGR_LEASE_S": "12"}
+    done = CliRunner().invoke(
+        app, ["config", "check", "--bootstrap-servers", "broker:9092"], env=env
+    )
+    assert done.exit_code == 0
+    lines = {tuple(line.split()) for line in done.stdout.splitlines()}
     assert ("kafka.sasl.password", "***") in lines
     assert ("lease_s", "12.0") in lines
-    assert "geheim" not in ran.stdout + ran.stderr
+    assert "geheim" not in done.output
 
 
 def test_the_version_is_told() -> None:
     """By one line."""
-    assert run_command("--version").stdout.startswith("offsetmgr ")
+    assert CliRunner().invoke(app, ["--version"]).stdout.startswith("offsetmgr ")
 
 
 def test_a_log_never_holds_a_secret(tmp_path: Path) -> None:

@@ -133,8 +133,8 @@ def test_unfinished_large_bodies_have_a_limit(
         for count in range(http.LARGE_BODIES + 1):
             raw = stack.enter_context(connected(service))
             raw.sendall(
-                b"POST /v1/offsets HTTP/1.1\r\nHost: localhost\r\nOffsetmgr-Client: x\r\n"
-                b"Content-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"
+                b"POST /v1/offsets HTTP/1.1\r\nHost: localhost\r\nOffsetmgr-Client: x%d\r\n"
+                b"Content-Type: application/json\r\nContent-Length: 1000000\r\n\r\n" % count
             )
             raw.sendall(b" " * 2 * http.LARGE_BYTES)
             while count < http.LARGE_BODIES and large.taken <= count:

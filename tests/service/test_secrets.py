@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from typer.testing import CliRunner
 
-from tests.service.support import ROOT, memory_process, serve_process
+from offsetmgr.cli.app import app
+from tests.service.support import memory_process, serve_process
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,29 +60,34 @@ OPTIONS: Final = (
 )
 
 
-def run(*arguments: str, env: Mapping[str, str] | None = None) -> str:
-    """All that ``offsetmgr`` with these arguments says; it has to end by itself."""
-    command = [sys.executable, "-m", "offsetmgr", *arguments]
-    ran = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **(env or {})},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    return ran.stdout + ran.stderr
+class Typed:
+    """Runs commands in this process; ``said`` is all that they and librdkafka have written."""
+
+    def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
+        self._capfd = capfd
+        self.said = ""
+
+    def __call__(self, *arguments: str, env: Mapping[str, str] | None = None) -> str:
+        done = CliRunner().invoke(app, arguments, env=env)
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+        self.said += done.output + "".join(self._capfd.readouterr())
+        return done.output
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Typed:
+    return Typed(capfd)
 
 
 @pytest.mark.parametrize("given", FILES.values(), ids=list(FILES))
-def test_a_secret_in_a_file_is_not_shown(tmp_path: Path, given: str) -> None:
+def test_a_secret_in_a_file_is_not_shown(run: Typed, tmp_path: Path, given: str) -> None:
     """Neither by the check nor by a service that starts, or does not."""
     config = tmp_path / "o.toml"
     config.write_text(given)
-    said = run("config", "check", "--config", str(config))
+    checked = run("config", "check", "--config", str(config))
     options = ["--config", str(config), "--set", "stop_timeout_s=1", "--listen", "127.0.0.1:0"]
-    if not said.startswith("offsetmgr: "):  # or `serve` ends as the check did
+    said = ""
+    if not checked.startswith("offsetmgr: "):  # or `serve` ends as the check did
         with serve_process(*options, "--log-level", "debug") as service:
             if service.started():
                 with service.http() as client:
@@ -92,8 +96,9 @@ def test_a_secret_in_a_file_is_not_shown(tmp_path: Path, given: str) -> None:
             else:
                 assert service.wait() == 1
             said += "".join(service.lines)
-    said += run("lag", "orders", "--config", str(config), "--timeout", "0.1")
-    said += run("history", "orders", "--config", str(config), "--timeout", "0.1")
+    run("lag", "orders", "--config", str(config), "--timeout", "0.1")
+    run("history", "orders", "--config", str(config), "--timeout", "0.1")
+    said += run.said
     assert said
     assert "Traceback" not in said
     assert CANARY not in said
@@ -101,19 +106,19 @@ def test_a_secret_in_a_file_is_not_shown(tmp_path: Path, given: str) -> None:
 
 
 @pytest.mark.parametrize("env", ENVIRONMENTS, ids=lambda env: next(iter(env)))
-def test_a_secret_in_the_environment_is_not_shown(env: dict[str, str]) -> None:
+def test_a_secret_in_the_environment_is_not_shown(run: Typed, env: dict[str, str]) -> None:
     """The variable is named."""
-    said = run("config", "check", "--bootstrap-servers", "127.0.0.1:1", env=env)
-    assert next(iter(env)) in said
-    assert CANARY not in said
+    run("config", "check", "--bootstrap-servers", "127.0.0.1:1", env=env)
+    assert next(iter(env)) in run.said
+    assert CANARY not in run.said
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_a_secret_in_an_option_is_not_shown(option: str) -> None:
+def test_a_secret_in_an_option_is_not_shown(run: Typed, option: str) -> None:
     """The option is named."""
-    said = run("config", "check", "--bootstrap-servers", "127.0.0.1:1", "--set", option)
-    assert "--set" in said
-    assert CANARY not in said
+    run("config", "check", "--bootstrap-servers", "127.0.0.1:1", "--set", option)
+    assert "--set" in run.said
+    assert CANARY not in run.said
 
 
 def test_a_secret_that_is_reloaded_is_not_shown(tmp_path: Path) -> None:

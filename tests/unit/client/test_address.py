@@ -11,6 +11,7 @@ GOOD: dict[str, tuple[ServiceAddress, str]] = {
     "http://127.0.0.1:8741": (ServiceAddress("127.0.0.1", 8741), "127.0.0.1:8741"),
     "http://localhost/": (ServiceAddress("localhost", 8741), "localhost:8741"),
     "http://[::1]:80": (ServiceAddress("::1", 80), "[::1]:80"),
+    "https://host": (ServiceAddress("host", 8741, tls=True), "host:8741"),
     "unix:///run/offsetmgr.sock": (ServiceAddress(path="/run/offsetmgr.sock"), "localhost"),
 }
 
@@ -18,7 +19,7 @@ BAD: dict[str, object] = {
     "no text": 8741,
     "empty": "",
     "no scheme": "127.0.0.1:8741",
-    "https": "https://127.0.0.1:8741",
+    "https without host": "https://:8741",
     "no host": "http://:8741",
     "port": "http://127.0.0.1:99999",
     "port as text": "http://127.0.0.1:http",

@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.service.audit import AuditLog
 from offsetmgr.service.core import OffsetService
 from offsetmgr.service.messages import (
     Caller,
@@ -49,7 +50,9 @@ class Scene:
         self.core = Core()
         self.core.coordinator.pause()
         self.registry = Registry(lease_s=LEASE_S, clients=9, managers=managers)
-        self.service = OffsetService(self.core.factory, self.registry, self.core.system.clock)
+        audit = AuditLog("", lambda: 0.0)
+        clock = self.core.system.clock
+        self.service = OffsetService(self.core.factory, self.registry, clock, audit)
 
     async def begun(self, asked: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Have a request come as far as it does by itself."""
@@ -155,7 +158,7 @@ def test_a_client_that_gave_all_back_goes_without_a_warning() -> None:
         await scene.service.submit(Caller("killed"), offsets(1))
         with capture_logs() as told:
             assert scene.pass_time(LEASE_S + 1) == 0
-        return [(each["client"], each["log_level"]) for each in told if "client" in each]
+        return [(each["client"], each["log_level"]) for each in told if "client_" in each["event"]]
 
     assert asyncio.run(play()) == [("closed", "debug"), ("killed", "warning")]
 

@@ -24,7 +24,9 @@ from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+AT_S = 0.001
 FIRST = 1_000
+"""The first failure's number, from the time."""
 A, B = ManagerKey("g", "t", 0), ManagerKey("h", "t", 0)
 STOPPED = StopResult(None)
 
@@ -39,7 +41,7 @@ def hub(clock: ManualClock) -> EventHub:
     """With room for two readers."""
     factory = Factory(MemoryCoordinator(), system=SimSystem(1))
     metrics = Metrics("default", "1")
-    return EventHub(lambda: factory, metrics, clock, streams=2, managers=0, first_number=FIRST)
+    return EventHub(lambda: factory, metrics, clock, wall=lambda: AT_S, streams=2, managers=0)
 
 
 def error(key: ManagerKey) -> OffsetCommitError:
@@ -142,6 +144,22 @@ def test_a_reader_may_begin_where_it_first_heard_of_the_service(hub: EventHub) -
         hub.failed(A, error(A))
         (event,) = hub.take(hub.subscribe(None, None, after=newest))
         assert event.startswith(b"id: %d\n" % (newest + 1))
+
+    run(test())
+
+
+def test_a_reader_of_failures_alone_hears_of_nothing_else(hub: EventHub) -> None:
+    """A page beside ten thousand commits a second gets the failures, each with its time."""
+
+    async def test() -> None:
+        reader = hub.subscribe(None, None, failures_only=True)
+        hub.committed(A, OffsetAndMetadata(5))
+        hub.stopped(A, STOPPED)
+        hub.failed(B, error(B))
+        await deliver()
+        (event,) = hub.take(reader)
+        assert names([event]) == ["failed"]
+        assert b'"at":0.001' in event
 
     run(test())
 

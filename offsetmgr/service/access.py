@@ -1,0 +1,260 @@
+"""Identities: their tokens and certificates, and the groups and topics they may ask for.
+
+Without identities in the settings nobody is asked for a token, and everybody sees everything.
+"""
+
+from __future__ import annotations
+
+import hmac
+from contextvars import ContextVar
+from fnmatch import fnmatchcase
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+
+import structlog
+
+from offsetmgr.errors import InvalidValueError, OffsetManagerError, shown
+from offsetmgr.service.errors import HttpStatusError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from starlette.datastructures import Headers
+
+    from offsetmgr.service.openapi import Operation
+    from offsetmgr.service.settings import Identity, Settings
+
+MIN_TOKEN_CHARS: Final = 16
+MAX_TOKENS: Final = 10
+"""In one file: while a token is replaced, the old one stands below the new one."""
+EVERYTHING: Final = "*"
+OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/openapi.json"})
+
+log = structlog.get_logger("offsetmgr.http")
+
+
+class Asker(NamedTuple):
+    """The sender of a request."""
+
+    identity: str | None = None
+    """None where authentication is off."""
+    rights: Identity | None = None
+    client: str = ""
+    peer: str = ""
+    """The address that the request came from; empty for a socket's."""
+
+    def sees(self, group: str | None, topic: str | None = None) -> bool:
+        """Return True if they may know of the group and, where one is given, of the topic."""
+        if self.rights is None:
+            return True
+        group_allowed = group is None or _allowed(group, self.rights.groups)
+        return group_allowed and (topic is None or _allowed(topic, self.rights.topics))
+
+    @property
+    def who(self) -> str:
+        """The name under which its requests under way are counted."""
+        return self.client if self.identity is None else f"identity {self.identity}"
+
+
+def _allowed(name: str, patterns: list[str]) -> bool:
+    return any(fnmatchcase(name, each) for each in patterns)
+
+
+_ASKER: ContextVar[Asker] = ContextVar("asker", default=Asker())  # noqa: B039 -- immutable
+set_asker: Final = _ASKER.set
+asker: Final = _ASKER.get
+
+
+class Access:
+    """The identities of the settings, with their tokens as the files have them now."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raise InvalidValueError where a token's file is of no use."""
+        self._identities: Mapping[str, Identity] = {}
+        self._tokens: dict[str, _TokenFile] = {}
+        self.use(settings)
+
+    @property
+    def required(self) -> bool:
+        """True if nobody may ask without being known."""
+        return bool(self._identities)
+
+    def use(self, settings: Settings) -> None:
+        """Take the identities of ``settings``; with an error nothing changes."""
+        files = {
+            name: _TokenFile(f"identities.{name}.token_file", Path(each.token_file))
+            for name, each in settings.identities.items()
+            if each.token_file
+        }
+        owners: dict[str, str] = {}
+        for name, file in files.items():
+            for token in file.read():
+                if owners.setdefault(token, name) != name:
+                    fix = f"make another one; identities.{owners[token]} has it too"
+                    raise InvalidValueError(file.setting, None, "holds another one's token", fix)
+        self._cluster = settings.cluster_name
+        self._open_metrics = settings.open_metrics
+        self._identities, self._tokens = settings.identities, files
+
+    def refresh(self) -> None:
+        """Read the tokens that have changed; call it every second or so."""
+        for each in self._tokens.values():
+            each.refresh()
+
+    def identify(self, headers: Headers, certificate_names: frozenset[str]) -> Asker:
+        """Return who sends these headers, still without client.  Raises HttpStatusError."""
+        if not self._identities:
+            return Asker()
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme and scheme.lower() != "bearer":
+            _unauthorized(f"the scheme {shown(scheme)} of Authorization is not taken")
+        if token:
+            found = self._owner_of(token.strip().encode())
+            if found is None:
+                _unauthorized(
+                    "the service does not know this token: it was changed, or is of another "
+                    "service; compare the client's token file with the service's"
+                )
+        else:
+            found = self._owner_of_certificate(certificate_names)
+            if found is None:
+                _unauthorized("this service asks for a token, or for a certificate that it knows")
+        rights = self._identities[found]
+        if not _allowed(self._cluster, rights.clusters):
+            _forbidden(found, f"cluster {self._cluster!r}", "clusters", rights.clusters)
+        return Asker(found, rights)
+
+    def _owner_of(self, token: bytes) -> str | None:
+        found = None
+        for name, file in self._tokens.items():  # all of them, so that time tells nothing
+            for each in file.tokens:
+                if hmac.compare_digest(each, token):
+                    found = name
+        return found
+
+    def _owner_of_certificate(self, names: frozenset[str]) -> str | None:
+        by_name = {each.certificate: name for name, each in self._identities.items()}
+        return next((by_name[each] for each in sorted(names) if each and each in by_name), None)
+
+    def needs_identity(self, operation: Operation) -> bool:
+        """Return True for all but health, the document and, if they are open, the metrics."""
+        if operation.path == "/metrics":
+            return not self._open_metrics
+        return operation.path not in OPEN_PATHS
+
+
+def check_group_seen(group: str) -> None:
+    """Raise HttpStatusError unless whoever asks may see the group."""
+    by = asker()
+    if by.identity is not None and by.rights is not None and not by.sees(group):
+        _forbidden(by.identity, f"group {shown(group)}", "groups", by.rights.groups)
+
+
+def check_rights(asker: Asker, operation: Operation, asked: object) -> None:
+    """Raise HttpStatusError where the asker may not do that, or not for the names in ``asked``."""
+    name, rights = asker.identity, asker.rights
+    if name is None or rights is None:
+        return
+    if rights.read_only and operation.changes:
+        _forbidden(name, "anything that changes offsets", "read_only", "true")
+    if operation.path == "/metrics" and not (
+        EVERYTHING in rights.groups and EVERYTHING in rights.topics
+    ):
+        _forbidden(name, "/metrics, which names all groups", "groups and topics", "less")
+    for group in _texts(asked, "group", "consumer"):
+        if not asker.sees(group):
+            _forbidden(name, f"group {shown(group)}", "groups", rights.groups)
+    for topic in _topics(asked):
+        if not asker.sees(None, topic):
+            _forbidden(name, f"topic {shown(topic)}", "topics", rights.topics)
+
+
+def _topics(asked: object) -> Iterator[str]:
+    yield from _texts(asked, "topic")
+    for field in ("offsets", "partitions"):
+        yield from dict.fromkeys(each.topic for each in getattr(asked, field, None) or ())
+
+
+def _texts(asked: object, *fields: str) -> Iterator[str]:
+    for field in fields:
+        value: Any = getattr(asked, field, None) or ()
+        yield from [value] if isinstance(value, str) else value
+
+
+def _unauthorized(text: str) -> NoReturn:
+    headers = {"www-authenticate": 'Bearer realm="offsetmgr"'}
+    fix = "send Authorization: Bearer TOKEN (--token-file, or token_file of the client)"
+    raise HttpStatusError(HTTPStatus.UNAUTHORIZED, "unauthorized", f"{text}; {fix}", headers)
+
+
+def _forbidden(name: str, what: str, setting: str, allowed: object) -> NoReturn:
+    text = (
+        f"identity {name!r} may not ask for {what}: the service's setting "
+        f"identities.{name}.{setting} is {shown(allowed)}"
+    )
+    raise HttpStatusError(HTTPStatus.FORBIDDEN, "forbidden", text)
+
+
+class _TokenFile:
+    """The tokens in a file, one in a line."""
+
+    def __init__(self, setting: str, path: Path) -> None:
+        self.setting = setting
+        self.tokens: list[bytes] = []
+        self._path = path
+        self._seen: object = None
+
+    def read(self) -> list[str]:
+        """Read and return the tokens.  Raises InvalidValueError."""
+        check_private(str(self._path), self.setting)
+        self._seen = file_state(self._path)
+        try:
+            found = self._path.read_text(encoding="ascii").split()
+        except (OSError, UnicodeDecodeError):
+            found = []
+        short = any(len(each) < MIN_TOKEN_CHARS for each in found)
+        if short or not 0 < len(found) <= MAX_TOKENS:
+            problem = f"does not hold tokens of {MIN_TOKEN_CHARS} ASCII characters or more"
+            fix = "make one: openssl rand -hex 32 > FILE"
+            raise InvalidValueError(self.setting, None, problem, fix)
+        self.tokens = [each.encode() for each in found]
+        return found
+
+    def refresh(self) -> None:
+        """Read a file that has changed; one of no use, or that is gone, has no token."""
+        if file_state(self._path) == self._seen:
+            return
+        try:
+            self.read()
+        except OffsetManagerError as error:
+            self.tokens = []
+            self._seen = file_state(self._path)
+            log.error("token_file_refused", error=str(error))  # noqa: TRY400 -- it says it all
+        else:
+            log.info("token_file_read", setting=self.setting)
+
+
+def file_state(path: Path) -> object:
+    """Return what changes when a file is written or replaced."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        return error.errno
+    return found.st_mtime_ns, found.st_ino, found.st_size, found.st_mode
+
+
+def check_private(path: str, setting: str) -> None:
+    """Raise InvalidValueError unless a secret's file is there, and not for everybody to read.
+
+    A group may read it, as Kubernetes' ``fsGroup`` does.
+    """
+    try:
+        mode = Path(path).stat().st_mode
+    except (OSError, ValueError) as error:
+        problem = f"cannot be read ({getattr(error, 'strerror', None) or 'no path'})"
+        raise InvalidValueError(setting, path, problem, "give a readable file") from None
+    if mode & 0o027:
+        problem = f"may be read or changed by others (mode {mode & 0o777:04o})"
+        fix = "chmod 600 it, and replace what it held"
+        raise InvalidValueError(setting, path, problem, fix)

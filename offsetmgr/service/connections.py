@@ -1,0 +1,237 @@
+"""Connections: how many there may be, for how long, and with which certificates.
+
+uvicorn has no deadline for a connection on which nothing comes, or nothing is read, and does not
+pass certificates on.  So each of its protocols is wrapped in one that knows the connection's state;
+both are plain ``asyncio.Protocol``, and uvicorn takes any as its ``http`` option.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import structlog
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.service.access import check_private, file_state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from offsetmgr.service.settings import Tls
+
+IDLE_S: Final = 75.0
+"""A connection may be without a request for so long; clients send a heartbeat every ten seconds."""
+STALLED_S: Final = 60.0
+"""A reader may take nothing of its answer for so long."""
+
+SWEEP_INTERVAL_S: Final = 1.0
+
+log = structlog.get_logger("offsetmgr.http")
+
+_CONNECTION: ContextVar[Connection | None] = ContextVar("connection", default=None)
+
+
+def certificate_names() -> frozenset[str]:
+    """Return the names in the certificate of the client that asks; empty without one."""
+    connection = _CONNECTION.get()
+    return frozenset() if connection is None else connection.names
+
+
+class Connections:
+    """All open connections; an ASGI application around ``app``, which knows the requests of each.
+
+    One too many takes the place of the one that has been idle for longest.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self.limit = limit
+        self.open: set[Connection] = set()
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection = _CONNECTION.get()
+        assert connection is not None, "served by another protocol"  # noqa: S101 -- for mypy
+
+        async def receive_next() -> Message:
+            message = await receive()
+            connection.is_answering = not message.get("more_body", False)
+            return message
+
+        async def send_next(message: Message) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                connection.is_answering = False
+            await send(message)
+
+        connection.requests += 1
+        try:
+            await self._app(scope, receive_next, send_next)
+        finally:
+            connection.requests -= 1
+            connection.is_answering = False
+            connection.idle_at = time.monotonic()
+
+    def protocol(self, **given: Any) -> Connection:
+        """Return the protocol of a new connection, as uvicorn makes its own."""
+        return Connection(self, H11Protocol(**given))
+
+    def make_room(self) -> bool:
+        """Return True if there is room for one more; an idle connection may be ended for it."""
+        if len(self.open) < self.limit:
+            return True
+        idle = [each for each in self.open if not each.requests]
+        if idle:
+            min(idle, key=lambda each: each.idle_at).abort()
+        return bool(idle)
+
+    async def watch(self) -> None:
+        """End connections that are idle or stalled for too long."""
+        while True:
+            await asyncio.sleep(SWEEP_INTERVAL_S)
+            now = time.monotonic()
+            for each in list(self.open):
+                stalled = each.stalled_at is not None and now - each.stalled_at > STALLED_S
+                if stalled or (not each.requests and now - each.idle_at > IDLE_S):
+                    each.abort()
+
+
+class Connection(asyncio.Protocol):
+    """One connection, for uvicorn's protocol behind it."""
+
+    def __init__(self, connections: Connections, inner: asyncio.Protocol) -> None:
+        self.requests = 0
+        """Under way; one, or none."""
+        self.is_answering = False
+        """The request has arrived as a whole, its answer has not left yet."""
+        self.idle_at = time.monotonic()
+        """When the last request ended."""
+        self.stalled_at: float | None = None
+        """Since when the client has not read what waits for it."""
+        self.names: frozenset[str] = frozenset()
+        self._connections = connections
+        self._inner: asyncio.Protocol | None = inner
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if not self._connections.make_room():
+            self._inner = None
+            self._transport.abort()
+            return
+        self._connections.open.add(self)
+        tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+        self.names = frozenset() if tls is None else _names(tls.getpeercert() or {})
+        assert self._inner is not None  # noqa: S101
+        self._inner.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc  # with an error uvicorn would leave its timer running, which keeps all of this
+        self._connections.open.discard(self)
+        if self._inner is not None:
+            self._inner.connection_lost(None)
+        self._inner = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._inner is None:
+            return
+        if self.is_answering:
+            # Whoever does not wait for answers would fill uvicorn's buffer, which has no end.
+            self.abort()
+            return
+        token = _CONNECTION.set(self)  # for the tasks of requests that begin here
+        try:
+            self._inner.data_received(data)
+        finally:
+            _CONNECTION.reset(token)
+
+    def eof_received(self) -> bool | None:
+        return None if self._inner is None else self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self.stalled_at = time.monotonic()
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.stalled_at = None
+        if self._inner is not None:
+            self._inner.resume_writing()
+
+    def abort(self) -> None:
+        """End it at once; what waits to be read is lost."""
+        self._connections.open.discard(self)
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _names(certificate: Any) -> frozenset[str]:
+    """Return the alternative names of a certificate, and its subject's common names."""
+    found = {value for _, value in certificate.get("subjectAltName", ())}
+    subject = (pair for parts in certificate.get("subject", ()) for pair in parts)
+    return frozenset(found | {value for key, value in subject if key == "commonName"})
+
+
+class Certificates:
+    """The service's certificate, and the authority of its clients' certificates."""
+
+    def __init__(self, tls: Tls) -> None:
+        """Raise InvalidValueError where a file is of no use."""
+        self._tls = tls
+        self._seen = self._state()
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._load(self.context)
+        if tls.client_ca:
+            self.context.verify_mode = ssl.CERT_REQUIRED
+
+    async def watch(self) -> None:
+        """Read files that have changed, for new connections; with an error nothing changes.
+
+        A further authority of clients counts at once, one that was removed until the restart.
+        """
+        while True:
+            await asyncio.sleep(SWEEP_INTERVAL_S)
+            found = self._state()
+            if found == self._seen:
+                continue
+            self._seen = found
+            try:
+                self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # a try
+                self._load(self.context)
+            except InvalidValueError as error:
+                log.error("certificate_refused", error=str(error))  # noqa: TRY400 -- it says it all
+            else:
+                log.info("certificate_read")
+
+    def factory(self, *_: object) -> ssl.SSLContext:
+        """As uvicorn's ``ssl_context_factory``."""
+        return self.context
+
+    def _state(self) -> list[object]:
+        paths = self._tls.certificate, self._tls.key, self._tls.client_ca
+        return [file_state(Path(each)) for each in paths if each]
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        tls = self._tls
+        check_private(tls.key, "tls.key")
+        key = f"tls.certificate and tls.key ({tls.certificate})"
+        # An encrypted key would ask for its password on the terminal.
+        _pem(key, lambda: context.load_cert_chain(tls.certificate, tls.key, lambda: ""))
+        if tls.client_ca:
+            _pem("tls.client_ca", lambda: context.load_verify_locations(tls.client_ca))
+
+
+def _pem(name: str, load: Callable[[], None]) -> None:
+    try:
+        load()
+    except (OSError, ValueError) as error:  # an SSLError is an OSError
+        reason = getattr(error, "strerror", None) or str(error)
+        fix = "give readable PEM files: a certificate with its chain, its key without a password"
+        raise InvalidValueError(name, None, f"cannot be used ({reason})", fix) from None

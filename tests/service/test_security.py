@@ -1,0 +1,596 @@
+"""Security defaults, each as a refusal: tokens, rights, certificates, pages of other sites."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import ssl
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx
+import pytest
+
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.service.access import Access
+from offsetmgr.service.audit import AuditLog
+from tests.certificates import Authority
+from tests.service.support import (
+    WAIT_S,
+    Running,
+    memory_process,
+    running,
+    serve_process,
+    settings_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TOKENS: Final = {name: f"token-of-{name}-0123456789" for name in ("etl", "reader", "admin")}
+OWN: Final = {"group": "orders-etl", "offsets": [{"topic": "orders", "partition": 0, "offset": 7}]}
+OTHER: Final = {"topic": "t", "partition": 0}
+
+
+def token_file(folder: Path, name: str) -> str:
+    """A file with the token of ``name``."""
+    path = folder / f"{name}.token"
+    path.touch(mode=0o600)
+    path.write_text(f"{TOKENS[name]}\n")
+    return str(path)
+
+
+def identities(folder: Path) -> dict[str, object]:
+    """Settings of three identities."""
+    allowed: dict[str, dict[str, Any]] = {
+        "etl": {"groups": ["orders-*"], "topics": ["orders", "clicks"]},
+        "reader": {"groups": ["orders-*"], "topics": ["orders"], "read_only": True},
+        "admin": {"groups": ["*"], "topics": ["*"]},
+    }
+    return {
+        f"identities__{name}__{key}": value
+        for name, table in allowed.items()
+        for key, value in {**table, "token_file": token_file(folder, name)}.items()
+    }
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> Iterator[Running]:
+    """A service that asks for tokens."""
+    with running(**identities(tmp_path)) as service:
+        yield service
+
+
+def as_identity(service: Running, name: str, client: str = "job") -> httpx.Client:
+    """A connection with the token of ``name``."""
+    made = service.http(client)
+    made.headers["Authorization"] = f"Bearer {TOKENS[name]}"
+    return made
+
+
+def refusal(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+PATHS: Final = [
+    "/v1/managers",
+    "/v1/offsets?group=g",
+    "/v1/initial-offsets?group=g",
+    "/v1/topics?topic=t",
+    "/v1/topic-names",
+    "/v1/events",
+    "/v1/groups",
+    "/v1/lag?group=g",
+    "/v1/watched",
+    "/v3/kafka",
+    "/metrics",
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_nothing_is_told_without_a_token(secured: Running, path: str) -> None:
+    with secured.http("job") as client:
+        answer = client.get(path)
+        assert refusal(answer) == (401, "unauthorized")
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+        for scheme in ("Basic", "Bearer"):
+            answer = client.get(path, headers={"Authorization": f"{scheme} wrong-token-of-nobody"})
+            assert refusal(answer) == (401, "unauthorized")
+            assert "wrong-token-of-nobody" not in answer.text
+
+
+def test_every_operation_but_health_and_the_document_asks_for_a_token(secured: Running) -> None:
+    """Also those that come later."""
+    with secured.http("job") as client:
+        open_paths = set()
+        for each in secured.service.assembly.app.operations:
+            path = each.path.replace("{", "").replace("}", "")
+            if client.request(each.method, path, json={}).status_code != 401:
+                open_paths.add(path)
+    assert open_paths == {"/livez", "/readyz", "/openapi.json"}
+
+
+def test_health_names_no_group_and_asks_for_nothing(secured: Running) -> None:
+    with as_identity(secured, "etl") as etl, secured.http() as anyone:
+        etl.post("/v1/offsets", json=OWN).raise_for_status()
+        for path in ("/livez", "/readyz"):
+            answer = anyone.get(path)
+            assert answer.status_code in {200, 503}
+            assert "orders" not in answer.text
+
+
+def test_a_change_without_a_token_is_not_made(secured: Running) -> None:
+    with secured.http("job") as client:
+        assert refusal(client.post("/v1/offsets", json=OWN)) == (401, "unauthorized")
+        body = client.post("/v1/offsets", content=b"x" * 10_000_000)  # nor is it read
+        assert refusal(body) == (401, "unauthorized")
+    assert not secured.service.assembly.factory.managers()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "named"),
+    [
+        ("/v1/offsets", OWN | {"group": "payments"}, "groups"),
+        ("/v1/rewind", OWN | {"group": "payments"}, "groups"),
+        ("/v1/offsets", OWN | {"offsets": [OTHER | {"offset": 1}]}, "topics"),
+        ("/v1/managers", {"group": "payments", "partitions": [OTHER]}, "groups"),
+        ("/v1/managers", {"group": "orders-a", "partitions": [OTHER]}, "topics"),
+        ("/v1/flush", {"group": "payments"}, "groups"),
+        ("/v1/stop", {"group": "payments"}, "groups"),
+    ],
+)
+def test_a_foreign_group_or_topic_is_refused(
+    secured: Running, path: str, body: dict[str, Any], named: str
+) -> None:
+    """The refusal names the identity, what was asked for, and the setting."""
+    with as_identity(secured, "etl") as etl:
+        answer = etl.post(path, json=body)
+        assert refusal(answer) == (403, "forbidden")
+        told = answer.json()["error"]["message"]
+        assert "identity 'etl'" in told
+        assert f"identities.etl.{named}" in told
+    assert not secured.service.assembly.factory.managers()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/offsets?group=payments",
+        "/v1/offsets?group=orders-a&topic=t",
+        "/v1/managers?group=payments",
+        "/v1/initial-offsets?group=payments",
+        "/v1/topics?topic=orders&topic=t",
+        "/v1/events?group=payments",
+        "/v1/lag?group=orders-a&group=payments",
+        "/v3/kafka/default/consumer/payments/lag",
+        "/v3/kafka/default/topic/t",
+    ],
+)
+def test_a_foreign_name_in_a_query_is_refused(secured: Running, path: str) -> None:
+    with as_identity(secured, "etl") as etl:
+        assert refusal(etl.get(path)) == (403, "forbidden")
+
+
+def test_fields_that_name_groups_or_topics_are_known_to_the_check(secured: Running) -> None:
+    """A request with a field of another name would pass it: look at each new one."""
+    checked = {"group", "topic", "consumer", "offsets", "partitions"}
+    harmless = {
+        *("wait", "timeout_s", "version", "client", "limit", "after", "wait_s", "partition"),
+        *("at_ms", "stable", "cluster", "Last-Event-ID", "only", "since", "mode", "live"),
+        # Of a plan, which checks them itself, and of reported queries.
+        *("value", "topics", "queries"),
+    }
+    for each in secured.service.assembly.app.operations:
+        assert set(getattr(each.request, "__struct_encode_fields__", ())) <= checked | harmless
+
+
+def test_lists_hold_only_what_an_identity_may_see(secured: Running) -> None:
+    with as_identity(secured, "admin") as admin, as_identity(secured, "reader") as reader:
+        for group in ("orders-etl", "payments"):
+            entries = [{"topic": t, "partition": 0, "offset": 1} for t in ("orders", "secret")]
+            body = {"group": group, "offsets": entries, "wait": True}
+            assert admin.post("/v1/offsets", json=body).json()["accepted"] == 2
+
+        def seen(client: httpx.Client) -> list[tuple[str, str]]:
+            found = client.get("/v1/managers").json()["managers"]
+            return [(each["group"], each["topic"]) for each in found]
+
+        assert len(seen(admin)) == 4
+        assert seen(reader) == [("orders-etl", "orders")]
+        found = reader.get("/v1/offsets", params={"group": "orders-etl"}).json()["offsets"]
+        assert [each["topic"] for each in found] == ["orders"]
+        del reader.headers["Offsetmgr-Client"]  # or it would be told of its own managers alone
+        found = reader.get("/v1/initial-offsets", params={"group": "orders-etl"}).json()
+        assert [each["topic"] for each in found["initial_offsets"]] == ["orders"]
+        names = reader.get("/v1/topic-names").json()["names"]
+        assert set(names) <= {"orders"}
+        with reader.stream("GET", "/v1/events") as stream:
+            newer = [{"topic": "orders", "partition": 0, "offset": 2}]
+            admin.post("/v1/offsets", json={"group": "payments", "offsets": newer, "wait": True})
+            admin.post("/v1/offsets", json={"group": "orders-etl", "offsets": newer})
+            told: list[dict[str, Any]] = []
+            for line in stream.iter_lines():
+                told += [json.loads(line[6:])] if line.startswith("data: ") else []
+                if told and told[-1]["offset"] == 2:
+                    break
+        assert {(each["group"], each["topic"]) for each in told} == {("orders-etl", "orders")}
+
+
+def test_metrics_are_for_who_may_see_all_groups(secured: Running, tmp_path: Path) -> None:
+    with as_identity(secured, "admin") as admin, as_identity(secured, "etl") as etl:
+        assert admin.get("/metrics").status_code == 200
+        assert refusal(etl.get("/metrics")) == (403, "forbidden")
+    with running(**identities(tmp_path), open_metrics=True) as service, service.http() as anyone:
+        assert anyone.get("/metrics").status_code == 200
+
+
+def test_a_read_only_identity_changes_nothing(secured: Running) -> None:
+    with as_identity(secured, "reader") as reader:
+        assert reader.post("/v1/heartbeat", json={}).status_code == 200
+        assert reader.get("/v1/offsets", params={"group": "orders-etl"}).status_code == 200
+        for path in ("/v1/offsets", "/v1/rewind"):
+            answer = reader.post(path, json=OWN)
+            assert refusal(answer) == (403, "forbidden")
+            assert "identities.reader.read_only" in answer.json()["error"]["message"]
+        for path in ("/v1/flush", "/v1/stop"):
+            assert refusal(reader.post(path, json={})) == (403, "forbidden")
+
+
+def test_a_client_of_another_identity_is_not_taken_over(secured: Running) -> None:
+    """Its name belongs to its identity: nobody else fences it, or stops its managers."""
+    with as_identity(secured, "etl") as etl, as_identity(secured, "admin") as other:
+        etl.post("/v1/offsets", json=OWN).raise_for_status()
+        newer = {"Offsetmgr-Incarnation": "99"}
+        other.post("/v1/heartbeat", json={}, headers=newer).raise_for_status()
+        other.post("/v1/stop", json={}, headers=newer).raise_for_status()
+        assert etl.post("/v1/heartbeat", json={}).status_code == 200
+        assert etl.get("/v1/managers").json()["managers"][0]["client"] == "etl/job"
+
+
+def test_an_identity_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    given = identities(tmp_path) | {"identities__etl__clusters": ["west", "east-*"]}
+    with running(**given) as service, as_identity(service, "etl") as etl:
+        answer = etl.get("/v1/managers")
+        assert refusal(answer) == (403, "forbidden")
+        assert "identities.etl.clusters" in answer.text
+    with running(**given, cluster_name="east-1") as service, as_identity(service, "etl") as etl:
+        assert etl.get("/v1/managers").status_code == 200
+
+
+def test_a_token_is_changed_without_a_restart(tmp_path: Path) -> None:
+    """Both count while the file has both; what becomes readable for others counts no more."""
+    path = tmp_path / "etl.token"
+    with running(**identities(tmp_path)) as service, as_identity(service, "etl") as etl:
+
+        def until(status: int, token: str) -> None:
+            headers = {"Authorization": f"Bearer {token}"}
+            while etl.get("/v1/managers", headers=headers).status_code != status:
+                pass  # until the service has looked, or the test run's guard ends it
+
+        new = "a-new-token-9876543210"
+        path.write_text(f"{new}\n{TOKENS['etl']}\n")
+        until(200, new)
+        assert etl.get("/v1/managers").status_code == 200
+        path.write_text(f"{new}\n")
+        until(401, TOKENS["etl"])
+        path.chmod(0o644)
+        until(401, new)
+        path.chmod(0o600)
+        until(200, new)
+        path.unlink()
+        until(401, new)
+
+
+@pytest.mark.parametrize(
+    ("mode", "content", "told"),
+    [
+        (0o644, "0123456789abcdef", "may be read or changed by others (mode 0644)"),
+        (0o620, "0123456789abcdef", "may be read or changed by others (mode 0620)"),
+        (0o600, "short", "does not hold tokens of 16"),
+        (0o600, "", "does not hold tokens of 16"),
+        (0o600, TOKENS["admin"], "holds another one's token"),
+        (None, "", "cannot be read"),
+    ],
+)
+def test_a_bad_token_file_is_refused(
+    tmp_path: Path, mode: int | None, content: str, told: str
+) -> None:
+    """The setting and the fix are named, the token is not shown."""
+    path = tmp_path / "bad"
+    if mode is not None:
+        path.write_text(content)
+        path.chmod(mode)
+    given = {"groups": [], "topics": [], "token_file": str(path)}
+    settings = settings_of(
+        **identities(tmp_path), **{f"identities__bad__{name}": each for name, each in given.items()}
+    )
+    with pytest.raises(InvalidValueError) as caught:
+        Access(settings)
+    assert told in str(caught.value)
+    assert caught.value.field == "identities.bad.token_file"
+    assert not content or content not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"listen": "0.0.0.0:1"}, "tls.certificate and tls.key) and authentication"),
+        ({"listen": "[::]:1"}, "tls.certificate and tls.key) and authentication"),
+        ({"listen": "192.0.2.1:1", "identities__a__token_file": "/t", "identities__a__groups": [],
+          "identities__a__topics": []}, "without TLS"),
+        ({"listen": "0.0.0.0:1", "tls__certificate": "/c", "tls__key": "/k"},
+         "without authentication (add an"),
+        ({"listen": "unix:///run/o", "tls__certificate": "/c", "tls__key": "/k"}, "is for TCP"),
+        ({"tls__certificate": "/c"}, "give tls.certificate and tls.key"),
+        ({"tls__client_ca": "/c"}, "give tls.certificate and tls.key"),
+        ({"identities__a__groups": ["*"], "identities__a__topics": ["*"]}, "give a token_file"),
+        ({"identities__a__token_file": "/t"}, "identities.a.groups is missing"),
+        ({"identities__a__groups": "*"}, "identities.a.groups must be a list"),
+        ({"identities__a b__groups": []}, "has no identity's name"),
+        ({"identities__a__certificate": "x", "identities__a__groups": [],
+          "identities__a__topics": []}, "set tls.client_ca"),
+        ({"identities__a__group": [], "identities__a__topics": []}, "group"),
+    ],
+)  # fmt: skip
+def test_settings_that_would_leave_it_open_are_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidValueError) as caught:
+        settings_of(**given)
+    assert told in str(caught.value)
+
+
+def test_an_empty_identity_does_not_turn_authentication_off(tmp_path: Path) -> None:
+    config = tmp_path / "o.toml"
+    config.write_text('kafka."bootstrap.servers" = "b:1"\n[identities.etl]\n')
+    with serve_process("--config", str(config)) as service:
+        assert service.wait() == 1
+        assert "identities.etl.groups is missing" in service.lines[0]
+
+
+# TLS
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def over_tls(authority: Authority, folder: Path, **more: object) -> dict[str, object]:
+    """Settings of a service with TLS that could be reached from other machines."""
+    files = authority.sign("service.test")
+    return {
+        "listen": "127.0.0.1:0",
+        "tls__certificate": files.certificate,
+        "tls__key": files.key,
+        **identities(folder),
+        **more,
+    }
+
+
+def trusting(authority: Authority) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(authority.file))
+
+
+def tls_client(service: Running, context: ssl.SSLContext) -> httpx.Client:
+    headers = {"Authorization": f"Bearer {TOKENS['etl']}", "Offsetmgr-Client": "job"}
+    return httpx.Client(base_url=service.address, headers=headers, verify=context, timeout=WAIT_S)
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
+def test_tls_is_served_from_version_1_2_on(authority: Authority, tmp_path: Path) -> None:
+    with running(**over_tls(authority, tmp_path)) as service:
+        with tls_client(service, trusting(authority)) as client:
+            assert client.post("/v1/offsets", json=OWN).json()["accepted"] == 1
+        old = trusting(authority)
+        old.minimum_version = ssl.TLSVersion.TLSv1
+        old.maximum_version = ssl.TLSVersion.TLSv1_1
+        old.set_ciphers("ALL:@SECLEVEL=0")
+        for context, url in (
+            (old, service.address),
+            (ssl.create_default_context(), service.address),  # which does not know the authority
+            (trusting(authority), service.address.replace("https", "http")),
+        ):
+            with pytest.raises(httpx.TransportError):
+                httpx.get(f"{url}/livez", verify=context, timeout=WAIT_S)
+
+
+def test_without_a_certificate_of_the_authority_nobody_connects(
+    authority: Authority, tmp_path: Path
+) -> None:
+    """None, an expired one, or one of another authority: not even a valid token helps."""
+    given = over_tls(authority, tmp_path, tls__client_ca=str(authority.file))
+    other = Authority(tmp_path, "others")
+    with running(**given) as service:
+        for files in (
+            None,
+            authority.sign("late.test", timedelta(days=-1)),
+            other.sign("foreign.test"),
+        ):
+            context = trusting(authority)
+            if files is not None:
+                context.load_cert_chain(*files)
+            with tls_client(service, context) as client, pytest.raises(httpx.TransportError):
+                client.get("/livez")
+        context = trusting(authority)
+        context.load_cert_chain(*authority.sign("etl.test"))
+        with tls_client(service, context) as client:
+            assert client.get("/v1/managers").status_code == 200
+
+
+def test_a_certificate_is_an_identity(authority: Authority, tmp_path: Path) -> None:
+    """By a name in it; one that no identity has is nobody."""
+    given = over_tls(
+        authority,
+        tmp_path,
+        tls__client_ca=str(authority.file),
+        identities__machine__certificate="machine.test",
+        identities__machine__groups=["orders-*"],
+        identities__machine__topics=["*"],
+    )
+    with running(**given) as service:
+        for name, status in (("machine.test", 200), ("nobody.test", 401)):
+            context = trusting(authority)
+            context.load_cert_chain(*authority.sign(name))
+            with httpx.Client(base_url=service.address, verify=context, timeout=WAIT_S) as client:
+                assert client.get("/v1/managers").status_code == status
+                if status == 200:
+                    answer = client.get("/v1/managers?group=payments")
+                    assert "identity 'machine'" in answer.json()["error"]["message"]
+
+
+def test_an_address_for_others_asks_for_tls_and_a_token(
+    authority: Authority, tmp_path: Path
+) -> None:
+    """With both it starts; with `hosts` it has no other name."""
+    files = authority.sign("service.test")
+    config = tmp_path / "o.toml"
+    config.write_text(
+        'listen = "0.0.0.0:0"\nhosts = "service.test, other.test"\n'
+        f'[tls]\ncertificate = "{files.certificate}"\nkey = "{files.key}"\n'
+        '[identities.etl]\ngroups = ["*"]\ntopics = ["*"]\n'
+        f'token_file = "{token_file(tmp_path, "etl")}"\n'
+    )
+    env = {"OFFSETMGR_CONFIG": str(config)}
+    with memory_process("listen=0.0.0.0:0", env=env) as service:
+        assert service.wait_for("serving")["tls"] is True
+        url = service.address.replace("0.0.0.0", "127.0.0.1")  # noqa: S104
+        with httpx.Client(base_url=url, verify=trusting(authority), timeout=WAIT_S) as client:
+            assert client.get("/livez", headers={"Host": "other.test"}).status_code == 200
+            assert refusal(client.get("/livez", headers={"Host": "evil"})) == (421, "foreign_host")
+            assert refusal(client.get("/v1/managers")) == (401, "unauthorized")
+
+
+def test_certificates_and_identities_are_read_again(authority: Authority, tmp_path: Path) -> None:
+    """Identities on SIGHUP; a certificate when its files change, but not while they do not fit."""
+    files = authority.sign("service.test", timedelta(hours=1))
+    config = tmp_path / "o.toml"
+
+    def write(groups: str) -> None:
+        config.write_text(
+            f'[tls]\ncertificate = "{files.certificate}"\nkey = "{files.key}"\n'
+            f'[identities.etl]\ngroups = ["{groups}"]\ntopics = ["*"]\n'
+            f'token_file = "{token_file(tmp_path, "etl")}"\n'
+        )
+
+    write("payments")
+    with memory_process(env={"OFFSETMGR_CONFIG": str(config)}) as service:
+        headers = {"Authorization": f"Bearer {TOKENS['etl']}"}
+
+        def status() -> int:
+            context = trusting(authority)
+            url = f"{service.address}/v1/managers?group=orders"
+            return httpx.get(url, headers=headers, verify=context, timeout=WAIT_S).status_code
+
+        def shown() -> str:
+            _, _, port = service.address.rpartition(":")
+            return ssl.get_server_certificate(("127.0.0.1", int(port)))
+
+        assert status() == 403
+        write("orders")
+        service.process.send_signal(signal.SIGHUP)
+        service.wait_for("reloaded")
+        assert status() == 200
+        first = shown()
+        key = Path(files.key)
+        fitting = key.read_bytes()
+        key.write_text("half of a key")
+        assert "tls.certificate" in service.wait_for("certificate_refused")["error"]
+        assert shown() == first
+        key.write_bytes(fitting)
+        service.wait_for("certificate_read")
+        authority.sign("service.test")
+        while shown() == first:
+            pass  # or the guard of the test run ends it
+        assert status() == 200
+
+
+# Pages
+
+
+def test_a_page_changes_nothing_without_a_token(service: Running, secured: Running) -> None:
+    """Also on loopback: every page of the browser could be made to look like ours."""
+    page = {"Sec-Fetch-Site": "same-origin"}
+    with service.http("page") as client:
+        assert client.get("/v1/managers", headers=page).status_code == 200
+        assert refusal(client.post("/v1/offsets", json=OWN, headers=page)) == (403, "token_needed")
+        origin = {"Origin": service.address}
+        assert refusal(client.post("/v1/rewind", json=OWN, headers=origin)) == (403, "token_needed")
+    with as_identity(secured, "etl", "page") as client:
+        assert client.post("/v1/offsets", json=OWN, headers=page).status_code == 200
+
+
+def test_every_answer_has_security_headers(service: Running) -> None:
+    with service.http() as client:
+        for path in ("/livez", "/metrics", "/v1/managers", "/none"):
+            headers = client.get(path).headers
+            assert headers["content-security-policy"].startswith("default-src 'self'")
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["cache-control"] == "no-store"
+            assert "access-control-allow-origin" not in headers
+
+
+def test_markup_as_metadata_comes_back_as_json(service: Running) -> None:
+    """It is a text of JSON for any browser, whatever it holds."""
+    hostile = "<script>alert(1)</script>"
+    with service.http("job") as client:
+        entry = {"topic": "t", "partition": 0, "offset": 1, "metadata": hostile}
+        body = {"group": hostile, "offsets": [entry], "wait": True}
+        assert client.post("/v1/offsets", json=body).json()["committed"][0]["metadata"] == hostile
+        answer = client.get("/v1/offsets", params={"group": hostile})
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+# The audit log
+
+
+def test_each_change_is_in_the_audit_log(tmp_path: Path) -> None:
+    """With identity, operation, old and new offset; not each submit."""
+    path = tmp_path / "audit.log"
+    with (
+        running(**identities(tmp_path), audit_log=str(path)) as service,
+        as_identity(service, "etl") as etl,
+        as_identity(service, "admin", "operator") as admin,
+    ):
+        waiting = OWN | {"wait": True}
+        etl.post("/v1/offsets", json=waiting).raise_for_status()
+        back = [{"topic": "orders", "partition": 0, "offset": 3}]
+        admin.post("/v1/rewind", json=waiting | {"offsets": back}).raise_for_status()
+        again = [{"topic": "orders", "partition": 0, "offset": 1, "rewind": True}]
+        etl.post("/v1/offsets", json=waiting | {"offsets": again}).raise_for_status()
+        newer = {"Offsetmgr-Incarnation": "9"}
+        etl.post("/v1/heartbeat", json={}, headers=newer).raise_for_status()
+        etl.post("/v1/stop", json={}, headers=newer).raise_for_status()
+    assert path.stat().st_mode & 0o777 == 0o600
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    told = [(each["operation"], each["identity"], each["client"]) for each in lines]
+    assert told == [
+        ("spawn", "etl", "etl/job"),
+        ("rewind", "admin", "admin/operator"),
+        ("submit_rewind", "etl", "etl/job"),
+        ("take_over", "etl", "etl/job"),
+        ("stop", "etl", "etl/job"),
+    ]
+    assert [each["partitions"] for each in lines[1:3]] == [
+        [{"topic": "orders", "partition": 0, "from": 7, "to": 3}],
+        [{"topic": "orders", "partition": 0, "from": 3, "to": 1}],
+    ]
+    assert all(each["peer"].startswith("127.0.0.1:") and each["time"] for each in lines)
+
+
+def test_a_line_that_cannot_be_written_is_in_the_log(tmp_path: Path) -> None:
+    """And counted; the change goes on."""
+    path = tmp_path / "audit.log"
+    with memory_process(f"audit_log={path}") as service:
+        with service.http() as client:
+            path.unlink()
+            path.mkdir()
+            client.post("/v1/offsets", json=OWN).raise_for_status()
+            line = service.wait_for("audit")
+            assert (line["operation"], line["group"]) == ("spawn", "orders-etl")
+            metrics = client.get("/metrics").text
+            assert "offsetmgr_dropped_audit_lines 1.0" in metrics
+        assert service.stop() == 0
+    with pytest.raises(InvalidValueError, match="audit_log"):
+        AuditLog(os.fspath(path), lambda: 0.0)

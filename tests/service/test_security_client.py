@@ -1,0 +1,256 @@
+"""The client, and the commands, with tokens and over TLS."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import subprocess
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from offsetmgr import OffsetClient
+from offsetmgr.errors import InvalidValueError, OffsetManagerError, ServiceError
+from tests.certificates import Authority
+from tests.service.support import ROOT, WAIT_S, Running, memory_process, running
+from tests.service.test_security import TOKENS, identities, over_tls
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+WHERE: Final = ("orders", 0)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> Iterator[Running]:
+    """A service that asks for tokens."""
+    with running(**identities(tmp_path)) as service:
+        yield service
+
+
+def committed(client: OffsetClient) -> int | None:
+    """Submit an offset; return the committed one."""
+    client.submit("orders-etl", {WHERE: 7}, sync=True, timeout=WAIT_S)
+    found = client.committed("orders-etl", timeout=WAIT_S)
+    return next(iter(found.values())).offset
+
+
+def test_a_client_with_a_token_and_certificates_is_served(
+    authority: Authority, tmp_path: Path
+) -> None:
+    """Also after it was pickled, as Spark may do; its events come too."""
+    given = over_tls(authority, tmp_path, tls__client_ca=str(authority.file))
+    files = authority.sign("etl.test")
+    with (
+        running(**given) as service,
+        OffsetClient(
+            service.address,
+            "job",
+            token_file=tmp_path / "etl.token",
+            ca_file=authority.file,
+            cert_file=files.certificate,
+            key_file=files.key,
+        ) as client,
+    ):
+        handle = client.spawn("orders-etl", *WHERE)
+        events = handle.committed_offsets()
+        assert committed(client) == 7
+        assert events.get(WAIT_S).offset == 7
+        with pickle.loads(pickle.dumps(client)) as other:  # noqa: S301 -- our own
+            found = other.committed("orders-etl", timeout=WAIT_S)
+            assert [each.offset for each in found.values()] == [7]
+
+
+def test_what_is_wrong_with_a_certificate_is_told(authority: Authority, tmp_path: Path) -> None:
+    """The error says whose it is and what to do; an untrusted service is sent nothing."""
+    others = Authority(tmp_path, "others")
+    given = over_tls(authority, tmp_path, tls__client_ca=str(authority.file))
+    mine = authority.sign("etl.test")._asdict()
+    cert = {"cert_file": mine["certificate"], "key_file": mine["key"]}
+    token = {"token_file": str(tmp_path / "etl.token")}
+    with running(**given) as service:
+        for more, url, told in (
+            (cert | {"ca_file": others.file}, service.address, "is not trusted"),
+            (
+                cert | {"ca_file": authority.file},
+                service.address.replace("127.0.0.1", "localhost"),
+                "is not trusted (Hostname mismatch",
+            ),
+            ({"ca_file": authority.file}, service.address, "cert_file and key_file"),
+            (cert, service.address.replace("https", "http"), "closed the connection"),
+        ):
+            with (
+                OffsetClient(url, "job", **token, **more) as client,
+                pytest.raises(OffsetManagerError) as caught,
+            ):
+                client.committed("orders-etl", timeout=1)
+            assert told in str(caught.value)
+        assert not service.service.assembly.registry.client_count
+
+
+def test_an_expired_certificate_of_the_service_is_not_trusted(
+    authority: Authority, tmp_path: Path
+) -> None:
+    given = over_tls(authority, tmp_path)
+    authority.sign("service.test", timedelta(days=-1))
+    with running(**given) as service:
+        token = tmp_path / "etl.token"
+        with (
+            OffsetClient(service.address, token_file=token, ca_file=authority.file) as client,
+            pytest.raises(OffsetManagerError, match=r"not trusted \(certificate has expired\)"),
+        ):
+            client.committed("orders-etl", timeout=1)
+
+
+def test_a_service_without_tls_is_told(secured: Running, authority: Authority) -> None:
+    with (
+        OffsetClient(secured.address.replace("http", "https"), ca_file=authority.file) as client,
+        pytest.raises(OffsetManagerError, match="does not speak TLS"),
+    ):
+        client.committed("orders-etl", timeout=1)
+
+
+def test_a_refused_token_is_read_again(secured: Running, tmp_path: Path) -> None:
+    """The client backs off with what it holds; it goes on once the file has the right one."""
+    path = tmp_path / "job.token"
+    path.write_text("not-yet-the-right-token\n")
+    with OffsetClient(secured.address, "job", token_file=path) as client:
+        client.submit("orders-etl", {WHERE: 7})
+        with pytest.raises(ServiceError, match="does not know this token") as caught:
+            client.committed("orders-etl", timeout=WAIT_S)
+        assert caught.value.status == 401
+        assert "not-yet-the-right-token" not in str(caught.value)
+        path.write_text(TOKENS["etl"])
+        assert client.flush(timeout=WAIT_S).ok
+        found = client.committed("orders-etl", timeout=WAIT_S)
+        assert [each.offset for each in found.values()] == [7]
+
+
+def test_a_foreign_group_holds_up_no_other(secured: Running, tmp_path: Path) -> None:
+    """Its refusal is told; the offsets of the others are committed."""
+    with OffsetClient(secured.address, "job", token_file=tmp_path / "etl.token") as client:
+        foreign = client.spawn("payments", "orders", 0)
+        client.submit("payments", {WHERE: 1})
+        client.submit("orders-etl", {WHERE: 7, ("secret", 0): 1})
+        assert committed(client) == 7
+        refusal = foreign.errors().get(WAIT_S)
+        assert "identities.etl.groups" in str(refusal)
+
+
+@pytest.mark.parametrize(
+    ("url", "content", "told"),
+    [
+        ("http://192.0.2.1:8741", TOKENS["etl"], "leads to another machine without TLS"),
+        ("http://service.test", TOKENS["etl"], "leads to another machine without TLS"),
+        ("http://127.0.0.1:1", "", "token_file .* does not hold a token"),
+        ("http://127.0.0.1:1", None, "token_file .* cannot be read"),
+    ],
+)
+def test_a_token_that_would_leak_or_is_none_is_refused(
+    tmp_path: Path, url: str, content: str | None, told: str
+) -> None:
+    path = tmp_path / "token"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(InvalidValueError, match=told) as caught:
+        OffsetClient(url, token_file=path)
+    assert not content or content not in str(caught.value)
+
+
+def test_files_that_are_no_certificates_are_refused(tmp_path: Path, authority: Authority) -> None:
+    path = tmp_path / "file"
+    path.write_text("x")
+    other = authority.sign("other.test")
+    mine = authority.sign("etl.test")
+    wrong: tuple[dict[str, Any], ...] = (
+        {"ca_file": path},
+        {"cert_file": path},
+        {"cert_file": mine.certificate, "key_file": other.key},
+        {"key_file": mine.key},
+        {"ca_file": tmp_path / "absent"},
+        {"ca_file": 7},
+    )
+    for given in wrong:
+        with pytest.raises(InvalidValueError) as caught:
+            OffsetClient("https://127.0.0.1:1", **given)
+        assert caught.value.fix
+
+
+def test_secrets_are_nowhere_in_a_run(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not in the logs of client and service, the configuration, a repr, or an error."""
+    password = "sasl-password-4711"  # noqa: S105 -- of nothing
+    files = authority.sign("service.test")
+    tokens = identities(tmp_path)
+    config = tmp_path / "o.toml"
+    config.write_text(
+        'log_level = "debug"\n'
+        f'[tls]\ncertificate = "{files.certificate}"\nkey = "{files.key}"\n'
+        '[identities.etl]\ngroups = ["orders-*"]\ntopics = ["*"]\n'
+        f'token_file = "{tokens["identities__etl__token_file"]}"\n'
+        '[kafka]\nbootstrap.servers = "127.0.0.1:1"\ndebug = "all"\n'
+        'security.protocol = "sasl_plaintext"\nsasl.mechanism = "PLAIN"\n'
+        f'sasl.username = "me"\nsasl.password = "{password}"\n'
+    )
+    env = {"OFFSETMGR_CONFIG": str(config)}
+    said = []
+    caplog.set_level(logging.DEBUG)
+    with memory_process(env=env) as service:
+        path = tmp_path / "job.token"
+        path.write_text(TOKENS["reader"])
+        with OffsetClient(
+            service.address, "job", token_file=path, ca_file=authority.file
+        ) as client:
+            with pytest.raises(ServiceError) as caught:
+                client.committed("orders-etl", timeout=WAIT_S)
+            path.write_text(TOKENS["etl"])
+            said += [repr(caught.value), repr(client), repr(vars(client)), repr(caught.traceback)]
+            assert committed(client) == 7
+        assert service.stop() == 0
+        said += [*service.lines, caplog.text]
+    for command in (
+        ["config", "check", "--config", str(config)],
+        ["groups", "--config", str(config), "--timeout", "1"],
+    ):
+        ran = subprocess.run(
+            [sys.executable, "-m", "offsetmgr", *command],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        said += [ran.stdout, ran.stderr]
+    text = "\n".join(said)
+    assert "identities.etl.groups" in text
+    for secret in (*TOKENS.values(), password):
+        assert secret not in text
+
+
+def test_commands_send_the_token(authority: Authority, tmp_path: Path) -> None:
+    """Of the option or of the environment, with certificates."""
+    with running(**over_tls(authority, tmp_path)) as service:
+        env = {"OFFSETMGR_CA_FILE": str(authority.file), "PYTHONPATH": str(ROOT)}
+        token = str(tmp_path / "etl.token")
+
+        def run(*options: str, **more: str) -> subprocess.CompletedProcess[str]:
+            command = [sys.executable, "-m", "offsetmgr", *options, "--service", service.address]
+            return subprocess.run(
+                command, cwd=ROOT, env=env | more, capture_output=True, text=True, check=False
+            )
+
+        assert run("errors", "--token-file", token).returncode == 0
+        assert run("errors", OFFSETMGR_TOKEN_FILE=token).returncode == 0
+        refused = run("errors")
+        assert refused.returncode != 0
+        assert "--token-file" in refused.stderr
+        probe = [sys.executable, "-m", "offsetmgr.client.health", service.address]
+        assert subprocess.run(probe, env=env, cwd=ROOT, check=False).returncode == 0
