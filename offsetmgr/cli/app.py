@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from offsetmgr.cli import admin, clusters, dlq, lag, store, streams
+from offsetmgr.cli import admin, clusters, dlq, lag, streams
 from offsetmgr.cli.options import (
     DEFAULT_SERVICE,
     EXIT_INCOMPLETE,
     ServiceOptions,
+    TokenFile,
     add_command,
     add_operators_command,
     failing_in_one_line,
@@ -22,7 +25,6 @@ from offsetmgr.service import version as installed_version
 
 if TYPE_CHECKING:
     from offsetmgr.client.offsets import Offsets
-    from offsetmgr.spark import OffsetPair
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 -- typer calls it
@@ -32,10 +34,7 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 -- typer calls it
 
 
 def main(
-    *,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True)
-    ] = False,
+    *, version: Annotated[bool, Option("--version", callback=_print_version, is_eager=True)] = False
 ) -> None:
     """Kafka offsets of Spark jobs (and of anyone else), committed to their consumer groups."""
 
@@ -66,32 +65,60 @@ def serve(options: ServiceOptions) -> None:
 
 
 def check(options: ServiceOptions) -> None:
-    """Check the configuration and print it, secrets masked; connects to nothing."""
+    """Check the configuration and its files, and print it, secrets masked; connects to nothing."""
+    from offsetmgr.service.access import Access
+    from offsetmgr.service.connections import Certificates
+
     settings = options.load()
-    names = "listen", "log_level", "cluster_name", "lease_s", "stop_timeout_s", "fence"
-    shown = {name: getattr(settings, name) for name in (*names, "fence_session_timeout_s")}
-    for section in ("commit", "limits", "watch"):
-        values = asdict(getattr(settings, section))
-        shown |= {f"{section}.{name}": value for name, value in values.items()}
+    Access(settings)
+    if settings.tls.certificate:
+        Certificates(settings.tls)
+    shown = asdict(settings)
+    for section in ("commit", "limits", "watch", "tls"):
+        shown |= {f"{section}.{name}": value for name, value in shown.pop(section).items()}
+    for identity, values in shown.pop("identities").items():
+        shown |= {f"identities.{identity}.{name}": value for name, value in values.items()}
     shown["coordinator"] = settings.masked_coordinator
+    del shown["kafka"]
     masked = settings.kafka.masked()
     shown |= {f"kafka.{name}": value for name, value in sorted(masked.items())}
     print_table(("setting", "value"), [(name, str(value)) for name, value in shown.items()])
 
 
+def init_store(
+    url: Annotated[
+        str, Argument(metavar="URL", help="postgresql+psycopg://user@host/database, for example.")
+    ],
+    *,
+    print_: Annotated[
+        bool, Option("--print", help="Print the SQL, for a migration; change nothing.")
+    ] = False,
+) -> None:
+    """Create the tables of an offset store in a database, where they do not exist."""
+    from offsetmgr.stores import open_database
+
+    with open_database(url) as store:
+        if print_:
+            print(store.table_text(), end="")
+        else:
+            store.create_tables()
+            print(f"{store.url} has the tables of an offset store.")
+
+
 def reconcile(
-    checkpoint: Annotated[str, typer.Option(help="The query's checkpointLocation.")],
-    group: Annotated[str, typer.Option(help="The consumer group that mirrors it.")],
+    checkpoint: Annotated[str, Option(help="The query's checkpointLocation.")],
+    group: Annotated[str, Option(help="The consumer group that mirrors it.")],
     service: Annotated[
         str,
-        typer.Option(
+        Option(
             envvar="OFFSETMGR_SERVICE",
             help="Address of the service; kafka://host:port for a job without one.",
         ),
     ] = DEFAULT_SERVICE,
+    token_file: TokenFile = None,
     *,
     execute: Annotated[
-        bool, typer.Option("--execute", help="Commit the offsets of the checkpoint.")
+        bool, Option("--execute", help="Commit the offsets of the checkpoint.")
     ] = False,
 ) -> None:
     """Compare a group with its job's checkpoint; with --execute, commit the checkpoint's offsets.
@@ -106,22 +133,31 @@ def reconcile(
       3    they differ, and --execute was not given
     """  # noqa: D301 -- \b is typer's mark for lines to keep
     from offsetmgr.client import OffsetClient
+    from offsetmgr.client.credentials import Credentials
     from offsetmgr.local import LocalOffsets
     from offsetmgr.spark import reconcile as compare
 
     servers = service.removeprefix("kafka://")
-    made: Offsets = OffsetClient(service) if servers == service else LocalOffsets(servers)
+    made: Offsets
+    if servers == service:
+        credentials = Credentials.from_environment(os.environ, token_file)
+        made = OffsetClient(service, **credentials.files)
+    else:
+        made = LocalOffsets(servers)
     with made as client:
         found = compare(client, group, checkpoint)
         if found.batch_id is None:
             print("The checkpoint has no finished batch yet: there is nothing to commit.")
             return
-        heads = "topic", "partition", "checkpoint", "group", ""
-        pairs = found.partitions.items()
-        print_table(
-            heads, [(*where, pair.checkpoint, *_group_cells(pair)) for where, pair in pairs]
-        )
-        total, differing = len(pairs), len(found.differences)
+        rows = []
+        for where, (wanted, committed) in found.partitions.items():
+            note = "nothing committed" if committed is None else ""
+            if committed is not None and committed != wanted:
+                side = "ahead" if committed > wanted else "behind"
+                note = f"group is {abs(committed - wanted)} {side}"
+            rows.append((*where, wanted, committed, note))
+        print_table(("topic", "partition", "checkpoint", "group", ""), rows)
+        total, differing = len(rows), len(found.differences)
         if not differing:
             print(f"Group {group} is at the end of batch {found.batch_id}.")
         elif execute:
@@ -133,30 +169,21 @@ def reconcile(
             raise typer.Exit(EXIT_INCOMPLETE)
 
 
-def _group_cells(pair: OffsetPair) -> tuple[int | None, str]:
-    """Return what the group has committed, and the difference in words."""
-    if pair.committed is None:
-        return None, "nothing committed"
-    ahead = pair.committed - pair.checkpoint
-    text = f"group is {abs(ahead)} {'ahead' if ahead > 0 else 'behind'}" if ahead else ""
-    return pair.committed, text
-
-
 def dev_kafka(
-    brokers: Annotated[int, typer.Option(help="1 or 3.")] = 1,
-    port: Annotated[int, typer.Option(help="Of the first broker; the others follow.")] = 9092,
+    brokers: Annotated[int, Option(help="1 or 3.")] = 1,
+    port: Annotated[int, Option(help="Of the first broker; the others follow.")] = 9092,
     data_dir: Annotated[
         Path | None,
-        typer.Option(help="Keep its data here, for one Kafka at a time; by default it is deleted."),
+        Option(help="Keep its data here, for one Kafka at a time; by default it is deleted."),
     ] = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="NAME:PARTITIONS", help="Create a topic, of 1 partition by default; repeatable."
         ),
     ] = None,
     produce: Annotated[
-        int, typer.Option(metavar="COUNT", help="Write so many sample orders into each new topic.")
+        int, Option(metavar="COUNT", help="Write so many sample orders into each new topic.")
     ] = 0,
 ) -> None:
     """Run a real Kafka on this machine, for development; needs Java 17 and the spark extra."""
@@ -170,7 +197,7 @@ def dev_kafka(
 
 def kafka_consumer_groups(
     context: typer.Context,
-    bootstrap_server: Annotated[str, typer.Option(help="Kafka's host:port.")] = "localhost:9092",
+    bootstrap_server: Annotated[str, Option(help="Kafka's host:port.")] = "localhost:9092",
 ) -> None:
     """Run Kafka's own tool of this name, from dev-kafka's jars; it takes its usual options."""
     with failing_in_one_line():
@@ -181,15 +208,15 @@ def kafka_consumer_groups(
 
 def demo(
     brokers: Annotated[
-        str | None, typer.Option(help="host:port of your Kafka; by default one is started.")
+        str | None, Option(help="host:port of your Kafka; by default one is started.")
     ] = None,
     orders: Annotated[
-        int, typer.Option(min=1_000, max=5_000_000, help="Number of orders to produce and count.")
+        int, Option(min=1_000, max=5_000_000, help="Number of orders to produce and count.")
     ] = 100_000,
-    partitions: Annotated[int, typer.Option(min=1, max=100, help="Of the topic.")] = 8,
+    partitions: Annotated[int, Option(min=1, max=100, help="Of the topic.")] = 8,
     keep: Annotated[
         Path | None,
-        typer.Option(help="Keep logs and data in this new folder; by default they are deleted."),
+        Option(help="Keep logs and data in this new folder; by default they are deleted."),
     ] = None,
 ) -> None:
     """Show the product on this machine: a Kafka, a Spark job, the service; each claim is checked.
@@ -216,50 +243,45 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-config_app = typer.Typer(help="Look at the configuration.", no_args_is_help=True)
-spark_app = typer.Typer(help="Look after the groups of Spark jobs.", no_args_is_help=True)
-dlq_app = typer.Typer(help="Look at dead letters and replay them.", no_args_is_help=True)
-store_app = typer.Typer(help="Set up a database that keeps offsets.", no_args_is_help=True)
-view_app = typer.Typer(help="Keep a table's rows here and serve them.", no_args_is_help=True)
-streams_app = typer.Typer(help="Look at stream processors and views.", no_args_is_help=True)
-app.add_typer(config_app, name="config")
-app.add_typer(spark_app, name="spark")
-app.add_typer(dlq_app, name="dlq")
-app.add_typer(store_app, name="store")
-app.add_typer(view_app, name="view")
-app.add_typer(streams_app, name="streams")
-clusters_app = typer.Typer(help="Work with several clusters.", no_args_is_help=True)
-app.add_typer(clusters_app, name="clusters")
+
+
+def _commands(name: str, text: str) -> typer.Typer:
+    made = typer.Typer(help=text, no_args_is_help=True)
+    made.callback()(lambda: None)  # without it a single command would lose its name
+    app.add_typer(made, name=name)
+    return made
+
+
+config_app = _commands("config", "Look at the configuration.")
+spark_app = _commands("spark", "Look after the groups of Spark jobs.")
+dlq_app = _commands("dlq", "Look at dead letters and replay them.")
+store_app = _commands("store", "Set up a database that keeps offsets.")
+view_app = _commands("view", "Keep a table's rows here and serve them.")
+streams_app = _commands("streams", "Look at stream processors and views.")
+clusters_app = _commands("clusters", "Work with several clusters.")
 
 add_command(app, serve)
 add_command(config_app, check)
-config_app.callback()(lambda: None)  # it has only one command, which keeps its name
 add_command(app, dev_kafka)
 app.command(
     add_help_option=False,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )(kafka_consumer_groups)
 add_command(app, demo)
-add_operators_command(app, lag.groups)
-add_operators_command(app, lag.describe)
-add_operators_command(app, lag.lag)
-add_operators_command(app, lag.top)
-add_operators_command(app, lag.errors)
-add_operators_command(app, admin.doctor)
+for each in (lag.groups, lag.describe, lag.lag, lag.top, lag.errors, admin.doctor):
+    add_operators_command(app, each)
 add_operators_command(app, admin.history, timeout_s=120.0)
 add_operators_command(app, admin.reset, timeout_s=30.0)
 add_operators_command(app, admin.set_offsets, "set", timeout_s=30.0)
 add_operators_command(app, admin.delete_offsets, timeout_s=30.0)
 add_operators_command(app, admin.delete_group, timeout_s=30.0)
-add_command(store_app, store.init)
-store_app.callback()(lambda: None)  # it has only one command, which keeps its name
+add_command(store_app, init_store, "init")
 add_command(spark_app, reconcile)
 add_operators_command(spark_app, admin.spark_status, "status")
 add_operators_command(dlq_app, dlq.list_letters, "list", timeout_s=30.0)
 add_operators_command(dlq_app, dlq.show, timeout_s=30.0)
 add_operators_command(dlq_app, dlq.replay, timeout_s=30.0)
 add_command(view_app, streams.serve, timeout_s=30.0)
-view_app.callback()(lambda: None)  # it has only one command, which keeps its name
 add_operators_command(streams_app, streams.status, timeout_s=30.0)
 add_operators_command(streams_app, streams.get)
 add_operators_command(clusters_app, clusters.list_clusters, "list")

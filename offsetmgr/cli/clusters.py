@@ -7,14 +7,9 @@ from collections.abc import Mapping
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
-from offsetmgr.cli.options import (
-    EXIT_INCOMPLETE,
-    ConfigFile,
-    Execute,
-    OutputOptions,
-    Timeout,
-)
+from offsetmgr.cli.options import EXIT_INCOMPLETE, ConfigFile, Execute, OutputOptions, Timeout
 from offsetmgr.cli.output import print_answer, records
 from offsetmgr.clusters.migration import OffsetMigration, starting_offsets
 from offsetmgr.errors import InvalidValueError
@@ -38,13 +33,12 @@ def list_clusters(config: ConfigFile = None, *, output: OutputOptions) -> None:
 
 
 def copy_offsets(
-    group: Annotated[str | None, typer.Argument(metavar="[GROUP]", help="The group.")] = None,
+    group: Annotated[str | None, Argument(metavar="[GROUP]", help="The group.")] = None,
     *,
-    source: Annotated[str, typer.Option("--from", metavar="NAME", help="The group's cluster.")],
-    target: Annotated[str, typer.Option("--to", metavar="NAME", help="The cluster that mirrors.")],
+    source: Annotated[str, Option("--from", metavar="NAME", help="The group's cluster.")],
+    target: Annotated[str, Option("--to", metavar="NAME", help="The cluster that mirrors.")],
     checkpoint: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Of a Spark query, in place of a group's offsets."),
+        str | None, Option(metavar="DIR", help="Of a Spark query, in place of a group's offsets.")
     ] = None,
     config: ConfigFile = None,
     timeout: Timeout = 60.0,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from offsetmgr.admin.times import parse_since, time_text
 from offsetmgr.cli.options import EXIT_TROUBLE, Execute, Json, KafkaOptions, OutputOptions, Since
@@ -15,62 +17,71 @@ from offsetmgr.errors import InvalidValueError
 from offsetmgr.service.logs import visible
 from offsetmgr.types import check_topic
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The dead-letter topic.")]
-Origin = Annotated[str | None, typer.Option(help="Only letters from this topic.")]
-ErrorText = Annotated[
-    str | None, typer.Option("--error", help="Only letters with this text in their error.")
-]
-Places = Annotated[
-    list[str] | None,
-    typer.Option("--letter", metavar="PARTITION:OFFSET", help="This letter; may be repeated."),
-]
-
+Topic = Annotated[str, Argument(metavar="TOPIC", help="The dead-letter topic.")]
 _HEADS = "letter", "failed", "origin", "tries", "replays", "error", "replayed"
+
+
+@dataclass(frozen=True)
+class LetterOptions:
+    """The options that choose letters."""
+
+    origin: Annotated[str | None, Option(help="Only letters from this topic.")] = None
+    error: Annotated[str | None, Option(help="Only letters with this text in their error.")] = None
+    since: Since = None
+    letter: Annotated[
+        list[str] | None, Option(metavar="PARTITION:OFFSET", help="This letter; may be repeated.")
+    ] = None
+
+    def read(self, kafka: KafkaOptions, topic: str) -> list[Letter]:
+        check_topic(topic)
+        since_s = parse_since(self.since, "--since", time.time()) if self.since else 0.0
+        wanted = None if self.letter is None else [_place(each) for each in self.letter]
+        return [
+            each
+            for each in read_letters(kafka.for_librdkafka(), topic, kafka.timeout)
+            if self.origin in {None, each.origin.topic}
+            and (self.error is None or self.error in each.error)
+            and each.failed_at_s >= since_s
+            and (wanted is None or each.place[1:] in wanted)
+        ]
 
 
 def list_letters(
     topic: Topic,
-    origin: Origin = None,
-    error: ErrorText = None,
-    since: Since = None,
-    letter: Places = None,
     *,
-    replayed: Annotated[
-        bool, typer.Option("--all", help="Also letters that were replayed.")
-    ] = False,
+    chosen: LetterOptions,
+    replayed: Annotated[bool, Option("--all", help="Also letters that were replayed.")] = False,
     kafka: KafkaOptions,
     output: OutputOptions,
 ) -> None:
     """List dead letters: where they came from, and why they failed."""
-    found = _chosen(kafka, topic, origin, error, since, letter)
-    found = [each for each in found if replayed or not each.replayed]
+    found = [each for each in chosen.read(kafka, topic) if replayed or not each.replayed]
     _print(found, {"topic": topic}, output)
 
 
 def show(
     topic: Topic,
-    letter: Annotated[str, typer.Argument(metavar="PARTITION:OFFSET", help="The letter.")],
+    letter: Annotated[str, Argument(metavar="PARTITION:OFFSET", help="The letter.")],
     *,
     kafka: KafkaOptions,
     as_json: Json = False,
 ) -> None:
     """Show one dead letter whole: headers, key, value, error and stack."""
-    found = _chosen(kafka, topic, None, None, None, [letter])
+    found = LetterOptions(letter=[letter]).read(kafka, topic)
     if not found:
         typer.echo(f"offsetmgr: {topic} has no letter {letter}", err=True)
         raise typer.Exit(EXIT_TROUBLE)
     (each,) = found
-    more = {
+    shown = dict(zip(_HEADS, _row(each), strict=True)) | {
         "headers": [[name, _text(value)] for name, value in each.headers],
         "key": _text(each.key),
         "value": _text(each.value),
         "stack": each.stack,
     }
-    told = dict(zip(_HEADS, _row(each), strict=True)) | more
     if as_json:
-        print_json(told)
+        print_json(shown)
         return
-    for name, value in told.items():
+    for name, value in shown.items():
         if name == "stack":
             print("\n".join(visible(line) for line in each.stack.splitlines()))
         else:
@@ -79,12 +90,9 @@ def show(
 
 def replay(
     topic: Topic,
-    origin: Origin = None,
-    error: ErrorText = None,
-    since: Since = None,
-    letter: Places = None,
-    to: Annotated[str | None, typer.Option(help="Send them to this topic instead.")] = None,
     *,
+    chosen: LetterOptions,
+    to: Annotated[str | None, Option(help="Send them to this topic instead.")] = None,
     execute: Execute = False,
     kafka: KafkaOptions,
     output: OutputOptions,
@@ -96,8 +104,7 @@ def replay(
     """
     if to is not None:
         check_topic(to, "--to")
-    found = _chosen(kafka, topic, origin, error, since, letter)
-    found = [each for each in found if not each.replayed]
+    found = [each for each in chosen.read(kafka, topic) if not each.replayed]
     if execute:
         with Replayer(kafka.for_librdkafka(), topic, kafka.timeout) as replayer:
             found = replayer.replay(found, to=to)
@@ -105,27 +112,6 @@ def replay(
     if output.as_table:
         done = "were replayed" if execute else "would be replayed; --execute does it"
         print(f"{len(found)} letters {done}.")
-
-
-def _chosen(
-    kafka: KafkaOptions,
-    topic: str,
-    origin: str | None,
-    error: str | None,
-    since: str | None,
-    places: list[str] | None,
-) -> list[Letter]:
-    check_topic(topic)
-    since_s = 0.0 if since is None else parse_since(since, "--since", time.time())
-    wanted = None if places is None else [_place(each) for each in places]
-    return [
-        each
-        for each in read_letters(kafka.for_librdkafka(), topic, kafka.timeout)
-        if origin in {None, each.origin.topic}
-        and (error is None or error in each.error)
-        and each.failed_at_s >= since_s
-        and (wanted is None or each.place[1:] in wanted)
-    ]
 
 
 def _place(text: str) -> tuple[int, int]:

@@ -7,12 +7,13 @@ import json
 import math
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Annotated, Any, NoReturn
 from urllib.parse import urlencode
 
 import typer
+from typer import Argument, Option
 
 from offsetmgr.admin.service import ServiceReader
 from offsetmgr.cli import top as live
@@ -21,13 +22,13 @@ from offsetmgr.cli.options import (
     EXIT_INCOMPLETE,
     EXIT_TROUBLE,
     Groups,
-    KafkaOptions,
     OutputOptions,
-    Service,
     ServiceUrl,
     SomeGroups,
-    Store,
+    SourceOptions,
     Timeout,
+    TokenFile,
+    service_reader,
 )
 from offsetmgr.cli.output import console, print_answer, print_table, records, seconds_text
 from offsetmgr.lag.cluster import ClusterReader
@@ -37,6 +38,8 @@ from offsetmgr.lag.watcher import Watcher
 from offsetmgr.stores.reader import open_reader
 from offsetmgr.types import check_group
 
+_GROUPS_ASKED = 20
+"""In one request to a service, whose head has a limit."""
 _WIDE = 120
 """From so many columns on, a table tells who reads a partition."""
 
@@ -51,12 +54,11 @@ class _Kafka:
     def groups(self) -> dict[str, Any]:
         return listing_report(self._reader.groups())
 
-    def lag(self, names: Iterable[str] | None) -> dict[str, Any]:
-        """Return the lag of groups, of all if None."""
-        found = self._all() if names is None else names
-        return lag_report(measure(self._reader, found, time.time()))
+    def lag(self, names: list[str]) -> dict[str, Any]:
+        """Return the lag of groups, of all if there is no name."""
+        return lag_report(measure(self._reader, names or self._all(), time.time()))
 
-    def watched(self, names: Collection[str]) -> dict[str, Any]:
+    def watched(self, names: list[str]) -> dict[str, Any]:
         """Return the state of watched groups, of all if there is no name."""
         return watched_report(self._watcher.poll(names or self._all()).values())
 
@@ -73,85 +75,76 @@ class _Service:
     def groups(self) -> dict[str, Any]:
         return self._reader.ask("GET", "/v1/groups")
 
-    def lag(self, names: Iterable[str] | None) -> dict[str, Any]:
-        if names is None:
-            names = [each["name"] for each in self.groups()["groups"]]
-        asked = urlencode([("group", name) for name in names])
-        return self._reader.ask("GET", f"/v1/lag?{asked}") if asked else {"groups": []}
+    def lag(self, names: list[str]) -> dict[str, Any]:
+        names = names or [each["name"] for each in self.groups()["groups"]]
+        found: list[Any] = []
+        for at in range(0, len(names), _GROUPS_ASKED):
+            asked = urlencode([("group", name) for name in names[at : at + _GROUPS_ASKED]])
+            found += self._reader.ask("GET", f"/v1/lag?{asked}")["groups"]
+        return {"groups": found}
 
-    def watched(self, names: Collection[str]) -> dict[str, Any]:
+    def watched(self, names: list[str]) -> dict[str, Any]:
         found = self._reader.ask("GET", "/v1/watched")["groups"]
         return {"groups": [each for each in found if not names or each["name"] in names]}
 
 
 @contextlib.contextmanager
-def _source(
-    kafka: KafkaOptions, service: str | None, store: str | None
-) -> Iterator[_Kafka | _Service]:
-    if service is None:
-        with open_reader(kafka.for_librdkafka(), store, timeout_s=kafka.timeout) as reader:
+def _opened(source: SourceOptions) -> Iterator[_Kafka | _Service]:
+    if source.service is None:
+        settings = source.for_librdkafka()
+        with open_reader(settings, source.store, timeout_s=source.timeout) as reader:
             yield _Kafka(reader)
-    elif store is not None:
-        text = "a service was named too, which has a store of its own; give one of the two"
-        raise typer.BadParameter(text, param_hint="--store")
-    elif kafka.bootstrap_servers is not None:
-        text = "a service was named too, which has a Kafka of its own; give one of the two"
-        raise typer.BadParameter(text, param_hint="--bootstrap-servers")
-    else:
-        yield _Service(ServiceReader(service, kafka.timeout))
+        return
+    for option, given in (
+        ("--store", source.store),
+        ("--bootstrap-servers", source.bootstrap_servers),
+    ):
+        if given is not None:
+            text = "a service was named too, which has its own; give one of the two"
+            raise typer.BadParameter(text, param_hint=option)
+    yield _Service(service_reader(source.service, source.token_file, source.timeout))
 
 
-def _checked(groups: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(map(check_group, groups)))
+def _checked(groups: Iterable[str] | None) -> list[str]:
+    return list(dict.fromkeys(map(check_group, groups or ())))
 
 
-def groups(
-    service: Service = None, store: Store = None, *, kafka: KafkaOptions, output: OutputOptions
-) -> None:
+def groups(*, source: SourceOptions, output: OutputOptions) -> None:
     """List the consumer groups of the cluster, with their state."""
-    with _source(kafka, service, store) as source:
-        answer = source.groups()
+    with _opened(source) as opened:
+        answer = opened.groups()
     heads = "name", "state", "type"
     rows = [[each[head] for head in heads] for each in answer["groups"]]
     print_answer(output, answer, heads, rows)
 
 
-def describe(
-    groups: Groups,
-    service: Service = None,
-    store: Store = None,
-    *,
-    kafka: KafkaOptions,
-    output: OutputOptions,
-) -> None:
+def describe(groups: Groups, *, source: SourceOptions, output: OutputOptions) -> None:
     """Show offsets, lag, members and state of groups, and who commits them.
 
     Exits with 1 if a group does not exist, an offset is outside its log, or its log is missing.
     """
     names = _checked(groups)
-    with _source(kafka, service, store) as source:
-        answer = source.lag(names)
+    with _opened(source) as opened:
+        answer = opened.lag(names)
     found = answer["groups"]
     if output.as_table:
         for each in found:
             _print_group(each)
     else:
         print_answer(output, answer, *_partition_rows(found))
-    _exit(found, trouble=[each for each in found if _missing(each)])
+    _exit(found, trouble=any(map(_missing, found)))
 
 
 def lag(
     groups: SomeGroups = None,
-    service: Service = None,
-    store: Store = None,
     max_lag: Annotated[
-        int | None, typer.Option(min=0, help="Exit with 1 beyond so many records.")
-    ] = None,
+        float, Option(min=0, show_default=False, help="Exit with 1 beyond so many records.")
+    ] = math.inf,
     max_seconds: Annotated[
-        float | None, typer.Option(min=0, help="Exit with 1 beyond so many seconds.")
-    ] = None,
+        float, Option(min=0, show_default=False, help="Exit with 1 beyond so many seconds.")
+    ] = math.inf,
     *,
-    kafka: KafkaOptions,
+    source: SourceOptions,
     output: OutputOptions,
 ) -> None:
     """Show the lag of groups in records and in seconds, a line for each group and topic.
@@ -159,9 +152,9 @@ def lag(
     Exits with 1 if a group does not exist or is behind by more than --max-lag or --max-seconds, if
     an offset is outside its log, or if its log is missing.
     """
-    names = _checked(groups) if groups else None
-    with _source(kafka, service, store) as source:
-        answer = source.lag(names)
+    names = _checked(groups)
+    with _opened(source) as opened:
+        answer = opened.lag(names)
     found = answer["groups"]
     shown = _topic_rows(found) if output.as_table else _partition_rows(found)
     print_answer(output, answer, *shown)
@@ -169,23 +162,17 @@ def lag(
         for each in found:
             if each["error"]:
                 print(f"{each['name']}: {each['error']['message']}", file=sys.stderr)
-    most = math.inf if max_lag is None else max_lag
-    most_s = math.inf if max_seconds is None else max_seconds
-    behind = [
-        each
-        for each in found
-        if _missing(each) or (each["lag"] or 0) > most or (each["lag_seconds"] or 0) > most_s
-    ]
-    _exit(found, behind)
+    behind = any(
+        (each["lag"] or 0) > max_lag or (each["lag_seconds"] or 0) > max_seconds for each in found
+    )
+    _exit(found, trouble=behind or any(map(_missing, found)))
 
 
 def top(
     groups: SomeGroups = None,
-    service: Service = None,
-    store: Store = None,
-    interval: Annotated[float, typer.Option(min=0.5, help="Seconds between two reads.")] = 3.0,
+    interval: Annotated[float, Option(min=0.5, help="Seconds between two reads.")] = 3.0,
     *,
-    kafka: KafkaOptions,
+    source: SourceOptions,
     output: OutputOptions,
 ) -> None:
     """Watch groups live: lag, rates in and out, time to catch up, status and errors.
@@ -194,9 +181,9 @@ def top(
     --csv, it reads twice, prints the result and ends. With --service it shows the groups that the
     service watches.
     """
-    names = _checked(groups or ())
-    with _source(kafka, service, store) as source:
-        look = partial(source.watched, names)
+    names = _checked(groups)
+    with _opened(source) as opened:
+        look = partial(opened.watched, names)
         if sys.stdout.isatty() and output.as_table:
             live.run(look, interval)
             return
@@ -208,16 +195,17 @@ def top(
         console().print(live.page(answer))
     else:
         print_answer(output, answer, *_partition_rows(found))
-    _exit(found, [])
+    _exit(found)
 
 
 def errors(
-    group: Annotated[str | None, typer.Argument(help="Only of this group.")] = None,
+    group: Annotated[str | None, Argument(help="Only of this group.")] = None,
     service: ServiceUrl = DEFAULT_SERVICE,
+    token_file: TokenFile = None,
     timeout: Timeout = 10.0,
     *,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Print new errors as they come.")
+        bool, Option("--follow", "-f", help="Print new errors as they come.")
     ] = False,
     output: OutputOptions,
 ) -> None:
@@ -225,7 +213,7 @@ def errors(
 
     With --follow it prints errors as they come, until Ctrl-C; --json then prints a line for each.
     """
-    asked = ServiceReader(service, timeout)
+    asked = service_reader(service, token_file, timeout)
     if group is not None:
         check_group(group)
     if follow:
@@ -329,10 +317,9 @@ def _missing(group: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _exit(found: Iterable[Mapping[str, Any]], trouble: Iterable[object]) -> NoReturn:
+def _exit(groups: list[dict[str, Any]], *, trouble: bool = False) -> NoReturn:
     """End with the status of what was found."""
-    groups = list(found)
     if any(each["error"] for each in groups):
         raise typer.Exit(EXIT_INCOMPLETE)
     wrong = any(each["error"] for group in groups for each in group["partitions"])
-    raise typer.Exit(EXIT_TROUBLE if wrong or list(trouble) else 0)
+    raise typer.Exit(EXIT_TROUBLE if wrong or trouble else 0)

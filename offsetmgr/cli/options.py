@@ -6,15 +6,18 @@ import contextlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
+from offsetmgr.admin.service import ServiceReader
+from offsetmgr.client.credentials import Credentials
 from offsetmgr.errors import (
     Fault,
     InvalidValueError,
@@ -27,6 +30,7 @@ from offsetmgr.errors import (
 )
 
 if TYPE_CHECKING:
+    from offsetmgr.admin.changes import GroupChanges
     from offsetmgr.service.settings import Settings
 
 EXIT_TROUBLE = 1
@@ -39,24 +43,21 @@ _STATUSES = (
     "3 the result is incomplete."
 )
 
-Service = Annotated[
-    str | None,
-    typer.Option(help="Ask a running service: http://host:port or unix:///path/to.sock."),
-]
 ServiceUrl = Annotated[
-    str, typer.Option("--service", envvar="OFFSETMGR_SERVICE", help="Address of the service.")
+    str, Option("--service", envvar="OFFSETMGR_SERVICE", help="Address of the service.")
 ]
-OwnersService = Annotated[
+TokenFile = Annotated[
     str | None,
-    typer.Option(
-        "--service",
-        envvar="OFFSETMGR_SERVICE",
-        help="A running service: a group that its clients hold is left alone.",
+    Option(
+        "--token-file",
+        metavar="PATH",
+        envvar="OFFSETMGR_TOKEN_FILE",
+        help="The token that the service asks for.",
     ),
 ]
 Store = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--store",
         metavar="URL",
         help="Of groups that are kept in a database: postgresql+psycopg://user@host/database.",
@@ -64,86 +65,147 @@ Store = Annotated[
 ]
 DEFAULT_SERVICE = "http://127.0.0.1:8741"
 
-GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
-Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", help="Consumer groups.")]
+GroupName = Annotated[str, Argument(metavar="GROUP", help="The consumer group.")]
+Groups = Annotated[list[str], Argument(metavar="GROUP...", help="Consumer groups.")]
 SomeGroups = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[GROUP]...", help="Consumer groups; all if none is given."),
-]
-Topics = Annotated[
-    list[str] | None,
-    typer.Option("--topic", metavar="TOPIC[:P,P...]", help="A topic or some of its partitions."),
-]
-AllTopics = Annotated[
-    bool, typer.Option("--all-topics", help="All partitions with committed offsets.")
+    list[str] | None, Argument(metavar="[GROUP]...", help="Consumer groups; all if none is given.")
 ]
 Since = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="From this time on: 2026-01-31T13:05:00 (UTC), or 2h (ago)."),
+    Option(metavar="TIME", help="From this time on: 2026-01-31T13:05:00 (UTC), or 2h (ago)."),
 ]
 Execute = Annotated[
-    bool, typer.Option("--execute", help="Carry the plan out; without it, only print the plan.")
+    bool, Option("--execute", help="Carry the plan out; without it, only print the plan.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds to wait for Kafka.")]
+Json = Annotated[bool, Option("--json", help="Print JSON.")]
+Timeout = Annotated[float, Option(min=0.1, help="Seconds to wait for Kafka.")]
 
 ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", help="TOML file (default: $OFFSETMGR_CONFIG, else none)."),
+    Path | None, Option("--config", help="TOML file (default: $OFFSETMGR_CONFIG, else none).")
 ]
-Bootstrap = Annotated[str | None, typer.Option(help="Kafka's host:port,host:port.")]
-Cluster = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="A [clusters.NAME] of the configuration file."),
-]
-Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="NAME=VALUE", help="Any other setting, e.g. commit.commit_interval_s=0.5."
-    ),
-]
+
+
+def service_reader(url: str, token_file: str | None, timeout_s: float) -> ServiceReader:
+    """Return what asks a service, with the token and the certificates of the environment."""
+    credentials = Credentials.from_environment(os.environ, token_file)
+    return ServiceReader(url, timeout_s, credentials)
 
 
 @dataclass(frozen=True)
-class KafkaOptions:
-    """The options by which a command finds Kafka."""
+class SettingsOptions:
+    """The options that become settings: of Kafka and of the service."""
 
     config: ConfigFile = None
-    bootstrap_servers: Bootstrap = None
-    cluster: Cluster = None
-    set_: Set = None
+    bootstrap_servers: Annotated[str | None, Option(help="Kafka's host:port,host:port.")] = None
+    cluster: Annotated[
+        str | None, Option(metavar="NAME", help="A clusters.NAME of the configuration file.")
+    ] = None
+    set_: Annotated[
+        list[str] | None,
+        Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Any other setting, e.g. commit.commit_interval_s=0.5.",
+        ),
+    ] = None
+
+    def load(self) -> Settings:
+        """Return the settings of the file, the environment and the options.
+
+        Raises InvalidValueError.
+        """
+        from offsetmgr.service.settings import load
+
+        given: dict[str, tuple[object, str]] = {}
+        for each in self.set_ or ():
+            name, equals, value = each.partition("=")
+            if not equals:
+                # It may hold a secret.
+                text = "what was given has no '='; write NAME=VALUE"
+                raise typer.BadParameter(text, param_hint="--set")
+            given[name.strip()] = (value, f"--set {name.strip()}")
+        given |= {name: entry for name, entry in self.named().items() if entry[0] is not None}
+        return load(self.config, os.environ, given, self.cluster)
+
+    def named(self) -> dict[str, tuple[object, str]]:
+        """Return the settings that have an option of their own, with its value and name."""
+        return {"kafka.bootstrap.servers": (self.bootstrap_servers, "--bootstrap-servers")}
+
+
+@dataclass(frozen=True)
+class KafkaOptions(SettingsOptions):
+    """The options by which a command finds Kafka."""
+
     timeout: Timeout = 10.0
 
     def for_librdkafka(self) -> dict[str, object]:
-        """Return librdkafka's settings for the cluster.  Raises InvalidValueError.
-
-        The one place where these options become settings of Kafka.
-        """
-        named = {"kafka.bootstrap.servers": (self.bootstrap_servers, "--bootstrap-servers")}
-        return _load(self.config, self.set_, named, self.cluster).kafka.for_librdkafka()
+        """Return librdkafka's settings for the cluster.  Raises InvalidValueError."""
+        return self.load().kafka.for_librdkafka()
 
 
 @dataclass(frozen=True)
-class ServiceOptions:
+class SourceOptions(KafkaOptions):
+    """The options by which a command finds groups: in Kafka, a database or a service."""
+
+    service: Annotated[
+        str | None, Option(help="Ask a running service: http://host:port or unix:///path/to.sock.")
+    ] = None
+    token_file: TokenFile = None
+    store: Store = None
+
+
+@dataclass(frozen=True)
+class OwnersOptions(KafkaOptions):
+    """Kafka's options, and a service that may hold groups."""
+
+    service: Annotated[
+        str | None,
+        Option(
+            envvar="OFFSETMGR_SERVICE",
+            help="A running service: a group that its clients hold is left alone.",
+        ),
+    ] = None
+    token_file: TokenFile = None
+
+    def owner(self) -> ServiceReader | None:
+        if self.service is None:
+            return None
+        return service_reader(self.service, self.token_file, self.timeout)
+
+
+@dataclass(frozen=True)
+class PlanOptions(OwnersOptions):
+    """The options of a command that plans a change of groups, and carries it out."""
+
+    execute: Execute = False
+
+    def changes(self, store: str | None = None) -> GroupChanges:
+        """Return what plans and makes changes, in Kafka or in a store."""
+        from offsetmgr.admin.changes import GroupChanges
+
+        settings, timeout_s = self.for_librdkafka(), self.timeout
+        return GroupChanges(settings, self.owner(), timeout_s=timeout_s, store=store)
+
+
+@dataclass(frozen=True)
+class ServiceOptions(SettingsOptions):
     """The options of the service itself."""
 
-    config: ConfigFile = None
     listen: Annotated[
-        str | None, typer.Option(help="127.0.0.1:8741 (the default) or unix:///path/to.sock.")
+        str | None, Option(help="127.0.0.1:8741 (the default) or unix:///path/to.sock.")
     ] = None
-    bootstrap_servers: Bootstrap = None
-    cluster: Cluster = None
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None
-    set_: Set = None
+    log_level: Annotated[str | None, Option(help="debug, info, warning or error.")] = None
+    exit_after_last_client: Annotated[
+        float | None,
+        Option(metavar="SECONDS", help="Stop so many seconds after the last client has gone."),
+    ] = None
 
-    def load(self) -> Settings:
-        """Return the settings of the service.  Raises InvalidValueError."""
-        named = {
+    def named(self) -> dict[str, tuple[object, str]]:
+        return super().named() | {
             "listen": (self.listen, "--listen"),
-            "kafka.bootstrap.servers": (self.bootstrap_servers, "--bootstrap-servers"),
             "log_level": (self.log_level, "--log-level"),
+            "exit_after_last_client_s": (self.exit_after_last_client, "--exit-after-last-client"),
         }
-        return _load(self.config, self.set_, named, self.cluster)
 
 
 @dataclass(frozen=True)
@@ -151,42 +213,18 @@ class OutputOptions:
     """The form in which a command prints its answer: a table by default."""
 
     as_json: Json = False
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False
+    as_csv: Annotated[bool, Option("--csv", help="Print CSV.")] = False
 
     @property
     def as_table(self) -> bool:
         return not (self.as_json or self.as_csv)
 
 
-_GROUPS_OF_OPTIONS = (KafkaOptions, ServiceOptions, OutputOptions)
-
-
-def _load(
-    config: Path | None,
-    others: list[str] | None,
-    named: Mapping[str, tuple[object, str]],
-    cluster: str | None,
-) -> Settings:
-    """Return the settings of the file, the environment, ``--set`` and ``named`` options."""
-    from offsetmgr.service.settings import load
-
-    given: dict[str, tuple[object, str]] = {}
-    for each in others or ():
-        name, equals, value = each.partition("=")
-        if not equals:
-            # It may hold a secret.
-            text = "what was given has no '='; write NAME=VALUE"
-            raise typer.BadParameter(text, param_hint="--set")
-        given[name.strip()] = (value, f"--set {name.strip()}")
-    given |= {name: entry for name, entry in named.items() if entry[0] is not None}
-    return load(config, os.environ, given, cluster)
-
-
 @contextlib.contextmanager
 def failing_in_one_line(*, usage: int = EXIT_TROUBLE, late: int = EXIT_TROUBLE) -> Iterator[None]:
     """Turn errors made for people into a line on stderr; anything else keeps its traceback.
 
-    ``usage`` is the exit status if a value is wrong, ``late`` if something took too long.
+    ``usage`` is the exit status if a value is wrong, ``late`` if nobody answered.
     """
     try:
         yield
@@ -213,49 +251,46 @@ def add_command(
     function: Callable[..., None],
     name: str | None = None,
     *,
-    failing: Callable[[], contextlib.AbstractContextManager[None]] = failing_in_one_line,
+    usage: int = EXIT_TROUBLE,
+    late: int = EXIT_TROUBLE,
     epilog: str | None = None,
     timeout_s: float | None = None,
 ) -> None:
-    """Add ``function`` to ``app`` as a command; its errors are told by ``failing``.
+    """Add ``function`` to ``app`` as a command that fails in one line.
 
-    A parameter of a class such as ``KafkaOptions`` stands for all the options in that class.
+    A parameter of a dataclass such as ``KafkaOptions`` stands for all the options in that class.
     ``timeout_s`` replaces the default of ``--timeout``.
     """
-    parameters = inspect.signature(function, eval_str=True).parameters
-    kinds = {
-        each: parameter.annotation
-        for each, parameter in parameters.items()
-        if parameter.annotation in _GROUPS_OF_OPTIONS
-    }
-
-    def command(**values: Any) -> None:
-        for each, kind in kinds.items():
-            values[each] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
-        with failing():
-            function(**values)
-
+    groups: dict[str, Any] = {}
     options: list[inspect.Parameter] = []
-    for each, parameter in parameters.items():
-        if each in kinds:
-            options += inspect.signature(kinds[each], eval_str=True).parameters.values()
+    for each, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        if is_dataclass(parameter.annotation):
+            groups[each] = parameter.annotation
+            options += inspect.signature(groups[each], eval_str=True).parameters.values()
         else:
             options.append(parameter)
     for index, option in enumerate(options):
         default = timeout_s if option.name == "timeout" and timeout_s else option.default
         options[index] = option.replace(kind=inspect.Parameter.KEYWORD_ONLY, default=default)
+
+    def command(**values: Any) -> None:
+        for each, group in groups.items():
+            values[each] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        with failing_in_one_line(usage=usage, late=late):
+            function(**values)
+
     command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
-    paragraphs = (inspect.getdoc(function) or "").split("\n\n")
     # \b is typer's mark of a paragraph whose lines are kept.
-    text = "\n\n".join(
-        each if each.startswith("\b") else " ".join(each.split()) for each in paragraphs
-    )
-    app.command(name or function.__name__.replace("_", "-"), help=text, epilog=epilog)(command)
+    paragraphs = [
+        each if each.startswith("\b") else " ".join(each.split())
+        for each in (inspect.getdoc(function) or "").split("\n\n")
+    ]
+    app.command(
+        name or function.__name__.replace("_", "-"), help="\n\n".join(paragraphs), epilog=epilog
+    )(command)
 
 
 add_operators_command = partial(
-    add_command,
-    failing=partial(failing_in_one_line, usage=EXIT_USAGE, late=EXIT_INCOMPLETE),
-    epilog=_STATUSES,
+    add_command, usage=EXIT_USAGE, late=EXIT_INCOMPLETE, epilog=_STATUSES
 )
 """The same for the commands that read and change groups, whose exit statuses tell more."""

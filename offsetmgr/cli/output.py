@@ -29,10 +29,7 @@ def console() -> Console:
 
 
 def print_answer(
-    output: OutputOptions,
-    answer: object,
-    heads: Sequence[str],
-    rows: Sequence[Sequence[object]],
+    output: OutputOptions, answer: object, heads: Sequence[str], rows: Sequence[Sequence[object]]
 ) -> None:
     """Print ``answer`` as JSON, or ``rows`` as CSV or as a table."""
     if output.as_json:

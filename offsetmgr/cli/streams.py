@@ -2,86 +2,55 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import enum
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
+from typer import Argument, Option
 
 from offsetmgr.admin.service import ServiceReader
-from offsetmgr.cli.options import (
-    EXIT_TROUBLE,
-    KafkaOptions,
-    OutputOptions,
-    SomeGroups,
-)
+from offsetmgr.cli.options import EXIT_TROUBLE, KafkaOptions, OutputOptions, SomeGroups
 from offsetmgr.cli.output import print_answer, print_json, records
 from offsetmgr.lag.cluster import ClusterReader
 from offsetmgr.lag.report import watched_report
 from offsetmgr.lag.watcher import Watcher
 from offsetmgr.types import check_group
 
-if TYPE_CHECKING:
-    import socket
-
-    from starlette.applications import Starlette
-
-    from offsetmgr.streams.codecs import Codec
-    from offsetmgr.streams.view import View
-
 DEFAULT_VIEW = "http://127.0.0.1:8742"
 
 Views = Annotated[
     list[str] | None,
-    typer.Option("--view", metavar="URL", help="A view that `offsetmgr view serve` serves."),
+    Option("--view", metavar="URL", help="A view that `offsetmgr view serve` serves."),
 ]
 OneView = Annotated[
-    str,
-    typer.Option("--view", metavar="URL", envvar="OFFSETMGR_VIEW", help="Address of the view."),
+    str, Option("--view", metavar="URL", envvar="OFFSETMGR_VIEW", help="Address of the view.")
 ]
 
 _HEADS = "kind", "name", "topic", "partition", "state", "offset", "end", "lag", "rate", "recovery"
 
 
-class CodecName(str, enum.Enum):
-    """The codecs that a command can name."""
+class CodecName(str, Enum):
+    """The codecs that a command can name; the members' names are those of the classes."""
 
-    BYTES = "bytes"
-    STRING = "string"
-    INT64 = "int64"
-    JSON = "json"
-    MSGPACK = "msgpack"
-
-    def codec(self) -> Codec:
-        from offsetmgr.streams import codecs
-
-        made: dict[str, Callable[[], Codec]] = {
-            "bytes": codecs.Bytes,
-            "string": codecs.String,
-            "int64": codecs.Int64,
-            "json": codecs.Json,
-            "msgpack": codecs.MsgPack,
-        }
-        return made[self.value]()
+    Bytes = "bytes"
+    String = "string"
+    Int64 = "int64"
+    Json = "json"
+    MsgPack = "msgpack"
 
 
 def serve(
-    table: Annotated[str, typer.Option(help="The table's topic, such as <group>-table.")],
-    path: Annotated[Path, typer.Option(help="Folder of the view's store; made where missing.")],
-    codec: Annotated[CodecName, typer.Option(help="Of the table's values.")] = CodecName.JSON,
-    listen: Annotated[str, typer.Option(help="Loopback or unix:///path/to.sock.")] = (
-        "127.0.0.1:8742"
-    ),
+    table: Annotated[str, Option(help="The table's topic, such as <group>-table.")],
+    path: Annotated[Path, Option(help="Folder of the view's store; made where missing.")],
+    codec: Annotated[CodecName, Option(help="Of the table's values.")] = CodecName.Json,
+    listen: Annotated[str, Option(help="Loopback or unix:///path/to.sock.")] = ("127.0.0.1:8742"),
     *,
-    fsync: Annotated[
-        bool, typer.Option("--fsync", help="Wait for the disk at each write.")
-    ] = False,
+    fsync: Annotated[bool, Option("--fsync", help="Wait for the disk at each write.")] = False,
     kafka: KafkaOptions,
 ) -> None:
     """Keep a table's rows on this machine and serve them over HTTP, until SIGTERM or Ctrl-C.
@@ -93,71 +62,49 @@ def serve(
       0    stopped by a signal
       1    did not start, or the view has failed
     """  # noqa: D301 -- \b is typer's mark for lines to keep
-    import uvloop
+    import structlog
+    import uvicorn
 
     from offsetmgr.service import logs
     from offsetmgr.service.run import listening
     from offsetmgr.service.settings import Address
-    from offsetmgr.streams import ViewError
+    from offsetmgr.streams import ViewError, codecs
     from offsetmgr.streams.serve import view_app
     from offsetmgr.streams.storage import LmdbStorage
     from offsetmgr.streams.view import View
 
-    address = Address.parse(listen)
+    address = Address.parse_local(listen)
     logs.set_up("info")
     with listening(address) as (sock, url):
         storage = LmdbStorage(path, fsync=fsync)
-        view = View(
-            kafka.for_librdkafka(), table, codec.codec(), storage=storage, timeout_s=kafka.timeout
-        )
-        with view:
-            app = view_app(view, address.hosts())
-            uvloop.run(_serve(app, sock, url, view))
+        values = getattr(codecs, codec.name)()
+        settings = kafka.for_librdkafka()
+        with View(settings, table, values, storage=storage, timeout_s=kafka.timeout) as view:
+            config = uvicorn.Config(
+                view_app(view, address.hosts()),
+                access_log=False,
+                lifespan="off",
+                log_config=None,
+                server_header=False,
+                timeout_graceful_shutdown=1,
+                timeout_keep_alive=75,
+                ws="none",
+            )
+            server = uvicorn.Server(config)
+
+            def stop_if_failed(_state: object) -> None:
+                server.should_exit = server.should_exit or view.stats().error is not None
+
+            view.observe(stop_if_failed)
+            stop_if_failed(view.state)
+            log = structlog.get_logger("offsetmgr.streams")
+            log.info("serving", address=url, table=view.topic)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: None)  # uvicorn stops, and then repeats it
+            server.run(sockets=[sock])
             error = view.stats().error
             if error is not None:
                 raise ViewError(f"the view of {table} has failed: {error}")
-
-
-async def _serve(app: Starlette, sock: socket.socket, url: str, view: View) -> None:
-    """Serve until a signal, or until the view fails."""
-    import structlog
-    import uvicorn
-
-    from offsetmgr.streams.view import ViewState
-
-    class Server(uvicorn.Server):
-        @contextlib.contextmanager
-        def capture_signals(self) -> Any:
-            yield
-
-    config = uvicorn.Config(
-        app,
-        access_log=False,
-        lifespan="off",
-        log_config=None,
-        proxy_headers=False,
-        server_header=False,
-        timeout_graceful_shutdown=1,
-        timeout_keep_alive=75,
-        ws="none",
-    )
-    server = Server(config)
-    loop = asyncio.get_running_loop()
-
-    def stop() -> None:
-        server.should_exit = True
-
-    def failed(_state: ViewState) -> None:
-        if view.stats().error is not None:
-            loop.call_soon_threadsafe(stop)
-
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, stop)
-    stop_observing = view.observe(failed)
-    failed(view.state)
-    structlog.get_logger("offsetmgr.streams").info("serving", address=url, table=view.topic)
-    await server.serve(sockets=[sock])
-    stop_observing()
 
 
 def status(
@@ -183,7 +130,7 @@ def status(
 
 
 def get(
-    key: Annotated[str, typer.Argument(help="The key of the row.")],
+    key: Annotated[str, Argument(help="The key of the row.")],
     view: OneView = DEFAULT_VIEW,
     *,
     kafka: KafkaOptions,
@@ -199,31 +146,18 @@ def _ask(url: str, target: str, kafka: KafkaOptions) -> dict[str, Any]:
 def _processors(groups: Iterable[str], kafka: KafkaOptions) -> list[dict[str, Any]]:
     """Return groups as `offsetmgr lag` has them, with what each group's table holds."""
     from offsetmgr.streams import group_table
-    from offsetmgr.streams.topics import TopicManager
-    from offsetmgr.types import TopicPartition
+    from offsetmgr.streams.status import tables_of
 
     names = [check_group(group) for group in groups]
-    settings = kafka.for_librdkafka()
-    with ClusterReader(settings, timeout_s=kafka.timeout) as reader:
+    with ClusterReader(kafka.for_librdkafka(), timeout_s=kafka.timeout) as reader:
         watcher = Watcher(reader, time.time)
         watcher.poll(names)
         time.sleep(1.0)  # rates are of two rounds
         found: list[dict[str, Any]] = watched_report(watcher.poll(names).values())["groups"]
-        with TopicManager(settings, timeout_s=kafka.timeout) as topics:
-            tables = topics.partitions([group_table(name) for name in names])
-        wanted = [TopicPartition(table, each) for table in tables for each in tables[table]]
-        ranges = reader.log_ranges(wanted)
+        tables = tables_of(reader, names)
     for group in found:
-        table = group_table(group["name"])
-        ends = {where.partition: ranges[where] for where in wanted if where.topic == table}
-        group["table"] = {
-            "topic": table,
-            "messages": {
-                number: each.high_watermark - each.log_start_offset
-                for number, each in ends.items()
-                if isinstance(each, tuple)
-            },
-        }
+        empty = {"topic": group_table(group["name"]), "messages": {}}
+        group["table"] = tables.get(group["name"], empty)
     return found
 
 

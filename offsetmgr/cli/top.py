@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import queue
 import select
 import sys
 import termios
@@ -47,6 +46,19 @@ class TopRow(NamedTuple):
     """Infinite where the lag does not shrink."""
     status: str
     note: str
+
+    def cells(self) -> list[str]:
+        never = self.catch_up_s == math.inf
+        return [
+            visible(self.name),
+            "-" if self.lag is None else f"{self.lag:,}",
+            seconds_text(self.behind_s) or "-",
+            "-" if self.rate_in is None else f"{self.rate_in:,.1f}",
+            "-" if self.rate_out is None else f"{self.rate_out:,.1f}",
+            "never" if never else seconds_text(self.catch_up_s) or "-",
+            self.status,
+            self.note,
+        ]
 
 
 class TopView(NamedTuple):
@@ -97,10 +109,8 @@ def rows_of(answer: Mapping[str, Any], view: TopView) -> list[TopRow]:
     """Return the rows to show, filtered and sorted."""
     rows = []
     for group in answer["groups"]:
-        if view.partitions:
-            rows += [_partition(group["name"], each) for each in group["partitions"]]
-        else:
-            rows.append(_group(group))
+        parts = [_partition(group["name"], each) for each in group["partitions"]]
+        rows += parts if view.partitions else [_group(group, parts)]
     wanted = [row for row in rows if view.filter.lower() in row.name.lower()]
     wanted.sort(key=lambda row: row.name)
     wanted.sort(key=_SORTS[view.sort], reverse=view.reverse)
@@ -108,46 +118,37 @@ def rows_of(answer: Mapping[str, Any], view: TopView) -> list[TopRow]:
 
 
 def _partition(group: str, each: Mapping[str, Any]) -> TopRow:
+    catch_up_s = each["catch_up_seconds"]
+    if catch_up_s is None and None not in (each["lag"], each["rate_in"], each["rate_out"]):
+        catch_up_s = math.inf
     return TopRow(
         f"{group}  {each['topic']}-{each['partition']}",
         each["lag"],
         each["lag_seconds"],
         each["rate_in"],
         each["rate_out"],
-        _catch_up_s(each["lag"], each["rate_in"], each["rate_out"]),
+        catch_up_s,
         each["status"] or "",
         each["error"]["code"] if each["error"] else "",
     )
 
 
-def _group(group: Mapping[str, Any]) -> TopRow:
-    partitions = group["partitions"]
-    rates = [
-        [each[name] for each in partitions if each[name] is not None]
-        for name in ("rate_in", "rate_out")
-    ]
-    rate_in, rate_out = (sum(each) if each else None for each in rates)
-    slowest = [_catch_up_s(each["lag"], each["rate_in"], each["rate_out"]) for each in partitions]
-    failed = sum(1 for each in partitions if each["error"])
+def _group(group: Mapping[str, Any], partitions: list[TopRow]) -> TopRow:
+    rates_in = [each.rate_in for each in partitions if each.rate_in is not None]
+    rates_out = [each.rate_out for each in partitions if each.rate_out is not None]
+    slowest = [each.catch_up_s for each in partitions if each.catch_up_s is not None]
+    failed = sum(1 for each in partitions if each.note)
     note = group["error"]["code"] if group["error"] else f"{failed} failed" if failed else ""
     return TopRow(
         group["name"],
         group["lag"],
         group["lag_seconds"],
-        rate_in,
-        rate_out,
-        max((each for each in slowest if each is not None), default=None),
+        sum(rates_in) if rates_in else None,
+        sum(rates_out) if rates_out else None,
+        max(slowest, default=None),
         group["status"] or "",
         note,
     )
-
-
-def _catch_up_s(lag: int | None, arriving: float | None, leaving: float | None) -> float | None:
-    if lag is None or arriving is None or leaving is None:
-        return None
-    if lag == 0:
-        return 0.0
-    return lag / (leaving - arriving) if leaving > arriving else math.inf
 
 
 def drawn(
@@ -170,14 +171,13 @@ def drawn(
     for each in (head, line):
         each.truncate(width, overflow="ellipsis")
     table = Table(box=None, header_style="bold reverse", pad_edge=False, width=width)
-    table.add_column("PARTITION" if view.partitions else "GROUP", ratio=1, no_wrap=True)
-    for column in ("LAG", "BEHIND", "IN/s", "OUT/s"):
+    table.add_column(what.removesuffix("s").upper(), ratio=1, no_wrap=True)
+    for column in ("LAG", "BEHIND", "IN/s", "OUT/s", "CATCH-UP"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("CATCH-UP", justify="right", no_wrap=True)
     table.add_column("STATUS", no_wrap=True)
     table.add_column("ERRORS", no_wrap=True)
     for row in rows[page * room : (page + 1) * room]:
-        table.add_row(*_cells(row), style=_BAD.get(row.status))
+        table.add_row(*row.cells(), style=_BAD.get(row.status))
     return Group(head, line, table)
 
 
@@ -186,57 +186,32 @@ def page(answer: Mapping[str, Any]) -> RenderableType:
     return drawn(answer, TopView(), _PAGE_COLUMNS, len(answer["groups"]) + _HEADER_LINES)
 
 
-def _cells(row: TopRow) -> list[str]:
-    never = row.catch_up_s is not None and math.isinf(row.catch_up_s)
-    return [
-        visible(row.name),
-        "-" if row.lag is None else f"{row.lag:,}",
-        seconds_text(row.behind_s) or "-",
-        "-" if row.rate_in is None else f"{row.rate_in:,.1f}",
-        "-" if row.rate_out is None else f"{row.rate_out:,.1f}",
-        "never" if never else seconds_text(row.catch_up_s) or "-",
-        row.status,
-        row.note,
-    ]
-
-
 def run(look: Look, interval_s: float) -> None:
     """Show ``look`` on this terminal, read every ``interval_s`` seconds, until q is pressed."""
-    answers: queue.SimpleQueue[dict[str, Any] | str] = queue.SimpleQueue()
-    ended = threading.Event()
-    reading = threading.Thread(
-        target=_read, args=(look, interval_s, ended, answers), name="top", daemon=True
-    )
-    reading.start()
     seen: dict[str, Any] = {"groups": []}
-    view, trouble = TopView(), "reading…"
-    out = console()
+    trouble = "reading…"
+    ended = threading.Event()
+
+    def read() -> None:
+        """Read until the end; what fails is shown, and tried again."""
+        nonlocal seen, trouble
+        while not ended.is_set():
+            due_s = time.monotonic() + interval_s
+            try:
+                seen, trouble = look(), ""
+            except Exception as error:  # noqa: BLE001 -- old numbers must not look new
+                trouble = str(error) or type(error).__name__
+            ended.wait(max(due_s - time.monotonic(), 0.1))
+
+    threading.Thread(target=read, name="top", daemon=True).start()
+    view, out = TopView(), console()
     with _keys() as key, Live(console=out, screen=True, auto_refresh=False) as live:
         while not view.ended:
             live.update(drawn(seen, view, out.width, out.height, trouble), refresh=True)
             pressed_key = key()
             if pressed_key:
                 view = pressed(view, pressed_key)
-            while not answers.empty():
-                answer = answers.get()
-                seen, trouble = (seen, answer) if isinstance(answer, str) else (answer, "")
     ended.set()
-
-
-def _read(
-    look: Look,
-    interval_s: float,
-    ended: threading.Event,
-    answers: queue.SimpleQueue[dict[str, Any] | str],
-) -> None:
-    """Read until ``ended``; what fails is shown, and tried again."""
-    while not ended.is_set():
-        started_s = time.monotonic()
-        try:
-            answers.put(look())
-        except Exception as error:  # noqa: BLE001 -- whatever it is, old numbers must not look new
-            answers.put(str(error) or type(error).__name__)
-        ended.wait(max(started_s + interval_s - time.monotonic(), 0.1))
 
 
 @contextlib.contextmanager

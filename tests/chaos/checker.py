@@ -93,6 +93,8 @@ class Verdict:
     committed behind it, or in its way until it has passed them."""
     late: int = 0
     """Commits that landed behind newer ones, after they had been given up."""
+    repeated: int = 0
+    """Commits of the submit that stood already: harmless, and a request for nothing."""
     worst_left_out: int = 0
     """Most commits with newer submits of the group that left a lost one out."""
 
@@ -271,6 +273,7 @@ def _judge_commit(
         verdict.late += 1
     elif what:
         blame("backwards", what)
+    verdict.repeated += trail.last is not None and trail.last[0] == tag
     trail.last = (tag, commit)
     trail.commits.setdefault(tag, commit.at_s)
     if trail.newest is None or tag >= trail.newest[0]:

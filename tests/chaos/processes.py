@@ -29,10 +29,17 @@ class Supervised:
     """A process that is started again whenever it ends; an end nobody ordered is an incident."""
 
     def __init__(
-        self, name: str, log_path: Path, command: Callable[[int], list[str]], good: frozenset[int]
+        self,
+        name: str,
+        log_path: Path,
+        command: Callable[[int], list[str]],
+        good: frozenset[int],
+        trees: Sequence[Path] = (ROOT,),
     ) -> None:
-        """``command`` makes the command line of a life, from 1; ``good`` are the exit statuses of
-        an ordered end."""  # noqa: D205, D209 -- two arguments, one sentence
+        """``command`` makes the command line of a life, from 1; lives take turns with ``trees``.
+
+        ``good`` are the exit statuses of an ordered end.
+        """
         self.name = name
         self.life = 0
         self.starts: list[float] = []
@@ -42,6 +49,7 @@ class Supervised:
         self.log_path = log_path
         self._command = command
         self._good = good
+        self._trees = trees
         self._ordered: frozenset[int] = frozenset()
         self._ended_at: float | None = None
         self._process: WatchedProcess | None = None
@@ -52,7 +60,8 @@ class Supervised:
         self.starts.append(time.time())
         self._ordered, self._ended_at = frozenset(), None
         command = [sys.executable, "-m", *self._command(self.life)]
-        self._process = WatchedProcess(command, cwd=ROOT, log_path=self.log_path)
+        tree = self._trees[(self.life - 1) % len(self._trees)]
+        self._process = WatchedProcess(command, cwd=tree, log_path=self.log_path)
 
     @property
     def process(self) -> WatchedProcess:
@@ -147,9 +156,13 @@ class Zombie:
 
 
 def service(
-    folder: Path, address: str, bootstrap_servers: str, settings: Sequence[str]
+    folder: Path,
+    address: str,
+    bootstrap_servers: str,
+    settings: Sequence[str],
+    trees: Sequence[Path] = (ROOT,),
 ) -> Supervised:
-    """The service at ``address``; ``settings`` are written as ``name=value``."""
+    """The service at ``address``, of those source trees in turns; settings are ``name=value``."""
     options = [
         *("--listen", address, "--bootstrap-servers", bootstrap_servers),
         *(f"--set={setting}" for setting in settings),
@@ -159,14 +172,16 @@ def service(
         folder / "service.log",
         lambda _: ["offsetmgr", "serve", *options],
         frozenset({0, INCOMPLETE}),
+        trees,
     )
 
 
-def client(first: Life) -> Supervised:
+def client(first: Life, tree: Path) -> Supervised:
     """The client of which ``first`` describes the first life."""
     return Supervised(
         first.name,
         first.folder / f"{first.name}.log",
         lambda number: ["tests.chaos.workload", *first._replace(number=number).arguments()],
         frozenset({0, INCOMPLETE}),
+        [tree],
     )

@@ -27,8 +27,15 @@ from tests.chaos.checker import Death, Evidence, check
 from tests.chaos.history import Key, read_history
 from tests.chaos.nemesis import Nemesis, Targets
 from tests.chaos.offsets_topic import read_committed
-from tests.chaos.plan import SERVICE_TRACK, broker_track, client_track, schedule
-from tests.chaos.processes import client, service
+from tests.chaos.plan import (
+    SERVICE_TRACK,
+    Fault,
+    Injection,
+    broker_track,
+    client_track,
+    schedule,
+)
+from tests.chaos.processes import ROOT, client, service
 from tests.chaos.workload import Life
 from tests.conftest import create_topic
 
@@ -38,7 +45,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from tests.chaos.checker import Verdict
-    from tests.chaos.plan import Injection, Track
+    from tests.chaos.plan import Track
 
 PARTITIONS_EACH: Final = 4
 """Of each client."""
@@ -86,6 +93,8 @@ class Setting(NamedTuple):
     clients: int
     settings: Sequence[str] = ()
     """Further ones of the service, as ``name=value``."""
+    trees: Sequence[Path] = (ROOT,)
+    """Sources: the lives of the service take turns with them, and so do the clients."""
 
     def lives(self, url: str) -> list[Life]:
         """The first life of each client; each has partitions of its own, in all groups."""
@@ -131,8 +140,9 @@ class ChaosRun:
             address,
             setting.kafka.bootstrap_servers,
             [*_SETTINGS, *setting.settings],
+            setting.trees,
         )
-        clients = [client(life) for life in lives]
+        clients = [client(life, tree) for life, tree in zip(lives, itertools.cycle(setting.trees))]
         self._nemesis = Nemesis(Targets(setting.kafka, served, clients, lives))
 
     def __enter__(self) -> Self:
@@ -153,6 +163,11 @@ class ChaosRun:
         life = self._nemesis.targets.clients[victim].life
         name = self._nemesis.targets.lives[victim].name
         self._deaths.append(Death(name, life, self._nemesis.kill_together(victim)))
+
+    def replace_service(self) -> None:
+        """Have the service end in order and its next life take over."""
+        self._inject_all([Injection(0.0, 0.0, Fault.SERVICE_TERM, 0)])
+        self._nemesis.calm()
 
     def _inject_all(self, injections: Sequence[Injection]) -> None:
         began_at = time.monotonic()
@@ -228,6 +243,7 @@ def summary(outcome: Outcome) -> Iterator[str]:
     yield f"told to be committed: {verdict.acknowledged}"
     yield f"of replaced clients, by a service that had not heard: {verdict.superseded}"
     yield f"landed behind newer ones, when they had been given up: {verdict.late}"
+    yield f"commits of what stood there already: {verdict.repeated}"
     yield f"slowest recovery after a round: {nemesis.slowest_recovery_s:.1f} s"
     yield f"commits that left out a submit which was lost: {verdict.worst_left_out} at most"
     yield f"promises broken: {len(verdict.violations)}; incidents: {len(nemesis.incidents)}"

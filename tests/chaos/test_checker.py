@@ -99,6 +99,7 @@ def good_story() -> Story:
 def test_a_good_history_passes() -> None:
     """Conflated submits, rewinds, refused ones, new lives and repeated commits are no offence."""
     assert good_story().broken() == []
+    assert good_story().verdict().repeated == 1
 
 
 def test_a_commit_that_nobody_submitted_is_found() -> None:

@@ -1,24 +1,261 @@
-"""The alert rules and the dashboard in deploy/."""
+"""The files in deploy/ are valid for the tools that read them, and leave a stop time to commit."""
 
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import promql_parser
 import pytest
 import yaml
 
-_DEPLOY = Path(__file__).parents[2] / "deploy"
-_RULES = yaml.safe_load((_DEPLOY / "prometheus" / "offsetmgr.rules.yml").read_text())
-_BOARD = json.loads((_DEPLOY / "grafana" / "offsetmgr.json").read_text())
+from offsetmgr.cli.options import ServiceOptions
+from offsetmgr.service.settings import Address, defaults, load
+from tests.deploy.manifests import CHART, DEPLOY, ROOT, manifests, troubles
+
+_RULES = yaml.safe_load((DEPLOY / "prometheus" / "offsetmgr.rules.yml").read_text())
+_BOARD = json.loads((DEPLOY / "grafana" / "offsetmgr.json").read_text())
 _QUERIES = [
     *(rule["expr"] for group in _RULES["groups"] for rule in group["rules"]),
     *(target["expr"] for panel in _BOARD["panels"] for target in panel["targets"]),
 ]
+_SYSTEMD = DEPLOY / "systemd"
+_COMPOSE = DEPLOY / "compose" / "compose.yaml"
+_KUBERNETES = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+
+STOP_S = float(str(defaults()["stop_timeout_s"]))
+
+_HARDENED = 2.0
+"""Exposure by systemd's own measure, from 0 to 10; it calls less than 2 safe."""
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> str:
+    """Run a command that must succeed; return its output."""
+    done = subprocess.run(
+        [str(each) for each in command],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def installed(name: str) -> str:
+    """Return a tool's path beside this Python; pip has put it there."""
+    return str(Path(sys.executable).parent / name)
 
 
 @pytest.mark.parametrize("query", _QUERIES)
 def test_queries_are_valid(query: str) -> None:
     """Each query is valid PromQL, with the types of functions and operators."""
     promql_parser.parse(query)  # raises ValueError
+
+
+def test_prometheus_finds_its_rules_and_the_service() -> None:
+    """`make deploy-check` has Prometheus' own tool read the file."""
+    settings = yaml.safe_load((DEPLOY / "compose" / "prometheus.yml").read_text())
+    assert all((DEPLOY / "prometheus" / name).exists() for name in settings["rule_files"])
+    (job,) = settings["scrape_configs"]
+    (targets,) = (each["targets"] for each in job["static_configs"])
+    assert targets == [str(defaults()["listen"])]
+
+
+def systemd_unit(folder: Path) -> Path:
+    """Copy the units to ``folder`` as if the service were installed."""
+    for each in _SYSTEMD.iterdir():
+        text = each.read_text().replace("/opt/offsetmgr/bin/offsetmgr", sys.executable)
+        (folder / each.name).write_text(text)
+    return folder / "offsetmgr.service"
+
+
+def test_systemd_takes_its_units(tmp_path: Path) -> None:
+    """Without a warning."""
+    assert run("systemd-analyze", "verify", "--man=no", systemd_unit(tmp_path)) == ""
+
+
+def test_systemd_finds_little_exposed(tmp_path: Path) -> None:
+    """By its measure of what a unit may do to the machine."""
+    unit = systemd_unit(tmp_path)
+    shown = run("systemd-analyze", "security", "--offline=yes", "--no-pager", unit)
+    level = re.search(r"exposure level for .*: ([\d.]+)", shown)
+    assert level, shown
+    assert float(level[1]) < _HARDENED, shown
+
+
+def test_systemd_gives_a_stop_time_to_commit() -> None:
+    """More than the service takes at most."""
+    limit = re.search(
+        r"^TimeoutStopSec=(\d+)$", (_SYSTEMD / "offsetmgr.service").read_text(), re.MULTILINE
+    )
+    assert limit
+    assert float(limit[1]) > STOP_S
+
+
+def test_systemd_hands_over_the_socket_that_the_service_is_told() -> None:
+    """Else it would refuse to start; the setting is that of its command."""
+    socket = (_SYSTEMD / "offsetmgr.socket").read_text()
+    command = (_SYSTEMD / "offsetmgr.service").read_text()
+    (path,) = re.findall(r"^ListenStream=(.+)$", socket, re.MULTILINE)
+    (listen,) = re.findall(r"^ExecStart=.+ --listen (\S+)$", command, re.MULTILINE)
+    assert listen == f"unix://{path}"
+    assert Address.parse(listen).path == path
+
+
+def test_the_containerfile_has_no_known_flaw() -> None:
+    """By hadolint, which knows those of shell commands too."""
+    assert run(installed("hadolint"), DEPLOY / "Containerfile") == ""
+
+
+def test_compose_file_is_valid() -> None:
+    """By the schema of the Compose specification."""
+    run(installed("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", _COMPOSE)
+
+
+def test_compose_file_mounts_what_exists_and_gives_a_stop_time() -> None:
+    """Relative paths begin at the file's folder."""
+    compose = yaml.safe_load(_COMPOSE.read_text())
+    service = compose["services"]["offsetmgr"]
+    assert float(service["stop_grace_period"].removesuffix("s")) > STOP_S
+    assert (_COMPOSE.parent / service["build"]["context"] / service["build"]["dockerfile"]).exists()
+    for each in compose["services"].values():
+        assert each["mem_limit"]
+        for volume in each.get("volumes", ()):
+            source = volume.split(":")[0]
+            assert source in compose["volumes"] or (_COMPOSE.parent / source).exists(), source
+
+
+def test_the_service_takes_the_environment_of_its_containers(tmp_path: Path) -> None:
+    """In Compose, and in the driver's pod."""
+    password = tmp_path / "password"
+    password.write_text("geheim")
+    compose = yaml.safe_load(_COMPOSE.read_text())["services"]["offsetmgr"]["environment"]
+    (sidecar,) = driver_pods()[0]["spec"]["initContainers"]
+    pod = {each["name"]: each["value"] for each in sidecar["env"]}
+    (mount,) = sidecar["volumeMounts"]
+    assert pod["OFFSETMGR_KAFKA__SASL_PASSWORD_FILE"].startswith(f"{mount['mountPath']}/")
+    pod["OFFSETMGR_KAFKA__SASL_PASSWORD_FILE"] = str(password)
+    assert load(None, compose, {}).watch.groups == ".*"
+    assert load(None, pod, {}).kafka.for_librdkafka()["sasl.password"] == "geheim"
+
+
+def test_a_plain_sidecar_is_told_by_an_option_to_end() -> None:
+    """It is the setting of that name."""
+    options = ServiceOptions(bootstrap_servers="broker:9092", exit_after_last_client=60.0)
+    assert options.load().exit_after_last_client_s == 60.0
+
+
+@pytest.mark.parametrize("path", _KUBERNETES, ids=lambda path: path.name)
+def test_manifests_are_valid_and_restricted(path: Path) -> None:
+    """By Kubernetes' own schemas, unknown fields refused, and its restricted pod security."""
+    for manifest in manifests(path.read_text()):
+        assert list(troubles(manifest)) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "trouble"),
+    [
+        ("restartPolicy: Always", "restartpolicy: Always", "'restartpolicy' was unexpected"),
+        ("runAsNonRoot: true", "runAsNonRoot: false", "may run as root"),
+        ("readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "writable"),
+        ("startupProbe:", "readinessProbe:", "no startupProbe"),
+        ("drop: [ALL]", "drop: [NET_RAW]", "may gain rights"),
+    ],
+)
+def test_a_fault_in_a_manifest_is_found(before: str, after: str, trouble: str) -> None:
+    """So that the test above can fail."""
+    text = (DEPLOY / "kubernetes" / "driver-pod.yaml").read_text()
+    assert before in text
+    (manifest,) = manifests(text.replace(before, after))
+    assert any(trouble in each for each in troubles(manifest))
+
+
+def driver_pods() -> list[Any]:
+    """Return the pod template of spark-submit, and that of the Spark operator."""
+    (template,), (application,) = (manifests(path.read_text()) for path in _KUBERNETES)
+    return [template, application["spec"]["driver"]["template"]]
+
+
+def test_the_sidecar_ends_after_the_driver_with_time_to_commit() -> None:
+    """A native sidecar, in a pod whose grace period is the driver's and the service's."""
+    for pod in driver_pods():
+        (sidecar,) = pod["spec"]["initContainers"]
+        assert sidecar["restartPolicy"] == "Always"
+        assert "readinessProbe" not in sidecar
+        assert pod["spec"]["terminationGracePeriodSeconds"] >= STOP_S + 60
+
+
+def test_both_driver_pods_are_the_same() -> None:
+    """A change of one is made in the other."""
+    template, application = driver_pods()
+    assert template["spec"] == application["spec"]
+    assert template["metadata"] == application["metadata"]
+
+
+def chart_values() -> tuple[Any, Any]:
+    """Return the schema of the chart's values, and values that it takes."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    given = yaml.safe_load((CHART / "ci" / "full-values.yaml").read_text())
+    for name, value in given.items():
+        values[name] = values[name] | value if isinstance(value, dict) else value
+    return json.loads((CHART / "values.schema.json").read_text()), values
+
+
+def test_the_chart_takes_its_example() -> None:
+    """Its defaults alone lack what only the user knows."""
+    schema, values = chart_values()
+    jsonschema.Draft7Validator.check_schema(schema)
+    jsonschema.validate(values, schema)
+    alone = yaml.safe_load((CHART / "values.yaml").read_text())
+    errors = jsonschema.Draft7Validator(schema).iter_errors(alone)
+    assert {"/".join(map(str, each.path)) for each in errors} == {
+        "identities",
+        "image/repository",
+        "secrets/tls",
+        "secrets/tokens",
+        "settings/kafka/bootstrap.servers",
+    }
+
+
+@pytest.mark.parametrize(
+    ("section", "value"),
+    [
+        ("settings", {"kafka": {"bootstrap.servers": "k:9092", "sasl.password": "geheim"}}),
+        ("settings", {"kafka": {"bootstrap.servers": "k:9092"}, "listen": "0.0.0.0:1"}),
+        ("identities", {}),
+        ("identities", {"etl": {"groups": ["*"], "topics": ["*"], "token": "geheim"}}),
+        ("replicas", 2),
+    ],
+)
+def test_the_chart_refuses(section: str, value: object) -> None:
+    """Secrets in values, a service without identities, and two services."""
+    schema, values = chart_values()
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(values | {section: value}, schema)
+
+
+def test_the_guide_names_files_that_exist() -> None:
+    """Its commands need tools and clusters that no test has."""
+    guide = (ROOT / "docs" / "deploy.md").read_text()
+    named = set(re.findall(r"\bdeploy/[\w./-]+\w", guide))
+    assert len(named) > 5
+    assert [each for each in named if not (ROOT / each).exists()] == []
+
+
+def test_versions_agree() -> None:
+    """Image, chart and package are of one version."""
+    version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert {str(chart["version"]), str(chart["appVersion"])} == {version[1]}
+    image = f"offsetmgr:{version[1]}"
+    for path in (_COMPOSE, DEPLOY / "Containerfile", *_KUBERNETES):
+        assert image in path.read_text(), path

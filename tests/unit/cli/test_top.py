@@ -18,6 +18,7 @@ def partition(number: int, **values: Any) -> dict[str, Any]:
         "lag_seconds": 0.0,
         "rate_in": 10.0,
         "rate_out": 10.0,
+        "catch_up_seconds": None if "lag" in values else 0.0,
         "status": "OK",
         "error": None,
     }
@@ -42,7 +43,7 @@ ANSWER = {
         group("idle", partition(0)),
         group(
             "orders-etl",
-            partition(0, lag=1000, lag_seconds=100.0, rate_out=20.0, status="OK"),
+            partition(0, lag=1000, lag_seconds=100.0, rate_out=20.0, catch_up_seconds=100.0),
             partition(1, lag=10, lag_seconds=1.0, rate_out=5.0, status="WARN"),
             status="WARN",
         ),
