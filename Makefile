@@ -5,19 +5,23 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 JAVA := $(VENV)/.java
 JARS := $(VENV)/.jars
-POSTGRES := $(VENV)/.postgres
+PACKAGES := $(VENV)/.packages
 # T narrows what pytest runs: make test T="tests/unit -k state"
 T ?=
-# `make test` runs six parts at once, so that what one waits for is the others' time.  All folders
+# `make test` runs eight parts at once, so that what one waits for is the others' time.  All folders
 # that are not named here run as the part "others".
 UNIT := tests/unit tests/model examples/streams
 SERVICE := tests/service tests/sim
-KAFKA := tests/kafka
+CONSUMERS := $(patsubst %,tests/kafka/test_%.py,acks clusters consumer_offsets dlq group_consumer \
+  group_members migration views)
+KAFKA := tests/kafka $(addprefix --ignore=,$(CONSUMERS))
+BROWSER := tests/browser
 # Those that start programs with a Spark of their own.
 PROGRAMS := $(patsubst %,tests/spark/test_%.py,connect demo documents restarts)
 SPARK := tests/spark $(addprefix --ignore=,$(PROGRAMS))
-OTHERS := $(addprefix --ignore=,$(UNIT) $(SERVICE) $(KAFKA) tests/spark)
-PARTS := test-unit test-service test-kafka test-programs test-spark test-others
+OTHERS := $(addprefix --ignore=,$(UNIT) $(SERVICE) $(BROWSER) tests/kafka tests/spark)
+PARTS := test-unit test-service test-browser test-kafka test-consumers test-programs test-spark \
+  test-others
 LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 # SEEDS are the simulated runs, first:end; a failing one says how to replay it alone
 SEEDS ?= 0:2000
@@ -26,19 +30,20 @@ MINUTES ?= 10
 TRIES ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test $(PARTS) sim sim-long first-hour compat bench soak chaos lint format clean
+.PHONY: help setup demo test $(PARTS) sim sim-long first-hour compat bench soak chaos deploy-check
+.PHONY: docs release lint format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(INSTALLED) $(JARS) $(POSTGRES) ## Install everything: virtual environment, Java, Kafka's jars, PostgreSQL
+setup: $(INSTALLED) $(JARS) $(PACKAGES) ## Install everything: virtual environment, Java, Kafka's jars, PostgreSQL, Chromium
 
 demo: setup ## Start a Kafka, the service and a Spark job, and show what happens
 	$(BIN)/offsetmgr demo
 
 test: setup ## Lint, type-check and run the tests (T="..." narrows the tests)
 ifeq ($(strip $(T)),)
-	@$(MAKE) --no-print-directory -j6 $(PARTS)
+	@$(MAKE) --no-print-directory -j8 $(PARTS)
 else
 	$(LINT) && $(BIN)/python -m pytest $(T)
 endif
@@ -54,8 +59,14 @@ test-unit:
 test-service:
 	@$(call at_its_end,nice $(BIN)/python -m pytest $(SERVICE))
 
+test-browser:
+	@$(call at_its_end,nice $(BIN)/python -m pytest $(BROWSER))
+
 test-kafka:
 	@$(call at_its_end,$(BIN)/python -m pytest $(KAFKA))
+
+test-consumers:
+	@$(call at_its_end,$(BIN)/python -m pytest $(CONSUMERS))
 
 test-programs:
 	@$(call at_its_end,$(BIN)/python -m pytest $(PROGRAMS))
@@ -87,6 +98,15 @@ soak: setup ## A day's commits in MINUTES on a Kafka that stands still at times;
 chaos: setup ## Provoke every fault TRIES times, then kill at random for MINUTES; ends with a table
 	$(BIN)/python -m tests.chaos.table --tries $(TRIES) --minutes $(MINUTES)
 
+deploy-check: setup ## Check deploy/ by Helm, Compose, Prometheus, Spark and a container's steps; needs Go and promtool
+	$(BIN)/python -m tests.deploy.check
+
+docs: $(INSTALLED) ## Build the documentation as a site, in build/site
+	$(BIN)/sphinx-build -q -W --keep-going -c docs . build/site
+
+release: $(INSTALLED) ## Build wheel, source archive and list of components (SBOM) into dist
+	scripts/release.sh
+
 lint: $(INSTALLED) ## Check style, format and types
 	$(LINT)
 
@@ -102,15 +122,15 @@ $(BIN)/python:
 	scripts/make-venv.sh $(VENV)
 
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all,dev]'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[all,dev]'
 	@touch $@
 
 $(JAVA): scripts/ensure-java.sh | $(BIN)/python
 	scripts/ensure-java.sh
 	@touch $@
 
-$(POSTGRES): scripts/ensure-postgres.sh | $(BIN)/python
-	scripts/ensure-postgres.sh
+$(PACKAGES): scripts/ensure-packages.sh | $(BIN)/python
+	scripts/ensure-packages.sh
 	@touch $@
 
 $(JARS): $(INSTALLED) $(JAVA)

@@ -1,0 +1,43 @@
+"""Settings of Sphinx for the documentation; ``make docs`` builds it into build/site.
+
+The pages are those of the repository, at their places in it, so that a link holds in both.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+
+import reference  # noqa: E402 -- beside this file
+
+from offsetmgr.service import version as _version  # noqa: E402
+
+project = "offsetmgr"
+version = release = _version()
+author = project_copyright = "the offsetmgr authors"
+html_title = f"offsetmgr {version}"
+html_theme = "furo"
+html_show_sphinx = False
+html_copy_source = False
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+root_doc = "docs/index"
+include_patterns = ["*.md", "docs/**", "examples/README.md"]
+myst_heading_anchors = 4
+suppress_warnings = [
+    "myst.xref_missing",  # links to folders; tests/spark/test_documents.py checks those
+    "misc.highlighting_failure",  # settings in a text that shortens them
+]
+autodoc_default_options = {
+    "members": True,
+    "inherited-members": "BaseException,Exception,tuple,Enum,Generic,Protocol",
+}
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+maximum_signature_line_length = 90
+
+reference.write(Path(__file__).parent / "reference")

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Builds what is released into dist: the wheel, the source archive, and offsetmgr.cdx.json, a CycloneDX
+# list of what `pip install 'offsetmgr[server]'` brings in the tested versions.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+rm -rf dist build/release
+python3 -m venv build/release/tools
+build/release/tools/bin/pip install --quiet --disable-pip-version-check 'build>=1.2' 'cyclonedx-bom>=7' 'twine>=6'
+build/release/tools/bin/python -m build --outdir dist .
+build/release/tools/bin/twine check --strict dist/*
+
+python3 -m venv --without-pip build/release/installed
+wheel=$(echo dist/*.whl)
+build/release/tools/bin/pip --python build/release/installed/bin/python install --quiet \
+  --disable-pip-version-check --constraint constraints.txt "${wheel}[server]"
+build/release/tools/bin/cyclonedx-py environment --pyproject pyproject.toml \
+  --output-reproducible --output-file dist/offsetmgr.cdx.json build/release/installed/bin/python
+ls -l dist
