@@ -1,54 +1,65 @@
-"""``python -m benchmarks``: all of them, on a broker of their own (or ``--brokers host:port``).
+"""``python -m benchmarks [NAME...]``: each in a process of its own, all on one broker.
 
-Fails, with exit status 1 and the figures, where a floor is missed.
+Without a name it runs those of `make bench`.  It fails, with exit status 1 and the figures, where a
+floor of docs/benchmarks.md is missed.
 """
 
 from __future__ import annotations
 
 import logging
+import subprocess
 import sys
+from argparse import ArgumentParser
 from contextlib import ExitStack
+from importlib import import_module
+from typing import Final
 
 import structlog
 
-from benchmarks import clusters, consumer, crowd, managers, service, spark, stores, watch
-from benchmarks.harness import create_topic, end, parser
+from benchmarks.harness import MISSED, TOPIC
 from offsetmgr.devkafka import DevKafka
+from offsetmgr.devkafka.command import create_topic
 from offsetmgr.service.run import tune_gc
+
+NAMES: Final = (
+    *("managers", "watch", "stores", "service", "consumer", "crowd", "overhead", "paths"),
+    "page",
+)
+FURTHER: Final = ("consumer_peers", "streams", "views", "view_peers")
+"""Longer ones, to be named; those of peers install them."""
 
 
 def main() -> int:
     """Run the benchmarks, print their tables, and return the exit status."""
-    arguments = parser("benchmarks", __doc__)
-    arguments.add_argument("--rounds", type=int, default=5, help="rounds per contestant (5)")
-    options = arguments.parse_args()
-    rounds = options.rounds
+    parser = ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES + FURTHER))
+    parser.add_argument("--brokers", help="a Kafka of yours; without it one is started")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds per contestant (5)")
+    options = parser.parse_args()
+    names = options.names or NAMES
+    if options.brokers and len(names) == 1:
+        return _run(names[0], options.brokers, options.rounds)
+    with ExitStack() as stack:
+        brokers = options.brokers or stack.enter_context(DevKafka()).bootstrap_servers
+        command = [sys.executable, "-m", "benchmarks", "--brokers", brokers]
+        command += ["--rounds", str(options.rounds)]
+        done = [subprocess.run([*command, name], check=False).returncode for name in names]
+    return int(any(done))
+
+
+def _run(name: str, brokers: str, rounds: int) -> int:
     # A line for each of thousands of groups would bury the tables.
     warnings = structlog.make_filtering_bound_logger(logging.WARNING)
     structlog.configure(wrapper_class=warnings)
+    # Nor does anybody need to be told of services that are away on purpose.
+    logging.getLogger("offsetmgr").setLevel(logging.CRITICAL)
+    create_topic(brokers, TOPIC, 1_000)
     # As the service does; the bare clients are measured under the same.
     tune_gc()
-    missed = managers.submits(count=500_000, rounds=rounds)
-    missed += managers.groupwise(size=1_000, count=500, rounds=rounds)
-    missed += watch.evaluation(size=10_000, rounds=rounds)
-    missed += consumer.tracking(1_000_000, rounds)
-    missed += stores.transactions(batches=10, rounds=rounds * 10)
-    with ExitStack() as stack:
-        brokers = options.brokers or stack.enter_context(DevKafka()).bootstrap_servers
-        create_topic(brokers, 1_000)
-        missed += managers.commits(brokers, groups=1, size=1_000, rounds=rounds * 10)
-        missed += managers.commits(brokers, groups=1_000, size=10, rounds=rounds)
-        managers.initial_offsets(brokers, size=1_000, rounds=rounds * 2)
-        missed += service.many_managers(brokers, groups=10, size=1_000, batches=300)
-        service.fence(brokers, commits=100, rounds=rounds)
-        missed += consumer.reading(brokers, count=200_000, rounds=rounds)
-        missed += consumer.workers(brokers, 40_000)
-        missed += clusters.reading(brokers, count=200_000, rounds=rounds)
-        if crowd.in_own_process(brokers, groups=1_000, size=100) != 0:
-            missed.append("100,000 managers: see above")
-        if spark.in_own_process(brokers) != 0:
-            missed.append("Spark: see above")
-    return end(missed)
+    missed = import_module(f"benchmarks.{name}").run(brokers, rounds)
+    for line in missed:
+        print(f"{MISSED}{line}", file=sys.stderr)
+    return int(bool(missed))
 
 
 if __name__ == "__main__":

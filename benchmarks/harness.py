@@ -1,48 +1,71 @@
 """Rounds of contestants in turn, medians, ratios, floors.
 
 Machines differ and so do minutes on one machine; a ratio of two things measured in turn in the
-same run is what can be compared.
+same run is what can be compared.  A benchmark is a module with ``run(brokers, rounds)``, which
+prints tables and returns a line for each floor that is missed.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
-from argparse import ArgumentParser
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Producer
 from rich.console import Console
 from rich.table import Table
+
+from offsetmgr.devkafka.command import create_topic
+from offsetmgr.streams.kafka import PARTITIONER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    import psutil
+
+ROOT: Final = Path(__file__).parents[1]
 TIMEOUT_S: Final = 120.0
+PROGRAM_S: Final = 600.0
 
 TOPIC: Final = "bench"
-"""The topic whose offsets are committed."""
+"""The topic whose offsets are committed; it has 1,000 partitions."""
 
 MISSED: Final = "floor missed: "
 """Begins each line that tells of one."""
 
+PARTITIONS: Final = 4
+VALUE: Final = b"x" * 100
+_CHUNK: Final = 10_000
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """Return the processor time that a process has used, all of its threads together."""
+    return float(sum(process.cpu_times()[:2]))
+
+
+def resident_mb(process: psutil.Process) -> float:
+    return float(process.memory_info().rss) / 2**20
+
 
 def in_turn(
-    contestants: Mapping[str, Callable[[int], None]], *, rounds: int, warmup: int = 1
+    contestants: Mapping[str, Callable[[int], float | None]], *, rounds: int, warmup: int = 1
 ) -> dict[str, list[float]]:
     """Run each contestant ``rounds`` times, taking turns; return the seconds of each round.
 
-    A contestant takes the number of its round, so that rounds can differ in their data.  Warm-up
-    rounds are not counted.
+    A contestant takes the number of its round, so that rounds can differ in their data, and may
+    return the seconds that count.  Warm-up rounds are not counted.
     """
     took: dict[str, list[float]] = {name: [] for name in contestants}
     for number in range(rounds + warmup):
         for name, run in contestants.items():
             began = perf_counter()
-            run(number)
+            counted = run(number)
             if number >= warmup:
-                took[name].append(perf_counter() - began)
+                took[name].append(perf_counter() - began if counted is None else counted)
     return took
 
 
@@ -79,22 +102,60 @@ def at_least(what: str, figure: float, bound: float, unit: str = "") -> list[str
     return [missed] if figure < bound else []
 
 
-def end(missed: Sequence[str]) -> int:
-    """Print what was missed; return the exit status."""
-    for line in missed:
-        print(f"{MISSED}{line}", file=sys.stderr)
-    return int(bool(missed))
+def key_of(number: int, keys: int) -> str:
+    return f"key-{number * 7919 % keys}"
 
 
-def parser(module: str, description: str | None) -> ArgumentParser:
-    """Return a parser with the option that all benchmarks have."""
-    made = ArgumentParser(prog=f"python -m {module}", description=description)
-    made.add_argument("--brokers", help="a Kafka of yours; without it one is started")
-    return made
+def filled(
+    brokers: str,
+    count: int,
+    keys: int,
+    value: bytes = VALUE,
+    *,
+    topic: str | None = None,
+    headers: Mapping[str, bytes] | None = None,
+) -> str:
+    """Return a topic with ``count`` new messages over ``keys`` keys; by default a new topic."""
+    if topic is None:
+        topic = f"bench-{uuid4().hex[:8]}"
+        create_topic(brokers, topic, PARTITIONS)
+    config = {"bootstrap.servers": brokers, "linger.ms": 20, "partitioner": PARTITIONER}
+    producer = Producer(config)
+    for number in range(count):
+        producer.produce(topic, value, key_of(number, keys), headers=dict(headers or {}))
+        if number % _CHUNK == 0:
+            producer.flush(TIMEOUT_S)
+    producer.flush(TIMEOUT_S)
+    return topic
 
 
-def create_topic(bootstrap_servers: str, partitions: int) -> None:
-    """Create ``TOPIC`` where it is not there."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    if TOPIC not in admin.list_topics(timeout=TIMEOUT_S).topics:
-        admin.create_topics([NewTopic(TOPIC, partitions)])[TOPIC].result(TIMEOUT_S)
+def peer_python(name: str, requirement: str, base: str = sys.executable) -> str:
+    """Return the Python of an environment under ``.peers`` that has this requirement."""
+    home = ROOT / ".peers" / name
+    python = home / "bin" / "python"
+    if not python.exists():
+        subprocess.run([base, "-m", "venv", str(home)], check=True)
+    subprocess.run([python, "-m", "pip", "install", "-q", requirement], check=True)
+    return str(python)
+
+
+def seconds_of(command: Sequence[str]) -> float:
+    """Run a program whose last word is the number of seconds that it took."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=PROGRAM_S, check=True)
+    return float(done.stdout.split()[-1])
+
+
+def beside_peers(title: str, rates: Mapping[str, Sequence[float]], floor: float = 1.0) -> list[str]:
+    """Print the rates of rounds, ours first; return a line for each peer that is too fast."""
+    # What else runs on the machine makes a round slower, never faster.
+    best = {name: max(found) for name, found in rates.items()}
+    ours = next(iter(best.values()))
+    rows = [
+        (name, f"{rate:,.0f}/s", f"{median(rates[name]):,.0f}/s", f"{ours / rate:.2f}")
+        for name, rate in best.items()
+    ]
+    show(title, ("what", "best round", "median", "ours, times it"), rows)
+    missed = []
+    for name, rate in best.items():
+        missed += at_least(f"{title}, our rate beside {name}", ours / rate, floor, "times")
+    return missed

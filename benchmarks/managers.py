@@ -33,11 +33,13 @@ JVM_WARMUP = 100
 core from whoever's turn it is."""
 
 
-def spawn(factory: Factory, groups: Sequence[str], size: int) -> list[ManagerHandle]:
+def spawn(
+    factory: Factory, groups: Sequence[str], size: int, topic: str = TOPIC
+) -> list[ManagerHandle]:
     """Start managers of ``size`` partitions in each group, until all know their initial offset."""
     handles = []
     for group in groups:
-        for handle in factory.spawn_many(group, _partitions(size)).values():
+        for handle in factory.spawn_many(group, _partitions(size, topic)).values():
             if not isinstance(handle, ManagerHandle):
                 raise handle
             handles.append(handle)
@@ -46,11 +48,20 @@ def spawn(factory: Factory, groups: Sequence[str], size: int) -> list[ManagerHan
     return handles
 
 
-def _partitions(size: int) -> list[TopicPartition]:
-    return [TopicPartition(TOPIC, number) for number in range(size)]
+def run(brokers: str, rounds: int) -> list[str]:
+    return [
+        *_submits(count=500_000, rounds=rounds),
+        *_groupwise(size=1_000, count=500, rounds=rounds),
+        *_commits(brokers, groups=1, size=1_000, rounds=rounds * 10),
+        *_commits(brokers, groups=1_000, size=10, rounds=rounds),
+    ]
 
 
-def submits(*, count: int, rounds: int) -> list[str]:
+def _partitions(size: int, topic: str = TOPIC) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for number in range(size)]
+
+
+def _submits(*, count: int, rounds: int) -> list[str]:
     """``submit`` in one thread, against storing into a dictionary."""
     factory = Factory(MemoryCoordinator())
     (handle,) = spawn(factory, ["group"], 1)
@@ -72,7 +83,7 @@ def submits(*, count: int, rounds: int) -> list[str]:
     return at_least("submits by one thread", rate, SUBMITS_PER_S, "per second")
 
 
-def groupwise(*, size: int, count: int, rounds: int) -> list[str]:
+def _groupwise(*, size: int, count: int, rounds: int) -> list[str]:
     """``Factory.submit`` of ``size`` partitions at once, against updating a dictionary."""
     factory = Factory(MemoryCoordinator())
     spawn(factory, ["group"], size)
@@ -100,7 +111,7 @@ def groupwise(*, size: int, count: int, rounds: int) -> list[str]:
     return at_least("offsets submitted group-wise", rate, GROUPWISE_PER_S, "per second")
 
 
-def commits(bootstrap_servers: str, *, groups: int, size: int, rounds: int) -> list[str]:
+def _commits(bootstrap_servers: str, *, groups: int, size: int, rounds: int) -> list[str]:
     """All of ``groups`` times ``size`` dirty at once, until all are committed."""
     many = _clients(bootstrap_servers, CLIENTS)
     bare_groups = [f"bare-{groups}-{number}" for number in range(groups)]
@@ -147,40 +158,6 @@ def commits(bootstrap_servers: str, *, groups: int, size: int, rounds: int) -> l
         *at_most(f"{title}, against {pool}", ratio, BARE_POOL),
         *at_least(f"{title}, times faster than {one_client}", faster, ONE_CLIENT),
     ]
-
-
-def initial_offsets(bootstrap_servers: str, *, size: int, rounds: int) -> None:
-    """Spawn ``size`` managers of one group, until all have their initial offset."""
-    (client,) = _clients(bootstrap_servers, 1)
-    group = f"initial-{size}"
-    _bare_commit([client], [group], size, 7)
-    coordinator = KafkaCoordinator({"bootstrap.servers": bootstrap_servers})
-    factory = Factory(coordinator)
-    spawned: list[ManagerHandle] = []
-
-    def bare(_number: int) -> None:
-        wanted = [KafkaPartition(TOPIC, partition) for partition in range(size)]
-        request = [ConsumerGroupTopicPartitions(group, wanted)]
-        answer = client.list_consumer_group_offsets(request, request_timeout=TIMEOUT_S)
-        if len(answer[group].result(TIMEOUT_S).topic_partitions) != size:
-            raise RuntimeError("the bare fetch did not answer for every partition")
-
-    def stop(_number: int) -> None:
-        factory.stop_managers([handle.key for handle in spawned], timeout=TIMEOUT_S).get()
-        spawned.clear()
-
-    contestants = {
-        "one bare request": bare,
-        "spawn managers, all initial offsets": lambda _: spawned.extend(
-            spawn(factory, [group], size)
-        ),
-        "(stop them again)": stop,
-    }
-    results = in_turn(contestants, rounds=rounds)
-    factory.stop(timeout=TIMEOUT_S)
-    coordinator.close(timeout=TIMEOUT_S)
-    title = f"Initial offsets of {size:,} partitions of one group"
-    report(title, results, items=size, unit="offsets")
 
 
 def _clients(bootstrap_servers: str, count: int) -> list[AdminClient]:

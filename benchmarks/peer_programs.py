@@ -1,4 +1,4 @@
-"""``peer_programs.py PEER WORK BROKERS TOPIC COUNT``: one consumer at one work, in its own process.
+"""``peer_programs.py PEER WORK BROKERS TOPIC COUNT``: another consumer, in a process of its own.
 
 It prints the seconds from its first message to its last, commits included.  The works are
 ``single`` (each message alone, offsets committed once a second), ``batch`` (500 at once) and
@@ -22,68 +22,35 @@ HANDLER_S = 0.005
 
 
 class Watch:
-    """Counts messages; ``done`` is set at the last."""
+    """Counts messages from the first to the last, at which ``done`` is set."""
 
     def __init__(self, count: int) -> None:
-        self.count = count
-        self.began_s = 0.0
-        self.seen = 0
         self.done = threading.Event()
+        self.took_s = 0.0
+        self._count = count
+        self._began_s = 0.0
+        self._seen = 0
 
     def see(self, number: int = 1) -> bool:
         """Count messages; True at the last."""
-        if not self.seen:
-            self.began_s = time.monotonic()
-        self.seen += number
-        if self.seen >= self.count:
+        if not self._seen:
+            self._began_s = time.perf_counter()
+        self._seen += number
+        if self._seen >= self._count:
             self.done.set()
             return True
         return False
 
+    def stop(self) -> None:
+        self.took_s = time.perf_counter() - self._began_s
+
     def tell(self) -> None:
         # Not by print, which faust takes for its log.
-        os.write(1, f"\ntook_s={time.monotonic() - self.began_s}\n".encode())
+        os.write(1, f"\n{self.took_s}\n".encode())
 
 
 def group() -> str:
     return f"peer-{uuid.uuid4().hex}"
-
-
-def offsetmgr(work: str, brokers: str, topic: str, watch: Watch) -> None:
-    consumers: Any = import_module("offsetmgr.consumer")
-    if work == "batch":
-        with consumers.GroupConsumer(brokers, group(), [topic]) as consumer:
-            for batch in consumer.batches(BATCH):
-                consumer.mark_messages(batch)
-                if watch.see(len(batch)):
-                    break
-            consumer.commit_offsets()
-            watch.tell()
-        return
-    consumer = consumers.AckConsumer(brokers, group(), [topic])
-    if work == "single":
-        for message in consumer:
-            message.ack()
-            if watch.see():
-                break
-        consumer.commit_offsets()
-        watch.tell()
-        consumer.close()
-        return
-    lock = threading.Lock()
-
-    def handle(_: object) -> None:
-        time.sleep(HANDLER_S)
-        with lock:
-            watch.see()
-
-    def finish() -> None:
-        watch.done.wait()
-        watch.tell()
-        consumer.close()
-
-    threading.Thread(target=finish).start()
-    consumer.run(handle, workers=WORKERS, ordered_by="key")
 
 
 async def aiokafka(work: str, brokers: str, topic: str, watch: Watch) -> None:
@@ -118,7 +85,7 @@ async def aiokafka(work: str, brokers: str, topic: str, watch: Watch) -> None:
     else:
         await _in_batches_of_tasks(consumer, watch)
     await consumer.commit(positions or None)
-    watch.tell()
+    watch.stop()
     await consumer.stop()
 
 
@@ -151,6 +118,7 @@ def faust(work: str, brokers: str, topic: str, watch: Watch) -> None:
     async def end_at_last(last: bool) -> None:  # noqa: FBT001
         if last:
             await app.consumer.commit()
+            watch.stop()
             watch.tell()
             os._exit(0)  # its worker takes seconds to stop
 
@@ -190,22 +158,18 @@ async def pyrallel(work: str, brokers: str, topic: str, watch: Watch) -> None:
     consumer = peer.PyrallelConsumer(config=config, worker=worker, topic=topic)
     await consumer.start()
     await ended.wait()
-    watch.tell()
+    watch.stop()
     await consumer.stop()
 
 
 def main(peer: str, work: str, brokers: str, topic: str, count: str) -> None:
     watch = Watch(int(count))
-    program: Any = {
-        "offsetmgr": offsetmgr,
-        "aiokafka": aiokafka,
-        "faust": faust,
-        "pyrallel": pyrallel,
-    }[peer]
-    if asyncio.iscoroutinefunction(program):
-        asyncio.run(program(work, brokers, topic, watch))
+    if peer == "faust":
+        faust(work, brokers, topic, watch)
     else:
-        program(work, brokers, topic, watch)
+        program = {"aiokafka": aiokafka, "pyrallel": pyrallel}[peer]
+        asyncio.run(program(work, brokers, topic, watch))
+    watch.tell()
 
 
 if __name__ == "__main__":

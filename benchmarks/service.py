@@ -8,7 +8,7 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import TIMEOUT_S, TOPIC, at_least, in_turn, report, show
+from benchmarks.harness import TIMEOUT_S, TOPIC, at_least, cpu_s, in_turn, report, resident_mb, show
 from benchmarks.sidecar import sidecar
 from offsetmgr.client import OffsetClient
 
@@ -35,7 +35,13 @@ class Caller:
             raise RuntimeError(f"{method} {path}: {answer}")
 
 
-def many_managers(bootstrap_servers: str, *, groups: int, size: int, batches: int) -> list[str]:
+def run(brokers: str, rounds: int) -> list[str]:
+    missed = _many_managers(brokers, groups=10, size=1_000, batches=300)
+    _fence(brokers, commits=100, rounds=rounds)
+    return missed
+
+
+def _many_managers(bootstrap_servers: str, *, groups: int, size: int, batches: int) -> list[str]:
     """Spawn, submit to and commit ``groups`` times ``size`` managers through one connection."""
     with sidecar(bootstrap_servers) as service:
         caller = Caller(service.address)
@@ -48,11 +54,11 @@ def many_managers(bootstrap_servers: str, *, groups: int, size: int, batches: in
             caller.ask("GET", f"/v1/initial-offsets?group=service-{number}&wait_s=60")
         spawned_s = perf_counter() - began
         bodies = [_submit(f"service-{n % groups}", size, n + 1) for n in range(batches)]
-        began, cpu_s = perf_counter(), service.cpu_s()
+        began, before_s = perf_counter(), cpu_s(service.stats)
         for each in bodies:
             caller.ask("POST", "/v1/offsets", each)
         rate = batches * size / (perf_counter() - began)
-        batch_ms = (service.cpu_s() - cpu_s) / batches * 1000
+        batch_ms = (cpu_s(service.stats) - before_s) / batches * 1000
         caller.ask("POST", "/v1/flush", b'{"timeout_s": 60}')
         took_s = []
         for number in range(SINGLE_SUBMITS):
@@ -66,14 +72,14 @@ def many_managers(bootstrap_servers: str, *, groups: int, size: int, batches: in
             ("processor time of a batch, its commits included", f"{batch_ms:.2f} ms"),
             ("round trip of a single submit, median", f"{median(took_s) * 1000:.2f} ms"),
             ("threads", str(service.stats.num_threads())),
-            ("resident memory", f"{service.rss_mb():,.0f} MB"),
+            ("resident memory", f"{resident_mb(service.stats):,.0f} MB"),
         ]
     title = f"{groups * size:,} managers in one service, one connection, batches of {size:,}"
     show(title, ("what", "figure"), rows)
     return at_least("offsets through the service", rate, OFFSETS_PER_S, "per second")
 
 
-def fence(bootstrap_servers: str, *, commits: int, rounds: int) -> None:
+def _fence(bootstrap_servers: str, *, commits: int, rounds: int) -> None:
     """Commits of one group, each waited for, without the fence and with it."""
     with (
         sidecar(bootstrap_servers) as plain,

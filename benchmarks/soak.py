@@ -26,11 +26,13 @@ from urllib.request import urlopen
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
+from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.harness import TIMEOUT_S, TOPIC, create_topic
+from benchmarks.harness import TIMEOUT_S, TOPIC, resident_mb
 from benchmarks.sidecar import Sidecar, sidecar
 from offsetmgr import OffsetClient
-from offsetmgr.devkafka import DevKafka
+from offsetmgr.devkafka import Broker, DevKafka
+from offsetmgr.devkafka.command import create_topic
 from offsetmgr.errors import OffsetManagerError
 
 if TYPE_CHECKING:
@@ -38,31 +40,26 @@ if TYPE_CHECKING:
 
 DAY_TICKS: Final = 86_400 // 5
 """Commits of one group in a day, with a trigger every 5 s."""
-
 DAY_MINUTES: Final = 10.0
 """A run that is as long brings a day's commits at least.  A shorter one need not: a client sends
 fifty requests a second at most, and gets no answer while the brokers stand still."""
+SLACK: Final = 0.5
+"""Part of the time that a day's commits get at full pace; pauses and round trips take the rest."""
 
 CLIENTS: Final = 3
 PARTITIONS: Final = 20
 """Of each client's group."""
-
-SLACK: Final = 0.5
-"""Part of the time that a day's commits get at full pace; pauses and round trips take the rest."""
-
-ROW_S: Final = 60.0
+SAMPLES: Final = 10
+"""Before the broker stands still."""
 SAMPLE_S: Final = 5.0
-PAUSE_EVERY_S: Final = 50.0
 PAUSE_S: Final = 8.0
 """Longer than a request may take (5 s), so that outcomes become unknown."""
 
 WARM_UP: Final = 0.25
 """Part of the run after which nothing may grow any more."""
-
 GROWTH_RATIO: Final = 1.1
 GROWTH_FREE_MB: Final = 8.0
 """Resident memory at the end may be this many times what it was after the warm-up, plus that."""
-
 GROWTH_HANDLES: Final = 20
 """Threads, and file descriptors, that there may be more at the end than after the warm-up."""
 
@@ -74,8 +71,6 @@ class SoakError(RuntimeError):
 class Sample(NamedTuple):
     """The service at one moment."""
 
-    requests: int
-    """Commit requests that Kafka has answered."""
     committed: int
     """Offsets that Kafka has acknowledged."""
     failed: int
@@ -86,21 +81,22 @@ class Sample(NamedTuple):
 
 
 def sample(service: Sidecar) -> Sample:
-    """Return the service's state now."""
     service.check()
-    counts: dict[str, int] = {}
     with urlopen(f"{service.address}/metrics", timeout=TIMEOUT_S) as page:  # noqa: S310 -- http
-        for raw in page:
-            name, _, value = raw.decode().rpartition(" ")
-            if name.startswith("offsetmgr_commit"):
-                counts[name.replace('cluster_name="default"', "")] = int(float(value))
+        families = list(text_string_to_metric_families(page.read().decode()))
+    counts = {
+        each.labels["result"]: int(each.value)
+        for family in families
+        for each in family.samples
+        if each.name == "offsetmgr_commits_total"
+    }
+    stats = service.stats
     return Sample(
-        counts["offsetmgr_commit_duration_seconds_count{}"],
-        counts['offsetmgr_commits_total{,result="committed"}'],
-        counts['offsetmgr_commits_total{,result="failed"}'],
-        service.rss_mb(),
-        service.stats.num_threads(),
-        service.stats.num_fds(),
+        counts["committed"],
+        counts["failed"],
+        resident_mb(stats),
+        stats.num_threads(),
+        stats.num_fds(),
     )
 
 
@@ -130,7 +126,7 @@ class Job(threading.Thread):
         del told
 
     def finish(self) -> None:
-        """End.  Raises SoakError where not everything is committed."""
+        """Raise SoakError if not everything is committed."""
         self._over.set()
         self.join(TIMEOUT_S)
         left = self._client.flush(timeout=TIMEOUT_S).uncommitted
@@ -138,37 +134,29 @@ class Job(threading.Thread):
             raise SoakError(f"{len(left)} offsets of {self.group} were not committed: {left}")
 
     def close(self) -> None:
-        """Give the managers back."""
         self._over.set()
         self._client.close()
 
 
 def watch(
-    service: Sidecar, jobs: Sequence[Job], kafka: DevKafka, minutes: float
+    service: Sidecar, jobs: Sequence[Job], broker: Broker, minutes: float
 ) -> tuple[list[Sample], int]:
-    """Let it run, with a row each minute; return the samples, and how often Kafka stood still."""
-    heads = ("minute", "commits", "offsets", "failed", "RSS MB", "threads", "fds", "late", "pauses")
-    print(" ".join(f"{head:>10}" for head in heads), flush=True)
+    """Let it run, with a row about each minute; return the samples, and how often Kafka froze."""
+    heads = ("minute", *Sample._fields, "late", "pauses")
+    print(" ".join(f"{head:>11}" for head in heads), flush=True)
     samples: list[Sample] = []
-    pauses, row_s, pause_s = 0, 0.0, PAUSE_EVERY_S
+    pauses = 0
     began = time.monotonic()
     while (now_s := time.monotonic() - began) < minutes * 60:
-        samples.append(sample(service))
-        if now_s >= row_s:
-            row_s = now_s + ROW_S
-            late = sum(job.late for job in jobs)
-            requests, committed, failed, rss_mb, threads, descriptors = samples[-1]
-            row = (f"{now_s / 60:.0f}", requests, committed, failed, f"{rss_mb:.1f}", threads)
-            print(" ".join(f"{v!s:>10}" for v in (*row, descriptors, late, pauses)), flush=True)
-        if now_s >= pause_s:
-            pause_s = now_s + PAUSE_S + PAUSE_EVERY_S
-            pauses += 1
-            for broker in kafka.brokers:
-                broker.pause()
-            time.sleep(PAUSE_S)
-            for broker in kafka.brokers:
-                broker.resume()
-        time.sleep(SAMPLE_S)
+        for _ in range(SAMPLES):
+            samples.append(sample(service))
+            time.sleep(SAMPLE_S)
+        row = (now_s / 60, *samples[-1], sum(job.late for job in jobs), pauses)
+        print(" ".join(f"{value:>11,.0f}" for value in row), flush=True)
+        broker.pause()
+        time.sleep(PAUSE_S)
+        broker.resume()
+        pauses += 1
     return samples, pauses
 
 
@@ -216,12 +204,11 @@ def check_kafka(bootstrap_servers: str, jobs: Sequence[Job]) -> None:
 
 
 def soak(minutes: float) -> None:
-    """All of it.  Raises SoakError."""
     interval_s = minutes * 60 * SLACK / DAY_TICKS
     print(f"{CLIENTS} groups x {PARTITIONS} partitions, a commit every {interval_s * 1000:.1f} ms")
     with ExitStack() as stack:
         kafka = stack.enter_context(DevKafka())
-        create_topic(kafka.bootstrap_servers, PARTITIONS)
+        create_topic(kafka.bootstrap_servers, TOPIC, PARTITIONS)
         service = stack.enter_context(
             sidecar(kafka.bootstrap_servers, **{"commit.commit_interval_s": interval_s})
         )
@@ -229,7 +216,7 @@ def soak(minutes: float) -> None:
         for job in jobs:
             stack.callback(job.close)
             job.start()
-        samples, pauses = watch(service, jobs, kafka, minutes)
+        samples, pauses = watch(service, jobs, kafka.broker(1), minutes)
         for job in jobs:
             job.finish()
         check_kafka(kafka.bootstrap_servers, jobs)
@@ -242,7 +229,6 @@ def soak(minutes: float) -> None:
 
 
 def main() -> None:
-    """Run it; the exit status says how it went."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.add_argument("minutes", type=float, nargs="?", default=10.0, help="how long (10)")
     # What a frozen broker makes of each partition stands in the table, as a count.

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.stores``: rows with their offsets in a transaction, and rows alone.
+"""Rows with their offsets in a transaction, and rows alone.
 
 Batches of 500 rows go into a table of PostgreSQL, each in a transaction that waits for the disk.
 Fails where offsets make a batch take more than 1.15 times as long.
@@ -6,13 +6,12 @@ Fails where offsets make a batch take more than 1.15 times as long.
 
 from __future__ import annotations
 
-import sys
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from sqlalchemy import BigInteger, Column, Float, MetaData, Table, Text, insert
 
-from benchmarks.harness import at_most, end, in_turn, parser, report
+from benchmarks.harness import at_most, in_turn, report
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import TopicPartition
 from tests.postgres import Postgres
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
 
 PARTITIONS: Final = 4
 BATCH: Final = 500
+BATCHES: Final = 10
+"""Of a round."""
 MOST: Final = 1.15
 BARE: Final = "inserts alone"
 OFFSETS: Final = "with offsets"
@@ -52,17 +53,8 @@ class _Message(NamedTuple):
         return self.number // PARTITIONS
 
 
-def main() -> int:
-    """Run both, print a table, and return the exit status."""
-    arguments = parser("benchmarks.stores", __doc__)
-    arguments.add_argument("--batches", type=int, default=10, help="in a round (10)")
-    arguments.add_argument("--rounds", type=int, default=50, help="rounds per contestant (50)")
-    options = arguments.parse_args()
-    return end(transactions(batches=options.batches, rounds=options.rounds))
-
-
-def transactions(*, batches: int, rounds: int) -> list[str]:
-    """Insert ``batches`` in turn with and without offsets; return the floors that were missed."""
+def run(_brokers: str, rounds: int) -> list[str]:
+    """Insert batches in turn with and without offsets."""
     with (
         Postgres(durable=True) as server,
         SqlOffsetStore(server.create("bare")) as bare,
@@ -74,8 +66,8 @@ def transactions(*, batches: int, rounds: int) -> list[str]:
         store.claim("etl", [TopicPartition("orders", each) for each in range(PARTITIONS)])
 
         def batches_of(number: int) -> list[list[Message]]:
-            first = number * batches * BATCH
-            starts = range(first, first + batches * BATCH, BATCH)
+            first = number * BATCHES * BATCH
+            starts = range(first, first + BATCHES * BATCH, BATCH)
             return [
                 [cast("Message", _Message(each)) for each in range(start, start + BATCH)]
                 for start in starts
@@ -92,9 +84,9 @@ def transactions(*, batches: int, rounds: int) -> list[str]:
                     new = offsets.new_messages("etl", batch)
                     connection.execute(insert(ORDERS), list(map(_row, new)))
 
-        took = in_turn({BARE: without, OFFSETS: with_offsets}, rounds=rounds)
-    title = f"{batches:,} transactions of {BATCH} rows into PostgreSQL"
-    report(title, took, items=batches * BATCH, unit="rows")
+        took = in_turn({BARE: without, OFFSETS: with_offsets}, rounds=rounds * 10)
+    title = f"{BATCHES:,} transactions of {BATCH} rows into PostgreSQL"
+    report(title, took, items=BATCHES * BATCH, unit="rows")
     # Of neighbours in time: a busy disk slows both.
     ratio = median(b / a for a, b in zip(took[BARE], took[OFFSETS], strict=True))
     print(f"median of the rounds' ratios: {ratio:.2f}")
@@ -104,7 +96,3 @@ def transactions(*, batches: int, rounds: int) -> list[str]:
 def _row(message: Message) -> dict[str, object]:
     number = (message.offset() or 0) * PARTITIONS + (message.partition() or 0)
     return {"order_id": number, "country": "DE", "product": "bicycle", "amount": 42.5}
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,8 +13,9 @@ from offsetmgr.types import OffsetAndMetadata, TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+SIZE: Final = 10_000
 ROUND_S: Final = 1.0
-"""A round of 10,000 partitions takes at most this long."""
+"""A round takes at most this long."""
 
 _WINDOW: Final = 10
 _INTERVAL_S: Final = 30.0
@@ -23,8 +24,8 @@ _INTERVAL_S: Final = 30.0
 class _Cluster:
     """A group that falls behind, told at no cost."""
 
-    def __init__(self, partitions: int) -> None:
-        self.partitions = [TopicPartition(TOPIC, number) for number in range(partitions)]
+    def __init__(self) -> None:
+        self.partitions = [TopicPartition(TOPIC, number) for number in range(SIZE)]
         self.rounds = 0
 
     def describe(self, groups: Iterable[str]) -> dict[str, GroupDescription]:
@@ -43,9 +44,9 @@ class _Cluster:
         return dict.fromkeys(times, 0)
 
 
-def evaluation(*, size: int, rounds: int) -> list[str]:
-    """Lag, seconds, rates and Burrow's status of ``size`` partitions, window full."""
-    kafka = _Cluster(size)
+def run(_brokers: str, rounds: int) -> list[str]:
+    """Lag, seconds, rates and Burrow's status of all partitions, window full."""
+    kafka = _Cluster()
     watcher = Watcher(kafka, lambda: kafka.rounds * _INTERVAL_S)  # type: ignore[arg-type]
 
     def look(_number: int) -> None:
@@ -53,6 +54,6 @@ def evaluation(*, size: int, rounds: int) -> list[str]:
         watcher.poll(["bench"])
 
     results = in_turn({"a round of the watch": look}, rounds=rounds, warmup=_WINDOW)
-    report(f"Watch {size:,} partitions of one group", results, items=size, unit="partitions")
+    report(f"Watch {SIZE:,} partitions of one group", results, items=SIZE, unit="partitions")
     took_s = median(results["a round of the watch"])
-    return at_most(f"a round of {size:,} watched partitions", took_s, ROUND_S, "s")
+    return at_most(f"a round of {SIZE:,} watched partitions", took_s, ROUND_S, "s")

@@ -115,7 +115,7 @@ def _binaries() -> Path:
     places = [place for each in _PLACES for place in sorted(Path("/").glob(each.lstrip("/")))]
     if not places:
         pytest.fail(
-            "the tests of offset stores need PostgreSQL's server: run scripts/ensure-postgres.sh, "
+            "the tests of offset stores need PostgreSQL's server: run scripts/ensure-packages.sh, "
             "or apt-get install postgresql"
         )
     return places[-1]

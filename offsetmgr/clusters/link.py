@@ -21,7 +21,6 @@ from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManager
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -236,10 +235,5 @@ class ClusterClient(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -28,7 +28,6 @@ from offsetmgr.types import MAX_OFFSET, OffsetAndMetadata, PartitionRange, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from types import TracebackType
     from typing import Any
 
     from confluent_kafka import Message
@@ -114,12 +113,7 @@ class OffsetMigration:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _plan(

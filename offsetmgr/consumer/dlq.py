@@ -29,7 +29,6 @@ from offsetmgr.errors import OffsetTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from types import TracebackType
     from typing import Any
 
     from confluent_kafka import Message
@@ -214,10 +213,5 @@ class Replayer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._producer.flush(0)

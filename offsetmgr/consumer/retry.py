@@ -206,5 +206,7 @@ def _create(kafka: Mapping[str, Any], topics: Iterable[str], partitions: int) ->
             answer.result()
         except KafkaException as refused:
             error = refused.args[0]
+            # It would keep the client until a garbage collection: see failure_of_exception.
+            refused.__traceback__ = None
             if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise request_error(f"create topic {topic}", error) from refused
+                raise request_error(f"create topic {topic}", error) from None

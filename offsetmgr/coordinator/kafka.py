@@ -64,7 +64,6 @@ from offsetmgr.types import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from types import TracebackType
 
     from confluent_kafka.admin import AdminClient
     from typing_extensions import Self
@@ -252,12 +251,7 @@ class KafkaCoordinator:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self, timeout: float = 10.0) -> None:

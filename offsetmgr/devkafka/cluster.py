@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import itertools
 import random
+import secrets
 import signal
 import socket
 import string
 import tempfile
 import time
-import uuid
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from offsetmgr.devkafka.jars import consumer_groups, find_java, java_command, kafka_jars, silent
+from offsetmgr.devkafka.jars import consumer_groups, find_java, java_command, kafka_jars
 from offsetmgr.devkafka.process import DevKafkaError, WatchedProcess, log_tail, run_tool
 from offsetmgr.errors import InvalidValueError
 
@@ -52,16 +51,6 @@ _PROBE_GROUPS: Final = tuple(string.ascii_lowercase)
 _NEVER_S: Final = 3_600.0
 # Nor does it always go on by itself with a request whose coordinator was just being elected.
 _STUCK_S: Final = 10.0
-# Any other answer comes from a coordinator at work, also that there is no such group.
-_UNSERVED: Final = frozenset(
-    {
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.NOT_COORDINATOR,
-        KafkaError._TIMED_OUT,  # noqa: SLF001 -- the public name of a code of librdkafka's own
-        KafkaError._TRANSPORT,  # noqa: SLF001 -- the same
-    }
-)
 
 
 class Broker:
@@ -101,7 +90,7 @@ class Broker:
         return self._process
 
     def format(self, cluster_id: str) -> None:
-        """Prepare the storage of a new broker."""
+        """Prepare the storage of a new broker; one that has data keeps it."""
         if (self._folder / _META).exists():
             return
         tool = ("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", _PROPERTIES)
@@ -188,7 +177,7 @@ class DevKafka:
         data_dir: Path | None = None,
         ports: Sequence[int] | None = None,
         properties: Mapping[str, str] | None = None,
-        log: Callable[[str], None] = silent,
+        log: Callable[[str], None] | None = None,
     ) -> None:
         """Describe a Kafka; ``start`` or ``with`` starts it.
 
@@ -226,11 +215,12 @@ class DevKafka:
                 temporary = tempfile.TemporaryDirectory(prefix="offsetmgr-kafka-")
                 folder = Path(unwind.enter_context(temporary))
             else:
-                folder = _check_data_dir(self._data_dir, self._size)
+                folder = self._data_dir.absolute()
+                folder.mkdir(parents=True, exist_ok=True)
+                _check_data_dir(folder, self._size)
             brokers = self._describe(folder, java_command(java, jars, f"-Xmx{_HEAP_MB}m"))
-            # Kafka's tool would take an id that begins with "-" for an option; this one begins
-            # with "A".  Brokers that have data keep theirs.
-            cluster_id = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode()[:22]
+            # Not beginning with "-", which Kafka's tool takes for an option.
+            cluster_id = "A" + secrets.token_urlsafe(16)[1:]
             with ThreadPoolExecutor(len(brokers)) as pool:
                 list(pool.map(Broker.format, brokers, [cluster_id] * len(brokers)))
             for broker in brokers:
@@ -337,21 +327,12 @@ def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n")
 
 
-def _check_data_dir(data_dir: Path, brokers: int) -> Path:
-    """Return ``data_dir``, made if it is missing.  Raises InvalidValueError."""
-    folder = data_dir.absolute()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = f"cannot hold Kafka's data ({error.strerror})"
-        fix = "give a folder that can be written"
-        raise InvalidValueError("data_dir", str(data_dir), problem, fix) from error
+def _check_data_dir(folder: Path, brokers: int) -> None:
     held = len(list(folder.glob(f"broker-*/{_META}")))
     if held not in (0, brokers):
         problem = f"holds the data of {held} broker(s), not of {brokers}"
         fix = f"start {held}, or give another folder"
-        raise InvalidValueError("data_dir", str(data_dir), problem, fix)
-    return folder
+        raise InvalidValueError("data_dir", str(folder), problem, fix)
 
 
 def _properties(node_id: int, port: int, controllers: Sequence[int]) -> dict[str, str]:
@@ -403,10 +384,15 @@ def _await_groups(brokers: Sequence[Broker], deadline: float) -> None:
         admin = quiet_admin(servers)
         asked = admin.describe_consumer_groups(list(_PROBE_GROUPS), request_timeout=_NEVER_S)
         answered, missing = wait(asked.values(), min(_STUCK_S, deadline - time.monotonic()))
-        errors = [answer.exception() for answer in answered]
-        found = [error.args[0] for error in errors if isinstance(error, KafkaException)]
-        if not missing and not any(each.code() in _UNSERVED for each in found):
+        errors = [error for error in (each.exception() for each in answered) if error]
+        if not missing and all(map(_is_served, errors)):
             return
         time.sleep(_POLL_S)
     tail = log_tail(brokers[0].log_path)
     raise DevKafkaError(f"Kafka has started, but its groups have no coordinator; broker 1: {tail}")
+
+
+def _is_served(error: BaseException) -> bool:
+    """Return True for the answer of a coordinator at work: that there is no such group."""
+    reason = error.args[0] if isinstance(error, KafkaException) else None
+    return reason is not None and reason.code() == KafkaError.GROUP_ID_NOT_FOUND

@@ -6,6 +6,7 @@ import json
 import signal
 import time
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -38,6 +39,7 @@ _PASSING: Final = frozenset(
     }
 )
 
+_say: Final = partial(print, flush=True)  # at once, for whoever reads through a pipe
 _FIRST: Final = datetime(2026, 1, 1, tzinfo=timezone.utc)
 _BETWEEN: Final = timedelta(seconds=20)
 _COUNTRIES: Final = ("DE", "FR", "IT", "NL", "PL")
@@ -67,8 +69,8 @@ def run_dev_kafka(
     ports = range(port, port + brokers)
     kafka = DevKafka(brokers=brokers, data_dir=data_dir, ports=ports, log=_say)
     # SIGINT too: a shell lets what it starts in the background ignore it.
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         with kafka:
             try:
@@ -85,15 +87,7 @@ def run_dev_kafka(
                 time.sleep(_LOOK_S)
     except KeyboardInterrupt:
         _say("Kafka has stopped.")
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     return 0
-
-
-def _say(line: str) -> None:
-    # At once, for whoever reads through a pipe.
-    print(line, flush=True)  # noqa: T201 -- it is the command's output
 
 
 def _parse_topic(text: str) -> tuple[str, int]:
@@ -114,19 +108,19 @@ def _fill(bootstrap_servers: str, topics: Mapping[str, int], orders: int) -> str
     existing = quiet_admin(bootstrap_servers).list_topics(timeout=_WAIT_S).topics
     described = []
     for name, partitions in topics.items():
+        found = len(existing[name].partitions) if name in existing else 0
+        if found not in {0, partitions}:
+            raise DevKafkaError(
+                f"topic {name} exists with {found} partitions, not {partitions}: give that "
+                "number, another topic, or an empty data folder"
+            )
         text = f"{name} ({partitions} partition{'s'[: partitions > 1]}"
-        if name not in existing:
-            create_topic(bootstrap_servers, name, partitions)
-            if orders:
-                produce_orders(bootstrap_servers, name, partitions, orders)
-                text += f", {orders:,} orders"
-        elif len(existing[name].partitions) == partitions:
+        if found:
             text += ", kept as it was"
         else:
-            raise DevKafkaError(
-                f"topic {name} exists with {len(existing[name].partitions)} partitions, not "
-                f"{partitions}: give that number, another topic, or an empty data folder"
-            )
+            create_topic(bootstrap_servers, name, partitions)
+            produce_orders(bootstrap_servers, name, partitions, orders)
+            text += f", {orders:,} orders" if orders else ""
         described.append(f"{text})")
     return f", with {' and '.join(described)}" if described else ""
 

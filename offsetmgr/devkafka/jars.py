@@ -23,6 +23,8 @@ from offsetmgr.devkafka.process import DevKafkaError, run_tool
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    Log = Callable[[str], None] | None
+
 KAFKA_VERSION: Final = "4.1.1"
 """The Kafka that DevKafka runs."""
 
@@ -31,7 +33,6 @@ _JAVA_ADVICE: Final = (
     f"install Java {_OLDEST_JAVA} or newer (on Debian and Ubuntu: "
     "apt-get install openjdk-17-jre-headless) and put it on the PATH, or set JAVA_HOME"
 )
-_JAVA_VERSION_S: Final = 60
 _TOOL: Final = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 _TOOL_S: Final = 60.0
 
@@ -77,7 +78,7 @@ _IVY_FILE: Final = """<ivy-module version="2.0">
 def find_java() -> str:
     """Return the path of a Java new enough, the one of JAVA_HOME first, as Spark does.
 
-    Raises DevKafkaError where there is none.
+    Raises DevKafkaError if there is none.
     """
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
@@ -94,7 +95,7 @@ def find_java() -> str:
 
 @functools.lru_cache(maxsize=8)
 def _java_version(java: str) -> int:
-    done = run_tool(java, [java, "-version"], _JAVA_VERSION_S)
+    done = run_tool(java, [java, "-version"], _TOOL_S)
     match = re.search(r'version "(\d+)', done.stderr)
     return int(match.group(1)) if match else 0
 
@@ -119,13 +120,12 @@ def consumer_groups(bootstrap_servers: str, *args: str) -> str:
     """Run Kafka's own ``kafka-consumer-groups`` with ``args`` and return what it prints.
 
     ``consumer_groups("127.0.0.1:9092", "--describe", "--group", "orders-etl")``.  Raises
-    DevKafkaError, with its output, where the tool fails or takes longer than a minute.
+    DevKafkaError, with its output, if the tool fails or takes longer than a minute.
     """
     # For a second or two of work Java's full compiler never pays off.
     command = java_command(find_java(), kafka_jars(), "-XX:TieredStopAtLevel=1")
     command += [_TOOL, "--bootstrap-server", bootstrap_servers, *args]
-    name = f"kafka-consumer-groups on {bootstrap_servers}"
-    done = run_tool(name, command, _TOOL_S)
+    done = run_tool(f"kafka-consumer-groups on {bootstrap_servers}", command, _TOOL_S)
     # It reports some failures on standard output, with the exit status 0.
     if done.returncode != 0 or done.stdout.lstrip().startswith("Error:"):
         java_trace = ("\tat ", "java.", "Caused by: ")
@@ -135,20 +135,16 @@ def consumer_groups(bootstrap_servers: str, *args: str) -> str:
     return done.stdout
 
 
-def silent(_message: str) -> None:
-    pass
-
-
-def kafka_jars(log: Callable[[str], None] = silent) -> list[Path]:
+def kafka_jars(log: Log = None) -> list[Path]:
     """Return the jars that run Kafka and its tools; the first call on a machine fetches them.
 
-    ``log`` is told of a download.  Raises DevKafkaError where that fails, or where Java or
-    pyspark is missing.
+    ``log`` is told of a download.  Raises DevKafkaError if that fails, or if Java or pyspark is
+    missing.
     """
     return _cached(f"kafka-{KAFKA_VERSION}", _KAFKA, log)
 
 
-def spark_kafka_jars(log: Callable[[str], None] = silent) -> list[Path]:
+def spark_kafka_jars(log: Log = None) -> list[Path]:
     """Return the jars of Spark's Kafka connector, for ``spark.jars``, as ``kafka_jars`` does.
 
     Their version is the installed pyspark's.  A session that is given them starts seconds
@@ -171,48 +167,42 @@ def cache_dir() -> Path:
     return (Path(shared) if shared else Path.home() / ".cache") / "offsetmgr"
 
 
-def _cached(name: str, dependencies: str, log: Callable[[str], None]) -> list[Path]:
+def _cached(name: str, dependencies: str, log: Log) -> list[Path]:
     cache = cache_dir()
-    folder = cache / name
     # The folder appears by one rename when it is complete: where it exists, it is whole.
-    if not folder.is_dir():
-        try:
-            cache.mkdir(parents=True, exist_ok=True)
-            with (cache / ".lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                if not folder.is_dir():
+    folder = cache / name
+    if folder.is_dir():
+        return sorted(folder.glob("*.jar"))
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with (cache / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.is_dir():
+                if log is not None:
                     log(f"Fetching {name} into {folder}, once; this takes about a minute.")
-                    _fetch(cache, folder, dependencies)
-        except OSError as error:
-            raise DevKafkaError(
-                f"{name} could not be kept in {cache} ({error}): make that folder writable, or "
-                "set OFFSETMGR_CACHE to one that is"
-            ) from error
+                with tempfile.TemporaryDirectory(dir=cache, prefix=".fetch-") as work:
+                    _fetch(name, dependencies, Path(work)).rename(folder)
+    except OSError as error:
+        raise DevKafkaError(
+            f"{name} could not be kept in {cache} ({error}): make that folder writable, or "
+            "set OFFSETMGR_CACHE to one that is"
+        ) from error
     return sorted(folder.glob("*.jar"))
 
 
-def _fetch(cache: Path, folder: Path, dependencies: str) -> None:
-    java, ivy = find_java(), _pyspark_jar("ivy-*.jar")
-    # Ivy's own cache stays until all is fetched, so that a download that broke off goes on.
-    ivy_cache = cache / "ivy"
-    with tempfile.TemporaryDirectory(dir=cache, prefix=".fetch-") as temporary:
-        work = Path(temporary)
-        (work / "ivy.xml").write_text(_IVY_FILE.format(dependencies=dependencies))
-        command = [
-            *(java, "-jar", str(ivy), "-cache", str(ivy_cache), "-ivy", "ivy.xml"),
-            *("-confs", "default"),
-            *("-retrieve", "jars/[artifact]-[revision](-[classifier]).[ext]", "-warn"),
-        ]
-        done = run_tool(f"the fetch of {folder.name}", command, _DOWNLOAD_S, cwd=work)
-        if done.returncode != 0 or not (work / "jars").is_dir():
-            # Its reasons stand at the end, after all the places where it looked.
-            said = f"{done.stdout}\n{done.stderr}".split("\n")
-            reasons = [line for line in said if line.strip()][-_SHOWN_LINES:]
-            raise DevKafkaError(
-                "\n".join((f"{folder.name} could not be fetched. {_ADVICE}", *reasons))
-            )
-        (work / "jars").rename(folder)
-    shutil.rmtree(ivy_cache, ignore_errors=True)
+def _fetch(name: str, dependencies: str, work: Path) -> Path:
+    """Return a folder of the jars, in the empty folder ``work``.  Raises DevKafkaError."""
+    (work / "ivy.xml").write_text(_IVY_FILE.format(dependencies=dependencies))
+    command = [find_java(), "-jar", str(_pyspark_jar("ivy-*.jar")), "-cache", str(work / "cache")]
+    command += ["-ivy", "ivy.xml", "-confs", "default", "-warn"]
+    command += ["-retrieve", "jars/[artifact]-[revision](-[classifier]).[ext]"]
+    done = run_tool(f"the fetch of {name}", command, _DOWNLOAD_S, cwd=work)
+    if done.returncode != 0 or not (work / "jars").is_dir():
+        # Its reasons stand at the end, after all the places where it looked.
+        said = f"{done.stdout}\n{done.stderr}".splitlines()
+        reasons = [line for line in said if line.strip()][-_SHOWN_LINES:]
+        raise DevKafkaError("\n".join((f"{name} could not be fetched. {_ADVICE}", *reasons)))
+    return work / "jars"
 
 
 def _pyspark_jar(pattern: str) -> Path:
@@ -222,8 +212,4 @@ def _pyspark_jar(pattern: str) -> Path:
             "pyspark is missing, which brings the tool that fetches Kafka's jars: "
             "pip install 'offsetmgr[server,spark]'"
         )
-    folder = Path(spec.origin).parent / "jars"
-    found = sorted(folder.glob(pattern))
-    if not found:
-        raise DevKafkaError(f"pyspark has no {pattern} in {folder}: install it again with pip")
-    return found[-1]
+    return max((Path(spec.origin).parent / "jars").glob(pattern))

@@ -42,7 +42,6 @@ from offsetmgr.types import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -272,12 +271,7 @@ class Factory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop; what could not be committed is logged."""
         left = [each for each in self.stop().values() if each.uncommitted is not None]
         if left:

@@ -21,6 +21,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from offsetmgr.client.offsets import QueryReport
 from offsetmgr.errors import (
     ClientFencedError,
     OffsetManagerError,
@@ -55,6 +56,10 @@ RETRY_S: Final = 2.0
 
 CLOSE_S: Final = 60.0
 """Longest wait for a client that another thread closes."""
+
+_SHOWN_CHARS: Final = 255
+_SHOWN_GROUPS: Final = 10
+_ERROR_CHARS: Final = 4_000
 
 _MAX_REMEMBERED: Final = 1_000
 """Warnings that were logged."""
@@ -118,6 +123,8 @@ class Committer:
         self._tasks: SimpleQueue[tuple[Future[bool], _Task] | None] = SimpleQueue()
         self._unheard: dict[Run, Ask] = {}
         """Runs that have not reported anything yet."""
+        self._reports: dict[Run, QueryReport] = {}
+        """The last report of each run to the service; for the thread that hands over."""
         self._unread: dict[ManagerKey, _Unread] = {}
         self._awaited: list[Collection[ManagerKey]] = []
         """Somebody flushes these, so that they are not stopped yet."""
@@ -149,10 +156,13 @@ class Committer:
             if run in self._unheard:
                 self._do(lambda: self._ask(run))
 
-    def end(self, run: Run) -> None:
-        """Have the last offsets of a run committed and its managers released."""
+    def end(self, run: Run, error: str | None = None) -> None:
+        """Have the last offsets of a run committed and its managers released.
+
+        ``error`` is why it failed, if Spark says so.
+        """
         with self._changed:
-            self._do(lambda: self._end(run))
+            self._do(lambda: self._end(run, error))
 
     def release(self, run: Run) -> Future[bool]:
         """Remove a query from the minimum of its groups; False if no such query is known."""
@@ -223,13 +233,34 @@ class Committer:
         committed = self._look_up(self._state.new_groups(snapshot))
         decision = self._state.progress(snapshot, committed)
         self._apply(snapshot.run.query_id, decision, snapshot.label)
+        self._show(snapshot, sorted({key.group for key in self.offsets(snapshot)}))
         return True
 
-    def _end(self, run: Run) -> bool:
+    def _show(self, snapshot: Snapshot, groups: list[str]) -> None:
+        """Have the service show the query to whoever looks at it."""
+        run, name = snapshot.run, snapshot.name
+        report = self._reports[run] = QueryReport(
+            run.query_id,
+            run.run_id,
+            "running",
+            None if name is None else name[:_SHOWN_CHARS],
+            tuple(groups[:_SHOWN_GROUPS]),
+            snapshot.batch_id,
+            snapshot.timestamp,
+            *snapshot.figures,
+        )
+        self._client.report_query(report)
+
+    def _end(self, run: Run, error: str | None) -> bool:
         self._ask(run)
         with self._changed:
             self._unheard.pop(run, None)
         self._apply(run.query_id, self._state.end(run))
+        report = self._reports.pop(run, None)
+        if report is not None:
+            state = "failed" if error else "ended"
+            shown_error = error[:_ERROR_CHARS] if error else None
+            self._client.report_query(report._replace(state=state, error=shown_error))
         return True
 
     def _end_all(self) -> bool:

@@ -98,7 +98,8 @@ class CommitListener(StreamingQueryListener):
         _without_raising(lambda: self._committer.idle(Run.of(event)))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 -- Spark's name
-        _without_raising(lambda: self._committer.end(Run.of(event)))
+        error = getattr(event, "exception", None)
+        _without_raising(lambda: self._committer.end(Run.of(event), error))
 
     def progressed(self, read: Callable[[], object]) -> None:
         """Hand over the report that ``read`` returns."""

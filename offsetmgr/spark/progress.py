@@ -11,7 +11,7 @@ import ast
 import json
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from offsetmgr.errors import InvalidValueError, shown
 from offsetmgr.types import TopicPartition, check_offset, check_partition, check_topic
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 _KAFKA_SOURCE: Final = re.compile(r"Kafka\w*\[")
 """KafkaV2[Subscribe[orders]], KafkaSourceV1[...] and the continuous KafkaSource[...]."""
+
+_Number = TypeVar("_Number", int, float)
+
+_ENDLESS: Final = 1e15
 
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 _FIX: Final = "report it with your version of Spark; this source is not committed meanwhile"
@@ -39,6 +43,15 @@ class Run(NamedTuple):
         return cls(str(query.id), str(query.runId))
 
 
+class BatchFigures(NamedTuple):
+    """Figures of a batch; None for what Spark does not say."""
+
+    batch_ms: int | None = None
+    input_rows: int | None = None
+    input_rows_per_second: float | None = None
+    processed_rows_per_second: float | None = None
+
+
 class Snapshot(NamedTuple):
     """The position of a query, from one progress report."""
 
@@ -52,6 +65,7 @@ class Snapshot(NamedTuple):
     where it has no position yet."""
     problems: Mapping[str, str]
     """Kafka sources whose position could not be read: description → what is wrong."""
+    figures: BatchFigures = BatchFigures()
 
     @property
     def label(self) -> str:
@@ -88,7 +102,22 @@ def read_snapshot(progress: object) -> Snapshot:
         batch_id=batch_id,
         sources=tuple(sources),
         problems=problems,
+        figures=BatchFigures(
+            batch_ms=_number(progress, "batchDuration", int),
+            input_rows=_number(progress, "numInputRows", int),
+            input_rows_per_second=_number(progress, "inputRowsPerSecond", float),
+            processed_rows_per_second=_number(progress, "processedRowsPerSecond", float),
+        ),
     )
+
+
+def _number(progress: object, name: str, kind: type[_Number]) -> _Number | None:
+    """Return a number from 0 up; None where there is none."""
+    try:
+        value = kind(str(_field(progress, name)))
+    except (InvalidValueError, ValueError):
+        return None
+    return value if 0 <= value < _ENDLESS else None
 
 
 def read_offsets(position: object) -> dict[TopicPartition, int]:

@@ -32,6 +32,7 @@ TESTS: Final = (
     "tests/spark/test_restarts.py",  # from the checkpoint
     "tests/spark/test_starting_offsets.py",  # from the group
     "tests/spark/test_examples.py",
+    "tests/spark/test_views.py::test_lookups_read_the_view_beside_them",  # with a processor
 )
 CONNECT: Final = "tests/spark/test_connect.py"
 """Spark Connect runs listeners in the driver since Spark 4.0."""
@@ -104,7 +105,9 @@ def install(version: str, home: Path, *, connect: bool) -> None:
     spark = f"pyspark[connect]=={version}" if connect else f"pyspark=={version}"
     python = str(home / "bin" / "python")
     pip = [python, "-m", "pip", "install", "--quiet", "-c", str(own_pins)]
-    subprocess.run([*pip, "-e", ".[server,dev]", "pandas", "pyarrow", spark], cwd=ROOT, check=True)
+    subprocess.run(
+        [*pip, "-e", ".[server,sql,streams,dev]", "pandas", "pyarrow", spark], cwd=ROOT, check=True
+    )
     done.touch()
 
 

@@ -416,7 +416,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def test_a_killed_consumer_loses_no_message(kafka: DevKafka, group: str, tmp_path: Path) -> None:
-    kill_and_restart(kafka, group, tmp_path / "processed", 2)
+    kill_and_restart(kafka, group, tmp_path / "processed", 1)
 
 
 @pytest.mark.chaos

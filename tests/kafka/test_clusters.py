@@ -161,7 +161,7 @@ class Traffic:
 def test_nothing_acknowledged_is_lost_while_clusters_die_and_come_back(
     clusters: dict[str, str], breakable_kafka: DevKafka, second_kafka: DevKafka, unique_name: str
 ) -> None:
-    """The primary dies and comes back, then both; writes and reads go on where one is alive."""
+    """The primary dies, then the other; writes and reads go on where one is alive."""
     west, east = breakable_kafka.broker(1), second_kafka.broker(1)
     traffic = Traffic(clusters, unique_name)
     with ExitStack() as stack:
@@ -176,16 +176,11 @@ def test_nothing_acknowledged_is_lost_while_clusters_die_and_come_back(
         # The rest of a busy machine; the time itself is 3 s.
         assert traffic.longest_s < QUICK.fail_over_s + 30
 
-        west.start()
-        wait_until(lambda: traffic.writer.stats()["west"].current)
-        traffic.more_acknowledged()
-
-        west.kill()
         east.kill()
         wait_until(lambda: not any(each.up for each in traffic.writer.stats().values()))
         with ThreadPoolExecutor() as pool:
             list(pool.map(Broker.start, [west, east]))
-        wait_until(lambda: traffic.writer.stats()["west"].up)
+        wait_until(lambda: traffic.writer.stats()["west"].current)
         traffic.more_acknowledged()
     traffic.check()
     told = {str(each).split(":")[0] for each in traffic.reader.errors()}

@@ -43,9 +43,9 @@ def sidecar_of(kafka: DevKafka, listen: str = "127.0.0.1:0") -> ServeProcess:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def sidecar(kafka: DevKafka) -> Iterator[ServeProcess]:
-    """A service of the test's own."""
+    """The service of all tests that leave it as it was."""
     with sidecar_of(kafka) as process:
         yield process
 
@@ -188,11 +188,11 @@ def test_a_group_with_a_live_member_is_named_and_committed_once_it_left(
 
 @pytest.mark.fault(29)
 def test_ten_thousand_managers_live_on_few_threads(
-    kafka: DevKafka, sidecar: ServeProcess, wide_topic: str, group: str
+    kafka: DevKafka, wide_topic: str, group: str
 ) -> None:
     """10,000 managers of 40 groups, all with their initial offset, in at most 64 threads."""
     groups = [f"{group}-{number}" for number in range(10_000 // WIDE)]
-    with sidecar.http(group) as http:
+    with sidecar_of(kafka) as sidecar, sidecar.http(group) as http:
         for name in groups:
             wanted = [{"topic": wide_topic, "partition": each} for each in range(WIDE)]
             body = {"group": name, "partitions": wanted}
@@ -209,8 +209,8 @@ def test_ten_thousand_managers_live_on_few_threads(
         assert (len(answer["committed"]), answer["uncommitted"]) == (WIDE, [])
         threads = psutil.Process(sidecar.process.pid).num_threads()
         assert threads <= 64
-    assert in_kafka(kafka, groups[3], wide_topic, WIDE) == [7] * WIDE
-    assert sidecar.stop() == 0
+        assert in_kafka(kafka, groups[3], wide_topic, WIDE) == [7] * WIDE
+        assert sidecar.stop() == 0
 
 
 def test_a_frozen_kafka_is_blamed_and_not_the_service(

@@ -36,9 +36,9 @@ _DEPLOY = Path(__file__).parents[2] / "deploy"
 
 @pytest.fixture(scope="module")
 def watching(kafka: DevKafka) -> Iterator[ServeProcess]:
-    """A service that watches every group, once a second."""
+    """A service that watches the groups of these tests, once a second."""
     env = {
-        "OFFSETMGR_WATCH__GROUPS": ".*",
+        "OFFSETMGR_WATCH__GROUPS": "group-test_(groups_of|burrow|rules).*",
         "OFFSETMGR_WATCH__INTERVAL_S": "1",
         # So that a window covers more time than a slow machine lets pass between two rounds.
         "OFFSETMGR_WATCH__MIN_DISTANCE_S": "1",
@@ -64,6 +64,7 @@ def until(look: Callable[[], Any]) -> Any:
         found = look()
         if found:
             return found
+        time.sleep(0.1)
     pytest.fail("it did not come about in time")
 
 

@@ -156,7 +156,7 @@ class ServiceProcess:
         self._frozen_s = self.process.frozen_s
 
         async def shut_down() -> None:
-            self.assembly.service.drain()
+            self.assembly.service.drain(DRAIN_S)
             self.assembly.hub.close()
             with acting_for(self.process):
                 SimThread(

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 MOST_SEEDS = 150
 
 
-def found() -> str:
-    """The simulation's report on the planted bug."""
+def found(likely: int = SERVICE_SEEDS[0]) -> str:
+    """The simulation's report on the planted bug, which seed ``likely`` finds, or did once."""
     with silence():
-        for seed in SERVICE_SEEDS[:MOST_SEEDS]:
+        for seed in (likely, *SERVICE_SEEDS[:MOST_SEEDS]):
             try:
                 run_seed(seed)
             except SeedError as error:
@@ -48,32 +48,39 @@ def answered_early(
 
 
 @pytest.mark.parametrize(
-    ("where", "method", "wrong", "told"),
+    ("where", "method", "wrong", "told", "likely"),
     [
         pytest.param(
-            Partitions, "next_version", lambda _: 1, "; at last|was flushed; called", id="versions"
+            *(Partitions, "next_version", lambda _: 1, "; at last|was flushed; called", 4),
+            id="versions",
         ),
-        pytest.param(Registry, "check_fence", lambda *_: None, "fenced incarnation", id="fence"),
+        pytest.param(Registry, "check_fence", lambda *_: None, "fenced incarnation", 4, id="fence"),
         pytest.param(
             Partitions,
             "_forgotten",
             lambda *_: None,
             "; at last|still waits for",
+            244,
             id="nothing resent",
         ),
-        pytest.param(Factory, "flush", answered_early, "is committed, and", id="flush"),
-        pytest.param(Waiter, "answer", lambda *_: None, "still waits for", id="no answer"),
+        pytest.param(Factory, "flush", answered_early, "is committed, and", 4, id="flush"),
+        pytest.param(Waiter, "answer", lambda *_: None, "still waits for", 4, id="no answer"),
         pytest.param(
-            Registry, "disown", lambda *_: True, "the service keeps them|; at last", id="taken"
+            Registry, "disown", lambda *_: True, "the service keeps them|; at last", 4, id="taken"
         ),
     ],
 )
 def test_a_method_that_does_not_do_its_work(
-    monkeypatch: pytest.MonkeyPatch, where: type[object], method: str, wrong: object, told: str
+    monkeypatch: pytest.MonkeyPatch,
+    where: type[object],
+    method: str,
+    wrong: object,
+    told: str,
+    likely: int,
 ) -> None:
     """Versions used again, a fence that lets in, a client that trusts a new service, and so on."""
     monkeypatch.setattr(where, method, wrong)
-    assert re.search(told, found())
+    assert re.search(told, found(likely))
 
 
 def test_late_requests_that_undo_newer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +92,7 @@ def test_late_requests_that_undo_newer_ones(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(Client, "versions", newest)
     fallen = "committed offset fell from|committed after a newer submit|was flushed; called"
-    assert re.search(f"{fallen}|nothing went wrong, yet this was left", found())
+    assert re.search(f"{fallen}|nothing went wrong, yet this was left", found(284))
 
 
 def test_submits_that_pile_up_in_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,9 +30,9 @@ STAYS = {
 }
 """Commands that run until they are stopped, and what they print once they can be used."""
 
-LANGUAGES = ("sh", "python", "text", "toml", "ini", "json")
+LANGUAGES = ("sh", "python", "text", "toml", "ini", "json", "yaml")
 
-_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _WAIT_S = 240.0
 _STOP_S = 60.0
 
@@ -56,18 +57,28 @@ class Block(NamedTuple):
 
 
 def blocks(path: Path) -> list[Block]:
-    """Return the code blocks of a document in order."""
+    """Return the code blocks of a document in order, without Sphinx's directives."""
     text = path.read_text()
     return [
         Block(path, text.count("\n", 0, match.start()) + 1, match[1], match[2])
         for match in _BLOCK.finditer(text)
+        if not match[1].startswith("{")
     ]
 
 
 def commands(block: Block) -> list[str]:
-    """Return the commands of a shell block; one may go on over lines that end in a backslash."""
-    joined = block.text.replace("\\\n", " ")
-    return [line for line in joined.splitlines() if line.strip() and not line.startswith("#")]
+    """Return the commands of a shell block.
+
+    One may go on over lines that end in a backslash, or up to the ``END`` of its ``<<END``.
+    """
+    lines = iter(block.text.replace("\\\n", " ").splitlines())
+    found = []
+    for line in lines:
+        if "<<END" in line:
+            found.append("\n".join([line, *takewhile(lambda each: each != "END", lines), "END"]))
+        elif line.strip() and not line.startswith("#"):
+            found.append(line)
+    return found
 
 
 class Runner:

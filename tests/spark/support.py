@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
 from pyspark.sql import SparkSession
 
 from offsetmgr.devkafka import spark_kafka_jars
@@ -49,6 +50,8 @@ def new_session(master: str, scratch: Path, settings: Mapping[str, str] = {}) ->
         .config("spark.sql.shuffle.partitions", "1")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
+        # A query without new data looks for some a hundred times a second else.
+        .config("spark.sql.streaming.pollingDelay", "50ms")
     )
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -94,10 +97,15 @@ class Topic(NamedTuple):
         )
 
     def described(self, group: str) -> dict[int, int]:
-        """Return the committed offsets by partition, from Kafka's own tool."""
-        rows = self.kafka.consumer_groups("--describe", "--group", group).splitlines()
-        cells = [row.split() for row in rows if self.name in row.split()]
-        return {int(row[2]): int(row[3]) for row in cells}
+        """Return the committed offsets by partition, read without our own code."""
+        config = {"bootstrap.servers": self.kafka.bootstrap_servers, "group.id": group}
+        consumer = Consumer(config)
+        try:
+            asked = [KafkaPartition(self.name, number) for number in range(self.partitions)]
+            answers = consumer.committed(asked, WAIT_S)
+            return {each.partition: each.offset for each in answers if each.offset >= 0}
+        finally:
+            consumer.close()
 
 
 def ends(query: StreamingQuery) -> dict[TopicPartition, int]:

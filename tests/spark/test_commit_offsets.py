@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.listener import QueryProgressEvent
 
 from offsetmgr.client import OffsetClient
@@ -20,7 +21,7 @@ from tests.spark.support import WAIT_S, Collected, Topic, ends, eventually, offs
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from tests.conftest import TopicFactory
     from tests.service.support import ServeProcess
@@ -34,7 +35,7 @@ def owned(sidecar: ServeProcess, client: OffsetClient) -> int:
 
 
 def test_a_groups_offsets_are_where_spark_has_finished(job: Job) -> None:
-    """After flush, Kafka's own tool shows the end of the last finished batch, nothing added."""
+    """After flush, Kafka has the end of the last finished batch, nothing added."""
     job.topic.produce(100)
     with job.commits() as commits:
         query = job.run(40)
@@ -56,6 +57,35 @@ def test_a_flush_after_the_release_still_answers(job: Job, sidecar: ServeProcess
         assert result.uncommitted == {}
         assert offsets_of(result.committed) == ends(query)
         eventually(lambda: owned(sidecar, job.client), 0)
+
+
+def test_the_service_shows_queries_with_their_last_batch_and_error(
+    job: Job, sidecar: ServeProcess
+) -> None:
+    """While they run and after they have ended, for as long as the client lives."""
+
+    def shown() -> dict[str, Any]:
+        with sidecar.http() as http:
+            found = http.get("/v1/queries", params={"client": job.client.name}).json()["queries"]
+        return found[0] if found else {}
+
+    def breaks(batch: DataFrame, batch_id: int) -> None:
+        if batch_id > 0:
+            raise RuntimeError("the sink is full")
+        batch.collect()
+
+    job.topic.produce(30)
+    with job.commits():
+        query = start(job.read(9), breaks, job.checkpoint, "etl")
+        with pytest.raises(StreamingQueryException):
+            query.awaitTermination(int(WAIT_S))
+        eventually(lambda: shown().get("state"), "failed")
+        found = shown()
+    assert (found["name"], found["id"], found["run_id"]) == ("etl", query.id, query.runId)
+    assert (found["groups"], found["batch_id"], found["input_rows"]) == ([job.group], 0, 9)
+    assert found["processed_rows_per_second"] > 0
+    assert found["batch_ms"] > 0
+    assert "the sink is full" in found["error"]
 
 
 def test_a_query_that_runs_already_is_taken_up(job: Job) -> None:

@@ -135,18 +135,3 @@ def test_a_shared_group_waits_for_a_query_that_has_stopped(
         with pytest.raises(InvalidValueError, match="'nobody'"):
             commits.release("nobody")
     assert len([each for each in caplog.messages if "has stopped" in each]) == 1
-
-
-def test_a_query_name_that_matches_nothing_is_told(
-    job: Job, caplog: pytest.LogCaptureFixture
-) -> None:
-    """With the other name, as soon as a query of that name has read something; once."""
-    job.topic.produce(3)
-    with commit_offsets(job.spark, job.client, group=job.group, query_name="orders"):
-        for attempt in range(2):
-            checkpoint = f"{job.checkpoint}-{attempt}"
-            query = run(job.read(), Collected(), checkpoint, name="ordres")
-            assert query.exception() is None
-    (told,) = [each for each in caplog.messages if "query_name" in each]
-    assert "'orders'" in told
-    assert "'ordres'" in told

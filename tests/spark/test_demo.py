@@ -54,10 +54,8 @@ def test_every_claim_holds(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("number", "status"),
-    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.chaos)],
-)
+@pytest.mark.chaos
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_stopped_in_the_middle_nothing_is_left(tmp_path: Path, number: int, status: int) -> None:
     """Ctrl-C while Kafka, the service and Spark run ends all of them, and says so by its status."""
     with start(tmp_path) as demo:

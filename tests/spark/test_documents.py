@@ -35,6 +35,7 @@ GUIDES = [
         "clusters",
         "http",
         "operator",
+        "tutorial",
     )
 ]
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
@@ -71,7 +72,7 @@ def _environment(home: Path) -> dict[str, str]:
         "SPARK_CONF_DIR": str(spark),
         # There is no other network where the documents run.
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
+        "JDK_JAVA_OPTIONS": os.environ["JDK_JAVA_OPTIONS"],
         **{name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ},
     }
 

@@ -6,6 +6,8 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from offsetmgr.client import OffsetClient
 from offsetmgr.spark.checkpoint import Checkpoint
 from tests.spark.jobs import run_job
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 DRIVER = Path(__file__).with_name("driver_job.py")
 
 
+@pytest.mark.chaos
 def test_a_driver_killed_between_commit_log_and_event(job: Job, sidecar: ServeProcess) -> None:
     """Started again with nothing new to read, the group gets what nobody was told of."""
     job.topic.produce(90)

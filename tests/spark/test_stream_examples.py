@@ -1,10 +1,9 @@
-"""The examples of streams run on Spark as they stand, the counter also on a cluster."""
+"""The examples of streams run on Spark as they stand, the counter also on two executors."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import runpy
 import sys
 from pathlib import Path
@@ -14,11 +13,10 @@ import pytest
 
 from offsetmgr.devkafka.process import WatchedProcess
 from tests.conftest import create_topic
-from tests.spark.support import eventually
 from tests.spark.test_processor import messages, send, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pyspark.sql import SparkSession
 
@@ -85,53 +83,33 @@ def test_a_group_looks_up_words_of_another(kafka: DevKafka, run: Callable[[str],
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[str]:
-    """A standalone cluster of two workers with one core each; return its URL."""
+def spark_home(tmp_path: Path) -> Path:
+    """The installed Spark under a path of its own: executors leave their logs there."""
     import pyspark  # noqa: PLC0415 -- for its folder alone
 
-    spark_class = Path(pyspark.__file__).parent / "bin/spark-class"
-    env = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(sys.path)}
-    log = tmp_path / "master.Master.log"
-    deploy = [str(spark_class), "org.apache.spark.deploy"]
-
-    def begin(name: str, *arguments: str) -> WatchedProcess:
-        command = [deploy[0], f"{deploy[1]}.{name}", *arguments, "--host", "127.0.0.1"]
-        return WatchedProcess(
-            ["env", *(f"{key}={value}" for key, value in env.items()), *command],
-            cwd=tmp_path,
-            log_path=tmp_path / f"{name}.log",
-        )
-
-    def master_url() -> str | None:
-        found = re.search(
-            r"(spark://127\.0\.0\.1:[0-9]+)", (tmp_path / "master.Master.log").read_text()
-        )
-        return found[1] if found else None
-
-    started = [begin("master.Master", "--port", "0", "--webui-port", "0")]
-    try:
-        eventually(lambda: master_url() is None, expected=False)
-        url = master_url()
-        assert url is not None
-        for number in range(2):
-            folder = ["--work-dir", str(tmp_path / f"worker-{number}")]
-            worker = ["--cores", "1", "--memory", "1g", "--webui-port", "0", *folder, url]
-            started.append(begin("worker.Worker", *worker))
-        eventually(lambda: log.read_text().count("Registering worker"), 2)
-        yield url
-    finally:
-        for each in reversed(started):
-            each.close()
+    home = tmp_path / "spark"
+    home.mkdir()
+    for each in Path(pyspark.__file__).parent.iterdir():
+        (home / each.name).symlink_to(each)
+    return home
 
 
-def test_the_counter_runs_on_a_cluster_of_two_workers(
-    kafka: DevKafka, cluster: str, tmp_path: Path
+def test_the_counter_runs_on_executors_of_their_own(
+    kafka: DevKafka, spark_home: Path, tmp_path: Path
 ) -> None:
+    """Two executors are processes beside the driver, as in a cluster; Spark's workers are not."""
     brokers = kafka.bootstrap_servers
+    create_topic(kafka, "clicks", PARTITIONS)
     send(brokers, "clicks", [(f"user-{number % 50}", b"/") for number in range(1_000)])
+    env = {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "SPARK_HOME": str(spark_home),
+    }
     command = [
+        *("env", *(f"{name}={value}" for name, value in env.items())),
         *(sys.executable, str(EXAMPLES / "stream_on_spark.py"), "click_counter:graph"),
-        *("--brokers", brokers, "--master", cluster, "--available-now"),
+        *("--brokers", brokers, "--master", "local-cluster[2,1,1024]", "--available-now"),
         *("--checkpoint", str(tmp_path / "checkpoint")),
     ]
     log = tmp_path / "driver.log"
@@ -140,5 +118,4 @@ def test_the_counter_runs_on_a_cluster_of_two_workers(
     assert driver.status() == 0, log.read_text()[-3_000:]
     counts = table(brokers, "click-counter-table")
     assert {f"user-{number}": b"20" for number in range(50)}.items() <= counts.items()
-    started = [f"{each}" for each in tmp_path.glob("worker-*/app-*/*/stderr")]
-    assert len(started) == 2, "both workers have an executor"
+    assert len(list(spark_home.glob("work/app-*/*/stderr"))) == 2

@@ -22,7 +22,8 @@ ARROWS: dict[str, set[str]] = {
     "lag": VALUES | {"acked_ranges", "repeats", "coordinator", "actors"},
     "admin": VALUES | {"repeats", "coordinator", "actors", "lag", "client", "spark", "stores"},
     "manager": VALUES | {"coordinator", "actors"},
-    "service": VALUES | {"repeats", "coordinator", "manager", "actors", "lag", "admin", "stores"},
+    "service": VALUES
+    | {"repeats", "coordinator", "manager", "actors", "lag", "admin", "stores", "streams"},
     "client": {"types", "errors", "repeats"},
     "stores": VALUES | {"coordinator", "lag", "actors"},
     "consumer": VALUES | {"acked_ranges", "repeats", "coordinator", "lag", "client"},

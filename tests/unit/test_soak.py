@@ -21,7 +21,7 @@ DAY = DAY_TICKS * CLIENTS * PARTITIONS
 def samples(rss_mb: float, threads: float) -> list[Sample]:
     """A run of a hundred samples; both are how much is gained with each."""
     return [
-        Sample(number, number, 0, 60.0 + number * rss_mb, 30 + int(number * threads), 50)
+        Sample(number, 0, 60.0 + number * rss_mb, 30 + int(number * threads), 50)
         for number in range(100)
     ]
 

@@ -18,16 +18,6 @@ from offsetmgr.types import OffsetAndMetadata
 from tests.unit.core.core import LOADING, TOPIC_DENIED, Core, at
 
 
-def test_the_initial_offset_is_there_for_every_reader(core: Core) -> None:
-    """It comes once, and stays."""
-    core.put(OffsetAndMetadata(7, "note", 3))
-    handle = core.spawn()
-    assert [handle.initial_offset(timeout=0) for _ in range(3)] == [
-        OffsetAndMetadata(7, "note", 3)
-    ] * 3
-    assert handle.initial.closed
-
-
 def test_an_initial_offset_that_does_not_come_says_why(core: Core) -> None:
     """The wait ends with the coordinator's last answer as its cause."""
     core.coordinator.inject("fetch", *[Refuse(LOADING)] * 1000)

@@ -98,18 +98,6 @@ class TestSpawn:
         handle.stop()
         assert core.factory.get(handle.key) is None
 
-    def test_after_a_stop_a_new_one_starts_from_what_was_committed(self, core: Core) -> None:
-        """As soon as the stop is answered, the name is free."""
-        handle = core.spawn()
-        handle.submit(7)
-        handle.stop()
-        again = core.factory.spawn("g", "t", 0)
-        core.advance(1.0)
-        assert again.initial_offset(timeout=0) == at(7)
-        again.submit(8)
-        core.advance(2.0)
-        assert core.holds() == at(8)
-
     def test_an_empty_group_leaves_nothing_behind(self, core: Core) -> None:
         """No actor, no name, no memory, and no hold on the group."""
         before = core.system.actor_count()
@@ -195,14 +183,6 @@ class TestStop:
         assert handle.committed_offsets().closed
         assert handle.errors().closed
         assert core.factory.get(handle.key) is None
-
-    def test_without_waiting_it_says_why_it_is_not_committed(self, core: Core) -> None:
-        """The same at once, and by whoever asks again."""
-        handle = core.spawn()
-        handle.submit(7)
-        for result in (handle.stop(timeout=0), handle.stop(timeout=0)):
-            assert result[:2] == (None, at(7))
-            assert "Kafka has not answered within 0 s" in str(result.error)
 
     def test_it_says_what_kafka_said_last_to_the_group(self, core: Core) -> None:
         """Also where that was the answer to a request that this partition was not in."""

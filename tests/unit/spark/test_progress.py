@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.spark.progress import Run, read_offsets, read_snapshot
+from offsetmgr.spark.progress import BatchFigures, Run, read_offsets, read_snapshot
 from offsetmgr.types import TopicPartition
 
 
@@ -51,6 +51,13 @@ def test_every_kafka_source_is_read_in_its_place(kind: Any, end: object) -> None
     read = {TopicPartition("orders", 0): 23, TopicPartition("orders", 7): 0}
     assert snapshot.sources == (read, {}, {})
     assert snapshot.problems == {}
+
+
+def test_figures_that_are_none_spoil_no_report() -> None:
+    """A rate of no time, a figure of another release; JSON has no number for them."""
+    rates = {"inputRowsPerSecond": float("nan"), "processedRowsPerSecond": "12.5"}
+    report = fields([], **rates, batchDuration=None, numInputRows=30)
+    assert read_snapshot(report).figures == BatchFigures(None, 30, None, 12.5)
 
 
 @pytest.mark.parametrize(
