@@ -57,13 +57,17 @@ class Members:
         create_topic(kafka, group, PARTITIONS)
 
     def join(self) -> subprocess.Popen[bytes]:
+        """Return a member that is ready for signals; its log says so."""
         log = self._folder / f"member-{len(self._logs)}"
-        log.touch()
-        self._logs.append(log)
         arguments = [self._brokers, self._group, self._group, self._strategy, str(log), self.kind]
         process = subprocess.Popen([sys.executable, str(MEMBER), *arguments])
         self._stack.callback(process.wait)
         self._stack.callback(process.kill)
+        deadline = time.monotonic() + WAIT_S
+        while not log.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        self._logs.append(log)
         return process
 
     def produce(self, count: int) -> None:
