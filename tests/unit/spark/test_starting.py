@@ -136,7 +136,7 @@ def test_a_start_without_kafka(
     service: Running, client: OffsetClient, operation: Any, code: int, *, passes: bool
 ) -> None:
     """It is as without the service; what Kafka refuses stays an error, as a missing topic does."""
-    asked: dict[str, Any] = {"unavailable": "earliest", "timeout": 0.2}
+    asked: dict[str, Any] = {"unavailable": "earliest", "timeout": 20}
     service.coordinator.inject(operation, Refuse(code))
     if passes:
         assert starting_offsets(client, GROUP, ["orders-eu"], **asked) == "earliest"
