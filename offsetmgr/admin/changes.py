@@ -29,11 +29,10 @@ from offsetmgr.admin.reset import (
 )
 from offsetmgr.admin.times import parse_duration, parse_time
 from offsetmgr.coordinator.answers import failure_of_code, failure_of_exception
+from offsetmgr.coordinator.base import one_line
 from offsetmgr.coordinator.clients import CLOSE_S, checked_config, client_config
-from offsetmgr.coordinator.explain import one_line
 from offsetmgr.coordinator.kafka import KafkaCoordinator
-from offsetmgr.coordinator.librdkafka import PRODUCER, GroupClient
-from offsetmgr.coordinator.member import INSTANCE
+from offsetmgr.coordinator.librdkafka import INSTANCE, PRODUCER, GroupClient
 from offsetmgr.errors import (
     InvalidValueError,
     KafkaRequestError,

@@ -15,7 +15,7 @@ from offsetmgr.admin.answers import does_not_exist
 from offsetmgr.admin.commit_log import TOPIC
 from offsetmgr.admin.history import CommitStep, Move
 from offsetmgr.admin.times import age_text, time_text
-from offsetmgr.coordinator.member import INSTANCE
+from offsetmgr.coordinator.librdkafka import INSTANCE
 from offsetmgr.errors import OffsetManagerError, listed
 
 if TYPE_CHECKING:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, Uuid
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import OffsetSpec
 
-from offsetmgr.coordinator.base import Failure, PartitionLog, TopicLog
-from offsetmgr.coordinator.explain import LiveMember, one_line
+from offsetmgr.coordinator.base import Failure, LiveMember, PartitionLog, TopicLog, one_line
 from offsetmgr.coordinator.librdkafka import NOT_NAMED
 from offsetmgr.errors import ERRORS, error_info
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from offsetmgr.coordinator.librdkafka import PartitionAnswer
 
 NOT_COORDINATOR: Final = 16
-UNKNOWN_MEMBER_ID: Final = 25
-TIMED_OUT: Final = -185
 TRANSPORT: Final = -195
 _GROUP_ID_NOT_FOUND: Final = 69
 _LEFT_OUT: Final = Failure(error_info(NOT_NAMED), "Kafka's answer does not name this partition")
@@ -99,19 +96,8 @@ def live_members(
     ]
 
 
-class _Asked(NamedTuple):
-    """An offset that is asked of every log."""
-
-    field: str
-    """Field of ``PartitionLog`` for the answer."""
-    spec: OffsetSpec
-    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
-
-
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-_ENDS: Final = (_Asked("log_start_offset", _EARLIEST), _Asked("high_watermark", _LATEST))
-_STABLE: Final = _Asked("last_stable_offset", _LATEST, IsolationLevel.READ_COMMITTED)
 _NO_ID: Final = str(Uuid(0, 0))
 _NO_END: Final = Failure(error_info(-1), "Kafka's answer does not say where the log ends")
 
@@ -139,11 +125,18 @@ def topic_logs(
         except KafkaException as error:
             logs[topic] = TopicLog({}, failure_of_exception(error))
     partitions = [KafkaPartition(topic, p.id) for topic in found for p in found[topic].partitions]
-    asked = [*_ENDS, *([_STABLE] if stable else [])]
+    specs = {"log_start_offset": _EARLIEST, "high_watermark": _LATEST}
+    if stable:
+        specs["last_stable_offset"] = _LATEST
     if at_ms is not None:
-        asked.append(_Asked("offset_at", OffsetSpec.for_timestamp(at_ms)))
+        specs["offset_at"] = OffsetSpec.for_timestamp(at_ms)
     answers: dict[str, dict[tuple[str, int], Pending[Any]]] = {}
-    for field, spec, isolation in asked if partitions else ():
+    for field, spec in specs.items() if partitions else ():
+        isolation = (
+            IsolationLevel.READ_COMMITTED
+            if field == "last_stable_offset"
+            else IsolationLevel.READ_UNCOMMITTED
+        )
         request = dict.fromkeys(partitions, spec)
         sent = client.list_offsets(request, isolation_level=isolation, request_timeout=limit_s)
         answers[field] = {(p.topic, p.partition): each for p, each in sent.items()}

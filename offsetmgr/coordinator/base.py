@@ -12,14 +12,46 @@ Here names and time-outs are checked, because librdkafka ends the process on som
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from actors import Future
+from offsetmgr.errors import ErrorInfo, Fault, Scope, Verdict
 
-    from actors import Future
-    from offsetmgr.errors import ErrorInfo
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+UNKNOWN_MEMBER_ID: Final = 25
+"""Kafka's code for a commit to a group that has live members."""
+
+TIMED_OUT: Final = -185
+"""librdkafka's code for a request whose deadline passed before an answer came."""
+
+_MEMBERS_NAMED: Final = 3
+_NAME_CHARS: Final = 100
+_VARYING: Final = re.compile(r"\S+/(?:bootstrap|\d+)\b|'[^']*'|\(after .*|\d+", re.DOTALL)
+"""Names of brokers, times with counts of repetitions, other numbers."""
+
+NOT_SENT: Final = ErrorInfo(
+    -166, "NOT_SENT", True, Scope.GROUP, Fault.NETWORK, Verdict.REFUSED,  # noqa: FBT003
+    "the request was still waiting for a free connection at its deadline and was never sent; "
+    "tried again; check whether Kafka is slow or down",
+)  # fmt: skip
+"""The deadline passed before the request was handed to the Kafka client: it had no effect."""
+
+CLOSED: Final = ErrorInfo(
+    -197, "CLOSED", False, Scope.GROUP, Fault.CALLER, Verdict.REFUSED,  # noqa: FBT003
+    "the coordinator's connections were closed before this request was sent",
+)  # fmt: skip
+"""The coordinator was closed before the request was sent: it had no effect."""
+
+_BATCH_BYTES: Final = 500_000
+"""The largest batch that is sent: half of what a broker takes unless configured otherwise."""
+
+_RECORD_BYTES: Final = 80
+"""The most that a record takes beside its group, topic and metadata."""
 
 
 class Failure(NamedTuple):
@@ -30,6 +62,9 @@ class Failure(NamedTuple):
     """Facts of this case, such as the live members of the group; may be empty."""
 
 
+_UNSENT: Final = Failure(NOT_SENT, "not sent, as the request before it in this commit failed")
+
+
 class FetchResult(NamedTuple):
     """Answer to a fetch of committed offsets; each partition asked for is in one of the two."""
 
@@ -38,6 +73,11 @@ class FetchResult(NamedTuple):
     failures: Mapping[TopicPartition, Failure]
     group_failure: Failure | None = None
     """Set if all partitions were asked for (``partitions=None``) and the request failed."""
+
+    @classmethod
+    def failed(cls, asked: Iterable[TopicPartition] | None, failure: Failure) -> FetchResult:
+        """Return the answer if nothing of what was asked for could be read."""
+        return cls({}, dict.fromkeys(asked or (), failure), failure if asked is None else None)
 
 
 class CommitResult(NamedTuple):
@@ -138,3 +178,87 @@ class Coordinator(Protocol):
 
     def close(self, timeout: float) -> None:
         """Let requests under way end, then release the connections; within ``timeout`` seconds."""
+
+
+class LiveMember(NamedTuple):
+    """A live member of a consumer group, as the broker describes it."""
+
+    client_id: str
+    host: str
+    member_id: str = ""
+    instance_id: str = ""
+    """Its ``group.instance.id``; empty without one."""
+
+
+def live_members(group: str, members: Sequence[LiveMember]) -> str:
+    """Return the members in one line, for the ``detail`` of an UNKNOWN_MEMBER_ID."""
+    named = [f"{one_line(m.client_id)}, host {one_line(m.host)}" for m in members[:_MEMBERS_NAMED]]
+    more = len(members) - len(named)
+    if more > 0:
+        named.append(f"and {more} more")
+    who = "; ".join(named)
+    return f"group {one_line(group)} has live members ({who}); commit to another group or stop them"
+
+
+def cause_of(text: str) -> str:
+    """Return librdkafka's ``text`` without what differs from one broker, or time, to the next."""
+    return _VARYING.sub("", text)
+
+
+def one_line(text: str, most_chars: int = _NAME_CHARS) -> str:
+    """Return ``text`` with control and unprintable characters escaped, and cut when long."""
+    shown = "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii")
+        for c in text[:most_chars]
+    )
+    return shown if len(text) <= most_chars else f"{shown}…"
+
+
+def commit_in_batches(
+    group: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    send: Callable[[Mapping[TopicPartition, OffsetAndMetadata]], Future[CommitResult]],
+) -> Future[CommitResult]:
+    """Commit ``offsets`` with as many calls of ``send`` as it takes, one at a time.
+
+    The broker writes the offsets of one request as one record batch of ``__consumer_offsets``, and
+    refuses them all if it is larger than that topic's ``max.message.bytes`` (1 MiB by default).
+    ``send`` keeps the deadline.  Nothing is sent behind a failure of the whole group.
+    """
+    batches = _batches(group, offsets)
+    failures: dict[TopicPartition, Failure] = {}
+    committed: Future[CommitResult] = Future()
+
+    def send_next() -> None:
+        if batches:
+            send(batches.pop(0)).add_done_callback(answered)
+        else:
+            committed.set(CommitResult(failures))
+
+    def answered(done: Future[CommitResult]) -> None:
+        found = done.get().failures
+        failures.update(found)
+        stop = next((f for f in found.values() if f.info.scope is Scope.GROUP), None)
+        if stop is not None:
+            rest = stop if stop.info.verdict is Verdict.REFUSED else _UNSENT
+            failures.update({partition: rest for batch in batches for partition in batch})
+            batches.clear()
+        send_next()
+
+    send_next()
+    return committed
+
+
+def _batches(
+    group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+) -> list[dict[TopicPartition, OffsetAndMetadata]]:
+    batches: list[dict[TopicPartition, OffsetAndMetadata]] = []
+    fixed, left = _RECORD_BYTES + len(group.encode()), 0
+    for partition, value in offsets.items():
+        size = fixed + len(partition.topic) + len(value.metadata.encode())
+        if size > left:
+            batches.append({})
+            left = _BATCH_BYTES
+        batches[-1][partition] = value
+        left -= size
+    return batches

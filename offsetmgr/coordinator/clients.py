@@ -1,27 +1,35 @@
-"""The clients of the pool: their settings, what they report, and how one is replaced."""
+"""The Kafka clients of the pool: their settings, what they report, and the requests of each.
+
+Deadlines are kept here and never by librdkafka: a request about a group that times out *in* it
+while the coordinator is away aborts the process as soon as the coordinator is back
+(https://github.com/confluentinc/librdkafka/issues/4605).  So librdkafka gets more time than a
+request can need, and a client that sits on one for too long is replaced before it runs out.
+"""
 
 from __future__ import annotations
 
 import re
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from confluent_kafka.admin import AdminClient
 
+from actors import Future
 from actors.logs import get_logger
 from offsetmgr.config import SECRET_NAME
-from offsetmgr.coordinator.base import Failure
-from offsetmgr.coordinator.explain import cause_of, one_line
+from offsetmgr.coordinator.base import CLOSED, NOT_SENT, TIMED_OUT, Failure, cause_of, one_line
 from offsetmgr.errors import InvalidValueError, error_info
 from offsetmgr.repeats import RepeatLimiter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from confluent_kafka import KafkaError, KafkaException
 
-    from actors import Clock, Timers
+    from actors import Clock, TimerHandle, Timers
 
 DEFAULTS: Final[Mapping[str, object]] = {
     "client.id": "offsetmgr",
@@ -57,6 +65,24 @@ STUCK_S: Final = 12.0
 """librdkafka answers what it has written within ``socket.timeout.ms`` (10 s).  What it holds for
 longer waits for a coordinator that cannot be reached, and is never written once it is dropped."""
 
+WINDOW: Final = 256
+"""Requests of a client under way at a time.  One broker is busy with two; but groups of a broker
+that hangs would keep those of the others waiting.  With many more a broker that is merely slow
+would be busy with requests whose deadline passes before it has come to them."""
+
+LIMIT: Final = 1_024
+"""Requests that librdkafka may hold, answered at their deadline or not."""
+
+QUEUE_LIMIT: Final = 4_096
+"""Requests that may wait to be handed over."""
+
+LEAST_SEND_S: Final = 0.02
+"""With less time left a request is not sent any more."""
+
+LIBRDKAFKA_S: Final = 120.0
+"""Added to our deadline for librdkafka's own time-out, which must never fire.  It is well over
+twice STUCK_S: a client is closed at most that long after its last request was handed over."""
+
 CLOSE_S: Final = 5.0
 """Time for a client to end; its thread holds up nobody beyond their own deadline."""
 
@@ -64,7 +90,6 @@ THREADS: Final = 6
 """Threads of a client of one broker, and some to spare: two, and one for each known broker."""
 
 _LARGEST: Final = 2**63
-_TIMED_OUT: Final = -185
 _SSL: Final = -181
 _TRANSPORT: Final = -195
 _CREDENTIALS: Final = frozenset({-169, _SSL})
@@ -81,7 +106,10 @@ _HANDSHAKE_FAILED: Final = (
 _LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
 """Levels of Python's logging, indexed by syslog's from emergency (0) to debug (7)."""
 
+_DESTROYED: Final = Failure(error_info(-197))
+
 _C = TypeVar("_C")
+_R = TypeVar("_R")
 
 log = get_logger("offsetmgr.coordinator.kafka")
 librdkafka = get_logger("offsetmgr.librdkafka")
@@ -125,12 +153,12 @@ class ConnectionReports:
         """Return why a request that was sent got no answer in time, as far as is known."""
         trouble = self._trouble
         if trouble is None:
-            return Failure(error_info(_TIMED_OUT))
+            return Failure(error_info(TIMED_OUT))
         code, text = trouble
         if code in _CREDENTIALS:
             text = f"Kafka did not accept the service's credentials: {text}"
             return Failure(error_info(code), text)
-        return Failure(error_info(_TIMED_OUT), f"no answer from Kafka in time: {text}")
+        return Failure(error_info(TIMED_OUT), f"no answer from Kafka in time: {text}")
 
     def logged(self, level: int, kind: str, text: str) -> None:
         """Take in a line of librdkafka's log; ``level`` as in syslog."""
@@ -145,62 +173,225 @@ class ConnectionReports:
             librdkafka.log(level, "librdkafka", kind=kind, text=text, not_shown_before=suppressed)
 
 
-class ReplaceableClient(Generic[_C]):
-    """A client, made at its first use, and made anew once it was retired; for any thread.
+@dataclass(eq=False)
+class QueuedRequest(Generic[_R]):
+    """One request to Kafka."""
 
-    A retired client ends when all its requests are over or given up, and in a thread of its own:
-    librdkafka aborts the process where a client ends in one of librdkafka's threads.
+    group: str
+    deadline_s: float
+    send: Callable[[Any, QueuedRequest[_R]], None]
+    """Hands it to a client."""
+    failed: Callable[[Failure], _R]
+    """Returns its answer if all of it failed."""
+    future: Future[_R] = field(default_factory=Future)
+    client: Any = None
+    sent_s: float = 0.0
+    timer: TimerHandle | None = None
+
+
+_Requests = dict[QueuedRequest[Any], None]
+"""In order; any may leave early."""
+
+
+class ConnectionQueue(Generic[_C]):
+    """A client and its requests: takes them from any thread, and answers each by its deadline.
+
+    What was handed to librdkafka can no longer be told to be unsent, so no more is handed over than
+    what keeps the groups of one slow broker from those of the others.
+
+    The client is made at its first use, and anew if it sits on a request.  The old one ends when
+    all its requests are over or given up, and in a thread of its own: librdkafka aborts the process
+    where a client ends in one of librdkafka's threads.
     """
 
-    def __init__(self, make: Callable[[], _C], end: Callable[[_C], None], timers: Timers) -> None:
-        """``end`` does what is needed before the last reference to a client is dropped."""
+    def __init__(
+        self,
+        make: Callable[[], _C],
+        end: Callable[[_C], None],
+        timers: Timers,
+        clock: Clock,
+        timed_out: Callable[[], Failure],
+        limit: int = LIMIT,
+    ) -> None:
+        """``end`` does what is needed before the last reference to a client is dropped.
+
+        ``timed_out`` says why a request was not answered; ``limit`` as ``LIMIT``.
+        """
         self._make = make
         self._end = end
         self._timers = timers
-        self._lock = threading.Lock()
-        self._current: _C | None = None
+        self._clock = clock
+        self._timed_out = timed_out
+        self._limit = limit
+        self.current: _C | None = None
+        """The client, if there is one."""
+        self._making = threading.Lock()
         self._retired: list[_C] = []
+        self._ended = False
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._waiting: _Requests = {}
+        self._paused: dict[str, _Requests] = {}
+        """By group: those that wait for its coordinator to be looked up anew."""
+        self._sent: _Requests = {}
+        self._late: _Requests = {}
+        """Answered at their deadline; librdkafka still has them."""
         self._closed = False
 
-    @property
-    def current(self) -> _C | None:
-        return self._current
-
-    def get(self) -> _C:
+    def client(self) -> _C:
         """Return the client, made now if there is none.
 
         Raises what making one raises, and RuntimeError where the pool is closed or the machine has
         no room for another client's threads.
         """
-        with self._lock:
-            if self._closed:
+        with self._making:
+            if self._ended:
                 raise RuntimeError("the pool is closed")
-            if self._current is None:
+            if self.current is None:
                 check_thread_room()
-                self._current = self._make()
-            return self._current
+                self.current = self._make()
+            return self.current
 
-    def retire(self, client: _C) -> None:
-        """Use ``client`` for no further request."""
+    def submit(self, request: QueuedRequest[_R]) -> Future[_R]:
+        """Send ``request`` when its turn comes."""
+        refusal = None
         with self._lock:
-            if self._closed or self._current is not client:
-                return
-            self._current = None
-            self._retired.append(client)
-        self._timers.call_after(STUCK_S, self._end_retired)
+            queue = self._paused.get(request.group, self._waiting)
+            if self._closed:
+                refusal = Failure(CLOSED)
+            elif len(queue) >= QUEUE_LIMIT:
+                refusal = Failure(NOT_SENT, "too many requests are waiting for Kafka")
+            else:
+                queue[request] = None
+                left_s = max(request.deadline_s - self._clock.now(), 0.0)
+                request.timer = self._timers.call_after(left_s, partial(self._expire, request))
+        if refusal is not None:
+            request.future.set(request.failed(refusal))
+        self._pump()
+        return request.future
+
+    def finish(self, request: QueuedRequest[_R], answer: _R) -> None:
+        """Answer ``request``, which was sent, unless its deadline did."""
+        with self._lock:
+            self._forget(request)
+        if request.timer is not None:
+            request.timer.cancel()
+        request.future.set(answer)
+        self._pump()
+
+    def pause(self, group: str) -> None:
+        """Hold requests of ``group`` until librdkafka looks for its coordinator again."""
+        with self._lock:
+            self._paused.setdefault(group, {})
+        self._timers.call_after(MOVED_WAIT_S, partial(self._resume, group))
 
     def close(self) -> None:
-        """End all clients and with them their connections and threads; may take some time."""
+        """Take no more; what was taken goes on."""
         with self._lock:
             self._closed = True
-            clients = [*self._retired, *([] if self._current is None else [self._current])]
-            self._retired, self._current = [], None
+
+    def drain(self, timeout_s: float) -> None:
+        """Wait until all is answered, then answer what is left: as refused if it was not sent."""
+        with self._idle:
+            self._idle.wait_for(lambda: not (self._sent or any(self._unsent())), timeout_s)
+            # Taken out at once: what is told that it was not sent must not be sent any more.
+            unsent = [request for queue in self._unsent() for request in queue]
+            for queue in self._unsent():
+                queue.clear()
+            sent = [*self._sent, *self._late]
+        for request in unsent:
+            request.future.set(request.failed(Failure(CLOSED)))
+        for request in sent:
+            self.finish(request, request.failed(_DESTROYED))
+
+    def end_clients(self) -> None:
+        """End all clients and with them their connections and threads; may take some time."""
+        with self._making:
+            self._ended = True
+            clients = [*self._retired, *([] if self.current is None else [self.current])]
+            self._retired, self.current = [], None
         for client in clients:
             self._end(client)
 
+    def _unsent(self) -> Iterator[_Requests]:
+        yield self._waiting
+        yield from self._paused.values()
+
+    def _pump(self) -> None:
+        while (request := self._next()) is not None:
+            self._send(request)
+
+    def _next(self) -> QueuedRequest[Any] | None:
+        """Return the request whose turn it is, which counts as sent from now on."""
+        with self._lock:
+            if len(self._sent) >= min(WINDOW, self._limit - len(self._late)):
+                return None
+            now_s = self._clock.now()
+            for request in self._waiting:
+                if request.deadline_s - now_s >= LEAST_SEND_S:
+                    del self._waiting[request]
+                    self._sent[request] = None
+                    request.sent_s = now_s
+                    return request
+            return None
+
+    def _send(self, request: QueuedRequest[Any]) -> None:
+        try:
+            client = self.client()
+            with self._lock:
+                if request not in self._sent:
+                    self._late.pop(request, None)  # answered while its client was made
+                    return
+                request.client = client
+            request.send(client, request)
+        except Exception as error:  # noqa: BLE001 -- whatever it was, it was not sent
+            why = f"the Kafka client did not take the request: {one_line(str(error), 300)}"
+            with self._lock:
+                self._forget(request)
+            request.future.set(request.failed(Failure(NOT_SENT, why)))
+
+    def _forget(self, request: QueuedRequest[Any]) -> None:
+        """Take a sent request out of its place; with the lock held."""
+        self._sent.pop(request, None)
+        self._late.pop(request, None)
+        self._idle.notify_all()
+
+    def _expire(self, request: QueuedRequest[Any]) -> None:
+        with self._lock:
+            sent = request in self._sent
+            unsent = next((queue for queue in self._unsent() if request in queue), None)
+            if sent:
+                self._forget(request)
+                self._late[request] = None
+            elif unsent is not None:
+                del unsent[request]
+                self._idle.notify_all()
+        if sent:
+            request.future.set(request.failed(self._timed_out()))
+            left_s = max(request.sent_s + STUCK_S - self._clock.now(), 0.0)
+            self._timers.call_after(left_s, partial(self._give_up, request))
+            self._pump()
+        elif unsent is not None:
+            request.future.set(request.failed(Failure(NOT_SENT)))
+
+    def _give_up(self, request: QueuedRequest[Any]) -> None:
+        """Drop what librdkafka has held for too long, and by and by its client."""
+        with self._lock:
+            held = request in self._late
+            self._forget(request)
+        if held and request.client is not None:
+            with self._making:
+                retire = request.client is self.current
+                if retire:
+                    self.current = None
+                    self._retired.append(request.client)
+            if retire:
+                self._timers.call_after(STUCK_S, self._end_retired)
+        self._pump()
+
     def _end_retired(self) -> None:
         """End the client that was retired first."""
-        with self._lock:
+        with self._making:
             client = self._retired.pop(0) if self._retired else None
         if client is None:
             return
@@ -210,9 +401,14 @@ class ReplaceableClient(Generic[_C]):
         try:
             ending.start()
         except RuntimeError:  # no thread is to be had; it is tried again
-            with self._lock:
+            with self._making:
                 self._retired.insert(0, client)
             self._timers.call_after(STUCK_S, self._end_retired)
+
+    def _resume(self, group: str) -> None:
+        with self._lock:
+            self._waiting.update(self._paused.pop(group, {}))
+        self._pump()
 
 
 def check_thread_room() -> None:

@@ -16,19 +16,29 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from actors import Future, MonotonicClock
 from actors.logs import get_logger
 from actors.timers import ThreadTimers
-from offsetmgr.coordinator.answers import TIMED_OUT, UNKNOWN_MEMBER_ID, failure_of_code
-from offsetmgr.coordinator.base import CommitResult, Failure, FenceCounts, FetchResult
-from offsetmgr.coordinator.batches import commit_in_batches
+from offsetmgr.coordinator.answers import failure_of_code
+from offsetmgr.coordinator.base import (
+    CLOSED,
+    NOT_SENT,
+    TIMED_OUT,
+    UNKNOWN_MEMBER_ID,
+    CommitResult,
+    Failure,
+    FenceCounts,
+    FetchResult,
+    commit_in_batches,
+    live_members,
+    one_line,
+)
 from offsetmgr.coordinator.clients import DEFAULTS, ConnectionReports, check_thread_room
-from offsetmgr.coordinator.explain import CLOSED, NOT_SENT, live_members, one_line
-from offsetmgr.coordinator.member import INSTANCE, Member
+from offsetmgr.coordinator.librdkafka import INSTANCE, Member
 from offsetmgr.errors import ErrorInfo, Fault, Scope, Verdict, error_info
 from offsetmgr.types import check_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from offsetmgr.coordinator.explain import LiveMember
+    from offsetmgr.coordinator.base import LiveMember
     from offsetmgr.coordinator.kafka import KafkaCoordinator
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 

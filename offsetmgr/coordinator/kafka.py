@@ -25,42 +25,39 @@ from actors.timers import ThreadTimers
 from offsetmgr.coordinator import answers
 from offsetmgr.coordinator.answers import (
     NOT_COORDINATOR,
-    TIMED_OUT,
     TRANSPORT,
-    UNKNOWN_MEMBER_ID,
     failure_of_code,
     failure_of_exception,
 )
 from offsetmgr.coordinator.base import (
     NO_FENCE,
+    TIMED_OUT,
+    UNKNOWN_MEMBER_ID,
     CommitResult,
     Failure,
     FenceCounts,
     FetchResult,
     TopicLog,
     TopicNames,
+    commit_in_batches,
+    live_members,
 )
-from offsetmgr.coordinator.batches import commit_in_batches
 from offsetmgr.coordinator.clients import (
     CLOSE_S,
+    LIBRDKAFKA_S,
+    LIMIT,
     STUCK_S,
+    ConnectionQueue,
     ConnectionReports,
-    ReplaceableClient,
+    QueuedRequest,
     checked_config,
     client_config,
     open_admin,
     refused_config,
 )
-from offsetmgr.coordinator.connection_queue import LIBRDKAFKA_S, ConnectionQueue, QueuedRequest
-from offsetmgr.coordinator.explain import live_members
 from offsetmgr.coordinator.librdkafka import CONSUMER, PRODUCER, GroupClient
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.types import (
-    check_group,
-    check_list,
-    check_timeout,
-    check_topic,
-)
+from offsetmgr.types import check_group, check_list, check_timeout, check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -68,7 +65,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
     from typing_extensions import Self
 
-    from offsetmgr.coordinator.explain import LiveMember
+    from offsetmgr.coordinator.base import LiveMember
     from offsetmgr.coordinator.librdkafka import GroupAnswer, PartitionAnswer
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
@@ -88,6 +85,7 @@ POLL_INTERVAL_S: Final = 0.2
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Topics that Kafka keeps for itself, as it names them."""
 
+_C = TypeVar("_C")
 _G = TypeVar("_G", FetchResult, CommitResult)
 _R = TypeVar("_R")
 
@@ -111,6 +109,12 @@ class KafkaCoordinator:
         self._timers = ThreadTimers(self._clock, name="kafka-deadlines")
         complete = client_config(config)
 
+        def queue(
+            make: Callable[[], _C], end: Callable[[_C], None], limit: int = LIMIT
+        ) -> ConnectionQueue[_C]:
+            timers, clock, timed_out = self._timers, self._clock, self._reports.timed_out
+            return ConnectionQueue(make, end, timers, clock, timed_out, limit)
+
         def open_committer() -> GroupClient:
             return GroupClient(complete, PRODUCER, self._reports, "kafka-commits")
 
@@ -120,24 +124,22 @@ class KafkaCoordinator:
         def end(client: GroupClient) -> None:
             client.close(CLOSE_S)
 
-        self._admin = ReplaceableClient(
-            lambda: open_admin(config, self._reports), lambda _: None, self._timers
+        self._commits = [queue(open_committer, end) for _ in range(clients)]
+        self._fetches = queue(open_fetcher, end)
+        # Questions about the cluster go past the groups' queues: a busy group is no sick Kafka.
+        self._questions = queue(
+            lambda: open_admin(config, self._reports), lambda _: None, QUESTIONS
         )
-        self._fetcher = ReplaceableClient(open_fetcher, end, self._timers)
-        self._committers = [
-            ReplaceableClient(open_committer, end, self._timers) for _ in range(clients)
+        self._queues: list[ConnectionQueue[Any]] = [
+            *self._commits,
+            self._fetches,
+            self._questions,
         ]
         try:
-            self._admin.get()
+            self._questions.client()
         except KafkaException as error:
             self._timers.close()
             raise refused_config(config, error) from None
-        self._commits = [self._queue(client) for client in self._committers]
-        self._fetches = self._queue(self._fetcher)
-        # Questions about the cluster go past the groups' queues: a busy group is no sick Kafka.
-        self._questions = ConnectionQueue(
-            self._admin, self._timers, self._clock, self._reports.timed_out, QUESTIONS
-        )
         self._poll()
 
     # -- the port
@@ -163,10 +165,6 @@ class KafkaCoordinator:
         if asked is not None and not asked:
             return _answered(FetchResult({}, {}))
 
-        def failed(failure: Failure) -> FetchResult:
-            group_failure = failure if asked is None else None
-            return FetchResult({}, dict.fromkeys(asked or (), failure), group_failure)
-
         def read(found: list[PartitionAnswer]) -> FetchResult:
             return FetchResult(*answers.offsets_of(found, asked))
 
@@ -175,6 +173,7 @@ class KafkaCoordinator:
             client.fetch(group, asked, self._limit_s(request.deadline_s), heard)
 
         deadline_s = self._clock.now() + timeout_s
+        failed = partial(FetchResult.failed, asked)
         return self._fetches.submit(QueuedRequest(group, deadline_s, send, failed))
 
     def commit(
@@ -200,7 +199,8 @@ class KafkaCoordinator:
         if not asked:
             return _answered({})
 
-        def question(client: AdminClient, wait_s: float, limit_s: float) -> dict[str, TopicLog]:
+        def question(client: AdminClient, left_s: float, wait_s: float) -> dict[str, TopicLog]:
+            limit_s = left_s + LIBRDKAFKA_S
             return answers.topic_logs(client, asked, at_ms, wait_s, limit_s, stable=stable)
 
         def failed(failure: Failure) -> Mapping[str, TopicLog]:
@@ -218,19 +218,17 @@ class KafkaCoordinator:
         check_timeout(timeout_s, "timeout_s")
 
         def question(
-            client: AdminClient, wait_s: float, limit_s: float
+            client: AdminClient, left_s: float, wait_s: float
         ) -> list[LiveMember] | Failure:
-            return answers.live_members(client, group, wait_s, limit_s)
+            return answers.live_members(client, group, wait_s, left_s + LIBRDKAFKA_S)
 
         return self._ask(question, lambda failure: failure, timeout_s)
 
     def topic_names(self, timeout_s: float) -> Future[TopicNames]:
         check_timeout(timeout_s, "timeout_s")
 
-        deadline_s = self._clock.now() + timeout_s
-
-        def question(client: AdminClient, _wait_s: float, _limit_s: float) -> TopicNames:
-            found = client.list_topics(timeout=max(self._left_s(deadline_s), 0.001)).topics
+        def question(client: AdminClient, left_s: float, _: float) -> TopicNames:
+            found = client.list_topics(timeout=left_s).topics
             return TopicNames(sorted(name for name in found if name not in _INTERNAL))
 
         return self._ask(question, lambda failure: TopicNames([], failure), timeout_s)
@@ -238,12 +236,10 @@ class KafkaCoordinator:
     def check(self, timeout_s: float) -> Future[Failure | None]:
         check_timeout(timeout_s, "timeout_s")
 
-        deadline_s = self._clock.now() + timeout_s
-
-        def question(client: AdminClient, _wait_s: float, _limit_s: float) -> Failure | None:
+        def question(client: AdminClient, left_s: float, _: float) -> Failure | None:
             # Of one topic, as a cluster may have many; ``describe_cluster`` aborts the process
             # where a broker has not heard of any yet (``rdkafka_admin.c:960``).
-            client.list_topics("__consumer_offsets", max(self._left_s(deadline_s), 0.001))
+            client.list_topics("__consumer_offsets", left_s)
             return None
 
         return self._ask(question, lambda failure: failure, timeout_s)
@@ -261,13 +257,10 @@ class KafkaCoordinator:
         Twice is harmless.
         """
         deadline_s = self._clock.now() + check_timeout(timeout)
-        queues: list[ConnectionQueue[Any]] = [*self._commits, self._fetches, self._questions]
-        for queue in queues:
+        for queue in self._queues:
             queue.close()
-        for queue in queues:
-            queue.wait_idle(self._left_s(deadline_s))
-        for queue in queues:
-            queue.abandon()
+        for queue in self._queues:
+            queue.drain(self._left_s(deadline_s))
         self._timers.close(self._left_s(deadline_s))
         # librdkafka joins its threads as it ends a client; that no broker answers must not matter.
         closer = threading.Thread(target=self._end_clients, name="kafka-close", daemon=True)
@@ -354,7 +347,7 @@ class KafkaCoordinator:
     ) -> Future[_R]:
         """Ask ``question`` in a thread of its own, which may wait.
 
-        It is given how long it may wait for answers, and what librdkafka is given for them.
+        It is given the time until the deadline, and how long it may wait at most.
         """
 
         def send(client: AdminClient, request: QueuedRequest[_R]) -> None:
@@ -370,11 +363,12 @@ class KafkaCoordinator:
         client: AdminClient,
         request: QueuedRequest[_R],
     ) -> None:
+        left_s = max(self._left_s(request.deadline_s), 0.001)
         # Past the deadline, when it has been answered: what is answered until then shows that the
         # client is no stuck one.
         wait_s = self._left_s(max(request.deadline_s, request.sent_s + STUCK_S))
         try:
-            answer = question(client, wait_s, self._limit_s(request.deadline_s))
+            answer = question(client, left_s, wait_s)
         except NotAnsweredError:
             return
         except Exception as error:  # noqa: BLE001 -- told as the answer, whatever it is
@@ -388,9 +382,6 @@ class KafkaCoordinator:
 
     # -- the pool
 
-    def _queue(self, client: ReplaceableClient[GroupClient]) -> ConnectionQueue[GroupClient]:
-        return ConnectionQueue(client, self._timers, self._clock, self._reports.timed_out)
-
     def _left_s(self, deadline_s: float) -> float:
         return max(deadline_s - self._clock.now(), 0.0)
 
@@ -401,14 +392,13 @@ class KafkaCoordinator:
     def _poll(self) -> None:
         # Without it librdkafka's log and errors pile up unread.
         self._timers.call_after(POLL_INTERVAL_S, self._poll)
-        client = self._admin.current
+        client = self._questions.current
         if client is not None:
             client.poll(0)
 
     def _end_clients(self) -> None:
-        clients: list[ReplaceableClient[Any]] = [self._fetcher, self._admin, *self._committers]
-        for client in clients:
-            client.close()
+        for queue in self._queues:
+            queue.end_clients()
 
 
 def _answered(answer: _R) -> Future[_R]:

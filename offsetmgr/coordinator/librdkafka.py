@@ -7,6 +7,10 @@ for its coordinator, and the handle of an admin client has none.  A handle made 
 one.  It joins no group as long as it does not subscribe, and every admin request works on it; only
 confluent-kafka offers no way to make them there.
 
+``confluent_kafka.Consumer`` is no member to commit with: it ends the metadata of a commit with a
+NUL byte on the wire, gives the deadline of a commit to librdkafka, and takes a partition that
+Kafka's answer leaves out for committed.
+
 All of it is done on the library that confluent-kafka brings, with the functions of its public
 header ``rdkafka.h``.
 """
@@ -22,11 +26,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Typ
 from confluent_kafka import cimpl
 
 from actors.logs import get_logger
+from offsetmgr.types import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from offsetmgr.types import OffsetAndMetadata, TopicPartition
+    from offsetmgr.types import OffsetAndMetadata
 
 PRODUCER: Final = 0
 """``RD_KAFKA_PRODUCER``."""
@@ -37,19 +42,27 @@ CONSUMER: Final = 1
 OWN_GROUP: Final = "offsetmgr-reads-only"
 """Group of a consumer's handle; never joined, so no broker ever lists it."""
 
+INSTANCE: Final = "offsetmgr"
+"""``group.instance.id`` of every service: a group has one member of that name, the newest."""
+
 FAIL: Final = -196
 """``RD_KAFKA_RESP_ERR__FAIL``."""
 
 NOT_NAMED: Final = -155
 """``RD_KAFKA_RESP_ERR__UNDERFLOW``: of a partition that the coordinator's answer leaves out."""
 
-LOG_EVENT: Final = 0x4
-ERROR_EVENT: Final = 0x8
-
+_LOG_EVENT: Final = 0x4
+_ERROR_EVENT: Final = 0x8
+_REBALANCE_EVENT: Final = 0x10
+_COMMIT_EVENT: Final = 0x20
+_ASSIGN: Final = -175
+_ALL_PARTITIONS: Final = -1
 _INVALID_OFFSET: Final = -1001
+_NO_CONSUMER_CLOSE: Final = 0x8
 _ERROR_CHARS: Final = 512
 _POLL_MS: Final = 200
-_NO_CONSUMER_CLOSE: Final = 0x8
+_LEAVE_POLL_S: Final = 0.1
+_LEAVE_POLLS: Final = 50
 
 Operation: TypeAlias = Literal[
     "ListConsumerGroupOffsets", "AlterConsumerGroupOffsets", "DeleteConsumerGroupOffsets"
@@ -200,15 +213,7 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
 }
 
 _WAITING: Final = frozenset(
-    {
-        "assign",
-        "destroy_flags",
-        "memberid",
-        "new",
-        "queue_poll",
-        "subscribe",
-        "unsubscribe",
-    }
+    {"assign", "destroy_flags", "memberid", "new", "queue_poll", "subscribe", "unsubscribe"}
 )
 """Functions that wait.  The others keep the interpreter's lock: to give it away and queue up for it
 again, among the threads of all clients, takes far longer than such a call."""
@@ -260,15 +265,22 @@ class Library:
             raise ValueError(decoded(error.value))
         return handle
 
+    def send_reports(self, handle: int, queue: int) -> None:
+        """Have the log and the errors of a client come into ``queue``."""
+        main = self.queue_get_main(handle)
+        self.queue_forward(main, queue)
+        self.queue_destroy(main)
+        self.set_log_queue(handle, queue)
+
     def pass_on(self, event: int, listener: Listener) -> bool:
         """Tell ``listener`` of a log line or an error; False if ``event`` is something else."""
         kind = self.event_type(event)
-        if kind == LOG_EVENT:
+        if kind == _LOG_EVENT:
             facility, line, level = _TEXT(), _TEXT(), _INT()
             pointers = ctypes.byref(facility), ctypes.byref(line), ctypes.byref(level)
             if not self.event_log(event, *pointers):
                 listener.logged(level.value, decoded(facility.value), decoded(line.value))
-        elif kind == ERROR_EVENT:
+        elif kind == _ERROR_EVENT:
             listener.failed(self.event_error(event), decoded(self.event_error_string(event)))
         else:
             return False
@@ -354,14 +366,11 @@ class GroupClient:
         self._number = 0
         self._closed = False
         own = {"group.id": OWN_GROUP} if kind == CONSUMER else {}
-        events = 0 if listener is None else LOG_EVENT | ERROR_EVENT
+        events = 0 if listener is None else _LOG_EVENT | _ERROR_EVENT
         self._handle = library.open_client({**config, **own}, kind, events)
         self._queue: int = library.queue_new(self._handle)
         if listener is not None:
-            main = library.queue_get_main(self._handle)
-            library.queue_forward(main, self._queue)
-            library.queue_destroy(main)
-            library.set_log_queue(self._handle, self._queue)
+            library.send_reports(self._handle, self._queue)
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         try:
             self._thread.start()
@@ -501,6 +510,118 @@ class GroupClient:
         refused = operation != "ListConsumerGroupOffsets"
         found = library.read_list(library.group_result_partitions(group), refused=refused)
         return GroupAnswer(0, "", list(found))
+
+
+class MemberEvent(NamedTuple):
+    """A change of a membership."""
+
+    kind: Literal["assigned", "revoked", "lost", "failed"]
+    """``assigned``: in the group; ``revoked``: others have joined; ``lost``: the coordinator
+    dropped the member; ``failed``: the coordinator, or a connection to it, failed."""
+    code: int = 0
+    text: str = ""
+
+
+class Member:
+    """A member of one group, used by one thread alone, which calls nothing after ``end``.
+
+    It subscribes like any consumer, is assigned partitions as the only member, and fetches nothing
+    of them: it commits, and librdkafka sends its heartbeats.
+    """
+
+    def __init__(self, config: Mapping[str, object], listener: Listener) -> None:
+        """``listener`` hears the log.  Raises ValueError where a setting is refused."""
+        library = self._library = Library()
+        self._listener = listener
+        events = _LOG_EVENT | _ERROR_EVENT | _REBALANCE_EVENT | _COMMIT_EVENT
+        self._handle = library.open_client(config, CONSUMER, events)
+        self._answers = library.queue_new(self._handle)
+        self._queue = library.queue_get_consumer(self._handle)
+        library.send_reports(self._handle, self._queue)
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Join the group, by and by."""
+        wanted = self._library.partition_list((topic, _ALL_PARTITIONS) for topic in topics)
+        self._library.subscribe(self._handle, wanted)
+        self._library.topic_partition_list_destroy(wanted)
+
+    @property
+    def id(self) -> str:
+        """The id that the coordinator gave it; no other member ever has the same."""
+        found = self._library.memberid(self._handle)
+        text = decoded(ctypes.string_at(found)) if found else ""
+        self._library.mem_free(self._handle, found)
+        return text
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
+    ) -> dict[TopicPartition, int] | None:
+        """Commit in one request; returns the code of each partition, None without an answer.
+
+        After None the member must be ended: what it sent may land until then.
+        """
+        library = self._library
+        sent = library.offset_list(self._handle, offsets)
+        library.commit_queue(self._handle, sent, self._answers, None, None)
+        library.topic_partition_list_destroy(sent)
+        event = library.queue_poll(self._answers, int(timeout_s * 1000))
+        if not event:
+            return None
+        try:
+            code = library.event_error(event)
+            found = library.read_list(library.event_topic_partition_list(event))
+            # A request that failed as a whole has no codes of its partitions.
+            whole = code or NOT_NAMED
+            codes = {TopicPartition(p.topic, p.partition): p.error for p in found}
+            return {p: whole if codes.get(p, NOT_NAMED) == NOT_NAMED else codes[p] for p in offsets}
+        finally:
+            library.event_destroy(event)
+
+    def poll(self, timeout_s: float) -> MemberEvent | None:
+        """Return what happens next; None if it is nothing for ``timeout_s``."""
+        while event := self._library.queue_poll(self._queue, int(timeout_s * 1000)):
+            try:
+                found = self._read(event)
+            finally:
+                self._library.event_destroy(event)
+            if found is not None:
+                return found
+        return None
+
+    def leave(self) -> None:
+        """Leave the group, so that it is free at once; return when Kafka knows, or is too slow."""
+        library = self._library
+        # A static member leaves by unsubscribing; closing alone would keep its place.
+        library.unsubscribe(self._handle)
+        library.assign(self._handle, None)
+        library.consumer_close_queue(self._handle, self._queue)
+        for _ in range(_LEAVE_POLLS):
+            if library.consumer_closed(self._handle):
+                return
+            event = self.poll(_LEAVE_POLL_S)
+            if event is not None and event.kind in {"revoked", "lost"}:
+                library.assign(self._handle, None)
+
+    def end(self) -> None:
+        """Drop the client; what it has not sent yet is never sent."""
+        self._library.queue_destroy(self._answers)
+        self._library.queue_destroy(self._queue)
+        self._library.destroy_flags(self._handle, _NO_CONSUMER_CLOSE)
+
+    def _read(self, event: int) -> MemberEvent | None:
+        library = self._library
+        kind, code = library.event_type(event), library.event_error(event)
+        if kind == _REBALANCE_EVENT and code == _ASSIGN:
+            nothing = library.topic_partition_list_new(0)
+            library.assign(self._handle, nothing)
+            library.topic_partition_list_destroy(nothing)
+            return MemberEvent("assigned")
+        if kind == _REBALANCE_EVENT:
+            return MemberEvent("lost" if library.assignment_lost(self._handle) else "revoked")
+        library.pass_on(event, self._listener)
+        if kind == _ERROR_EVENT:
+            return MemberEvent("failed", code, decoded(library.event_error_string(event)))
+        return None
 
 
 def _guarded(hear: Callable[[], None]) -> None:

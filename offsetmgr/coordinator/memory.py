@@ -15,15 +15,19 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from actors import Future
 from offsetmgr.coordinator.base import (
+    CLOSED,
     NO_FENCE,
+    TIMED_OUT,
+    UNKNOWN_MEMBER_ID,
     CommitResult,
     Failure,
     FetchResult,
+    LiveMember,
     PartitionLog,
     TopicLog,
     TopicNames,
+    live_members,
 )
-from offsetmgr.coordinator.explain import CLOSED, LiveMember, live_members
 from offsetmgr.errors import error_info
 from offsetmgr.types import (
     MAX_METADATA_CHARS,
@@ -42,12 +46,8 @@ if TYPE_CHECKING:
 Operation = Literal["fetch", "commit", "topic_logs", "topic_names", "check"]
 """A request of the port, by its method's name."""
 
-TIMED_OUT: Final = -185
-"""librdkafka's code of a request whose deadline passed before an answer came."""
-
 _UNKNOWN_TOPIC: Final = error_info(3)
 _METADATA_TOO_LARGE: Final = error_info(12)
-_UNKNOWN_MEMBER_ID: Final = error_info(25)
 _T = TypeVar("_T")
 
 
@@ -218,7 +218,7 @@ class BrokerState:
         with self._lock:
             members = self._members.get(group)
             if members:
-                held = Failure(_UNKNOWN_MEMBER_ID, live_members(group, members))
+                held = Failure(error_info(UNKNOWN_MEMBER_ID), live_members(group, members))
                 return dict.fromkeys(offsets, held)
             failures = {}
             for partition, value in offsets.items():
@@ -307,8 +307,7 @@ class MemoryCoordinator:
 
         def answer(failed: Failed) -> FetchResult:
             if isinstance(failed, Failure):
-                group_failure = failed if named is None else None
-                return FetchResult({}, dict.fromkeys(named or (), failed), group_failure)
+                return FetchResult.failed(named, failed)
             found = self.broker.fetch(group, named)
             failures = {p: failed[p] for p in found if p in failed}
             return FetchResult({p: o for p, o in found.items() if p not in failures}, failures)

@@ -17,15 +17,11 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import OffsetSpec
 
 from actors import MonotonicClock
-from offsetmgr.coordinator.answers import (
-    TIMED_OUT,
-    failure_of_code,
-    failure_of_exception,
-    offsets_of,
-)
-from offsetmgr.coordinator.base import Failure
+from offsetmgr.coordinator.answers import failure_of_code, failure_of_exception, offsets_of
+from offsetmgr.coordinator.base import TIMED_OUT, Failure
 from offsetmgr.coordinator.clients import (
     CLOSE_S,
+    LIBRDKAFKA_S,
     ConnectionReports,
     check_thread_room,
     checked_config,
@@ -33,7 +29,6 @@ from offsetmgr.coordinator.clients import (
     open_admin,
     refused_config,
 )
-from offsetmgr.coordinator.connection_queue import LIBRDKAFKA_S
 from offsetmgr.coordinator.librdkafka import CONSUMER, GroupClient
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError, error_info
 from offsetmgr.types import PartitionRange, TopicPartition, check_group, check_timeout, check_topic
@@ -244,7 +239,7 @@ class ClusterReader:
     @property
     def _limit_s(self) -> float:
         # More than a request can need: librdkafka may abort the process where one about a group
-        # times out in it; see coordinator/connection_queue.py.
+        # times out in it; see coordinator/clients.py.
         return self.timeout_s + LIBRDKAFKA_S
 
     def _deadline(self) -> float:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from actors import Future, PooledActor
-from offsetmgr.coordinator.explain import cause_of
+from offsetmgr.coordinator.base import cause_of
 from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.service.messages import ReadyAnswer
 

@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from actors import Future, MonotonicClock, ThreadTimers
 from offsetmgr.codes import GENERATION_FENCED
-from offsetmgr.coordinator.base import CommitResult, Failure, FenceCounts, FetchResult
-from offsetmgr.coordinator.explain import CLOSED, one_line
+from offsetmgr.coordinator.base import (
+    CLOSED,
+    CommitResult,
+    Failure,
+    FenceCounts,
+    FetchResult,
+    one_line,
+)
 from offsetmgr.errors import OffsetFetchError, OffsetStoreError, error_info
 from offsetmgr.stores import open_database
 

@@ -10,8 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from offsetmgr.codes import STORE_FAILED, STORE_REFUSED
-from offsetmgr.coordinator.base import Failure
-from offsetmgr.coordinator.explain import one_line
+from offsetmgr.coordinator.base import Failure, one_line
 from offsetmgr.errors import error_info
 from offsetmgr.types import MAX_GROUP_CHARS, MAX_TOPIC_CHARS, OffsetAndMetadata, TopicPartition
 

@@ -2,24 +2,85 @@
 
 from __future__ import annotations
 
-from typing import Any
+from threading import Semaphore
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offsetmgr.coordinator.clients import MOVED_WAIT_S, STUCK_S
-from offsetmgr.coordinator.connection_queue import (
+from actors import Timers
+from actors.testing import ManualClock
+from offsetmgr.coordinator.base import CLOSED, NOT_SENT, Failure
+from offsetmgr.coordinator.clients import (
     LEAST_SEND_S,
     LIMIT,
+    MOVED_WAIT_S,
     QUEUE_LIMIT,
+    STUCK_S,
     WINDOW,
+    ConnectionQueue,
     QueuedRequest,
 )
-from offsetmgr.coordinator.explain import CLOSED, NOT_SENT
-from offsetmgr.errors import Verdict
-from tests.unit.coordinator.queue import Queue, answers, failed
+from offsetmgr.errors import Verdict, error_info
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Answer = str
+Queued = QueuedRequest[Answer]
 
 GUARD_S = 60.0
 """Against what never comes, not a measure."""
+
+
+class Client:
+    """Stands in for a client of librdkafka."""
+
+
+def failed(failure: Failure) -> Answer:
+    return f"{failure.info.name} {failure.detail}".strip()
+
+
+class Queue:
+    """A connection queue whose requests go nowhere until the test finishes them."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.clock = ManualClock()
+        self.timers = Timers(self.clock)
+        self.ended = Semaphore(0)
+        self.while_opened: Callable[[], None] = lambda: None
+        self.queue: ConnectionQueue[Client] = ConnectionQueue(
+            self._open,
+            lambda _: self.ended.release(),
+            self.timers,
+            self.clock,
+            lambda: Failure(error_info(-185)),
+            limit,
+        )
+        self.sent: list[Queued] = []
+
+    def _open(self) -> Client:
+        self.while_opened()
+        return Client()
+
+    def submit(self, group: str = "g", timeout_s: float = 5.0) -> Queued:
+        def send(_client: Any, request: Queued) -> None:
+            self.sent.append(request)
+
+        request = QueuedRequest(group, self.clock.now() + timeout_s, send, failed)
+        self.queue.submit(request)
+        return request
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        until_s = self.clock.now() + seconds
+        while (due_s := self.timers.next_due_s()) is not None and due_s <= until_s:
+            self.clock.advance(due_s - self.clock.now())
+            self.timers.fire_due()
+        self.clock.advance(until_s - self.clock.now())
+
+
+def answers(requests: list[Queued]) -> list[Answer]:
+    return [request.future.get(timeout=0) for request in requests]
 
 
 @pytest.fixture
@@ -84,7 +145,7 @@ class TestDeadline:
         request = queue.submit(timeout_s=5)
         assert answers([request]) == ["_TIMED_OUT"]
         assert queue.sent == []
-        queue.queue.wait_idle(0)
+        queue.queue.drain(0)
 
 
 class TestUnresponsiveBroker:
@@ -161,8 +222,7 @@ class TestClose:
         assert answers([queue.submit()]) == [CLOSED.name]
         assert not request.future.done()
         queue.queue.finish(request, "done")
-        queue.queue.wait_idle(timeout_s=0)
-        queue.queue.abandon()
+        queue.queue.drain(0)
         assert answers([request]) == ["done"]
 
     def test_what_is_left_is_answered(self, queue: Queue) -> None:
@@ -172,13 +232,13 @@ class TestClose:
         paused = queue.submit("moved")
         done = requests[0]
         requests[WINDOW].future.add_done_callback(lambda _: queue.queue.finish(done, "done"))
-        queue.queue.abandon()
+        queue.queue.drain(0)
         assert answers([*requests[WINDOW:], paused]) == [CLOSED.name] * 4
         assert answers(requests[:2]) == ["done", "_DESTROY"]
         assert queue.sent == requests[:WINDOW]
 
     def test_while_its_client_is_made(self, queue: Queue) -> None:
-        queue.while_opened = queue.queue.abandon
+        queue.while_opened = lambda: queue.queue.drain(0)
         request = queue.submit()
         assert answers([request]) == ["_DESTROY"]
         assert queue.sent == []

@@ -1,4 +1,4 @@
-"""Commits that are larger than what the broker takes at once."""
+"""What the implementations of the port share: commits in batches, and texts for people."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors import Future
-from offsetmgr.coordinator.base import CommitResult, Failure
-from offsetmgr.coordinator.batches import commit_in_batches
+from offsetmgr.coordinator.base import (
+    CLOSED,
+    NOT_SENT,
+    CommitResult,
+    Failure,
+    LiveMember,
+    commit_in_batches,
+    live_members,
+    one_line,
+)
 from offsetmgr.errors import Verdict, error_info
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
@@ -85,3 +93,26 @@ def test_a_partition_that_is_refused_holds_up_no_other_batch() -> None:
         gone: "UNKNOWN_TOPIC_OR_PARTITION"
     }
     assert {where for each in broker.sent for where in each} == offsets.keys()
+
+
+def test_many_members_are_counted() -> None:
+    """At most three members are named, the others counted."""
+    members = [LiveMember(f"c{n}", f"/10.0.0.{n}") for n in range(5)]
+    assert live_members("g", members) == (
+        "group g has live members (c0, host /10.0.0.0; c1, host /10.0.0.1; c2, host /10.0.0.2; "
+        "and 2 more); commit to another group or stop them"
+    )
+    assert "and" not in live_members("g", members[:3])
+
+
+def test_hostile_names_stay_on_their_line() -> None:
+    """Names come from whoever joined the group: control characters are escaped, length is cut."""
+    text = live_members("g", [LiveMember("evil\r\n\x1b[2J\u202e", "/h\0")])
+    assert text.isprintable()
+    assert r"evil\r\n\x1b[2J\u202e, host /h\x00" in text
+    assert len(one_line("x" * 1_000)) == 101
+
+
+def test_what_was_not_sent_is_refused_not_unknown() -> None:
+    """A request that never left this process had no effect, so there is nothing to read back."""
+    assert {info.verdict for info in (NOT_SENT, CLOSED)} == {Verdict.REFUSED}
