@@ -50,7 +50,7 @@ class _Prepared:
         summary = answers.group_summary("bench", partitions=PARTITIONS)
         self._overview = encode(answers.overview(summary))
         self._lags = [
-            encode(answers.lag("bench", *(self._row(each, turn) for each in range(PARTITIONS))))
+            answers.lag("bench", *(self._row(each, turn) for each in range(PARTITIONS)))
             for turn in range(2)
         ]
         self.asked = 0
@@ -65,7 +65,8 @@ class _Prepared:
         found = self._files.answer(Request(scope, receive))
         if found is None and path == "/v1/lag":
             self.asked += 1
-            found = Response(self._lags[self.asked % 2], media_type="application/json")
+            lag = answers.with_fields(self._lags[self.asked % 2], scope["query_string"].decode())
+            found = Response(encode(lag), media_type="application/json")
         elif found is None and path == "/v1/overview":
             found = Response(self._overview, media_type="application/json")
         await (found or Response(status_code=404))(scope, receive, send)

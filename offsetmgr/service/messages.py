@@ -16,6 +16,7 @@ from offsetmgr.errors import (
     OffsetNoticeError,
     shown,
 )
+from offsetmgr.lag.report import PARTITION_FIELDS, PartitionField
 from offsetmgr.manager import Submission
 from offsetmgr.service.errors import LATE_CODES, HttpStatusError, MissingError
 from offsetmgr.types import (
@@ -372,6 +373,13 @@ class TopicNamesQuery(Query, frozen=True):
 
 class LagQuery(Query, frozen=True):
     group: Annotated[list[Group], Meta(min_length=1, max_length=MAX_TOPICS)]
+    field: Annotated[
+        list[PartitionField],
+        Meta(
+            max_length=len(PARTITION_FIELDS),
+            description="Each partition is a list of these of its fields, in this order.",
+        ),
+    ] = []
 
 
 class HistoryQuery(Query, frozen=True):

@@ -170,7 +170,7 @@ class GroupWatch(Collector):
 
         def read() -> dict[str, Any]:
             found = measure(self.reader(), asked.group, self.wall())
-            return lag_report(found, self._view(), self._committers())
+            return lag_report(found, self._view(), self._committers(), asked.field)
 
         return GroupsAnswer(**await self.in_worker(read))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from typing import Any
+from urllib.parse import parse_qs
 
 Json = dict[str, Any]
 
@@ -102,6 +103,14 @@ def lag(name: str, *partitions: Json, **fields: object) -> Json:
         **fields,
     }
     return {"groups": [group]}
+
+
+def with_fields(answer: Json, query: str) -> Json:
+    """Return ``GET /v1/lag`` as ``query`` wants it: with lists of the fields it names."""
+    fields = parse_qs(query).get("field", [])
+    (group,) = answer["groups"]
+    rows = [[each[name] for name in fields] for each in group["partitions"]]
+    return {"groups": [{**group, "partitions": rows}]}
 
 
 def step(minute: int, before: int | None, after: int, change: str, metadata: str = "") -> Json:

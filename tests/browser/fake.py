@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -19,7 +18,7 @@ class FakeApi:
 
     def __init__(self, context: BrowserContext) -> None:
         self.requests: list[Request] = []
-        self._answers: dict[str, tuple[int, str]] = {}
+        self._answers: dict[str, tuple[int, Json | str]] = {}
         self.says("overview", answers.overview(answers.group_summary("orders-etl")))
         self.says("lag", answers.lag("orders-etl", *map(answers.partition, range(4))))
         self.says("history", answers.history("orders-etl"))
@@ -31,7 +30,7 @@ class FakeApi:
 
     def says(self, name: str, answer: Json, status: int = 200) -> None:
         """Have ``/v1/NAME`` answered so from now on."""
-        self._answers[name] = status, json.dumps(answer)
+        self._answers[name] = status, answer
 
     def streams(self, events: str) -> None:
         """Have the next reader of events get these; then the stream ends, and nothing follows."""
@@ -44,9 +43,13 @@ class FakeApi:
 
     def _answer(self, route: Route, request: Request) -> None:
         self.requests.append(request)
-        name = urlsplit(request.url).path.removeprefix("/v1/")
-        status, body = self._answers[name]
-        if name == "events" and status == 200:
+        asked = urlsplit(request.url)
+        name = asked.path.removeprefix("/v1/")
+        status, answer = self._answers[name]
+        if isinstance(answer, str):
             self.streams("")
-        kind = "text/event-stream" if name == "events" and status == 200 else "application/json"
-        route.fulfill(status=status, body=body, content_type=kind)
+            route.fulfill(status=status, body=answer, content_type="text/event-stream")
+            return
+        if "groups" in answer and name == "lag":
+            answer = answers.with_fields(answer, asked.query)
+        route.fulfill(status=status, json=answer)

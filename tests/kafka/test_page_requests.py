@@ -88,6 +88,8 @@ def test_groups_of_clients_are_watched_while_somebody_looks(
         assert (partition["submitted"], partition["committed"]) == (5, 5)
         assert partition["phase"] == "ready"
         assert partition["committed_at"] > 1e9
+        listed = ask(page, f"lag?group={group}&field=committed&field=partition")["groups"][0]
+        assert listed["partitions"] == [[5, 0]]
         streams = ask(page, "streams")
         assert streams["processors"] == []
         (view,) = streams["views"]

@@ -25,9 +25,11 @@ export function whenUnauthorized(callback) {
   onUnauthorized = callback;
 }
 
-/** Return what the service answers to a GET; `query` values that are null are left out. */
+/** Return what the service answers to a GET; of a list in `query` each value, of null nothing. */
 export async function get(path, query = {}, signal = undefined) {
-  const given = Object.entries(query).filter(([, value]) => value !== null);
+  const given = Object.entries(query).flatMap(
+    ([name, value]) => (value === null ? [] : [value].flat().map((each) => [name, each])),
+  );
   const search = new URLSearchParams(given).toString();
   const answer = await request(search ? `${path}?${search}` : path, { signal });
   return answer.json();

@@ -43,6 +43,13 @@ const PARTITIONS = [
   { title: "Metadata", width: 10, text: (row) => row.metadata ?? "" },
 ];
 
+// What is shown of a partition: without the rest an answer is read in half the time.
+const FIELDS = [
+  "topic", "partition", "submitted", "committed", "end", "lag", "lag_seconds", "committed_at",
+  "pending_acks", "metadata", "member_id", "client_id", "committer", "phase", "status", "rate_out",
+  "error",
+];
+
 const CONSUMERS = [
   { title: "Consumer", width: 26, narrow: 15, text: (row) => row.client },
   { title: "Kind", width: 14, text: (row) => row.kind },
@@ -79,9 +86,10 @@ export function open(root, { name, tab = "" }) {
   let answered = false;
   let held = null; // what the service knows of the group by itself
   const poll = new Poll(
-    (signal) => get("v1/lag", { group: name }, signal),
+    (signal) => get("v1/lag", { group: name, field: FIELDS }, signal),
     ({ groups: [group] }) => {
       answered = true;
+      group.partitions = group.partitions.map(named);
       setText(facts, described(group));
       facts.dataset.tone = worst(group);
       problems.replaceChildren(...problemsOf(group));
@@ -125,6 +133,15 @@ export function open(root, { name, tab = "" }) {
       shown.close?.();
     },
   };
+}
+
+/** Return a partition's values by the names of their fields. */
+function named(values) {
+  const row = {};
+  FIELDS.forEach((field, index) => {
+    row[field] = values[index];
+  });
+  return row;
 }
 
 function worst(group) {
