@@ -178,7 +178,7 @@ def test_fields_that_name_groups_or_topics_are_known_to_the_check(secured: Runni
     checked = {"group", "topic", "consumer", "offsets", "partitions"}
     harmless = {
         *("wait", "timeout_s", "version", "client", "limit", "after", "wait_s", "partition"),
-        *("at_ms", "stable", "cluster", "Last-Event-ID", "only", "since", "mode", "live"),
+        *("at_ms", "stable", "cluster", "Last-Event-ID", "only", "since", "mode", "live", "field"),
         # Of a plan, which checks them itself, and of reported queries.
         *("value", "topics", "queries"),
     }
