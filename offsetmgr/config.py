@@ -81,9 +81,5 @@ class CommitSettings:
                 fix = f"give a number of at most {most}"
                 raise InvalidValueError(field.name, value, "is too large", fix)
         if self.retry_backoff_max_s < self.retry_backoff_s:
-            raise InvalidValueError(
-                "retry_backoff_max_s",
-                self.retry_backoff_max_s,
-                "is lower than retry_backoff_s",
-                f"give at least {self.retry_backoff_s}",
-            )
+            problem, fix = "is lower than retry_backoff_s", f"give at least {self.retry_backoff_s}"
+            raise InvalidValueError("retry_backoff_max_s", self.retry_backoff_max_s, problem, fix)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _SHOWN_CHARS: Final = 80
 _LISTED: Final = 10
-_NAMED: Final = 3
 
 
 def shown(value: object) -> str:
@@ -25,10 +24,8 @@ def shown(value: object) -> str:
     try:
         # Never build megabytes of repr for a message of one line.
         text = repr(value[:_SHOWN_CHARS] if isinstance(value, (str, bytes)) else value)
-    except Exception:  # noqa: BLE001 -- whatever the value is, the message must be made
-        # Such as an integer of more digits than Python will print.
-        kind = type(value).__name__
-        text = f"an integer of {value.bit_length()} bits" if isinstance(value, int) else f"<{kind}>"
+    except Exception:  # noqa: BLE001 -- such as an integer of more digits than Python will print
+        text = f"<{type(value).__name__}>"
     if isinstance(value, (str, bytes)) and len(value) > _SHOWN_CHARS:
         return f"{text}… ({len(value)} characters)"
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
@@ -147,10 +144,8 @@ class OffsetsUncommittedError(OffsetManagerError):
 
     def __init__(self, errors: Mapping[Any, OffsetManagerError]) -> None:
         """``errors`` are by group, topic and partition."""
-        shown_keys = [str(key) for key in errors][:_NAMED]
-        more = f" and {len(errors) - _NAMED} more" if len(errors) > _NAMED else ""
         why = next(iter(errors.values()), "")
-        super().__init__(f"not committed: {', '.join(shown_keys)}{more}; the first: {why}")
+        super().__init__(f"not committed: {listed(errors)}; the first: {why}")
         self.errors = errors
 
     @classmethod
@@ -249,9 +244,7 @@ class OffsetNoticeError(CoordinatorError):
     outcome = ""
 
 
-class KafkaRequestError(_CodedError):
-    """Kafka refused a request that is not about a single manager, or did not answer it."""
-
+class _RequestError(_CodedError):
     def __init__(self, what: str, info: ErrorInfo, detail: str = "") -> None:
         """``what`` was asked for; ``detail`` is advice for this case."""
         text = f"{what}: {detail or info.hint} ({info.name}, fault: {info.fault.value})"
@@ -259,10 +252,9 @@ class KafkaRequestError(_CodedError):
         self.what = what
 
 
-class OffsetStoreError(_CodedError):
-    """The database of an offset store refused a statement, or did not answer."""
+class KafkaRequestError(_RequestError):
+    """Kafka refused a request that is not about a single manager, or did not answer it."""
 
-    def __init__(self, what: str, info: ErrorInfo, detail: str = "") -> None:
-        """``what`` was asked for; ``detail`` is advice for this case."""
-        super().__init__(f"{what}: {detail or info.hint} ({info.name})", info, detail)
-        self.what = what
+
+class OffsetStoreError(_RequestError):
+    """The database of an offset store refused a statement, or did not answer."""

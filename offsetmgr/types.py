@@ -226,12 +226,8 @@ def check_group(value: object, field: str = "group") -> str:
         problem = f"has {len(value)} characters"
         raise InvalidValueError(field, value, problem, f"use at most {MAX_GROUP_CHARS}")
     if not value.isprintable():
-        raise InvalidValueError(
-            field,
-            value,
-            "holds a control or unprintable character",
-            "use printable characters only (no newline, tab or NUL)",
-        )
+        fix = "use printable characters only (no newline, tab or NUL)"
+        raise InvalidValueError(field, value, "holds a control or unprintable character", fix)
     if value != value.strip():
         fix = "remove the spaces at its ends: no tool would show them"
         raise InvalidValueError(field, value, "begins or ends with a space", fix)
@@ -242,12 +238,10 @@ def check_topic(value: object, field: str = "topic") -> str:
     """A legal Kafka topic name: 1 to 249 of ``[a-zA-Z0-9._-]``, not ``.`` or ``..``."""
     if not isinstance(value, str):
         raise InvalidValueError(field, value, "is not text", "give the topic's name as a string")
-    if not value or value in {".", ".."} or not _TOPIC_CHARS.issuperset(value):
+    has_length = 0 < len(value) <= MAX_TOPIC_CHARS
+    if not has_length or value in {".", ".."} or not _TOPIC_CHARS.issuperset(value):
         fix = "use 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-' (not '.' or '..')"
         raise InvalidValueError(field, value, "is not a legal Kafka topic name", fix)
-    if len(value) > MAX_TOPIC_CHARS:
-        problem = f"has {len(value)} characters"
-        raise InvalidValueError(field, value, problem, f"use at most {MAX_TOPIC_CHARS}")
     return value
 
 
@@ -267,21 +261,17 @@ def check_leader_epoch(value: object, field: str = "leader_epoch") -> int | None
 
 
 def _check_int(value: object, field: str, highest: int, what: str) -> int:
-    if type(value) is not int:
-        number = _index_of(value)
-        if number is not None:
-            return _check_int(number, field, highest, what)
-        kind = type(value).__name__
-        raise InvalidValueError(
-            field, value, f"is a {kind}, not an integer", f"give the {what} as a whole number"
-        )
-    if not 0 <= value <= highest:
-        problem = "is negative" if value < 0 else "is too large"
+    number = value if type(value) is int else _index_of(value)
+    if number is None:
+        problem = f"is a {type(value).__name__}, not an integer"
+        raise InvalidValueError(field, value, problem, f"give the {what} as a whole number")
+    if not 0 <= number <= highest:
+        problem = "is negative" if number < 0 else "is too large"
         fix = f"give a whole number from 0 to {highest}"
-        if field.endswith("offset") and value < 0:
+        if field.endswith("offset") and number < 0:
             fix += "; 'nothing committed' is not an offset: submit nothing instead"
         raise InvalidValueError(field, value, problem, fix)
-    return value
+    return number
 
 
 def _index_of(value: object) -> int | None:
@@ -298,8 +288,6 @@ def check_metadata(value: object, field: str = "metadata", most: int = MAX_METAD
     """Metadata the broker will take: at most ``most`` UTF-16 units, without NUL."""
     if not isinstance(value, str):
         raise InvalidValueError(field, value, "is not text", "give the metadata as a string")
-    if not value:
-        return value
     if "\0" in value:
         fix = "remove it: confluent-kafka's consumers read no further"
         raise InvalidValueError(field, value, "holds a NUL", fix)

@@ -196,7 +196,7 @@ def test_a_regression_says_how_to_go_back_on_purpose() -> None:
         ("x" * 100, "'" + "x" * 80 + "'… (100 characters)"),
         (b"y" * 100, "b'" + "y" * 80 + "'… (100 characters)"),
         (list(range(100)), str(list(range(100)))[:80] + "…"),
-        (10**5000, "an integer of 16610 bits"),
+        (10**5000, "<int>"),
         (None, "None"),
     ],
     ids=["lines", "long text", "long bytes", "long list", "long number", "nothing"],
