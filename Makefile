@@ -19,7 +19,7 @@ BROWSER := tests/browser
 # Those that start programs with a Spark of their own.
 PROGRAMS := $(patsubst %,tests/spark/test_%.py,connect demo documents restarts)
 SPARK := tests/spark $(addprefix --ignore=,$(PROGRAMS))
-OTHERS := $(addprefix --ignore=,$(UNIT) $(SERVICE) $(BROWSER) tests/kafka tests/spark)
+OTHERS := tests $(addprefix --ignore=,$(UNIT) $(SERVICE) $(BROWSER) tests/kafka tests/spark)
 PARTS := test-unit test-service test-browser test-kafka test-consumers test-programs test-spark \
   test-others
 LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
