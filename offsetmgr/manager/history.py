@@ -209,6 +209,10 @@ class CommitHistory:
         elif now >= held.verify_at:
             self._in_doubt[partition] = held._replace(verify_at=inf)
 
+    def give_up(self, partition: TopicPartition) -> None:
+        """Forget the commits in doubt: nothing can be done about them any more."""
+        self._in_doubt.pop(partition, None)
+
     def judge(
         self, partition: TopicPartition, found: OffsetAndMetadata | None
     ) -> tuple[ReadOutcome, Version | None]:

@@ -398,8 +398,11 @@ class CommitPlan:
         last = history.committed(partition)
         kind, version = history.judge(partition, found)
         departed = partition in self._departed
-        again = bool(self._settings.verify_interval_s) and not departed
-        history.verified(partition, now, again=again)
+        if departed and kind is ReadOutcome.OLDER:
+            history.depart(partition, now)  # the correction may fail, so it is verified as well
+        else:
+            again = bool(self._settings.verify_interval_s) and not departed
+            history.verified(partition, now, again=again)
         if kind is ReadOutcome.NEWER and version is not None:
             newest = self._members[partition].submits.newest
             if newest is not None and newest.number == version.number:
@@ -555,6 +558,8 @@ class CommitPlan:
             if failure.info.scope is Scope.PARTITION:
                 self._backoff.pace(self._dirty.entries[partition], now, failed=True)
             return self._failed(partition, version, failure, final=False)
+        if partition in self._departed:
+            self._history.give_up(partition)  # nobody is left for whom to try again
         final = self._members[partition].submits.suspend(version.number)
         recommit = entry is not None and entry.recommit
         last = self._history.committed(partition)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from actors import Future
     from actors.testing import SimStep, SimSystem
-    from offsetmgr.coordinator.base import CommitResult
+    from offsetmgr.coordinator.base import CommitResult, FetchResult
     from offsetmgr.coordinator.memory import MemoryCoordinator
 
     Results = dict[ManagerKey, StopResult]
@@ -102,7 +102,7 @@ class Judge(Referee):
         self.lives: dict[ManagerKey, Life] = {}
         self.sabotage = False
         """True if the next actor that tells the judge something crashes over it."""
-        self._promises: list[Promise] = []
+        self.promises: list[Promise] = []
         self._next_deadline = inf
 
     def watch(self, system: SimSystem, coordinator: MemoryCoordinator) -> None:
@@ -133,7 +133,7 @@ class Judge(Referee):
 
     def tampered(self, key: ManagerKey, value: OffsetAndMetadata | None) -> None:
         truth = self.truth(key)
-        for promise in self._promises:
+        for promise in self.promises:
             promise.tampered.add(key)
         truth.tampered_at = self.next_order() if value is None else order_of(value)
         truth.foreign.add(truth.tampered_at)
@@ -158,18 +158,18 @@ class Judge(Referee):
         tampered = {key for key, each in truths.items() if each.tampered_at or each.deleted}
         deadline = self._system.clock.now() + timeout_s
         promise = Promise(deadline, newest, must_commit, tampered)
-        self._promises.append(promise)
+        self.promises.append(promise)
         self._next_deadline = min(self._next_deadline, promise.deadline)
         return promise
 
     def cut_short(self, keys: Collection[ManagerKey]) -> None:
         """These are about to be stopped, so what waits in them may be answered early."""
-        for promise in self._promises:
+        for promise in self.promises:
             promise.must_commit = promise.must_commit and promise.newest.keys().isdisjoint(keys)
 
     def kept(self, promise: Promise, future: Future[Results]) -> None:
-        self._promises.remove(promise)
-        self._next_deadline = min((p.deadline for p in self._promises), default=inf)
+        self.promises.remove(promise)
+        self._next_deadline = min((p.deadline for p in self.promises), default=inf)
         for key, result in future.get(timeout=0).items():
             self._judge_result(key, promise, result)
 
@@ -192,6 +192,13 @@ class Judge(Referee):
 
     def answered_commit(self, group: str, answer: CommitResult) -> None:
         """An offset refused for good is lost if its manager is stopping."""
+        for partition, failure in answer.failures.items():
+            key = ManagerKey(group, *partition)
+            if not failure.info.retriable and self.lives[key].stopping:
+                self.truth(key).acked, self.lives[key].newest = 0, None
+
+    def answered_fetch(self, group: str, answer: FetchResult) -> None:
+        """What may not be read for a manager that is gone cannot be put right any more."""
         for partition, failure in answer.failures.items():
             key = ManagerKey(group, *partition)
             if not failure.info.retriable and self.lives[key].stopping:
@@ -291,6 +298,8 @@ class Judge(Referee):
     # After each step, and at the end.
 
     def after_step(self, step: SimStep) -> None:
+        for group in self._sent:
+            self.learn_answer(group)  # before a new manager takes the place of a stopped one
         if self._system.clock.now() > self._next_deadline:
             self.blame(f"{step}: a flush or stop was not answered by its deadline")
         self.check()
@@ -303,8 +312,8 @@ class Judge(Referee):
         """All that was acknowledged or submitted stands, unless somebody else changed it."""
         for group in self._sent:
             self.learn_answer(group)
-        if self._promises:
-            self.blame(f"never answered: {self._promises}")
+        if self.promises:
+            self.blame(f"never answered: {self.promises}")
         for key, truth in self.truths.items():
             if truth.tampered_at or truth.deleted:
                 continue

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 OFTEN: Final = (0.01, 0.05, 0.2)
 """Probabilities that a thread is preempted at a possible place; each seed has one of these."""
 
+MOST_CALLERS: Final = 40
+"""Of flushes and stops that wait at once; with more, each turn would lead to more turns."""
+
 MOST_TURNS: Final = 6
 """Of others meanwhile."""
 
@@ -94,7 +97,8 @@ class PreemptedWorld(World):
             return
         self._away, self.system._inside = True, False
         try:
-            for _ in range(self.rng.randint(0, 2) if self._asks else 0):
+            may_ask = self._asks and len(self.judge.promises) < MOST_CALLERS
+            for _ in range(self.rng.randint(0, 2) if may_ask else 0):
                 self.judge.met["preempted: by a user"] += 1
                 self.rng.choice(self._asks)()
             self._few_steps(self.rng.randint(0, MOST_TURNS))

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 LOOK_EVERY: Final = 60
 """Steps from one look to the next: a queue takes about one for each of its entries."""
 
-MOST_WAITING: Final = 40
-"""More flushes waiting in one group would be a queue that grows."""
+MOST_OVER: Final = 40
+"""More flushes in one group that are answered, or past their deadline, would be a queue that grows;
+those that still wait are as many as there are callers."""
 
 MOST_QUEUED: Final = 600
 """More messages in one inbox, even while its actor rests after a crash, would be the same."""
@@ -55,15 +56,17 @@ def look_at_committers(
     judge: Referee, committers: Mapping[str, ActorRef[Any]], partitions: int
 ) -> None:
     """No book of a group has more entries than the group has partitions."""
+    now = judge.now()
     for group, ref in committers.items():
         committer: Any = ref.loop.actor
         if len(ref.actor_inbox) > MOST_QUEUED:
             judge.blame(f"{group}: {len(ref.actor_inbox)} messages wait for its committer")
         if committer is None:
             continue
-        flushes = len(committer._group.flushes)
-        if flushes > MOST_WAITING:
-            judge.blame(f"{group}: {flushes} flushes wait in it")
+        flushes = committer._group.flushes
+        over = sum(not each.awaited or each.waiter.deadline <= now for each in flushes)
+        if over > MOST_OVER:
+            judge.blame(f"{group}: {over} flushes that are over are kept in it")
         plan = committer._plan
         parts = (plan, plan._dirty, plan._reads, plan._log_ends, plan._history)
         for part in parts:

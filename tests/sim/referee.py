@@ -65,6 +65,8 @@ class Referee(ABC):
         self._orders = 0
         self._sent: dict[str, SentRequest] = {}
         """The last request of each group."""
+        self._learned: set[str] = set()
+        """Groups whose last answer has been looked at."""
         self._unread: dict[str, set[TopicPartition]] = defaultdict(set)
         self._violation: str | None = None
 
@@ -74,12 +76,16 @@ class Referee(ABC):
     def follow(self, coordinator: MemoryCoordinator) -> None:
         self._coordinator = coordinator
         self._sent.clear()
+        self._learned.clear()
         self._unread.clear()
 
     def blame(self, what: str) -> None:
         """Remember the first violation: inside of an actor, raising it would only crash that."""
         if self._violation is None:
             self._violation = f"{what} (at {self._system.clock.now():.3f} s)"
+
+    def now(self) -> float:
+        return self._system.clock.now()
 
     def check(self) -> None:
         if self._violation is not None:
@@ -93,6 +99,7 @@ class Referee(ABC):
         group = request.group
         self.learn_answer(group)
         self._sent[group] = request
+        self._learned.discard(group)
         if self._coordinator.most_in_flight(group) > 1:
             self.blame(f"{group}: two requests in flight: {request}")
         unread = self._unread[group].intersection(request.offsets)
@@ -100,9 +107,12 @@ class Referee(ABC):
             self.blame(f"{group}: after an unknown outcome {unread} was written before it was read")
 
     def learn_answer(self, group: str) -> None:
-        """Look at the answer to the last request: what is unknown has to be read."""
+        """Look once at the answer to the last request: what is unknown has to be read."""
         last = self._sent.get(group)
-        answer = last.future.get(timeout=0) if last is not None and last.future.done() else None
+        if last is None or group in self._learned or not last.future.done():
+            return
+        self._learned.add(group)
+        answer = last.future.get(timeout=0)
         unread = self._unread[group]
         if isinstance(answer, CommitResult):
             unknown = [p for p, f in answer.failures.items() if f.info.verdict is Verdict.UNKNOWN]
@@ -112,11 +122,17 @@ class Referee(ABC):
             unread.difference_update(answer.offsets)
             # What may not be read would be waited for for ever.
             unread.difference_update(p for p, f in answer.failures.items() if not f.info.retriable)
+            self.answered_fetch(group, answer)
 
     def answered_commit(  # noqa: B027 -- not every judge asks
         self, group: str, answer: CommitResult
     ) -> None:
         """The committer has had an answer to a commit."""
+
+    def answered_fetch(  # noqa: B027 -- not every judge asks
+        self, group: str, answer: FetchResult
+    ) -> None:
+        """The committer has had an answer to a fetch."""
 
     def saw_effect(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
         """Count what takes effect now, and how; whether its request had been given up before."""

@@ -18,7 +18,7 @@ from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 from tests.sim.judge import Judge, Life
 from tests.sim.queues import (
     LOOK_EVERY,
-    MOST_WAITING,
+    MOST_OVER,
     committers_of,
     look_at_committers,
     look_at_managers,
@@ -340,7 +340,7 @@ class World:
 
     def flush_impatiently(self) -> None:
         """Flush again and again with hardly any patience, as a synchronous caller may."""
-        for _ in range(MOST_WAITING + 10):
+        for _ in range(MOST_OVER + 10):
             self._ask(list(self.handles), 0.001, self.factory.flush)
             self.system.advance(0.002)
 

@@ -20,6 +20,7 @@ from tests.unit.core.core import (
 )
 
 if TYPE_CHECKING:
+    from offsetmgr.coordinator.memory import Incident
     from offsetmgr.manager import ManagerHandle
 
 
@@ -228,8 +229,13 @@ class TestUnknownOutcomes:
         assert core.holds() == at(6)
         assert handle.status().committed == at(6)
 
-    def test_what_lands_after_the_stop_is_put_right(self, core: Core) -> None:
-        """The answer of a stop holds, though nobody is there any more."""
+    @pytest.mark.parametrize(
+        "corrections", [[], [Unknown(TIMED_OUT, None)], [Unknown(7, None)] * 3, [Refuse(LOADING)]]
+    )
+    def test_what_lands_after_the_stop_is_put_right(
+        self, core: Core, corrections: list[Incident]
+    ) -> None:
+        """The answer of a stop holds, though nobody is there and the first corrections fail."""
         core.coordinator.inject("commit", Unknown(TIMED_OUT, 9.0))
         handle = core.spawn()
         handle.submit(5)
@@ -240,7 +246,8 @@ class TestUnknownOutcomes:
         assert future.get(timeout=0)[handle.key].committed == at(6)
         core.advance(2.6)
         assert core.holds() == at(5), "it has landed"
-        core.advance(60.0)
+        core.coordinator.inject("commit", *corrections)
+        core.advance(90.0)
         assert core.holds() == at(6)
 
     def test_a_coordinator_that_breaks_its_contract_stops_nothing(self, core: Core) -> None:
