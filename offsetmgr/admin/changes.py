@@ -8,14 +8,9 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future as Pending
-from concurrent.futures import TimeoutError as NotAnsweredError
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from confluent_kafka import KafkaException
-
-from offsetmgr.admin.answers import does_not_exist, known
-from offsetmgr.admin.commit_log import read_commits
 from offsetmgr.admin.history import group_at
 from offsetmgr.admin.reset import (
     LogFacts,
@@ -28,7 +23,7 @@ from offsetmgr.admin.reset import (
     whole,
 )
 from offsetmgr.admin.times import parse_duration, parse_time
-from offsetmgr.coordinator.answers import failure_of_code, failure_of_exception
+from offsetmgr.coordinator.answers import TIMED_OUT, failure_of_code
 from offsetmgr.coordinator.base import one_line
 from offsetmgr.coordinator.clients import CLOSE_S, checked_config, client_config
 from offsetmgr.coordinator.kafka import KafkaCoordinator
@@ -41,6 +36,8 @@ from offsetmgr.errors import (
     OffsetTimeoutError,
     listed,
 )
+from offsetmgr.lag.cluster import does_not_exist, known
+from offsetmgr.lag.commit_log import read_commits
 from offsetmgr.stores import open_store
 from offsetmgr.stores.reader import open_reader
 from offsetmgr.types import TopicPartition, check_group
@@ -55,7 +52,6 @@ if TYPE_CHECKING:
     from offsetmgr.types import OffsetAndMetadata
 
 _FREE: Final = frozenset({"Empty", "Dead"})
-_T = TypeVar("_T")
 
 
 class GroupHeldError(OffsetManagerError):
@@ -267,15 +263,14 @@ class GroupChanges:
         sent = self.reader.admin.delete_consumer_groups([group])[group]
         self._result(sent, f"deletion of group {group}")
 
-    def _result(self, pending: Pending[_T], what: str) -> _T:
+    def _result(self, pending: Pending[Any], what: str) -> Any:
         try:
-            return pending.result(self._timeout_s + CLOSE_S)
-        except NotAnsweredError:
+            return self.reader.result(pending, what)
+        except KafkaRequestError as error:
+            if error.info.code != TIMED_OUT:
+                raise
             text = "no answer from Kafka in time; whether it was done is not known: look again"
             raise OffsetTimeoutError(f"{what}: {text}") from None
-        except KafkaException as error:
-            info, detail = failure_of_exception(error)
-            raise KafkaRequestError(what, info, detail) from None
 
     def _partitions_in(self, scope: Mapping[str, list[int] | None]) -> list[TopicPartition]:
         """Return the partitions that ``scope`` names, all those of a topic where it has None."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from offsetmgr.admin.answers import does_not_exist
-from offsetmgr.admin.commit_log import TOPIC
 from offsetmgr.admin.history import CommitStep, Move
-from offsetmgr.admin.times import age_text, time_text
+from offsetmgr.admin.times import seconds_text, time_text
 from offsetmgr.coordinator.librdkafka import INSTANCE
 from offsetmgr.errors import OffsetManagerError, listed
+from offsetmgr.lag.cluster import does_not_exist
+from offsetmgr.lag.commit_log import TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,7 +32,6 @@ _SKEW_S: Final = 2.0
 _RECENT_S: Final = 86_400.0
 """Older deletions are taken for wanted ones."""
 _MILLISECOND_S: Final = 0.001
-_T = TypeVar("_T")
 
 
 class Level(str, Enum):
@@ -62,8 +61,11 @@ class GroupFacts(NamedTuple):
 
     description: GroupDescription | OffsetManagerError
     committed: Mapping[TopicPartition, OffsetAndMetadata] | OffsetManagerError
-    rights: frozenset[str] | OffsetManagerError
-    """Operations on it that this user is allowed, such as READ."""
+
+    @property
+    def offsets(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """The committed offsets; none if they could not be read."""
+        return {} if isinstance(self.committed, OffsetManagerError) else self.committed
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,15 @@ class Facts:
     history: Mapping[str, Sequence[CommitStep]] | OffsetManagerError = field(default_factory=dict)
     service: ServiceFacts | OffsetManagerError | None = None
     """None where no service was named."""
+
+    def steps(self, group: str) -> Sequence[CommitStep]:
+        """Return the steps of a group, none if they could not be read."""
+        return () if isinstance(self.history, OffsetManagerError) else self.history.get(group, ())
+
+    def log(self, where: TopicPartition) -> PartitionRange | None:
+        """Return the range of a log, None if it could not be read."""
+        found = self.logs.get(where)
+        return None if isinstance(found, OffsetManagerError) else found
 
 
 def examine(facts: Facts) -> list[Finding]:
@@ -162,7 +173,7 @@ def _clock(facts: Facts) -> Iterable[Finding]:
     if ahead_s > _SKEW_S:
         yield _trouble(
             "clock",
-            f"the newest commit is {age_text(ahead_s)} in the future: a clock is wrong",
+            f"the newest commit is {seconds_text(ahead_s)} in the future: a clock is wrong",
             "resets by time and the age of commits are off by as much",
             "set the clocks of this machine and of the brokers by NTP",
         )
@@ -174,17 +185,13 @@ def _clock(facts: Facts) -> Iterable[Finding]:
 def _rights(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     why = "its offsets cannot be committed"
     grant = "kafka-acls --add --allow-principal User:NAME --operation Read"
-    if isinstance(each.rights, OffsetManagerError):
-        # Of a group that does not exist Kafka says nothing.
-        exists = isinstance(each.description, OffsetManagerError) or (
-            each.description.state != "Dead"
-        )
-        if exists:
-            yield _unknown("rights", each.rights, why)
-    elif "READ" not in each.rights:
+    described = each.description
+    if isinstance(described, OffsetManagerError):
+        yield _unknown("rights", described, why)
+    elif described.state != "Dead" and "READ" not in described.rights:
         what = f"this user lacks READ on group {group}"
         yield _trouble("rights", what, why, f"{grant} --group {group}")
-    for topic in sorted({where.topic for where in _known(each.committed, {})}):
+    for topic in sorted({where.topic for where in each.offsets}):
         rights = facts.topic_rights.get(topic, frozenset())
         if isinstance(rights, OffsetManagerError):
             if not does_not_exist(rights):
@@ -228,20 +235,19 @@ def _failing(facts: Facts, group: str, _each: GroupFacts) -> Iterable[Finding]:
 
 
 def _stuck(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
-    steps = _steps(facts, group)
+    steps = facts.steps(group)
     if not steps:
         return
     quiet_s = facts.now_s - steps[-1].at_s
-    waiting = {}
-    for where, committed in _known(each.committed, {}).items():
-        log = facts.logs.get(where)
-        if log is not None and not isinstance(log, OffsetManagerError):
-            waiting[where] = log.high_watermark - committed.offset
-    behind = {where: lag for where, lag in waiting.items() if lag > 0}
+    behind = {}
+    for where, committed in each.offsets.items():
+        log = facts.log(where)
+        if log is not None and log.high_watermark > committed.offset:
+            behind[where] = log.high_watermark - committed.offset
     if behind and quiet_s > facts.stuck_after_s:
         yield _trouble(
             "stuck",
-            f"nothing was committed to group {group} for {age_text(quiet_s)}, and "
+            f"nothing was committed to group {group} for {seconds_text(quiet_s)}, and "
             f"{sum(behind.values())} records wait in {_places(behind)}",
             "the job has stopped, hangs, or cannot commit",
             "look at the job, and at offsetmgr spark status --checkpoint PATH; start it again",
@@ -258,16 +264,15 @@ def _retention(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
         return
     if not isinstance(each.description, OffsetManagerError) and each.description.members:
         return  # the offsets of a group with members do not expire
-    committed = _known(each.committed, {})
-    last = {step.partition: step.at_s for step in _steps(facts, group)}
-    ages = {where: facts.now_s - last[where] for where in committed if where in last}
+    last = {step.partition: step.at_s for step in facts.steps(group)}
+    ages = {where: facts.now_s - last[where] for where in each.offsets if where in last}
     old = {where: s for where, s in ages.items() if s > _EXPIRY_SHARE * facts.retention_s}
     if old:
-        left_s = facts.retention_s - max(old.values())
+        age_s = max(old.values())
         yield _trouble(
             "retention",
-            f"the offsets of {_places(old)} were last committed {age_text(max(old.values()))} ago; "
-            f"Kafka may forget them in {age_text(left_s)}",
+            f"the offsets of {_places(old)} were last committed {seconds_text(age_s)} ago; "
+            f"Kafka may forget them in {seconds_text(facts.retention_s - age_s)}",
             f"{why}; to commit them again:",
             f"offsetmgr reset {group} --all-topics --to-current --execute",
         )
@@ -280,7 +285,7 @@ def _regressions(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
         yield _unknown("regressions", facts.history, why)
         return
     highest: dict[TopicPartition, CommitStep] = {}
-    for step in _steps(facts, group):
+    for step in facts.steps(group):
         if step.move is Move.BACKWARD and step.before is not None:
             known = highest.get(step.partition)
             if known is None or (known.before or 0) < step.before:
@@ -288,8 +293,7 @@ def _regressions(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
     fallen = [
         step
         for where, step in highest.items()
-        if where in _known(each.committed, {})
-        and _known(each.committed, {})[where].offset < (step.before or 0)
+        if where in each.offsets and each.offsets[where].offset < (step.before or 0)
     ]
     if not fallen:
         return
@@ -306,13 +310,11 @@ def _regressions(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
 
 def _outside_log(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     beyond, expired = [], []
-    for where, committed in _known(each.committed, {}).items():
-        log = facts.logs.get(where)
-        if log is None or isinstance(log, OffsetManagerError):
-            continue
-        if committed.offset > log.high_watermark:
+    for where, committed in each.offsets.items():
+        log = facts.log(where)
+        if log is not None and committed.offset > log.high_watermark:
             beyond.append(where)
-        elif committed.offset < log.log_start_offset:
+        elif log is not None and committed.offset < log.log_start_offset:
             expired.append(where)
     if beyond:
         yield _trouble(
@@ -339,17 +341,15 @@ def _deleted(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     gone: list[TopicPartition] = []
     anew: list[TopicPartition] = []
     expired: dict[TopicPartition, CommitStep] = {}
-    for where, step in deletions(_steps(facts, group), facts.now_s).items():
-        log = facts.logs.get(where)
+    for where, step in deletions(facts.steps(group), facts.now_s).items():
+        log = facts.log(where)
         if where in each.committed:
             continue
-        if does_not_exist(log):
+        if does_not_exist(facts.logs.get(where)):
             gone.append(where)
-        elif log is None or isinstance(log, OffsetManagerError):
-            continue
-        elif (step.before or 0) > log.high_watermark:
+        elif log is not None and (step.before or 0) > log.high_watermark:
             anew.append(where)
-        else:
+        elif log is not None:
             expired[where] = step
     if gone:
         yield _trouble(
@@ -376,7 +376,7 @@ def _deleted(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
 
 
 def _topics_gone(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
-    gone = [where for where in _known(each.committed, {}) if does_not_exist(facts.logs.get(where))]
+    gone = [where for where in each.offsets if does_not_exist(facts.logs.get(where))]
     if gone:
         yield _trouble(
             "topics gone",
@@ -410,14 +410,6 @@ _CHECKS: Final[tuple[Callable[[Facts, str, GroupFacts], Iterable[Finding]], ...]
     _deleted,
     _topics_gone,
 )
-
-
-def _steps(facts: Facts, group: str) -> Sequence[CommitStep]:
-    return () if isinstance(facts.history, OffsetManagerError) else facts.history.get(group, ())
-
-
-def _known(value: _T | OffsetManagerError, default: _T) -> _T:
-    return default if isinstance(value, OffsetManagerError) else value
 
 
 def _trouble(check: str, what: str, why: str, mend: str) -> Finding:

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import confluent_kafka
-from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from offsetmgr.admin.commit_log import TOPIC, read_commits
 from offsetmgr.admin.doctor import Facts, GroupFacts, deletions
 from offsetmgr.admin.history import steps
 from offsetmgr.coordinator.answers import failure_of_exception
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.lag.cluster import ClusterReader
+from offsetmgr.lag.commit_log import TOPIC, read_commits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from concurrent.futures import Future as Pending
 
-    from offsetmgr.admin.commit_log import CommitRecord
     from offsetmgr.admin.history import CommitStep
     from offsetmgr.admin.service import ServiceReader
+    from offsetmgr.lag.commit_log import CommitRecord
 
 _RETENTION: Final = "offsets.retention.minutes"
 
@@ -56,13 +55,13 @@ def gather(
         if isinstance(cluster, OffsetManagerError):
             return Facts(time.time(), versions, cluster, service=asked)
         names = [each.name for each in reader.groups()] if groups is None else list(groups)
-        found = _groups(reader, names)
+        described, committed = reader.describe(names), reader.committed(names)
         history, now_s = _tried(lambda: _history(config, names)), time.time()
         partitions = {
             where
-            for each in found.values()
-            if not isinstance(each.committed, OffsetManagerError)
-            for where in each.committed
+            for each in committed.values()
+            if not isinstance(each, OffsetManagerError)
+            for where in each
         }
         topics = {where.topic for where in partitions}
         if not isinstance(history, OffsetManagerError):
@@ -73,9 +72,9 @@ def gather(
             cluster=cluster,
             stuck_after_s=stuck_after_s,
             retention_s=_tried(lambda: _retention_s(reader)),
-            groups=found,
+            groups={name: GroupFacts(described[name], committed[name]) for name in names},
             logs=reader.log_ranges(partitions),
-            topic_rights=_topic_rights(reader, topics),
+            topic_rights=reader.topic_rights(topics),
             history=history,
             service=asked,
         )
@@ -99,39 +98,6 @@ def _cluster(reader: ClusterReader) -> str:
     return f"cluster {found.cluster_id} ({brokers}) answered in {took_ms:.0f} ms"
 
 
-def _groups(reader: ClusterReader, names: list[str]) -> dict[str, GroupFacts]:
-    if not names:
-        return {}
-    descriptions, committed = reader.describe(names), reader.committed(names)
-    sent = reader.admin.describe_consumer_groups(names, include_authorized_operations=True)
-    return {
-        name: GroupFacts(
-            descriptions[name], committed[name], _rights(sent[name], f"group {name}", reader)
-        )
-        for name in names
-    }
-
-
-def _topic_rights(
-    reader: ClusterReader, topics: set[str]
-) -> dict[str, frozenset[str] | OffsetManagerError]:
-    if not topics:
-        return {}
-    asked = TopicCollection(sorted(topics))
-    sent = reader.admin.describe_topics(asked, include_authorized_operations=True)
-    return {name: _rights(each, f"topic {name}", reader) for name, each in sent.items()}
-
-
-def _rights(
-    pending: Pending[Any], what: str, reader: ClusterReader
-) -> frozenset[str] | OffsetManagerError:
-    def ask() -> frozenset[str]:
-        found = reader.result(pending, f"rights on {what}")
-        return frozenset(each.name for each in found.authorized_operations or ())
-
-    return _tried(ask)
-
-
 def _retention_s(reader: ClusterReader) -> float:
     broker = next(iter(reader.admin.list_topics(TOPIC, timeout=reader.timeout_s).brokers))
     resource = ConfigResource(ResourceType.BROKER, str(broker))
@@ -144,4 +110,4 @@ def _history(config: Mapping[str, object], groups: list[str]) -> dict[str, list[
     records: dict[str, list[CommitRecord]] = {group: [] for group in groups}
     for record in read_commits(config, records.keys()):
         records[record.key.group].append(record)
-    return {group: steps(each) for group, each in records.items()}
+    return {group: list(steps(each)) for group, each in records.items()}

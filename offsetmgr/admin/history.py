@@ -11,7 +11,7 @@ from offsetmgr.types import OffsetAndMetadata, TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from offsetmgr.admin.commit_log import CommitRecord
+    from offsetmgr.lag.commit_log import CommitRecord
 
 
 HISTORY_FIELDS: Final = ("time", "topic", "partition", "from", "to", "metadata", "change")
@@ -54,21 +54,28 @@ class GroupAt(NamedTuple):
     """Partitions whose oldest record that is left is younger, with its time."""
 
 
-def steps(records: Iterable[CommitRecord]) -> list[CommitStep]:
-    """Return the steps of one group, in the order of the log."""
-    return list(iter_steps(records))
+def steps(
+    records: Iterable[CommitRecord],
+    since_s: float = 0.0,
+    topic: str | None = None,
+    partition: int | None = None,
+) -> Iterator[CommitStep]:
+    """Yield the steps of one group, in the order of the log.
 
-
-def iter_steps(records: Iterable[CommitRecord]) -> Iterator[CommitStep]:
-    """Yield the steps of one group, in the order of the log."""
+    Only those from ``since_s`` on, of ``topic`` and of ``partition``; None stands for all.
+    """
     last: dict[TopicPartition, int | None] = {}
     for record in records:
-        partition = record.key.topic_partition
-        before = last.get(partition)
-        move = _move(before, record.offset, first=partition not in last)
-        metadata = _metadata(record)
-        yield CommitStep(record.at_s, partition, before, record.offset, metadata, move)
-        last[partition] = record.offset
+        where = record.key.topic_partition
+        before = last.get(where)
+        if (
+            record.at_s >= since_s
+            and topic in {None, where.topic}
+            and partition in {None, where.partition}
+        ):
+            move = _move(before, record.offset, first=where not in last)
+            yield CommitStep(record.at_s, where, before, record.offset, _metadata(record), move)
+        last[where] = record.offset
 
 
 def history_report(group: str, shown: Collection[CommitStep]) -> dict[str, Any]:

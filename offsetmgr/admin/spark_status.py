@@ -57,28 +57,6 @@ class PartitionStatus(NamedTuple):
         return "; ".join(notes)
 
 
-class QueryStatus(NamedTuple):
-    """A query, as its checkpoint tells it."""
-
-    finished: int | None
-    """The last finished batch; None where there is none yet."""
-    begun: int | None
-    """The newest batch."""
-    begun_s: float | None
-    """When Spark planned the newest batch, in seconds since 1970."""
-    partitions: list[PartitionStatus]
-
-    @property
-    def lost(self) -> int:
-        """Records that no restart can read any more."""
-        return sum(each.lost for each in self.partitions)
-
-    @property
-    def repeated(self) -> int:
-        """Records that a restart reads again."""
-        return sum(each.repeated for each in self.partitions)
-
-
 def positions(checkpoint: Checkpoint) -> dict[TopicPartition, tuple[int, int]]:
     """Return the ends of the last finished and of the newest batch.  Raises InvalidValueError."""
     finished, begun = checkpoint.last_finished(), checkpoint.last_begun()
@@ -95,17 +73,11 @@ def status(
     checkpoint: Checkpoint,
     committed: Mapping[TopicPartition, OffsetAndMetadata],
     logs: Mapping[TopicPartition, PartitionRange],
-) -> QueryStatus:
+) -> list[PartitionStatus]:
     """Compare a checkpoint with its group and the logs it reads.  Raises InvalidValueError."""
-    finished, begun = checkpoint.last_finished(), checkpoint.last_begun()
     rows = []
     for where, (end, newest) in sorted(positions(checkpoint).items()):
         group = committed.get(where)
         offset = None if group is None else group.offset
         rows.append(PartitionStatus(where, end, newest, offset, logs.get(where)))
-    return QueryStatus(
-        None if finished is None else finished.batch_id,
-        None if begun is None else begun.batch_id,
-        None if begun is None else begun.at_s,
-        rows,
-    )
+    return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import datetime, timedelta, timezone
 from typing import Final
@@ -57,13 +58,11 @@ def time_text(at_s: float) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1_000:03}Z"
 
 
-def age_text(seconds: float) -> str:
-    """Return a duration in its two largest units, such as ``3d 4h``."""
-    left = max(round(seconds), 0)
-    units = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
-    parts: list[str] = []
-    for unit, size in units:
-        count, left = divmod(left, size)
-        if count or (unit == "s" and not parts):
-            parts.append(f"{count}{unit}")
-    return " ".join(parts[:2])
+def seconds_text(seconds: float | None) -> str | None:
+    """Return a length of time as people say it, such as ``25 s`` or ``3.5 h``."""
+    if seconds is None or math.isinf(seconds):
+        return None
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} s"

@@ -7,15 +7,13 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.padding import Padding
 from rich.text import Text
 from typer import Argument, Option
 
-from offsetmgr.admin.answers import does_not_exist, known
-from offsetmgr.admin.commit_log import read_commits
 from offsetmgr.admin.doctor import Finding, Level, examine
 from offsetmgr.admin.facts import gather
 from offsetmgr.admin.history import HISTORY_FIELDS, history_report, steps
@@ -30,8 +28,8 @@ from offsetmgr.admin.reset import (
     plan_rows,
     to_csv,
 )
-from offsetmgr.admin.spark_status import QueryStatus, positions, status
-from offsetmgr.admin.times import age_text, parse_duration, parse_since
+from offsetmgr.admin.spark_status import positions, status
+from offsetmgr.admin.times import parse_duration, parse_since, seconds_text
 from offsetmgr.cli.options import (
     EXIT_INCOMPLETE,
     EXIT_TROUBLE,
@@ -47,7 +45,8 @@ from offsetmgr.cli.options import (
 )
 from offsetmgr.cli.output import console, print_answer, print_json, print_table, records
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.lag.cluster import ClusterReader
+from offsetmgr.lag.cluster import ClusterReader, does_not_exist, known
+from offsetmgr.lag.commit_log import read_commits
 from offsetmgr.service import version
 from offsetmgr.service.logs import visible
 from offsetmgr.spark.checkpoint import Checkpoint
@@ -70,15 +69,8 @@ def history(
     """
     check_group(group)
     since_s = 0.0 if since is None else parse_since(since, "--since", time.time())
-    found = steps(read_commits(kafka.for_librdkafka(), {group}, timeout_s=kafka.timeout))
-    shown = [
-        step
-        for step in found
-        if step.at_s >= since_s
-        and topic in {None, step.partition.topic}
-        and partition in {None, step.partition.partition}
-    ]
-    answer = history_report(group, shown)
+    commits = read_commits(kafka.for_librdkafka(), {group}, timeout_s=kafka.timeout)
+    answer = history_report(group, list(steps(commits, since_s, topic, partition)))
     rows = [list(step.values()) for step in answer["steps"]]
     if not output.as_table:
         print_answer(output, answer, HISTORY_FIELDS, rows)
@@ -314,6 +306,14 @@ def spark_status(
         logs = {where: known(a) for where, a in answers.items() if not does_not_exist(a)}
         committed = known(reader.committed([group])[group]) if group else {}
     found = status(files, committed, logs)
+    finished, begun = files.last_finished(), files.last_begun()
+    answer: dict[str, Any] = {
+        "finished_batch": None if finished is None else finished.batch_id,
+        "begun_batch": None if begun is None else begun.batch_id,
+        "begun_s": None if begun is None else begun.at_s,
+        "lost": sum(each.lost for each in found),
+        "repeated": sum(each.repeated for each in found),
+    }
     heads = "topic", "partition", "checkpoint", "begun to", "group", "log end", "lag", "note"
     rows = [
         (
@@ -325,29 +325,26 @@ def spark_status(
             each.lag,
             each.note,
         )
-        for each in found.partitions
+        for each in found
     ]
     if as_json:
-        names = {"finished_batch": found.finished, "begun_batch": found.begun}
-        totals = {"begun_s": found.begun_s, "lost": found.lost, "repeated": found.repeated}
-        print_json({**names, **totals, "partitions": records(heads, rows)})
+        print_json(answer | {"partitions": records(heads, rows)})
     else:
         print_table(heads, rows)
-        _print_restart(found)
-    raise typer.Exit(EXIT_TROUBLE if any(each.note for each in found.partitions) else 0)
+        _print_restart(answer)
+    raise typer.Exit(EXIT_TROUBLE if any(each.note for each in found) else 0)
 
 
-def _print_restart(found: QueryStatus) -> None:
-    if found.begun is None:
+def _print_restart(query: dict[str, Any]) -> None:
+    if query["begun_batch"] is None:
         print("The query has begun no batch yet: it will start at its startingOffsets.")
         return
-    begun_s = time.time() if found.begun_s is None else found.begun_s
-    age = f"begun {age_text(time.time() - begun_s)} ago"
-    if found.finished == found.begun:
-        print(f"Batch {found.begun}, {age}, is finished.")
-    else:
-        print(f"Batch {found.begun}, {age}, is not finished; the one before it is.")
-    print(f"A restart reads {found.repeated} offsets again, and finds {found.lost} lost.")
+    at_s = query["begun_s"]
+    age = "" if at_s is None else f", begun {seconds_text(time.time() - at_s)} ago,"
+    is_finished = query["finished_batch"] == query["begun_batch"]
+    end = "is finished" if is_finished else "is not finished; the one before it is"
+    print(f"Batch {query['begun_batch']}{age} {end}.")
+    print(f"A restart reads {query['repeated']} offsets again, and finds {query['lost']} lost.")
 
 
 def _print_findings(findings: list[Finding]) -> None:

@@ -16,6 +16,7 @@ import typer
 from typer import Argument, Option
 
 from offsetmgr.admin.service import ServiceReader
+from offsetmgr.admin.times import seconds_text
 from offsetmgr.cli import top as live
 from offsetmgr.cli.options import (
     DEFAULT_SERVICE,
@@ -30,7 +31,7 @@ from offsetmgr.cli.options import (
     TokenFile,
     service_reader,
 )
-from offsetmgr.cli.output import console, print_answer, print_table, records, seconds_text
+from offsetmgr.cli.output import console, print_answer, print_table, records
 from offsetmgr.lag.cluster import ClusterReader
 from offsetmgr.lag.measure import measure, worst_seconds
 from offsetmgr.lag.report import PARTITION_FIELDS, lag_report, listing_report, watched_report

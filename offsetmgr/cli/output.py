@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
@@ -102,13 +101,3 @@ def _print_folded(
     for row in rows:
         table.add_row(*row, style=styles.get(row[-1]))
     out.print(table)
-
-
-def seconds_text(seconds: float | None) -> str | None:
-    """Return a length of time as people say it, such as ``25 s`` or ``3.5 h``."""
-    if seconds is None or math.isinf(seconds):
-        return None
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.0f} s"

@@ -19,7 +19,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from offsetmgr.cli.output import console, seconds_text
+from offsetmgr.admin.times import seconds_text
+from offsetmgr.cli.output import console
 from offsetmgr.service.logs import visible
 
 Look: TypeAlias = Callable[[], dict[str, Any]]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr.admin.answers import does_not_exist, known
 from offsetmgr.admin.changes import GroupChanges
 from offsetmgr.admin.reset import PlannedOffset
 from offsetmgr.clusters.translate import (
@@ -23,6 +22,7 @@ from offsetmgr.clusters.translate import (
 )
 from offsetmgr.consumer.keepers import request_error
 from offsetmgr.errors import OffsetTimeoutError, listed
+from offsetmgr.lag.cluster import does_not_exist, known
 from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.types import MAX_OFFSET, OffsetAndMetadata, PartitionRange, TopicPartition
 

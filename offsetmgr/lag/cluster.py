@@ -61,7 +61,22 @@ _LACKS: Final = {
 }
 """Explanations of codes for reads; the usual ones are for commits."""
 
+_NO_SUCH_PARTITION: Final = frozenset({3, -188, -190})
+"""UNKNOWN_TOPIC_OR_PARTITION, and librdkafka's two ways to find that out by itself."""
+
 _T = TypeVar("_T")
+
+
+def known(answer: _T | OffsetManagerError) -> _T:
+    """Return an answer; raise it if it is an error."""
+    if isinstance(answer, OffsetManagerError):
+        raise answer
+    return answer
+
+
+def does_not_exist(answer: object) -> bool:
+    """Return True if the answer is that there is no such topic or partition."""
+    return isinstance(answer, KafkaRequestError) and answer.info.code in _NO_SUCH_PARTITION
 
 
 class GroupListing(NamedTuple):
@@ -97,6 +112,8 @@ class GroupDescription(NamedTuple):
     """Its broker, as ``host:port (id)``; empty where it is not known."""
     assignor: str
     members: tuple[GroupMember, ...]
+    rights: frozenset[str] = frozenset()
+    """Operations that Kafka allows this user on the group, such as READ; none if it is Dead."""
 
 
 class ClusterReader:
@@ -143,7 +160,9 @@ class ClusterReader:
         if not asked:
             return {}
         deadline_s = self._deadline()
-        sent = self.admin.describe_consumer_groups(asked, request_timeout=self._limit_s)
+        sent = self.admin.describe_consumer_groups(
+            asked, include_authorized_operations=True, request_timeout=self._limit_s
+        )
         return {
             group: self._answer(pending, deadline_s, f"description of group {group}", _description)
             for group, pending in sent.items()
@@ -205,18 +224,30 @@ class ClusterReader:
 
     def partitions_of(self, topics: Iterable[str]) -> dict[str, list[int] | OffsetManagerError]:
         """Return the partition numbers of ``topics``, sorted."""
-        asked = sorted({check_topic(topic) for topic in topics})
-        if not asked:
-            return {}
-        deadline_s = self._deadline()
-        collection = TopicCollection(asked)
-        sent = self.admin.describe_topics(collection, request_timeout=self._limit_s)
 
         def numbers(found: Any) -> list[int]:
             return sorted(each.id for each in found.partitions)
 
+        return self._topics(topics, numbers)
+
+    def topic_rights(self, topics: Iterable[str]) -> dict[str, frozenset[str] | OffsetManagerError]:
+        """Return the operations that Kafka allows this user on ``topics``."""
+        return self._topics(topics, _rights)
+
+    def _topics(
+        self, topics: Iterable[str], read: Callable[[Any], _T]
+    ) -> dict[str, _T | OffsetManagerError]:
+        asked = sorted({check_topic(topic) for topic in topics})
+        if not asked:
+            return {}
+        deadline_s = self._deadline()
+        sent = self.admin.describe_topics(
+            TopicCollection(asked),
+            include_authorized_operations=True,
+            request_timeout=self._limit_s,
+        )
         return {
-            topic: self._answer(pending, deadline_s, f"description of topic {topic}", numbers)
+            topic: self._answer(pending, deadline_s, f"description of topic {topic}", read)
             for topic, pending in sent.items()
         }
 
@@ -315,6 +346,10 @@ def _state(found: Any) -> str:
     return _STATES.get(name, name.capitalize())
 
 
+def _rights(found: Any) -> frozenset[str]:
+    return frozenset(each.name for each in found.authorized_operations or ())
+
+
 def _description(found: Any) -> GroupDescription:
     node = found.coordinator
     members = tuple(
@@ -337,4 +372,5 @@ def _description(found: Any) -> GroupDescription:
         f"{node.host}:{node.port} ({node.id})" if node and node.host else "",
         found.partition_assignor or "",
         members,
+        _rights(found),
     )

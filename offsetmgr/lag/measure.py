@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from offsetmgr.acked_ranges import pending_below
 from offsetmgr.errors import OffsetManagerError
-from offsetmgr.lag.timeline import LogTimeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,6 +18,65 @@ if TYPE_CHECKING:
 _AGES_S: Final = tuple(10 * 3**step for step in range(11))
 """Ages, from 10 s to a week, for which the end of a lagging log is asked: one after the other,
 until one lies at or before the committed offset."""
+
+
+POINTS: Final = 60
+"""Kept of each log, as by kafka-lag-exporter; beyond it every second one goes, never the oldest."""
+
+
+class _Point(NamedTuple):
+    """The log ended at ``offset`` from ``first_s`` to ``last_s``, as far as is known."""
+
+    offset: int
+    first_s: float
+    last_s: float
+
+
+class LogTimeline(NamedTuple):
+    """Known ends of one log, each with its time: an estimate of the age of a record in it."""
+
+    points: tuple[_Point, ...] = ()
+
+    def with_end(self, end: int, at_s: float) -> LogTimeline:
+        """Return it with one more end; of a log that shrank, which was made anew, alone."""
+        points = self.points
+        last = points[-1] if points else None
+        if last is not None and at_s < last.last_s:
+            return self
+        if last is not None and end == last.offset:
+            return LogTimeline((*points[:-1], last._replace(last_s=at_s)))
+        if last is not None and end < last.offset:
+            points = ()
+        if len(points) == POINTS:
+            points = (points[0], *points[1::2])
+        return LogTimeline((*points, _Point(end, at_s, at_s)))
+
+    def reaches(self, offset: int) -> bool:
+        """Return True if an end at or before ``offset`` is known."""
+        return bool(self.points) and self.points[0].offset <= offset
+
+    def seconds_behind(self, committed: int, now_s: float) -> float | None:
+        """Return the age of the record at ``committed``: 0 or more, 0 where all is read.
+
+        It is interpolated between two known ends, and beyond the oldest one by the rate of all.
+        None where too little is known.
+        """
+        points = self.points
+        if not points:
+            return None
+        newest, oldest = points[-1], points[0]
+        if committed >= newest.offset:
+            return 0.0
+        if committed < oldest.offset:
+            earlier, later = oldest, newest
+        else:
+            index = bisect_right(points, committed, key=lambda point: point.offset)
+            earlier, later = points[index - 1], points[index]
+        if earlier is later:
+            return None
+        seconds_per_record = (later.first_s - earlier.last_s) / (later.offset - earlier.offset)
+        written_s = earlier.last_s + (committed - earlier.offset) * seconds_per_record
+        return max(now_s - written_s, 0.0)
 
 
 class LagSource(Protocol):
@@ -113,8 +173,16 @@ def worst_seconds(behind: Iterable[tuple[int | None, float | None]]) -> float | 
     return max((seconds for seconds in lagging if seconds is not None), default=None)
 
 
-def measure(source: LagSource, groups: Iterable[str], now_s: float) -> list[GroupLag]:
-    """Return the lag of ``groups``; ``now_s`` is the time in seconds since 1970."""
+def measure(
+    source: LagSource,
+    groups: Iterable[str],
+    now_s: float,
+    known: Mapping[TopicPartition, LogTimeline] = MappingProxyType({}),
+) -> list[GroupLag]:
+    """Return the lag of ``groups``; ``now_s`` is the time in seconds since 1970.
+
+    ``known`` are earlier ends of logs, for which Kafka is not asked then.
+    """
     names = list(groups)
     described = source.describe(names)
     # Before the ends: a record that arrives in between makes lag, never a negative one.
@@ -124,7 +192,7 @@ def measure(source: LagSource, groups: Iterable[str], now_s: float) -> list[Grou
     )
     ends = source.log_ends(partitions)
     found = [group_lag(name, described[name], committed[name], ends) for name in names]
-    times = timelines(source, (each for group in found for each in group.partitions), now_s)
+    times = timelines(source, (each for group in found for each in group.partitions), now_s, known)
     return [_with_seconds(group, times, now_s) for group in found]
 
 
@@ -166,16 +234,26 @@ def group_lag(
 
 
 def timelines(
-    source: LagSource, partitions: Iterable[PartitionLag], now_s: float
+    source: LagSource,
+    partitions: Iterable[PartitionLag],
+    now_s: float,
+    known: Mapping[TopicPartition, LogTimeline] = MappingProxyType({}),
 ) -> dict[TopicPartition, LogTimeline]:
-    """Ask Kafka for older and older ends of the logs that have unread records."""
+    """Return earlier ends of the logs that have unread records: ``known`` ones, else Kafka's.
+
+    Kafka is asked for older and older ends.
+    """
+    made: dict[TopicPartition, LogTimeline] = {}
     lowest: dict[TopicPartition, int] = {}
     points: dict[TopicPartition, list[tuple[int, float]]] = {}
     for each in partitions:
-        if each.lag and each.committed and each.end is not None:
-            at = each.committed.offset
-            lowest[each.partition] = min(lowest.get(each.partition, at), at)
-            points[each.partition] = [(each.end, now_s)]
+        where, at = each.partition, each.committed
+        if each.lag and at is not None and each.end is not None:
+            if where in known and known[where].reaches(at.offset):
+                made[where] = known[where].with_end(each.end, now_s)
+            else:
+                lowest[where] = min(lowest.get(where, at.offset), at.offset)
+                points[where] = [(each.end, now_s)]
     for age_s in _AGES_S:
         at_s = now_s - age_s
         open_ = [where for where, low in lowest.items() if points[where][-1][0] > low]
@@ -188,11 +266,10 @@ def timelines(
             else:
                 end = points[where][0][0] if offset is None else offset
                 points[where].append((end, at_s))
-    made: dict[TopicPartition, LogTimeline] = {}
-    for where, known in points.items():
+    for where, ends in points.items():
         made[where] = LogTimeline()
-        for end, at_s in reversed(known):
-            made[where].add(end, at_s)
+        for end, at_s in reversed(ends):
+            made[where] = made[where].with_end(end, at_s)
     return made
 
 

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import GaugeMetricFamily
 
-from offsetmgr.lag.measure import worst_seconds
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from offsetmgr.lag.measure import PartitionLag
+    from offsetmgr.lag.measure import GroupLag, PartitionLag
     from offsetmgr.lag.watcher import WatchedGroup
 
 _PARTITION: Final = ("cluster_name", "group", "topic", "partition")
@@ -72,8 +70,8 @@ def families(
             status = None if each.now.lag is None else each.status
             made.set("offsetmgr_partition_status", text, _PARTITION, labels, status)
         if other_names:
-            _lag_exporter(made, cluster, group)
-            _kafka_exporter(made, group)
+            _lag_exporter(made, cluster, group.now)
+            _kafka_exporter(made, group.now)
     return iter(made)
 
 
@@ -90,47 +88,49 @@ def _partition(made: _Families, labels: tuple[object, ...], lag: PartitionLag) -
         made.set(f"offsetmgr_{name}", text, _PARTITION, labels, value)
 
 
-def _lag_exporter(made: _Families, cluster: str, group: WatchedGroup) -> None:
-    name, prefix = group.now.name, "kafka_consumergroup_group"
-    topics: Counter[str] = Counter()
-    for each in (each.now for each in group.partitions):
+def _lag_exporter(made: _Families, cluster: str, group: GroupLag) -> None:
+    name, prefix = group.name, "kafka_consumergroup_group"
+    for each in group.partitions:
         member = each.member
         who = (member.host, member.member_id, member.client_id) if member else ("", "", "")
         labels = (cluster, name, *each.partition, *who)
-        committed = each.committed.offset if each.committed else None
-        made.set(f"{prefix}_offset", "Committed offset.", _MEMBER, labels, committed)
+        made.set(f"{prefix}_offset", "Committed offset.", _MEMBER, labels, _offset(each))
         made.set(f"{prefix}_lag", "Records behind.", _MEMBER, labels, each.lag)
         made.set(f"{prefix}_lag_seconds", "Seconds behind.", _MEMBER, labels, each.seconds)
         log, names = (cluster, *each.partition), ("cluster_name", "topic", "partition")
         made.set("kafka_partition_latest_offset", "End of the log.", names, log, each.end)
-        if each.lag is not None:
-            topics[each.partition.topic] += each.lag
-    lags = [each.now.lag for each in group.partitions if each.now.lag is not None]
-    seconds = worst_seconds((each.now.lag, each.now.seconds) for each in group.partitions)
     where = (cluster, name)
-    most = max(lags, default=None)
+    most = max((each.lag for each in group.partitions if each.lag is not None), default=None)
     made.set(f"{prefix}_max_lag", "Most records behind.", _GROUP, where, most)
-    made.set(f"{prefix}_max_lag_seconds", "Most seconds behind.", _GROUP, where, seconds)
-    made.set(f"{prefix}_sum_lag", "Records behind.", _GROUP, where, sum(lags) if lags else None)
-    for topic, lag in topics.items():
+    made.set(f"{prefix}_max_lag_seconds", "Most seconds behind.", _GROUP, where, group.seconds)
+    made.set(f"{prefix}_sum_lag", "Records behind.", _GROUP, where, group.total)
+    for topic, lag in _topic_lags(group).items():
         names = (*_GROUP, "topic")
         made.set(f"{prefix}_topic_sum_lag", "Records behind.", names, (*where, topic), lag)
 
 
-def _kafka_exporter(made: _Families, group: WatchedGroup) -> None:
-    name, prefix = group.now.name, "kafka_consumergroup"
+def _kafka_exporter(made: _Families, group: GroupLag) -> None:
+    name, prefix = group.name, "kafka_consumergroup"
     names = ("consumergroup", "topic", "partition")
-    topics: Counter[str] = Counter()
-    for each in (each.now for each in group.partitions):
+    for each in group.partitions:
         labels = (name, *each.partition)
-        committed = each.committed.offset if each.committed else None
-        made.set(f"{prefix}_current_offset", "Committed offset.", names, labels, committed)
+        made.set(f"{prefix}_current_offset", "Committed offset.", names, labels, _offset(each))
         made.set(f"{prefix}_lag", "Records behind.", names, labels, each.lag)
         text = "End of the log."
         made.set("kafka_topic_partition_current_offset", text, names[1:], each.partition, each.end)
-        if each.lag is not None:
-            topics[each.partition.topic] += each.lag
-    for topic, lag in topics.items():
+    for topic, lag in _topic_lags(group).items():
         made.set(f"{prefix}_lag_sum", "Records behind.", names[:2], (name, topic), lag)
-    members = len(group.now.description.members) if group.now.description else 0
+    members = len(group.description.members) if group.description else 0
     made.set(f"{prefix}_members", "Live members.", names[:1], (name,), members)
+
+
+def _offset(lag: PartitionLag) -> int | None:
+    return lag.committed.offset if lag.committed else None
+
+
+def _topic_lags(group: GroupLag) -> Counter[str]:
+    lags: Counter[str] = Counter()
+    for each in group.partitions:
+        if each.lag is not None:
+            lags[each.partition.topic] += each.lag
+    return lags

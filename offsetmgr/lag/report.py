@@ -87,22 +87,29 @@ def watched_report(
 
 
 def group_summary(group: WatchedGroup) -> dict[str, Any]:
-    """Return a watched group without its partitions: sums, and the longest time to catch up."""
-    described, rates = group.now.description, group.partitions
+    """Return a watched group without its members and partitions, but with their numbers."""
+    described = group.now.description
+    return _sums(group.now, group) | {
+        "state": described.state if described else None,
+        "members": len(described.members) if described else None,
+        "partitions": len(group.partitions),
+        "lag_points": list(group.lag_points),
+    }
+
+
+def _sums(group: GroupLag, watched: WatchedGroup | None) -> dict[str, Any]:
+    """Return the sums of a group's partitions, and the longest time to catch up."""
+    rates = watched.partitions if watched else ()
     times = [each.catch_up_s for each in rates if each.now.lag is not None]
     catch_up = [each for each in times if each is not None]
     return {
-        "state": described.state if described else None,
-        "status": group.status.name,
-        "lag": group.now.total,
-        "lag_seconds": _rounded(group.now.seconds),
+        "status": watched.status.name if watched else None,
+        "lag": group.total,
+        "lag_seconds": _rounded(group.seconds),
         "rate_in": _sum(each.rate_in for each in rates),
         "rate_out": _sum(each.rate_out for each in rates),
         "catch_up_seconds": _rounded(max(catch_up)) if times and catch_up == times else None,
-        "members": len(described.members) if described else None,
-        "partitions": len(group.partitions),
-        "pending_acks": sum(each.now.pending_acks or 0 for each in group.partitions),
-        "lag_points": list(group.lag_points),
+        "pending_acks": sum(each.pending_acks or 0 for each in group.partitions),
     }
 
 
@@ -125,10 +132,7 @@ def _group(
         "type": described.type if described else None,
         "coordinator": described.coordinator if described else None,
         "assignor": described.assignor if described else None,
-        "status": watched.status.name if watched else None,
-        "lag": group.total,
-        "lag_seconds": _rounded(group.seconds),
-        "pending_acks": sum(each.pending_acks or 0 for each in group.partitions),
+        **_sums(group, watched),
         "error": _error(error),
         "members": [_member(each) for each in described.members] if described else [],
         "partitions": [

@@ -14,14 +14,21 @@ from offsetmgr.lag.burrow import (
     group_status,
     partition_status,
 )
-from offsetmgr.lag.measure import GroupLag, PartitionLag, group_lag, partitions_of, timelines
-from offsetmgr.lag.timeline import LogTimeline
+from offsetmgr.lag.measure import (
+    GroupLag,
+    LogTimeline,
+    PartitionLag,
+    group_lag,
+    partitions_of,
+    timelines,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from offsetmgr.lag.commit_log import CommitRecord
     from offsetmgr.lag.measure import LagSource
-    from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
+    from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 POINTS: Final = 30
 """Rounds whose lag is kept of each group."""
@@ -78,16 +85,8 @@ class WatchedGroup(NamedTuple):
     """Its lag in the last rounds, oldest first; None where it was not known."""
 
 
-class LoggedCommit(NamedTuple):
-    """A commit as Kafka's own log of commits has it."""
-
-    key: ManagerKey
-    offset: int
-    timestamp_ms: int
-
-
 class Watcher:
-    """Reads its groups once a round.  ``poll`` is for one thread, ``view`` for any."""
+    """Reads its groups once a round.  ``poll`` is for one thread, all else for any."""
 
     def __init__(
         self,
@@ -103,9 +102,11 @@ class Watcher:
         self._logs: dict[TopicPartition, _LogWatch] = {}
         self.view: Mapping[str, WatchedGroup] = {}
         """The groups that exist, as of the last round."""
+        self.timelines: Mapping[TopicPartition, LogTimeline] = {}
+        """The ends of their logs in all rounds."""
 
     def poll(
-        self, groups: Iterable[str], commits: Iterable[LoggedCommit] | None = None
+        self, groups: Iterable[str], commits: Iterable[CommitRecord] | None = None
     ) -> Mapping[str, WatchedGroup]:
         """Read ``groups``, forget all others, and return the new view.
 
@@ -124,10 +125,10 @@ class Watcher:
         now_s = self._clock()
         read = {name: group_lag(name, described[name], committed[name], ends) for name in names}
         self._take_ends(ends, read.values(), now_s)
-        for key, offset, timestamp_ms in commits or ():
+        for key, offset, _, at_s in commits or ():
             watch = self._groups.get(key.group, {}).get(key.topic_partition)
-            if watch is not None:
-                watch.add(offset, timestamp_ms, int(now_s * 1000))
+            if watch is not None and offset is not None:
+                watch.add(offset, int(at_s * 1000), int(now_s * 1000))
         view: dict[str, WatchedGroup] = {}
         for name, found in read.items():
             before = self.view.get(name) or WatchedGroup(found, Status.NOTFOUND, ())
@@ -155,11 +156,12 @@ class Watcher:
             if not isinstance(end, OffsetManagerError):
                 log = self._logs.get(where)
                 if log is None:
-                    timeline = before.get(where) or LogTimeline()
+                    timeline = before.get(where, LogTimeline())
                     log = self._logs[where] = _LogWatch(self._settings.intervals, timeline)
                 log.add(end, now_s)
         for where in self._logs.keys() - ends.keys():
             del self._logs[where]
+        self.timelines = {where: log.timeline for where, log in self._logs.items()}
 
     def _watched(self, found: GroupLag, now_s: float, *, logged: bool) -> WatchedGroup:
         before = self._groups.get(found.name, {})
@@ -190,7 +192,7 @@ class _LogWatch:
         if self.ends and end < self.ends[-1]:  # made anew
             self.ends.clear()
         self.ends.append(end)
-        self.timeline.add(end, now_s)
+        self.timeline = self.timeline.with_end(end, now_s)
 
 
 class _Sample(NamedTuple):

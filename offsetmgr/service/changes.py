@@ -11,12 +11,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from offsetmgr.admin.changes import GroupChanges, GroupHeldError
-from offsetmgr.admin.commit_log import iter_commits
-from offsetmgr.admin.history import history_report, iter_steps
+from offsetmgr.admin.history import history_report, steps
 from offsetmgr.admin.reset import PLAN_FIELDS, PlannedOffset, parse_scope, plan_rows
 from offsetmgr.admin.service import LiveManager, rewind_failures
 from offsetmgr.admin.times import parse_since
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.lag.commit_log import read_commits
 from offsetmgr.service.access import asker, check_group_seen
 from offsetmgr.service.errors import HttpStatusError
 from offsetmgr.service.messages import (
@@ -106,13 +106,9 @@ class Changes:
             timeout_s = HISTORY_REQUESTS * self._timeout_s
             newest: deque[CommitStep] = deque(maxlen=asked.limit)
             found = 0
-            for step in iter_steps(iter_commits(self._kafka, {asked.group}, timeout_s=timeout_s)):
-                if (
-                    step.at_s >= since_s
-                    and asked.topic in {None, step.partition.topic}
-                    and asked.partition in {None, step.partition.partition}
-                    and asker().sees(None, step.partition.topic)
-                ):
+            commits = read_commits(self._kafka, {asked.group}, timeout_s=timeout_s)
+            for step in steps(commits, since_s, asked.topic, asked.partition):
+                if asker().sees(None, step.partition.topic):
                     found += 1
                     newest.append(step)
             report = history_report(asked.group, newest)

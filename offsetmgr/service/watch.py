@@ -15,14 +15,14 @@ import msgspec
 import structlog
 from prometheus_client.registry import Collector
 
-from offsetmgr.admin.commit_log import TOPIC, CommitTail
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.lag.burrow import Status
 from offsetmgr.lag.burrow_api import CONSUMERS, ROOT, TOPICS, BurrowApi
+from offsetmgr.lag.commit_log import TOPIC, CommitTail
 from offsetmgr.lag.measure import measure
 from offsetmgr.lag.metrics import families
 from offsetmgr.lag.report import OwningClient, lag_report, listing_report, watched_report
-from offsetmgr.lag.watcher import LoggedCommit, Watcher, WatchSettings
+from offsetmgr.lag.watcher import Watcher, WatchSettings
 from offsetmgr.service.access import asker
 from offsetmgr.service.http import json_response
 from offsetmgr.service.messages import (
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from actors import Clock
     from offsetmgr.lag.cluster import ClusterReader
+    from offsetmgr.lag.commit_log import CommitRecord
     from offsetmgr.lag.watcher import WatchedGroup
     from offsetmgr.manager import ManagerHandle
     from offsetmgr.service.settings import Settings
@@ -169,7 +170,9 @@ class GroupWatch(Collector):
         """Return the lag of groups, as it is now."""
 
         def read() -> dict[str, Any]:
-            found = measure(self.reader(), asked.group, self.wall())
+            watcher = self._watcher
+            ends = {} if watcher is None else watcher.timelines
+            found = measure(self.reader(), asked.group, self.wall(), ends)
             return lag_report(found, self._view(), self._committers(), asked.field)
 
         return GroupsAnswer(**await self.in_worker(read))
@@ -288,20 +291,13 @@ class GroupWatch(Collector):
             names |= dict.fromkeys(each.key.group for each in self._managers())
         self._watcher.poll(names, None if tail is None else self._new_commits(tail))
 
-    def _new_commits(self, tail: CommitTail) -> list[LoggedCommit] | None:
+    def _new_commits(self, tail: CommitTail) -> list[CommitRecord] | None:
         """Return the commits since the last round; None where their log is not read."""
         try:
-            found = tail.read()
+            return tail.read()
         except KafkaRequestError as error:
             # The topic does not exist before the first commit of a cluster.
             if error.code not in {self._trouble, "UNKNOWN_TOPIC_OR_PARTITION"}:
                 log.warning("commit_log_unread", topic=TOPIC, error=str(error))
             self._trouble = error.code
             return None
-        if found is None:
-            return None
-        return [
-            LoggedCommit(each.key, each.offset, int(each.at_s * 1000))
-            for each in found
-            if each.offset is not None
-        ]

@@ -33,7 +33,7 @@ from tests.chaos.history import TELLING, Event, Key, Tag, parse_tag
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from offsetmgr.admin.commit_log import CommitRecord
+    from offsetmgr.lag.commit_log import CommitRecord
 
 _LATE_S: Final = STUCK_S + 10.0
 """librdkafka may hold an abandoned commit this long, plus ``socket.timeout.ms``."""

@@ -20,9 +20,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from offsetmgr.admin.commit_log import read_commits
 from offsetmgr.devkafka import DevKafka
 from offsetmgr.devkafka.cluster import free_ports
+from offsetmgr.lag.commit_log import read_commits
 from tests.chaos.checker import Death, Evidence, check
 from tests.chaos.history import Key, read_history
 from tests.chaos.nemesis import Nemesis, Targets
@@ -194,7 +194,7 @@ class ChaosRun:
             standing |= {Key(group, each): offset for each, offset in found.items()}
         evidence = Evidence(
             read_history(setting.folder),
-            read_commits(servers, setting.groups),
+            list(read_commits(servers, setting.groups)),
             standing,
             nemesis.targets.service.starts,
             {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsetmgr.admin.commit_log import CommitRecord
+from offsetmgr.lag.commit_log import CommitRecord
 from offsetmgr.types import ManagerKey
 from tests.chaos.checker import Death, Evidence, Verdict, check
 from tests.chaos.history import Event, Key, Tag

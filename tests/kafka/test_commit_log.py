@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from offsetmgr.admin.commit_log import read_commits
 from offsetmgr.errors import KafkaRequestError
+from offsetmgr.lag.commit_log import read_commits
 from offsetmgr.types import ManagerKey
 from tests.chaos.offsets_topic import read_committed
 from tests.secured import user_login
@@ -31,7 +31,7 @@ def test_each_commit_is_read_in_order_and_the_last_one_stands(
         position = TopicPartition(topic, partition, offset, metadata)
         consumer.commit(offsets=[position], asynchronous=False)
     consumer.close()
-    found = read_commits(kafka.bootstrap_servers, {group})
+    found = list(read_commits(kafka.bootstrap_servers, {group}))
     for number in (0, 1):
         commits = [each for each in found if each.key == ManagerKey(group, topic, number)]
         seen = [(number, each.offset, each.metadata.rstrip("\0")) for each in commits]
@@ -47,4 +47,4 @@ def test_without_the_right_to_read_the_log_the_missing_right_is_named(kafka: Dev
         KafkaRequestError,
         match=r"READ on the topic __consumer_offsets; .*--topic __consumer_offsets",
     ):
-        read_commits(user_login(kafka), {"any"})
+        list(read_commits(user_login(kafka), {"any"}))

@@ -11,12 +11,12 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
-from offsetmgr.admin.commit_log import read_commits
 from offsetmgr.coordinator.base import CommitResult, FetchResult, PartitionLog
 from offsetmgr.coordinator.fence import FencedCoordinator
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import Verdict
+from offsetmgr.lag.commit_log import read_commits
 from offsetmgr.types import MAX_METADATA_CHARS, MAX_OFFSET, OffsetAndMetadata, TopicPartition
 from tests.kafka.conftest import WIDE
 

@@ -14,9 +14,9 @@ import yaml
 from typer.testing import CliRunner
 
 from offsetmgr import OffsetClient
-from offsetmgr.admin.commit_log import CommitTail
 from offsetmgr.cli.app import app
 from offsetmgr.errors import KafkaRequestError
+from offsetmgr.lag.commit_log import CommitTail
 from offsetmgr.types import TopicPartition
 from tests.kafka.test_cluster_reader import commit, produce
 from tests.kafka.test_lag_commands import our_rows, run

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from offsetmgr.admin.commit_log import read_commits
 from offsetmgr.devkafka.cluster import free_ports
+from offsetmgr.lag.commit_log import read_commits
 from tests.chaos.offsets_topic import read_committed
 from tests.chaos.processes import Supervised, service
 from tests.spark.jobs import flags
@@ -182,7 +182,7 @@ def test_the_group_is_never_ahead_of_the_checkpoint_and_ends_with_it(
         lambda: read_committed(servers, group, topic.name, ends) == ends,
         "the group does not end where the checkpoint is",
     )
-    commits = read_commits(servers, {group})
+    commits = list(read_commits(servers, {group}))
     assert violations(batches, commits) == []
     assert scene.incidents == []
     assert scene.kills.total() == KILLS

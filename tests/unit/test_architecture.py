@@ -28,7 +28,7 @@ ARROWS: dict[str, set[str]] = {
     "stores": VALUES | {"coordinator", "lag", "actors"},
     "consumer": VALUES | {"acked_ranges", "repeats", "coordinator", "lag", "client"},
     "streams": VALUES | {"actors", "coordinator", "lag", "client", "consumer", "spark"},
-    "clusters": VALUES | {"admin", "consumer", "coordinator", "spark"},
+    "clusters": VALUES | {"admin", "consumer", "coordinator", "lag", "spark"},
     "spark": {"types", "errors", "client"},
     "local": VALUES | {"coordinator", "manager", "client", "actors", "stores"},
     "devkafka": {"types", "errors"},

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from offsetmgr.admin.commit_log import CommitRecord
 from offsetmgr.admin.doctor import Facts, Finding, GroupFacts, Level, examine
-from offsetmgr.admin.history import steps
+from offsetmgr.admin.history import CommitStep, steps
 from offsetmgr.admin.service import LiveManager, ServiceFacts
 from offsetmgr.errors import KafkaRequestError, ServiceUnavailableError, error_info
 from offsetmgr.lag.cluster import GroupDescription, GroupMember
+from offsetmgr.lag.commit_log import CommitRecord
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, PartitionRange, TopicPartition
 
 NOW_S = 1_700_000_000.0
 DAY_S = 86_400.0
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
-EMPTY = GroupDescription("Empty", "classic", "b:9092 (1)", "", ())
 READ = frozenset({"READ", "DESCRIBE"})
+EMPTY = GroupDescription("Empty", "classic", "b:9092 (1)", "", (), READ)
 DENIED = KafkaRequestError("history of commits", error_info(29), "no READ on __consumer_offsets")
 NO_TOPIC = KafkaRequestError("log of orders-0", error_info(3))
 
@@ -30,6 +30,10 @@ def commits(*offsets: int, ago_s: float = 60.0) -> list[CommitRecord]:
         CommitRecord(ManagerKey("etl", *P0), offset, "", NOW_S - ago_s - len(offsets) + index)
         for index, offset in enumerate(offsets, 1)
     ]
+
+
+def walked(records: list[CommitRecord]) -> list[CommitStep]:
+    return list(steps(records))
 
 
 UP = ServiceFacts(
@@ -44,10 +48,10 @@ HEALTHY = Facts(
     now_s=NOW_S,
     versions={"offsetmgr": "0"},
     cluster="cluster c (b:9092) answered in 1 ms",
-    groups={"etl": GroupFacts(EMPTY, {P0: OffsetAndMetadata(50)}, READ)},
+    groups={"etl": GroupFacts(EMPTY, {P0: OffsetAndMetadata(50)})},
     logs={P0: PartitionRange(10, 60)},
     topic_rights={"orders": READ},
-    history={"etl": steps(commits(40, 50))},
+    history={"etl": walked(commits(40, 50))},
     service=UP,
 )
 
@@ -91,12 +95,12 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         "stop one of the two services",
     ),
     "clock": (
-        replace(HEALTHY, history={"etl": steps(commits(40, 50, ago_s=-90))}),
-        "1m 30s in the future",
+        replace(HEALTHY, history={"etl": walked(commits(40, 50, ago_s=-90))}),
+        "90 s in the future",
         "NTP",
     ),
     "no right to the group": (
-        with_group(rights=frozenset({"DESCRIBE"})),
+        with_group(description=EMPTY._replace(rights=frozenset({"DESCRIBE"}))),
         "lacks READ on group etl",
         "kafka-acls --add --allow-principal User:NAME --operation Read --group etl",
     ),
@@ -119,19 +123,19 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         "the service tries again",
     ),
     "stuck": (
-        replace(HEALTHY, history={"etl": steps(commits(50, ago_s=3_600))}),
-        "for 1h, and 10 records wait in orders 0",
+        replace(HEALTHY, history={"etl": walked(commits(50, ago_s=3_600))}),
+        "for 60.0 min, and 10 records wait in orders 0",
         "offsetmgr spark status",
     ),
     "about to expire": (
         replace(
-            HEALTHY, history={"etl": steps(commits(50, ago_s=6 * DAY_S))}, stuck_after_s=7 * DAY_S
+            HEALTHY, history={"etl": walked(commits(50, ago_s=6 * DAY_S))}, stuck_after_s=7 * DAY_S
         ),
-        "orders 0 were last committed 6d ago; Kafka may forget them in 1d",
+        "orders 0 were last committed 6.0 d ago; Kafka may forget them in 24.0 h",
         "offsetmgr reset etl --all-topics --to-current --execute",
     ),
     "went backwards": (
-        replace(HEALTHY, history={"etl": steps(commits(80, 20, 50))}),
+        replace(HEALTHY, history={"etl": walked(commits(80, 20, 50))}),
         "(orders-0 from 80 to 20)",
         "offsetmgr reset etl --to-history 2023-11-14T22:12:18.999Z --execute",
     ),
@@ -151,19 +155,21 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         "offsetmgr delete-offsets etl --topic orders:0 --execute",
     ),
     "offsets expired": (
-        replace(HEALTHY, history={"etl": steps([*commits(50), GONE])}, logs=BOTH),
+        replace(HEALTHY, history={"etl": walked([*commits(50), GONE])}, logs=BOTH),
         "orders 1: the offsets expired, or somebody deleted them",
         "offsetmgr reset etl --topic orders:1 --to-history 2023-11-14T22:13:09.999Z --execute",
     ),
     "topic was deleted": (
-        replace(HEALTHY, history={"etl": steps([*commits(50), GONE])}, logs={**BOTH, P1: NO_TOPIC}),
+        replace(
+            HEALTHY, history={"etl": walked([*commits(50), GONE])}, logs={**BOTH, P1: NO_TOPIC}
+        ),
         "orders 1: the topic was deleted",
         "take the topic out of the job",
     ),
     "topic was made anew": (
         replace(
             HEALTHY,
-            history={"etl": steps([*commits(50), GONE._replace(offset=7), GONE])},
+            history={"etl": walked([*commits(50), GONE._replace(offset=7), GONE])},
             logs={**BOTH, P1: PartitionRange(0, 5)},
         ),
         "orders 1: the topic was made anew",
@@ -200,13 +206,13 @@ def test_what_cannot_be_checked_is_no_trouble_and_no_silence() -> None:
 
 def test_a_fall_that_was_made_good_is_no_trouble() -> None:
     """The group is past where it was."""
-    assert not bad(replace(HEALTHY, history={"etl": steps(commits(45, 20, 50))}))
+    assert not bad(replace(HEALTHY, history={"etl": walked(commits(45, 20, 50))}))
 
 
 def test_an_old_deletion_is_taken_for_a_wanted_one() -> None:
     """Else it would be told until Kafka has compacted it away."""
     old = GONE._replace(at_s=NOW_S - 2 * DAY_S)
-    assert not bad(replace(HEALTHY, history={"etl": steps([old, *commits(50)])}, logs=BOTH))
+    assert not bad(replace(HEALTHY, history={"etl": walked([old, *commits(50)])}, logs=BOTH))
 
 
 def test_a_fence_of_ours_is_no_stranger() -> None:

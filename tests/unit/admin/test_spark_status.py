@@ -22,9 +22,7 @@ def test_a_finished_batch_is_neither_read_again_nor_lost(tmp_path: Path) -> None
     files.batch(7, orders(30, 40))
     committed = {P0: OffsetAndMetadata(30), P1: OffsetAndMetadata(40)}
     found = status(files.files, committed, LOGS)
-    assert (found.finished, found.begun, found.begun_s) == (7, 7, 1_700_000_000.0)
-    assert (found.lost, found.repeated) == (0, 0)
-    assert [(each.finished, each.lag, each.note) for each in found.partitions] == [
+    assert [(each.finished, each.lag, each.note) for each in found] == [
         (30, 70, ""),
         (40, 60, ""),
     ]
@@ -36,13 +34,12 @@ def test_a_batch_that_broke_off_is_read_again(tmp_path: Path) -> None:
     files.batch(7, orders(30, 40))
     files.batch(8, orders(35, 40), finished=False)
     found = status(files.files, {}, LOGS)
-    assert (found.finished, found.begun, found.repeated) == (7, 8, 5)
-    assert [each.note for each in found.partitions] == ["5 offsets are read again", ""]
+    assert [each.note for each in found] == ["5 offsets are read again", ""]
     first = WrittenCheckpoint(tmp_path / "first")
     first.began(0, orders(3, 4))
     first.batch(0, orders(5, 4), finished=False)
     found = status(first.files, {}, LOGS)
-    assert (found.finished, found.repeated) == (None, 2)
+    assert [each.repeated for each in found] == [2, 0]
 
 
 def test_what_the_log_has_lost_and_where_the_group_is_are_told(tmp_path: Path) -> None:
@@ -51,14 +48,14 @@ def test_what_the_log_has_lost_and_where_the_group_is_are_told(tmp_path: Path) -
     files.batch(7, {"orders": {"0": 30, "1": 40}, "gone": {"0": 9}})
     logs = {P0: PartitionRange(50, 100), P1: PartitionRange(0, 8)}
     found = status(files.files, {P0: OffsetAndMetadata(45)}, logs)
-    assert {str(each.partition): each.note for each in found.partitions} == {
+    assert {str(each.partition): each.note for each in found} == {
         "gone-0": "does not exist: the query fails",
         "orders-0": "20 offsets expired unread: lost; group is 15 ahead",
         "orders-1": "beyond the end of the log: the topic was made anew",
     }
-    assert found.lost == 20
+    assert [each.lost for each in found] == [0, 20, 0]
 
 
 def test_a_query_that_never_began_has_nothing_to_tell(tmp_path: Path) -> None:
     """It will start at its startingOffsets."""
-    assert status(WrittenCheckpoint(tmp_path).files, {}, {}) == (None, None, None, [])
+    assert status(WrittenCheckpoint(tmp_path).files, {}, {}) == []

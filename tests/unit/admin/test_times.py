@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from offsetmgr.admin.times import age_text, parse_duration, parse_since, parse_time, time_text
+from offsetmgr.admin.times import parse_duration, parse_since, parse_time, seconds_text, time_text
 from offsetmgr.errors import InvalidValueError
 
 
@@ -52,5 +54,6 @@ def test_a_time_that_is_shown_can_be_typed() -> None:
     assert parse_time(time_text(86_400.123), "t") == 86_400.123
 
 
-def test_ages_are_shown_in_two_units() -> None:
-    assert [age_text(s) for s in (0, 59.6, 3_700, 200_000)] == ["0s", "1m", "1h 1m", "2d 7h"]
+def test_lengths_of_time_are_shown_in_the_largest_unit_that_they_have_twice() -> None:
+    shown = [seconds_text(s) for s in (None, math.inf, 0, 59.6, 3_700, 200_000)]
+    assert shown == [None, None, "0 s", "60 s", "61.7 min", "2.3 d"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from offsetmgr.errors import KafkaRequestError
-from offsetmgr.lag.measure import measure, worst_seconds
+from offsetmgr.lag.measure import LogTimeline, measure, worst_seconds
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.unit.lag.fake_cluster import FakeCluster
 
@@ -77,6 +77,19 @@ def test_seconds() -> None:
     assert abs(etl.seconds - 30) < 1
     assert done.seconds == 0
     assert kafka.asked.count("offsets_at") < 5
+
+
+def test_known_ends_of_a_log_are_not_asked_for() -> None:
+    """A watcher has measured them; Kafka is asked only about offsets of before its watch."""
+    kafka = cluster()
+    kafka.commit("etl", ORDERS[0], 70)
+    known = {ORDERS[0]: LogTimeline().with_end(60, NOW_S - 40).with_end(80, NOW_S - 20)}
+    (found,) = measure(kafka, ["etl"], NOW_S, known)
+    assert found.seconds == 30
+    assert "offsets_at" not in kafka.asked
+    kafka.commit("etl", ORDERS[0], 59)
+    measure(kafka, ["etl"], NOW_S, known)
+    assert "offsets_at" in kafka.asked
 
 
 def test_seconds_of_a_group() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from offsetmgr.errors import KafkaRequestError
 from offsetmgr.lag.burrow import Status
+from offsetmgr.lag.commit_log import CommitRecord
 from offsetmgr.lag.report import group_summary
-from offsetmgr.lag.watcher import LoggedCommit, WatchedPartition, Watcher, WatchSettings
+from offsetmgr.lag.watcher import WatchedPartition, Watcher, WatchSettings
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 from tests.unit.lag.fake_cluster import FakeCluster
 
@@ -27,7 +28,7 @@ class Watched:
         end: int,
         committed: int | None = None,
         *,
-        logged: list[LoggedCommit] | None = None,
+        logged: list[CommitRecord] | None = None,
     ) -> None:
         """Let half a minute pass, in which the log and the group came to these offsets."""
         self.now_s += ROUND_S
@@ -142,8 +143,8 @@ def test_commits_of_the_log() -> None:
     """With Kafka's own log of commits an offset that is committed again and again is a STALL."""
     watched = Watched()
     for number in range(1, 13):
-        at_ms = int((watched.now_s + ROUND_S - 5) * 1000)
-        watched.round(1_000 + number, 10, logged=[LoggedCommit(KEY, 10, at_ms)])
+        at_s = watched.now_s + ROUND_S - 5
+        watched.round(1_000 + number, 10, logged=[CommitRecord(KEY, 10, at_s=at_s)])
     assert watched.partition().status is Status.STALL
     assert watched.partition().complete == 1
 
@@ -152,17 +153,17 @@ def test_a_commit_counts_once() -> None:
     """A commit of the log is not counted again when it is read as the committed offset."""
     watched = Watched()
     watched.round(100, 50, logged=[])
-    at_ms = int((watched.now_s + 5) * 1000)
-    watched.round(100, 60, logged=[LoggedCommit(KEY, 60, at_ms)])
+    at_s = watched.now_s + 5
+    watched.round(100, 60, logged=[CommitRecord(KEY, 60, at_s=at_s)])
     assert [(each.offset, each.lag) for each in watched.partition().commits] == [(50, 50), (60, 40)]
-    assert watched.partition().commits[-1].timestamp_ms == at_ms
+    assert watched.partition().commits[-1].timestamp_ms == at_s * 1000
 
 
 def test_commits_of_before_the_watch() -> None:
     """A commit older than what was read is no step back."""
     watched = Watched()
     watched.round(100, 50, logged=[])
-    late = [LoggedCommit(KEY, 40, int((watched.now_s - 60) * 1000))]
+    late = [CommitRecord(KEY, 40, at_s=watched.now_s - 60)]
     watched.round(100, 50, logged=late)
     assert [each.offset for each in watched.partition().commits] == [50]
 

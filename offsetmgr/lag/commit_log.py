@@ -121,16 +121,6 @@ def read_commits(
     groups: Collection[str],
     *,
     timeout_s: float = TIMEOUT_S,
-) -> list[CommitRecord]:
-    """Return what ``iter_commits`` yields."""
-    return list(iter_commits(config, groups, timeout_s=timeout_s))
-
-
-def iter_commits(
-    config: str | Mapping[str, object],
-    groups: Collection[str],
-    *,
-    timeout_s: float = TIMEOUT_S,
 ) -> Iterator[CommitRecord]:
     """Yield every commit of ``groups``, those of one partition in the order of the log.
 
