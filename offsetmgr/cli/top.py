@@ -12,8 +12,9 @@ import threading
 import time
 import tty
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -28,6 +29,8 @@ Look: TypeAlias = Callable[[], dict[str, Any]]
 
 HELP: Final = "q quit  l b i o c s n sort  r reverse  p partitions  / filter  j k page"
 
+_COLUMNS: Final = "LAG", "BEHIND", "IN/s", "OUT/s", "CATCH-UP"
+_GAP: Final = 2
 _HEADER_LINES: Final = 4
 _PAGE_COLUMNS: Final = 160
 _KEY_WAIT_S: Final = 0.2
@@ -110,46 +113,28 @@ def rows_of(answer: Mapping[str, Any], view: TopView) -> list[TopRow]:
     """Return the rows to show, filtered and sorted."""
     rows = []
     for group in answer["groups"]:
-        parts = [_partition(group["name"], each) for each in group["partitions"]]
-        rows += parts if view.partitions else [_group(group, parts)]
+        name, partitions = group["name"], group["partitions"]
+        if view.partitions:
+            rows += [
+                _row(f"{name}  {each['topic']}-{each['partition']}", each) for each in partitions
+            ]
+        else:
+            failed = sum(1 for each in partitions if each["error"])
+            rows.append(_row(name, group, f"{failed} failed" if failed else ""))
     wanted = [row for row in rows if view.filter.lower() in row.name.lower()]
     wanted.sort(key=lambda row: row.name)
     wanted.sort(key=_SORTS[view.sort], reverse=view.reverse)
     return wanted
 
 
-def _partition(group: str, each: Mapping[str, Any]) -> TopRow:
-    catch_up_s = each["catch_up_seconds"]
-    if catch_up_s is None and None not in (each["lag"], each["rate_in"], each["rate_out"]):
+def _row(name: str, values: Mapping[str, Any], note: str = "") -> TopRow:
+    lag, rate_in, rate_out = values["lag"], values["rate_in"], values["rate_out"]
+    catch_up_s = values["catch_up_seconds"]
+    if catch_up_s is None and None not in (lag, rate_in, rate_out):
         catch_up_s = math.inf
-    return TopRow(
-        f"{group}  {each['topic']}-{each['partition']}",
-        each["lag"],
-        each["lag_seconds"],
-        each["rate_in"],
-        each["rate_out"],
-        catch_up_s,
-        each["status"] or "",
-        each["error"]["code"] if each["error"] else "",
-    )
-
-
-def _group(group: Mapping[str, Any], partitions: list[TopRow]) -> TopRow:
-    rates_in = [each.rate_in for each in partitions if each.rate_in is not None]
-    rates_out = [each.rate_out for each in partitions if each.rate_out is not None]
-    slowest = [each.catch_up_s for each in partitions if each.catch_up_s is not None]
-    failed = sum(1 for each in partitions if each.note)
-    note = group["error"]["code"] if group["error"] else f"{failed} failed" if failed else ""
-    return TopRow(
-        group["name"],
-        group["lag"],
-        group["lag_seconds"],
-        sum(rates_in) if rates_in else None,
-        sum(rates_out) if rates_out else None,
-        max(slowest, default=None),
-        group["status"] or "",
-        note,
-    )
+    behind_s, status = values["lag_seconds"], values["status"] or ""
+    note = values["error"]["code"] if values["error"] else note
+    return TopRow(name, lag, behind_s, rate_in, rate_out, catch_up_s, status, note)
 
 
 def drawn(
@@ -171,15 +156,27 @@ def drawn(
         line = Text(trouble or HELP, style="red" if trouble else "dim")
     for each in (head, line):
         each.truncate(width, overflow="ellipsis")
+    shown = rows[page * room : (page + 1) * room]
+    columns = [*_COLUMNS, "STATUS", *(["ERRORS"] if any(row.note for row in shown) else [])]
+    cells = [row.cells()[: len(columns) + 1] for row in shown]
+    widths = [
+        max(map(cell_len, each)) for each in zip(columns, *(c[1:] for c in cells), strict=True)
+    ]
     table = Table(box=None, header_style="bold reverse", pad_edge=False, width=width)
     table.add_column(what.removesuffix("s").upper(), ratio=1, no_wrap=True)
-    for column in ("LAG", "BEHIND", "IN/s", "OUT/s", "CATCH-UP"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("STATUS", no_wrap=True)
-    table.add_column("ERRORS", no_wrap=True)
-    for row in rows[page * room : (page + 1) * room]:
-        table.add_row(*row.cells(), style=_BAD.get(row.status))
+    for column in columns:
+        side: Literal["left", "right"] = "right" if column in _COLUMNS else "left"
+        table.add_column(column, justify=side, no_wrap=True)
+    for row, (name, *values) in zip(shown, cells, strict=True):
+        short = _shortened(name, width - sum(widths) - _GAP * len(widths))
+        table.add_row(short, *values, style=_BAD.get(row.status))
     return Group(head, line, table)
+
+
+def _shortened(name: str, width: int) -> str:
+    """Cut a name in its middle: the end of a partition's name is its number."""
+    left = max(width - 1, 2)
+    return name if len(name) <= width else f"{name[: left // 2]}…{name[left // 2 - left :]}"
 
 
 def page(answer: Mapping[str, Any]) -> RenderableType:

@@ -28,12 +28,19 @@ def partition(number: int, **values: Any) -> dict[str, Any]:
 def group(name: str, *partitions: dict[str, Any], status: str = "OK") -> dict[str, Any]:
     lags = [each["lag"] for each in partitions if each["lag"] is not None]
     ages = [each["lag_seconds"] for each in partitions if each["lag_seconds"] is not None]
+    times = [each["catch_up_seconds"] for each in partitions if each["lag"] is not None]
+    rates = {
+        name: sum(each[name] for each in partitions) if lags else None
+        for name in ("rate_in", "rate_out")
+    }
     return {
         "name": name,
         "status": status,
         "lag": sum(lags) if lags else None,
         "lag_seconds": max(ages, default=None),
         "error": None,
+        **rates,
+        "catch_up_seconds": None if None in times else max(times, default=None),
         "partitions": list(partitions),
     }
 
@@ -123,6 +130,13 @@ def test_fits(width: int, typed: str) -> None:
     assert max(map(len, lines)) <= width
     assert len(lines) == 3 + len(rows_of(ANSWER, keys(typed)))
     assert "orders-etl" in "".join(lines)
+
+
+def test_a_long_name_is_cut_in_its_middle() -> None:
+    """So that the number of a partition is seen on a narrow terminal."""
+    shown = text(keys("p"), 80, answer={"groups": [group("etl-of-" * 9, partition(7))]})
+    assert "…" in shown
+    assert "orders-7 " in shown
 
 
 @pytest.mark.parametrize("width", [80, 160])
