@@ -23,8 +23,8 @@ from offsetmgr.admin.reset import (
     whole,
 )
 from offsetmgr.admin.times import parse_duration, parse_time
-from offsetmgr.coordinator.answers import TIMED_OUT, failure_of_code
-from offsetmgr.coordinator.base import one_line
+from offsetmgr.coordinator.answers import failure_of_code
+from offsetmgr.coordinator.base import TIMED_OUT, one_line
 from offsetmgr.coordinator.clients import CLOSE_S, checked_config, client_config
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.coordinator.librdkafka import INSTANCE, PRODUCER, GroupClient

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -172,10 +171,6 @@ def reconcile(
 def dev_kafka(
     brokers: Annotated[int, Option(help="1 or 3.")] = 1,
     port: Annotated[int, Option(help="Of the first broker; the others follow.")] = 9092,
-    data_dir: Annotated[
-        Path | None,
-        Option(help="Keep its data here, for one Kafka at a time; by default it is deleted."),
-    ] = None,
     topic: Annotated[
         list[str] | None,
         Option(
@@ -183,16 +178,13 @@ def dev_kafka(
         ),
     ] = None,
     produce: Annotated[
-        int, Option(metavar="COUNT", help="Write so many sample orders into each new topic.")
+        int, Option(metavar="COUNT", help="Write so many sample orders into each topic.")
     ] = 0,
 ) -> None:
     """Run a real Kafka on this machine, for development; needs Java 17 and the spark extra."""
     from offsetmgr.devkafka import run_dev_kafka
 
-    status = run_dev_kafka(
-        brokers=brokers, port=port, data_dir=data_dir, topics=topic or (), produce=produce
-    )
-    raise typer.Exit(status)
+    raise typer.Exit(run_dev_kafka(brokers=brokers, port=port, topics=topic or (), produce=produce))
 
 
 def kafka_consumer_groups(
@@ -207,22 +199,13 @@ def kafka_consumer_groups(
 
 
 def demo(
-    brokers: Annotated[
-        str | None, Option(help="host:port of your Kafka; by default one is started.")
-    ] = None,
     orders: Annotated[
         int, Option(min=1_000, max=5_000_000, help="Number of orders to produce and count.")
     ] = 100_000,
-    partitions: Annotated[int, Option(min=1, max=100, help="Of the topic.")] = 8,
-    keep: Annotated[
-        Path | None,
-        Option(help="Keep logs and data in this new folder; by default they are deleted."),
-    ] = None,
 ) -> None:
     """Show the product on this machine: a Kafka, a Spark job, the service; each claim is checked.
 
-    In a Kafka of yours, it deletes its topic and its group at the end.
-    Needs Java 17 and the spark extra.
+    Needs Java 17 and the spark extra. If a claim does not hold, its logs and data are kept.
 
     \b
     Exit status:
@@ -233,7 +216,7 @@ def demo(
     """  # noqa: D301 -- \b is typer's mark for lines to keep
     from offsetmgr.demo import run
 
-    raise typer.Exit(run(brokers=brokers, orders=orders, partitions=partitions, keep=keep))
+    raise typer.Exit(run(orders))
 
 
 app = typer.Typer(

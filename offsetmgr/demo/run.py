@@ -14,12 +14,10 @@ import signal
 import sys
 import tempfile
 import time
-import uuid
 from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import KafkaException
 from rich.console import Console
 from rich.padding import Padding
 from rich.panel import Panel
@@ -27,19 +25,20 @@ from rich.text import Text
 
 from offsetmgr.client import OffsetClient
 from offsetmgr.devkafka import KAFKA_VERSION, DevKafka, consumer_groups, spark_kafka_jars
-from offsetmgr.devkafka.cluster import free_ports, quiet_admin
+from offsetmgr.devkafka.cluster import free_ports
 from offsetmgr.devkafka.command import create_topic, produce_orders
 from offsetmgr.devkafka.process import WatchedProcess, log_tail
-from offsetmgr.errors import InvalidValueError, OffsetManagerError
+from offsetmgr.errors import OffsetManagerError
 from offsetmgr.spark import reconcile
 from offsetmgr.spark.checkpoint import Checkpoint
 
+_TOPIC: Final = "orders"
+_GROUP: Final = "orders-etl"
+_PARTITIONS: Final = 8
 _BATCHES: Final = 12
 """The number of batches in which Spark reads all orders."""
 
 _POLL_S: Final = 0.2
-_ANSWER_S: Final = 5.0
-_REQUEST_S: Final = 15.0
 _READY_S: Final = 30.0
 _JOB_S: Final = 600.0
 _STOP_S: Final = 60.0
@@ -59,38 +58,29 @@ class DemoError(OffsetManagerError):
     code = "demo"
 
 
-def run(*, brokers: str | None, orders: int, partitions: int, keep: Path | None) -> int:
-    """Run the demo; return 0 if every claim holds, else 1.
-
-    ``brokers`` is host:port of a running Kafka; None starts one.  ``keep`` is a new folder for
-    logs, checkpoints, Parquet files and Kafka's data; None removes them if every claim holds.
+def run(orders: int) -> int:
+    """Run the demo; return 0 if every claim holds, else 1, and keep its logs and data then.
 
     SIGINT and SIGTERM exit with 130 and 143.  No process is left in any case.  To be called in the
-    main thread.  Raises DemoError if something is not installed, and InvalidValueError.
+    main thread.  Raises DemoError if something is not installed.
     """
     missing = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
     if missing:
         raise DemoError(f"the demo needs {' and '.join(missing)}: pip install 'offsetmgr[all]'")
-    if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
-        if any(keep.iterdir()):
-            raise InvalidValueError("keep", str(keep), "is not empty", "name a new folder")
-    folder = keep.resolve() if keep else Path(tempfile.mkdtemp(prefix="offsetmgr-demo-"))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _exit)
-    demo = Demo(folder, orders, partitions)
-    kept = keep is not None
+    folder = Path(tempfile.mkdtemp(prefix="offsetmgr-demo-"))
+    demo = Demo(folder, orders)
     try:
         with contextlib.ExitStack() as cleanup:
-            demo.play(brokers, cleanup)
+            demo.play(cleanup)
     except OffsetManagerError as error:
         demo.check("The demo runs to its end", holds=False, found=error)
     finally:
-        kept = kept or bool(demo.failed)
-        if not kept:
+        if not demo.failed:
             shutil.rmtree(folder)
     demo.sum_up()
-    if kept:
+    if demo.failed:
         demo.say(f"Kept: {folder}")
     return 1 if demo.failed else 0
 
@@ -110,35 +100,28 @@ class Demo:
     url: str
     client: OffsetClient
 
-    def __init__(self, folder: Path, orders: int, partitions: int) -> None:
+    def __init__(self, folder: Path, orders: int) -> None:
         self.folder = folder
         self.orders = orders
-        self.partitions = partitions
-        self.topic, self.group = "orders", "orders-etl"
         self.failed: list[str] = []
         self._steps = self._claims = 0
         self._began_s = time.monotonic()
         self._console = Console(width=None if sys.stdout.isatty() else _UNLIMITED, highlight=False)
 
-    def play(self, brokers: str | None, cleanup: contextlib.ExitStack) -> None:
+    def play(self, cleanup: contextlib.ExitStack) -> None:
         self.say(
             "A Kafka, a Spark job, and the service that commits its offsets.\n"
             "It takes about a minute; Ctrl-C ends it, and all that it has started."
         )
         spark_kafka_jars(self.say)
-        if brokers is None:
-            self.step("Start a Kafka")
-            kafka = DevKafka(data_dir=self.folder / "kafka", log=self.say)
-            self.brokers = cleanup.enter_context(kafka).bootstrap_servers
-            self.say(f"Kafka {KAFKA_VERSION} is ready on {self.brokers}.")
-        else:
-            self.step(f"Use the Kafka on {brokers}")
-            self._use_kafka(brokers)
-            cleanup.callback(self._delete)
+        self.step("Start a Kafka")
+        kafka = DevKafka(data_dir=self.folder / "kafka", log=self.say)
+        self.brokers = cleanup.enter_context(kafka).bootstrap_servers
+        self.say(f"Kafka {KAFKA_VERSION} is ready on {self.brokers}.")
 
-        self.step(f"Produce {self.orders:,} orders over {self.partitions} partitions")
-        create_topic(self.brokers, self.topic, self.partitions)
-        produce_orders(self.brokers, self.topic, self.partitions, self.orders)
+        self.step(f"Produce {self.orders:,} orders over {_PARTITIONS} partitions")
+        create_topic(self.brokers, _TOPIC, _PARTITIONS)
+        produce_orders(self.brokers, _TOPIC, _PARTITIONS, self.orders)
 
         self.step("Start the service")
         listen = f"127.0.0.1:{free_ports(1)[0]}"
@@ -148,11 +131,11 @@ class Demo:
         cleanup.callback(service.close)
         self.url = f"http://{listen}"
         self.client = cleanup.enter_context(OffsetClient(self.url, name="demo"))
-        ranges = self.client.topics([self.topic], timeout=_READY_S)[self.topic]
+        ranges = self.client.topics([_TOPIC], timeout=_READY_S)[_TOPIC]
         ends = {partition: each.high_watermark for partition, each in ranges.items()}
         self.say(f"Process {service.pid} serves {self.url}.")
 
-        self.step(f"Run a Spark job on group {self.group}, and stop it half-way")
+        self.step(f"Run a Spark job on group {_GROUP}, and stop it half-way")
         self.say(
             "It writes the orders to Parquet. Spark commits nothing; "
             "commit_offsets(spark, client, group=...) does, through the service."
@@ -162,9 +145,9 @@ class Demo:
         done = sum(stood_at.values())
         self.say(f"Stopped (SIGTERM): {done:,} orders are read, {self.orders - done:,} are left.")
         checkpoint = self.folder / "first-checkpoint"
-        compared = reconcile(self.client, self.group, str(checkpoint))
+        compared = reconcile(self.client, _GROUP, str(checkpoint))
         self.check(
-            f"Group {self.group} is at the end of Spark's last finished batch",
+            f"Group {_GROUP} is at the end of Spark's last finished batch",
             holds=bool(compared.partitions) and not compared.differences,
             found=f"they differ: {compared.differences}",
         )
@@ -176,7 +159,7 @@ class Demo:
 
         self.step("Delete its checkpoint, and resume from the group")
         shutil.rmtree(checkpoint)
-        self.say(f"startingOffsets = starting_offsets(client, {self.group!r}, [{self.topic!r}])")
+        self.say(f"startingOffsets = starting_offsets(client, {_GROUP!r}, [{_TOPIC!r}])")
         self._run_job("second", until=self.orders)
         first_batch = Checkpoint(str(self.folder / "second-checkpoint")).ranges(0)
         began_at = {where.partition: each.start for where, each in first_batch.items()}
@@ -186,7 +169,7 @@ class Demo:
             found=f"it began at {began_at}, the group was at {stood_at}",
         )
         self.check(
-            f"The group has reached the end of all {self.partitions} partitions",
+            f"The group has reached the end of all {_PARTITIONS} partitions",
             holds=self._committed() == ends,
             found=f"the group has {self._committed()}, the topic ends at {ends}",
         )
@@ -205,30 +188,8 @@ class Demo:
 
     def _committed(self) -> dict[int, int]:
         """Return the committed offsets of the group, by partition."""
-        found = self.client.committed(self.group)
+        found = self.client.committed(_GROUP)
         return {key.partition: entry.offset for key, entry in found.items()}
-
-    def _use_kafka(self, brokers: str) -> None:
-        self.brokers = brokers
-        try:
-            quiet_admin(brokers).list_topics(timeout=_ANSWER_S)
-        except KafkaException as error:
-            text = f"no Kafka answers on {brokers} ({error.args[0].str()}): check the address"
-            raise DemoError(text) from error
-        own = f"offsetmgr-demo-{uuid.uuid4().hex[:8]}"
-        self.topic, self.group = f"orders-{own}", f"orders-etl-{own}"
-        self.say(f"It deletes topic {self.topic} and group {self.group} at the end.")
-
-    def _delete(self) -> None:
-        """Delete the topic and the group from a Kafka that is not ours; say what is left."""
-        admin = quiet_admin(self.brokers)
-        deleted = admin.delete_topics([self.topic])
-        deleted |= admin.delete_consumer_groups([self.group], request_timeout=_REQUEST_S)
-        for name, answer in deleted.items():
-            error = answer.exception(4 * _REQUEST_S)
-            code = error.args[0].name() if isinstance(error, KafkaException) else ""
-            if error and code not in {"GROUP_ID_NOT_FOUND", "UNKNOWN_TOPIC_OR_PART"}:
-                self.say(f"Left behind: {name}: {error}")
 
     def _process(self, log: str, *arguments: str) -> WatchedProcess:
         # It imports what this process imports; Spark leaves files in the folder where it runs.
@@ -242,8 +203,8 @@ class Demo:
         settings = {
             "brokers": self.brokers,
             "service": self.url,
-            "topic": self.topic,
-            "group": self.group,
+            "topic": _TOPIC,
+            "group": _GROUP,
             "batch_orders": max(1, self.orders // _BATCHES),
             "out": str(self.folder / "orders" / name),
             "checkpoint": str(self.folder / f"{name}-checkpoint"),
@@ -294,7 +255,7 @@ class Demo:
     def _ask_kafka(self) -> None:
         """Let Kafka's own tool have the last word."""
         self.step("Ask Kafka's own tool")
-        described = consumer_groups(self.brokers, "--describe", "--group", self.group)
+        described = consumer_groups(self.brokers, "--describe", "--group", _GROUP)
         # GROUP to LAG; the columns behind them tell of members, and there are none.
         table = [line.split()[:6] for line in described.strip().splitlines()]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -303,8 +264,8 @@ class Demo:
             self.say("  ".join(cells).rstrip(), style="dim")
         lags = {int(row[2]): row[5] for row in table[1:]}
         self.check(
-            f"Lag is 0 on all {self.partitions} partitions",
-            holds=lags == dict.fromkeys(range(self.partitions), "0"),
+            f"Lag is 0 on all {_PARTITIONS} partitions",
+            holds=lags == dict.fromkeys(range(_PARTITIONS), "0"),
             found=f"lag by partition: {lags}",
         )
 

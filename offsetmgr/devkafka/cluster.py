@@ -40,8 +40,6 @@ _ANSWER_S: Final = 0.5
 _POLL_S: Final = 0.05
 
 _PROPERTIES: Final = "server.properties"
-# Relative to the broker's folder, which is its working folder: no path needs to be escaped.
-_META: Final = "data/meta.properties"
 
 # Groups whose names are one letter fall on every partition of the offsets topic, and so on every
 # coordinator: the hashes of neighbours differ by one.
@@ -72,6 +70,7 @@ class Broker:
         self._java = java
         self._process: WatchedProcess | None = None
         folder.mkdir(parents=True, exist_ok=True)
+        # Relative to the broker's folder, which is its working folder: no path is to be escaped.
         lines = {**properties, "log.dirs": "data"}
         text = "".join(f"{name}={_escaped(value)}\n" for name, value in lines.items())
         (folder / _PROPERTIES).write_text(text)
@@ -90,9 +89,7 @@ class Broker:
         return self._process
 
     def format(self, cluster_id: str) -> None:
-        """Prepare the storage of a new broker; one that has data keeps it."""
-        if (self._folder / _META).exists():
-            return
+        """Prepare the storage of a new broker."""
         tool = ("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", _PROPERTIES)
         done = run_tool("Kafka's storage tool", [*self._java, *tool], _START_S, cwd=self._folder)
         self.log_path.write_text(f"{done.stdout}{done.stderr}")
@@ -181,11 +178,10 @@ class DevKafka:
     ) -> None:
         """Describe a Kafka; ``start`` or ``with`` starts it.
 
-        ``brokers`` is 1 or 3; each of three is also a controller.  ``data_dir`` is kept when the
-        Kafka stops, and data in it is used again; it is for one Kafka at a time.  Without it the
-        data is in a temporary folder.  ``ports`` are the brokers', free ones by default.
-        ``properties`` are added to every broker's server.properties, and ``log`` is told of what
-        takes long.  Raises InvalidValueError.
+        ``brokers`` is 1 or 3; each of three is also a controller.  Logs and data are kept in
+        ``data_dir``, a new folder; without it they are in a temporary one.  ``ports`` are the
+        brokers', free ones by default.  ``properties`` are added to every broker's
+        server.properties, and ``log`` is told of what takes long.  Raises InvalidValueError.
         """
         if brokers not in {1, 3}:
             problem = "is not a size of a local Kafka"
@@ -216,8 +212,6 @@ class DevKafka:
                 folder = Path(unwind.enter_context(temporary))
             else:
                 folder = self._data_dir.absolute()
-                folder.mkdir(parents=True, exist_ok=True)
-                _check_data_dir(folder, self._size)
             brokers = self._describe(folder, java_command(java, jars, f"-Xmx{_HEAP_MB}m"))
             # Not beginning with "-", which Kafka's tool takes for an option.
             cluster_id = "A" + secrets.token_urlsafe(16)[1:]
@@ -225,7 +219,7 @@ class DevKafka:
                 list(pool.map(Broker.format, brokers, [cluster_id] * len(brokers)))
             for broker in brokers:
                 broker.launch()
-                unwind.callback(broker.stop, 0.0)
+                unwind.callback(broker.stop, 0.0)  # killed: its data is not used again
             for broker in brokers:
                 broker.await_ready(deadline)
             _await_groups(brokers, deadline)
@@ -252,20 +246,9 @@ class DevKafka:
         ]
 
     def stop(self) -> None:
-        """Stop all brokers and clean up; harmless if nothing runs.
-
-        Brokers whose data is kept are shut down in order, within 20 s each.  Others are killed.
-        """
-        brokers, self._brokers = self._brokers, []
-        with self._cleanup:
-            running = [broker for broker in brokers if broker.running and self._data_dir]
-            for broker in running:
-                broker.resume()
-            while running:
-                # A broker takes its leave from a majority of the controllers.  Without one it
-                # would wait for minutes.
-                has_quorum = len(running) > len(brokers) // 2
-                running.pop(0).stop(_STOP_S if has_quorum else 0.0)
+        """Kill all brokers and clean up; harmless if nothing runs."""
+        self._brokers = []
+        self._cleanup.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -325,14 +308,6 @@ def _is_free(port: int) -> bool:
 
 def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n")
-
-
-def _check_data_dir(folder: Path, brokers: int) -> None:
-    held = len(list(folder.glob(f"broker-*/{_META}")))
-    if held not in (0, brokers):
-        problem = f"holds the data of {held} broker(s), not of {brokers}"
-        fix = f"start {held}, or give another folder"
-        raise InvalidValueError("data_dir", str(folder), problem, fix)
 
 
 def _properties(node_id: int, port: int, controllers: Sequence[int]) -> dict[str, str]:

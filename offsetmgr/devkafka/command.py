@@ -20,7 +20,6 @@ from offsetmgr.types import check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 
 _MOST_PARTITIONS: Final = 10_000
@@ -50,14 +49,13 @@ def run_dev_kafka(
     *,
     brokers: int = 1,
     port: int = 9092,
-    data_dir: Path | None = None,
     topics: Sequence[str] = (),
     produce: int = 0,
 ) -> int:
     """Run a local Kafka until SIGINT or SIGTERM; return the exit status.
 
     Broker 1 listens on ``port``, the others on the ports after it.  ``topics`` are created, each
-    ``NAME`` or ``NAME:PARTITIONS``, and each new one gets ``produce`` sample orders.  Raises
+    ``NAME`` or ``NAME:PARTITIONS``, and each gets ``produce`` sample orders.  Raises
     InvalidValueError and DevKafkaError if it cannot start, or if a broker ends by itself.
     To be called in the main thread.
     """
@@ -67,7 +65,7 @@ def run_dev_kafka(
         fix = "give the number of orders, and --topic NAME:PARTITIONS"
         raise InvalidValueError("produce", produce, problem, fix)
     ports = range(port, port + brokers)
-    kafka = DevKafka(brokers=brokers, data_dir=data_dir, ports=ports, log=_say)
+    kafka = DevKafka(brokers=brokers, ports=ports, log=_say)
     # SIGINT too: a shell lets what it starts in the background ignore it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
@@ -79,8 +77,7 @@ def run_dev_kafka(
                 tail = log_tail(kafka.broker(1).log_path)
                 raise DevKafkaError(f"Kafka does not answer: {error}; broker 1: {tail}") from error
             _say(f"Kafka {KAFKA_VERSION} is ready: {kafka.bootstrap_servers}{filled}")
-            kept = f"Its data is kept in {data_dir}." if data_dir else "Its data goes with it."
-            _say(f"Ctrl-C stops it. {kept}")
+            _say("Ctrl-C stops it. Its data goes with it.")
             while True:
                 for broker in kafka.brokers:
                     broker.check_alive()
@@ -104,24 +101,13 @@ def _parse_topic(text: str) -> tuple[str, int]:
 
 
 def _fill(bootstrap_servers: str, topics: Mapping[str, int], orders: int) -> str:
-    """Create the topics, fill the new ones, and return a description of all of them."""
-    existing = quiet_admin(bootstrap_servers).list_topics(timeout=_WAIT_S).topics
+    """Create the topics, fill them, and return a description of all of them."""
     described = []
     for name, partitions in topics.items():
-        found = len(existing[name].partitions) if name in existing else 0
-        if found not in {0, partitions}:
-            raise DevKafkaError(
-                f"topic {name} exists with {found} partitions, not {partitions}: give that "
-                "number, another topic, or an empty data folder"
-            )
-        text = f"{name} ({partitions} partition{'s'[: partitions > 1]}"
-        if found:
-            text += ", kept as it was"
-        else:
-            create_topic(bootstrap_servers, name, partitions)
-            produce_orders(bootstrap_servers, name, partitions, orders)
-            text += f", {orders:,} orders" if orders else ""
-        described.append(f"{text})")
+        create_topic(bootstrap_servers, name, partitions)
+        produce_orders(bootstrap_servers, name, partitions, orders)
+        count = f", {orders:,} orders" if orders else ""
+        described.append(f"{name} ({partitions} partition{'s'[: partitions > 1]}{count})")
     return f", with {' and '.join(described)}" if described else ""
 
 
