@@ -5,7 +5,7 @@ from __future__ import annotations
 from actors.actor import ActorRef, ActorSystem, InboxFullError, PooledActor
 from actors.dispatcher import Dispatcher, PoolDispatcher, Runnable
 from actors.future import Future
-from actors.mailbox import DropOldest, Latest, Mailbox, MailboxClosed, OneShot
+from actors.mailbox import Mailbox, MailboxClosed
 from actors.timers import Clock, MonotonicClock, ThreadTimers, TimerHandle, Timers
 
 __all__ = [
@@ -13,14 +13,11 @@ __all__ = [
     "ActorSystem",
     "Clock",
     "Dispatcher",
-    "DropOldest",
     "Future",
     "InboxFullError",
-    "Latest",
     "Mailbox",
     "MailboxClosed",
     "MonotonicClock",
-    "OneShot",
     "PoolDispatcher",
     "PooledActor",
     "Runnable",

@@ -12,11 +12,9 @@ actor afresh, for the same `ActorRef`.  The `ActorSystem` holds them all.
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import math
 import threading
-import weakref
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -26,7 +24,7 @@ import pykka
 from actors.dispatcher import Dispatcher, PoolDispatcher
 from actors.future import Future
 from actors.logs import get_logger
-from actors.timers import Clock, MonotonicClock, ThreadTimers, TimedMessage, TimerHandle, Timers
+from actors.timers import Clock, MonotonicClock, ThreadTimers, TimerHandle, Timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -67,6 +65,25 @@ class Control(enum.Enum):
     STOP = "Stop"
 
 
+class TimedMessage:
+    """The message of a timer, and its own envelope; void once it is cancelled."""
+
+    __slots__ = ("cancelled", "message", "timer")
+
+    reply_to = None
+
+    def __init__(self, message: object) -> None:
+        self.message = message
+        self.cancelled = False
+        self.timer: TimerHandle | None = None
+
+    def cancel(self) -> None:
+        """Let it not be handled, though it waits in the inbox already."""
+        self.cancelled = True
+        if self.timer is not None:
+            self.timer.cancel()
+
+
 class Inbox:
     """The messages of one actor, at most `limit`, in the order in which they came.
 
@@ -87,17 +104,19 @@ class Inbox:
     def put(self, envelope: Any, /) -> None:
         """Add a message.  Raises pykka.ActorDeadError, InboxFullError."""
         with self._lock:
-            if not self._closed and len(self._entries) >= self._limit:
+            if self._closed:
+                raise pykka.ActorDeadError(f"{self._loop.path} is stopped and takes no messages")
+            if len(self._entries) >= self._limit:
                 raise InboxFullError(self._loop.path, self._limit)
-            self._add(envelope)
+            self._entries.append(envelope)
+            self._schedule()
 
-    def put_over_limit(self, entry: Any) -> None:
-        """Add the message of a timer, or the stop: it must not get lost in a full inbox.
-
-        Raises pykka.ActorDeadError.
-        """
+    def put_over_limit(self, entry: TimedMessage | Control) -> None:
+        """Add what must not get lost in a full inbox; nothing once it is closed."""
         with self._lock:
-            self._add(entry)
+            if not self._closed:
+                self._entries.append(entry)
+                self._schedule()
 
     def put_control(self, control: Control) -> None:
         """Add an entry that is handled before any message, also while these wait."""
@@ -135,12 +154,6 @@ class Inbox:
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def _add(self, entry: Any) -> None:
-        if self._closed:
-            raise pykka.ActorDeadError(f"{self._loop.path} is stopped and takes no messages")
-        self._entries.append(entry)
-        self._schedule()
 
     def _schedule(self) -> None:
         due = self._controls or (self._entries and not self._paused)
@@ -182,10 +195,9 @@ class ActorRef(pykka.ActorRef[A]):
             return False
         return True
 
-    def tell_due(self, timed: TimedMessage) -> None:
+    def tell_due(self, message: object) -> None:
         """Put a message that is due into the inbox, full or not; drop it if the actor is dead."""
-        with contextlib.suppress(pykka.ActorDeadError):
-            self.actor_inbox.put_over_limit(timed)
+        self.actor_inbox.put_over_limit(TimedMessage(message))
 
     def stop(self, *, block: bool = True, timeout: float | None = None) -> Any:
         """Stop the actor after the messages it has now: first its children, then itself.
@@ -206,10 +218,10 @@ class PooledActor(pykka.Actor):
     its place in the system is known from `on_start` on.  Nothing in it may block: a blocked actor
     holds a thread that others wait for.
 
-    An exception from `on_receive` or `on_start` is a failure: timers are cancelled and `on_failure`
-    is called.  After a back-off the children are stopped and a fresh instance is constructed with
-    the same arguments, on which `on_start` and `on_restart` are called; the ref and the waiting
-    messages stay, the failed message is gone.
+    An exception from `on_receive` or `on_start` is a failure: its timer is cancelled and
+    `on_failure` is called.  After a back-off the children are stopped and a fresh instance is
+    constructed with the same arguments, on which `on_start` and `on_restart` are called; the ref
+    and the waiting messages stay, the failed message is gone.
     """
 
     actor_inbox: Inbox
@@ -232,11 +244,12 @@ class PooledActor(pykka.Actor):
         """Start an actor that ends with this one; see `ActorSystem.spawn`."""
         return self.system.spawn(actor_class, *args, parent=self.actor_ref, **options)
 
-    def tell_after(self, delay_s: float, message: Any) -> TimerHandle:
-        """Tell itself `message` in `delay_s` seconds, unless it fails or stops before."""
-        timer = self.system.timers.tell_after(delay_s, self.actor_ref, message)
-        self.actor_ref.loop.timers.add(timer)
-        return timer
+    def tell_after(self, delay_s: float, message: Any) -> None:
+        """Tell itself `message` in `delay_s` seconds, unless it fails or stops before.
+
+        It takes the place of what an earlier call has set and is not handled yet.
+        """
+        self.actor_ref.loop.set_timer(delay_s, message)
 
     def on_restart(self, reason: BaseException) -> None:
         """Take up the work of an instance that failed; called after `on_start`."""
@@ -296,7 +309,7 @@ class ActorLoop:
         self._failed_s = -math.inf
         self._reason: BaseException | None = None
         self._stop_requested = False
-        self._timers: weakref.WeakSet[TimerHandle] | None = None  # made when the first is set
+        self._timed: TimedMessage | None = None
         self._dead: Future[bool] | None = None
         self._inbox = actor.actor_inbox
         self._inbox.bind(system.dispatcher, self, inbox_limit)
@@ -310,8 +323,7 @@ class ActorLoop:
             if self._stop_requested or self.phase in {LoopPhase.STOPPING, LoopPhase.DEAD}:
                 return
             self._stop_requested = True
-        with contextlib.suppress(pykka.ActorDeadError):
-            self._inbox.put_over_limit(Control.STOP)
+        self._inbox.put_over_limit(Control.STOP)
         if self.phase is LoopPhase.FAILED:
             # A stop does not wait for the end of a back-off: nobody gains by that.
             self._inbox.put_control(Control.RESTART)
@@ -335,12 +347,11 @@ class ActorLoop:
 
     # In the actor's own turn.
 
-    @property
-    def timers(self) -> weakref.WeakSet[TimerHandle]:
-        """The timers of this instance, which a failure or the stop cancels."""
-        if self._timers is None:
-            self._timers = weakref.WeakSet()
-        return self._timers
+    def set_timer(self, delay_s: float, message: object) -> None:
+        self._cancel_timer()
+        self._timed = timed = TimedMessage(message)
+        put = partial(self._inbox.put_over_limit, timed)
+        timed.timer = self.system.timers.call_after(delay_s, put)
 
     def run(self, budget: int) -> str | None:
         """Handle at most `budget` entries of the inbox; returns the name of the last."""
@@ -427,7 +438,7 @@ class ActorLoop:
         self.phase = LoopPhase.FAILED
         self._inbox.pause(paused=True)
         self._reason = error
-        self._cancel_timers()
+        self._cancel_timer()
         actor, self.actor = self.actor, None
         if actor is not None:
             self._call_hook("on_failure", actor.on_failure, type(error), error, error.__traceback__)
@@ -453,7 +464,7 @@ class ActorLoop:
         return min(_BACKOFF_S * 2.0**doublings, _BACKOFF_MAX_S)
 
     def _begin_stop(self) -> None:
-        self._cancel_timers()
+        self._cancel_timer()
         self._refuse_messages()
         self._stop_children(LoopPhase.STOPPING)
 
@@ -476,7 +487,7 @@ class ActorLoop:
         actor, self.actor = self.actor, None
         if actor is not None:
             self._call_hook("on_stop", actor.on_stop)
-        self._cancel_timers()
+        self._cancel_timer()
         parent = self.parent
         with self.system.lock:
             self.phase = LoopPhase.DEAD
@@ -494,9 +505,10 @@ class ActorLoop:
         # would free.
         self._args, self._kwargs = (), {}
 
-    def _cancel_timers(self) -> None:
-        for timer in list(self._timers or ()):
-            timer.cancel()
+    def _cancel_timer(self) -> None:
+        timed, self._timed = self._timed, None
+        if timed is not None:
+            timed.cancel()
 
     def _refuse_messages(self) -> None:
         self.ref.actor_stopped.set()

@@ -29,11 +29,22 @@ class Future(pykka.Future[T]):
     `get()` and takes no callback.
     """
 
+    # A hundred thousand may exist, so pykka's own attributes are set only with a hook.
+    __slots__ = (
+        "_callbacks",
+        "_condition",
+        "_done",
+        "_exception",
+        "_lock",
+        "_traceback",
+        "_value",
+    )
+    _get_hook: Callable[[float | None], T] | None = None
+
     def __init__(self) -> None:
-        super().__init__()
         self._lock = threading.Lock()
         self._condition: threading.Condition | None = None  # made when the first thread blocks
-        self._callbacks: list[Callable[[Future[T]], object]] = []
+        self._callbacks: tuple[Callable[[Future[T]], object], ...] = ()
         self._done = False
         self._value: T | None = None
         self._exception: BaseException | None = None
@@ -73,6 +84,10 @@ class Future(pykka.Future[T]):
         """
         self._finish(None, exception if exception is not None else sys.exc_info()[1])
 
+    def set_get_hook(self, func: Callable[[float | None], T]) -> None:
+        super().__init__()
+        super().set_get_hook(func)
+
     def add_done_callback(self, callback: Callable[[Future[T]], object]) -> None:
         """Call `callback(future)` once done: in the thread that sets it, or now if it is done.
 
@@ -80,7 +95,7 @@ class Future(pykka.Future[T]):
         """
         with self._lock:
             if not self._done:
-                self._callbacks.append(callback)
+                self._callbacks = (*self._callbacks, callback)
                 return
         self._call(callback)
 
@@ -98,8 +113,9 @@ class Future(pykka.Future[T]):
             try:
                 yield from waiter
             finally:
-                with self._lock, contextlib.suppress(ValueError):
-                    self._callbacks.remove(hand_over)
+                with self._lock:
+                    left = [each for each in self._callbacks if each is not hand_over]
+                    self._callbacks = tuple(left)
         return self.get(timeout=0)
 
     __iter__ = __await__
@@ -118,7 +134,7 @@ class Future(pykka.Future[T]):
             self._exception = exception
             self._traceback = exception.__traceback__ if exception is not None else None
             self._done = True
-            callbacks, self._callbacks = self._callbacks, []
+            callbacks, self._callbacks = self._callbacks, ()
             if self._condition is not None:
                 self._condition.notify_all()
         for callback in callbacks:

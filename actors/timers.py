@@ -1,4 +1,4 @@
-"""One clock and one heap of what is due later: calls, and messages to actors."""
+"""One clock and one heap of the calls that are due later."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import math
 import threading
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from actors.logs import get_logger
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # A thread may sleep at most threading.TIMEOUT_MAX; an hour is far below, and waking costs nothing.
-_LONGEST_WAIT_S = 3600.0
-# Below this many cancelled entries the heap is not worth rebuilding.
-_CANCELLED_KEPT = 64
+_LONGEST_WAIT_S: Final = 3600.0
+
+_SMALL: Final = 64
+"""A heap of fewer entries is not worth rebuilding."""
 
 log = get_logger("actors.timers")
 
@@ -36,49 +37,18 @@ class MonotonicClock:
         return time.monotonic()
 
 
-class Recipient(Protocol):
-    """The reference to an actor, as timers know it."""
-
-    def tell_due(self, timed: TimedMessage) -> None:
-        """Put a message that is due into the inbox, full or not; drop it if the actor is dead."""
-
-
 class TimerHandle:
     """A call that the timers will make, unless it is cancelled."""
 
-    __slots__ = ("__weakref__", "_call", "_timers", "cancelled", "due_s", "queued")
+    __slots__ = ("call",)
 
-    def __init__(self, timers: Timers, due_s: float, call: Callable[..., object]) -> None:
-        self._timers = timers
-        self._call = call
-        self.due_s = due_s
-        self.cancelled = False
-        self.queued = False
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call: Callable[[], object] | None = call
+        """None once it was made or cancelled."""
 
     def cancel(self) -> None:
         """Let it not happen any more. Twice, or after it happened, is harmless."""
-        self._timers.cancel(self)
-
-    def fire(self) -> None:
-        self._call()
-
-
-class TimedMessage(TimerHandle):
-    """A message for an actor, which can be cancelled even while it waits in the inbox.
-
-    It is its own envelope there.
-    """
-
-    __slots__ = ("message",)
-
-    reply_to = None
-
-    def __init__(self, timers: Timers, due_s: float, recipient: Recipient, message: object) -> None:
-        super().__init__(timers, due_s, recipient.tell_due)
-        self.message = message
-
-    def fire(self) -> None:
-        self._call(self)
+        self.call = None
 
 
 class Timers:
@@ -94,36 +64,28 @@ class Timers:
         self._lock = threading.Lock()
         self._sequence = itertools.count()
         self._heap: list[tuple[float, float, int, TimerHandle]] = []
-        self._cancelled = 0
+        self._full = _SMALL
         self._closed = False
-
-    def tell_after(self, delay_s: float, recipient: Recipient, message: object) -> TimerHandle:
-        """Tell `message` to the actor `delay_s` seconds from now; nothing if it is dead by then.
-
-        Raises ValueError.
-        """
-        return self._add(TimedMessage(self, self._due_s(delay_s), recipient, message))
 
     def call_after(self, delay_s: float, call: Callable[[], object]) -> TimerHandle:
         """Call `call()` in the timers' thread `delay_s` seconds from now; it must not block.
 
         An exception in it is logged.  Raises ValueError.
         """
-        return self._add(TimerHandle(self, self._due_s(delay_s), call))
-
-    def cancel(self, handle: TimerHandle) -> None:
-        """Mark the handle; its entry leaves the heap when due, or when half the heap is such."""
+        if not 0 <= delay_s < math.inf:
+            raise ValueError(f"a timer's delay of {delay_s} s must be 0 or more, and finite")
+        due_s = self._clock.now() + delay_s
+        handle = TimerHandle(call)
         with self._lock:
-            if handle.cancelled:
-                return
-            handle.cancelled = True
-            if not handle.queued:
-                return
-            self._cancelled += 1
-            if self._cancelled > max(_CANCELLED_KEPT, len(self._heap) // 2):
-                self._heap = [entry for entry in self._heap if not entry[3].cancelled]
-                heapq.heapify(self._heap)
-                self._cancelled = 0
+            if self._closed:
+                return handle
+            entry = (due_s, self._order(), next(self._sequence), handle)
+            heapq.heappush(self._heap, entry)
+            if self._heap[0] is entry:
+                self._sooner()
+            if len(self._heap) > self._full:
+                self._drop_cancelled()
+        return handle
 
     def next_due_s(self) -> float | None:
         """Return when something is next due on the clock; None when nothing waits."""
@@ -134,13 +96,14 @@ class Timers:
         """Do what is due by now, in order; returns how many. What this adds waits its turn."""
         fired = 0
         for handle in self._take_due():
-            if handle.cancelled:
+            call, handle.call = handle.call, None
+            if call is None:
                 continue
             fired += 1
             try:
-                handle.fire()
+                call()
             except BaseException:
-                log.exception("timer_failed", timer=repr(handle))
+                log.exception("timer_failed", timer=repr(call))
         return fired
 
     def close(self, timeout_s: float = 0.0) -> bool:
@@ -155,41 +118,26 @@ class Timers:
         """Count the entries of the heap, cancelled ones included."""
         return len(self._heap)
 
-    def _due_s(self, delay_s: float) -> float:
-        if not 0 <= delay_s < math.inf:
-            raise ValueError(f"a timer's delay of {delay_s} s must be 0 or more, and finite")
-        return self._clock.now() + delay_s
-
-    def _add(self, handle: TimerHandle) -> TimerHandle:
-        with self._lock:
-            if not self._closed:
-                handle.queued = True
-                entry = (handle.due_s, self._order(), next(self._sequence), handle)
-                heapq.heappush(self._heap, entry)
-                if self._heap[0] is entry:
-                    self._sooner()
-        return handle
-
     def _sooner(self) -> None:
         """Something is due before everything else; called under the lock."""
 
-    def _next_due_s(self) -> float | None:
-        while self._heap and self._heap[0][3].cancelled:
-            self._pop()
-        return self._heap[0][0] if self._heap else None
+    def _drop_cancelled(self) -> None:
+        """Rebuild the heap, which has doubled since the last time."""
+        self._heap = [entry for entry in self._heap if entry[3].call is not None]
+        heapq.heapify(self._heap)
+        self._full = max(_SMALL, 2 * len(self._heap))
 
-    def _pop(self) -> TimerHandle:
-        handle = heapq.heappop(self._heap)[3]
-        handle.queued = False
-        self._cancelled -= handle.cancelled
-        return handle
+    def _next_due_s(self) -> float | None:
+        while self._heap and self._heap[0][3].call is None:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
 
     def _take_due(self) -> list[TimerHandle]:
         now_s = self._clock.now()
         due = []
         with self._lock:
             while self._heap and self._heap[0][0] <= now_s:
-                due.append(self._pop())
+                due.append(heapq.heappop(self._heap)[3])
         return due
 
 

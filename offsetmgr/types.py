@@ -145,7 +145,7 @@ class Stream(ABC, Generic[_T]):
     @property
     @abstractmethod
     def dropped(self) -> int:
-        """The number of errors that were dropped because nobody read them in time."""
+        """The number of values that newer ones replaced because nobody read them in time."""
 
     @abstractmethod
     def get(self, timeout: float | None = None) -> _T:

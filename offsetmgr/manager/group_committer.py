@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from random import Random
 
-    from actors import ActorRef, TimerHandle
+    from actors import ActorRef
     from offsetmgr.config import CommitSettings
     from offsetmgr.coordinator.base import Coordinator, TopicLog
     from offsetmgr.manager.observer import Observer
@@ -147,7 +147,6 @@ class GroupCommitter(PooledActor):
         self._observer = observer
         self._plan = CommitPlan(self._name, settings, rng, group.history)
         self._notifier = Notifier(group.served, group.flushes, self._plan)
-        self._timer: TimerHandle | None = None
         self._timer_at = inf
         self._pumping = False
 
@@ -260,11 +259,9 @@ class GroupCommitter(PooledActor):
         """Look again at ``at``; a timer that comes earlier is left to come and look again."""
         if now < self._timer_at <= at:
             return
-        if self._timer is not None:
-            self._timer.cancel()
         self._timer_at = at
         if at < inf:
-            self._timer = self.tell_after(max(0.0, at - now), _Pump())
+            self.tell_after(max(0.0, at - now), _Pump())
 
     # Requests.
 

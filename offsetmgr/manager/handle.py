@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from actors import DropOldest, MailboxClosed
+import pykka
+
+from actors import MailboxClosed
 from offsetmgr.errors import ManagerStoppedError, OffsetTimeoutError
 from offsetmgr.types import (
     MAX_OFFSET,
@@ -21,7 +23,7 @@ from offsetmgr.types import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors import Mailbox, OneShot
+    from actors import Future, Mailbox
     from offsetmgr.errors import OffsetManagerError
     from offsetmgr.manager.partition_state import ManagerStatus, PartitionState
     from offsetmgr.types import ManagerKey
@@ -54,23 +56,19 @@ class ManagerHandle(OffsetManagerHandle):
         return self._state.owner
 
     @property
-    def initial(self) -> OneShot[OffsetAndMetadata | None]:
-        """The initial-offset mailbox itself."""
+    def initial(self) -> Future[OffsetAndMetadata | None]:
+        """The initial offset, or ManagerStoppedError if the manager was stopped before it came."""
         return self._state.initial
 
     def initial_offset(self, *, timeout: float | None = None) -> OffsetAndMetadata | None:
         try:
-            return _get(self._state.initial, timeout)
-        except TimeoutError:
+            return self._state.initial.get(timeout=_seconds(timeout))
+        except pykka.Timeout:
             error = self._state.state.last_error
             raise OffsetTimeoutError(
                 f"the initial offset of {self.key} did not arrive within {timeout} s: "
                 f"{error or 'the coordinator has not answered yet'}"
             ) from error
-        except MailboxClosed:
-            raise ManagerStoppedError(
-                f"{self.key} was stopped before its initial offset arrived"
-            ) from None
 
     def submit(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
         if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
@@ -118,11 +116,11 @@ class MailboxStream(Stream[_T]):
 
     @property
     def dropped(self) -> int:
-        return self._mailbox.dropped if isinstance(self._mailbox, DropOldest) else 0
+        return self._mailbox.dropped
 
     def get(self, timeout: float | None = None) -> _T:
         try:
-            return _get(self._mailbox, timeout)
+            return self._mailbox.get(_seconds(timeout))
         except TimeoutError:
             text = f"{self._key}: nothing came within {timeout} s"
             raise OffsetTimeoutError(text) from None
@@ -131,6 +129,5 @@ class MailboxStream(Stream[_T]):
             raise ManagerStoppedError(text) from None
 
 
-def _get(mailbox: Mailbox[_T], timeout: float | None) -> _T:
-    seconds = check_timeout(timeout, forever=True)
-    return mailbox.get(None if timeout is None else seconds)
+def _seconds(timeout: float | None) -> float | None:
+    return None if timeout is None else check_timeout(timeout, forever=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from actors import PooledActor
+from offsetmgr.errors import ManagerStoppedError
 from offsetmgr.manager import lifecycle
 from offsetmgr.manager.group_committer import Expedite, Leave, Rejoin
 
@@ -54,7 +55,7 @@ class OffsetManager(PooledActor):
     def on_start(self) -> None:
         """Go on from the state: an earlier instance may have failed over anything."""
         own = self._state
-        own.state = lifecycle.restarted(own.state, initial_known=own.initial.closed)
+        own.state = lifecycle.restarted(own.state, initial_known=own.initial.done())
         if own.state.phase is lifecycle.Phase.STOPPED:
             self._finish(None)
         elif own.submits.closed:
@@ -113,7 +114,7 @@ class OffsetManager(PooledActor):
         for effect in effects:
             match effect:
                 case lifecycle.PublishInitial(committed):
-                    own.initial.put(committed)
+                    own.initial.set(committed)
                 case lifecycle.PublishError(error):
                     own.errors.put(error)
                     self._observer.failed(own.key, error)
@@ -129,8 +130,10 @@ class OffsetManager(PooledActor):
         first = own.result is None
         result = own.result = own.result or answer or own.result_after(self._waited_s())
         own.submits.close()
-        for mailbox in (own.initial, own.committed, own.errors):
-            mailbox.close()
+        text = f"{own.key} was stopped before its initial offset arrived"
+        own.initial.set_exception(ManagerStoppedError(text))
+        own.committed.close()
+        own.errors.close()
         if first:
             # Told while the name is its own: later this could be of the next manager's time.
             self._observer.stopped(own.key, result)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from actors import DropOldest, Future, Latest, OneShot
+from actors import Future, Mailbox
 from offsetmgr.errors import (
     ManagerStoppedError,
     OffsetCommitError,
@@ -84,9 +84,9 @@ class PartitionState:
         self.key = ManagerKey(group.name, *partition)
         self.owner = owner
         self.submits = SubmitBuffer(group, partition)
-        self.initial: OneShot[OffsetAndMetadata | None] = OneShot()
-        self.committed: Latest[OffsetAndMetadata] = Latest()
-        self.errors: DropOldest[OffsetManagerError] = DropOldest(error_limit)
+        self.initial: Future[OffsetAndMetadata | None] = Future()
+        self.committed: Mailbox[OffsetAndMetadata] = Mailbox(1)
+        self.errors: Mailbox[OffsetManagerError] = Mailbox(error_limit)
         self.ref: ActorRef[Any] | None = None
         """None until the factory's actor has started the manager's."""
         self.state = State()

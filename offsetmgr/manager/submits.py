@@ -7,6 +7,7 @@ lock and one wake-up, so that a submit of many partitions is one step and a comm
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import count
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -363,6 +364,7 @@ class GroupSubmits:
             now = wake_up.clock.now()
             if not self._pending:
                 # In this order a Ctrl-C may cost a second wake-up, but never the only one.
-                wake_up.timers.tell_after(wake_up.interval_s, wake_up.committer, Collect())
+                tell = partial(wake_up.committer.tell_due, Collect())
+                wake_up.timers.call_after(wake_up.interval_s, tell)
                 self._pending = True
             self._since = now

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 import anyio.to_thread
 
-from actors import Future, MailboxClosed
-from offsetmgr.errors import InvalidValueError, ManagerStoppedError
+from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetTimeoutError
 from offsetmgr.service.access import asker
 from offsetmgr.service.errors import kafka_error
 from offsetmgr.service.messages import (
@@ -179,24 +178,19 @@ def _view(handle: ManagerHandle) -> ManagerView:
 async def _all_known(handles: Iterable[ManagerHandle]) -> None:
     """Return when every initial offset is known, or will never be."""
     for handle in handles:
-        known = Future[None]()
-        remove = handle.initial.add_listener(known.set)
-        try:
-            if not handle.initial.closed:
-                await known
-        finally:
-            remove()
+        with suppress(ManagerStoppedError):
+            await handle.initial
 
 
 def _initial(handle: ManagerHandle) -> InitialOffset:
     topic, partition = where = handle.key.topic_partition
     error: OffsetManagerError | None
     try:
-        value = handle.initial.get(timeout=0)
-    except TimeoutError:
+        value = handle.initial_offset(timeout=0)
+    except OffsetTimeoutError:
         error = handle.status().last_error
-    except MailboxClosed:
-        error = ManagerStoppedError(f"{handle.key} was stopped before its initial offset arrived")
+    except ManagerStoppedError as stopped:
+        error = stopped
     else:
         committed = None if value is None else entry(where, value)
         return InitialOffset(topic, partition, known=True, committed=committed, error=None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from actors import Future, Latest
+from actors import Future, Mailbox
 from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import Verdict, error_info
@@ -152,15 +152,15 @@ def test_a_stop_that_waits_for_the_coordinator(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_mailbox_that_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mailbox of committed offsets that makes its actor wait for the reader is found."""
-    put = Latest.put
+    put = Mailbox.put
 
-    def patient(self: Latest[object], value: object) -> object:
+    def patient(self: Mailbox[object], value: object) -> object:
         with self._lock:
-            if self._holds():
+            if self._items:
                 threading.Condition(self._lock).wait()
         return put(self, value)
 
-    monkeypatch.setattr(Latest, "put", patient)
+    monkeypatch.setattr(Mailbox, "put", patient)
     assert "an actor waits" in found()
 
 

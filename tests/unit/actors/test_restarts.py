@@ -169,6 +169,21 @@ def test_a_start_that_fails_for_ever_does_not_hold_up_the_stop(
     assert sim.clock.now() == 0
 
 
+def test_what_is_due_fits_into_a_full_inbox(
+    spawn: Callable[..., ActorRef[Any]], notes: list[object], sim: Simulation
+) -> None:
+    """It is not lost because others filled the inbox; for a dead actor it means nothing."""
+    ref = spawn(inbox_limit=1)
+    ref.tell("full")
+    ref.tell_due("due")
+    sim.run_until_idle()
+    assert notes == ["on_start", "full", "due"]
+    ref.stop()
+    ref.tell_due("late")
+    sim.run_until_idle()
+    assert notes[-1] == "on_stop"
+
+
 class SelfTelling(PooledActor):
     """Tells itself something in a second; notes which of its instances heard it."""
 
@@ -182,10 +197,24 @@ class SelfTelling(PooledActor):
         self.tell_after(1, self._notes.count("start"))
 
     def on_receive(self, message: Any) -> None:
-        """Raise an exception, note anything else."""
+        """Raise an exception, tell itself text in two seconds, note anything else."""
         if isinstance(message, Exception):
             raise message
-        self._notes.append(message)
+        if isinstance(message, str):
+            self.tell_after(2, 2)
+        else:
+            self._notes.append(message)
+
+
+def test_a_timer_takes_the_place_of_the_one_before(sim: Simulation, notes: list[object]) -> None:
+    """Also of one whose message waits in the inbox already."""
+    ref = sim.spawn(SelfTelling, notes, name="t")
+    sim.run_until_idle()
+    ref.tell("anew")
+    sim._manual_clock.advance(1)
+    sim.timers.fire_due()
+    sim.advance(2)
+    assert notes == ["start", 2]
 
 
 def test_a_failure_and_the_stop_cancel_the_timers_of_the_instance(

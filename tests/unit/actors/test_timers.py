@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from actors import TimerHandle
-    from actors.testing import SimSystem
 
 
 @pytest.fixture
@@ -64,17 +63,18 @@ def test_a_cancelled_timer_never_fires(clock: ManualClock, timers: Timers) -> No
     clock.advance(10)
     assert timers.fire_due() == 1
     assert fired == []
-    assert [handle.cancelled for handle in handles] == [True, True]
 
 
-def test_cancelled_timers_do_not_pile_up(timers: Timers) -> None:
+def test_cancelled_timers_do_not_pile_up(clock: ManualClock, timers: Timers) -> None:
     """Setting and cancelling without end keeps the heap small, and the live timers in it."""
-    kept = [timers.call_after(1000 + i, int) for i in range(10)]
+    for number in range(10):
+        timers.call_after(1000 + number, int)
     for _ in range(10_000):
         timers.call_after(500, int).cancel()
     assert len(timers) < 200
     assert timers.next_due_s() == 1100
-    assert not any(handle.cancelled for handle in kept)
+    clock.advance(1010)
+    assert timers.fire_due() == 10
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), SystemExit(1)])
@@ -102,43 +102,6 @@ def test_a_delay_that_is_no_time_is_refused(timers: Timers, delay_s: float) -> N
     with pytest.raises(ValueError, match=r"-1|inf|nan"):
         timers.call_after(delay_s, int)
     assert len(timers) == 0
-
-
-def test_a_tick_fits_into_a_full_inbox(
-    sim: SimSystem, recorder_class: Any, notes: list[object]
-) -> None:
-    """A timer's message is not lost because others filled the inbox."""
-    ref = sim.spawn(recorder_class, notes, name="r", inbox_limit=1)
-    ref.tell("full")
-    sim.timers.tell_after(0, ref, "tick")
-    sim.timers.fire_due()
-    sim.run_until_idle()
-    assert notes == ["on_start", "full", "tick"]
-
-
-def test_a_message_in_the_inbox_can_still_be_cancelled(
-    sim: SimSystem, recorder_class: Any, notes: list[object]
-) -> None:
-    """After cancel, the message is not handled, even when the timer fired before it."""
-    ref = sim.spawn(recorder_class, notes, name="r")
-    handle = sim.timers.tell_after(0, ref, "tick")
-    sim.timers.fire_due()
-    handle.cancel()
-    sim.run_until_idle()
-    assert notes == ["on_start"]
-
-
-def test_a_timer_for_a_dead_actor_ends_in_silence(
-    sim: SimSystem, recorder_class: Any, notes: list[object]
-) -> None:
-    """When the target is dead, the timer leaves the heap, and nothing is logged."""
-    ref = sim.spawn(recorder_class, notes, name="r")
-    sim.timers.tell_after(10, ref, "tick")
-    assert ref.stop()
-    with capture_logs() as logs:
-        sim.advance(30)
-    assert logs == []
-    assert sim.timers.next_due_s() is None
 
 
 @pytest.fixture

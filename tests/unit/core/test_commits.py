@@ -187,7 +187,7 @@ class TestRefusals:
         core.spawn(0)
         core.advance(60.0)
         for partition in range(1, 5):
-            assert core.spawn(partition).initial.closed
+            assert core.spawn(partition).initial.done()
 
 
 class TestUnknownOutcomes:

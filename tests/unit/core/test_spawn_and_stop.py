@@ -59,7 +59,7 @@ class TestSpawn:
         core.factory.spawn_many("g", [tp(p) for p in range(1000)])
         core.advance(10.0)
         assert [len(request.partitions or ()) for request in core.requests("fetch")] == [1000]
-        assert all(handle.initial.closed for handle in core.factory.managers())
+        assert all(handle.initial.done() for handle in core.factory.managers())
 
     def test_spawned_one_by_one_they_cost_two(self, core: Core) -> None:
         """All that come while the first fetch is under way share the second."""
