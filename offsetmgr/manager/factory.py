@@ -177,23 +177,17 @@ class Factory:
         | Mapping[tuple[str, int], int | OffsetAndMetadata | Submission],
         *,
         rewind: bool = False,
-        sync: bool = False,
-        timeout: float = 10.0,
     ) -> dict[TopicPartition, OffsetManagerError]:
         """Make ``offsets`` (the next ones to read, by topic and partition) the newest to commit.
 
         With ``rewind``, lower offsets are what the caller wants; a ``Submission`` says so for
-        itself alone.  With ``sync`` it waits up to ``timeout`` seconds for the coordinator, else
-        it never blocks.  Returns the refused ones with the reason: OffsetRegressionError,
-        ManagerStoppedError where there is no live manager, and with ``sync`` what was not
-        committed in time or refused by Kafka.
+        itself alone.  It never blocks.  Returns the refused ones with the reason:
+        OffsetRegressionError, or ManagerStoppedError where there is no live manager.
 
         Raises InvalidValueError, with nothing submitted.
         """
         check_group(group)
         check_flag(rewind, "rewind")
-        check_flag(sync, "sync")
-        check_timeout(timeout)
         given = check_mapping(offsets)
         values = given if _are_plain(given.values()) else _checked(given, rewind=rewind)
         states = self._registry.states_of(group)
@@ -209,13 +203,6 @@ class Factory:
             refused[partition] = ManagerStoppedError(text)
         if entries:
             refused.update(entries[0][0].group.submit(entries, rewind=rewind))
-        if sync:
-            partitions = map(check_topic_partition, values)
-            keys = [ManagerKey(group, *each) for each in partitions if each not in refused]
-            done = self._system.wait(self.flush(keys, timeout), timeout + STOP_GRACE_S)
-            for key, result in done.items():
-                if result.error is not None:
-                    refused[key.topic_partition] = result.error
         return refused
 
     # Flush and stop.

@@ -1,7 +1,7 @@
 """The GroupCommitter actor: one per group; one request to the coordinator in flight, always.
 
-``plan.py`` decides what to ask next.  This actor asks it, keeps the timer, and hands the answers to
-the plan and then to the notifier.
+``plan.py`` decides what to ask next, and what an answer means.  This actor asks, keeps the timer,
+and passes the results on: to flushes that wait, and to managers whose life they change.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from actors import Future, PooledActor
 from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
-from offsetmgr.errors import Scope, error_info
+from offsetmgr.errors import OffsetRegressionError, Scope, error_info
+from offsetmgr.manager import lifecycle
 from offsetmgr.manager.history import CommitHistory
-from offsetmgr.manager.notifier import Notifier
 from offsetmgr.manager.partition_state import Flush
 from offsetmgr.manager.pending import CommitRequest, ReadRequest
-from offsetmgr.manager.plan import CommitPlan
-from offsetmgr.manager.submits import Collect, GroupSubmits
+from offsetmgr.manager.plan import CommitPlan, InitialKnown
+from offsetmgr.manager.submits import Collect, GroupSubmits, Version
+from offsetmgr.types import StopResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from offsetmgr.manager.observer import Observer
     from offsetmgr.manager.partition_state import PartitionState, Waiter
     from offsetmgr.manager.pending import GroupRequest
-    from offsetmgr.types import StopResult, TopicPartition
-
+    from offsetmgr.manager.plan import Result, Results
+    from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 log = logging.getLogger("offsetmgr.manager")
 
@@ -146,7 +147,6 @@ class GroupCommitter(PooledActor):
         self._timeout_s = settings.request_timeout_s
         self._observer = observer
         self._plan = CommitPlan(self._name, settings, rng, group.history)
-        self._notifier = Notifier(group.served, group.flushes, self._plan)
         self._timer_at = inf
         self._pumping = False
 
@@ -166,7 +166,7 @@ class GroupCommitter(PooledActor):
             case _Answered(flight, result):
                 self._answered(flight, result, now)
             case _LogsRead(request, logs):
-                self._notifier.notify(self._plan.logs_read(request, logs), now)
+                self._notify(self._plan.logs_read(request, logs), now)
                 self._pump()
             case Collect():
                 self._group.submits.woken()
@@ -203,7 +203,7 @@ class GroupCommitter(PooledActor):
                 if group.served.get(partition) is state:
                     del group.served[partition]
                     self._plan.detach(partition, now)
-                self._notifier.departed(state)
+                self._answer(state, inf, state.result_without_actor())
         # At the end of the inbox, so that one request carries all that come and go.
         if not self._pumping and group.flight is None:
             self._pumping = True
@@ -231,7 +231,7 @@ class GroupCommitter(PooledActor):
         if flush is not None and awaited:
             # Expired ones must not pile up while the coordinator is away.
             waiting = [each for each in self._group.flushes if each.waits(now)]
-            self._group.flushes[:] = [*waiting, Flush(flush, awaited)]
+            self._group.flushes = [*waiting, Flush(flush, awaited)]
         self._plan.expedite(state.submits.partition for state in states)
         self._pump()
         if flush is not None:
@@ -247,7 +247,7 @@ class GroupCommitter(PooledActor):
             known = [submits.partition for submits in dirty if submits.established]
             self._plan.mark_dirty(known, since)
         request, results = self._plan.next_request(now)
-        self._notifier.notify(results, now)
+        self._notify(results, now)
         if request is not None:
             self._send(request, now)
         elif self._plan.over and self.parent is not None:
@@ -308,7 +308,7 @@ class GroupCommitter(PooledActor):
             results = self._plan.committed(request, result, now)
         else:
             results = self._plan.read(request, result, now)
-        self._notifier.notify(results, now)
+        self._notify(results, now)
         size, failed = len(request.members), len(result.failures)
         self._observer.requested(kind, self._name, size, failed, now - flight.started_at)
         self._pump()
@@ -326,6 +326,94 @@ class GroupCommitter(PooledActor):
             self._coordinator.topic_logs(topics, self._timeout_s).add_done_callback(answered)
         except Exception:  # as for any other request
             log.exception("the ends of logs could not be asked for")
+
+    # Results, for flushes that wait and for managers.
+
+    def _notify(self, results: Results, now: float) -> None:
+        """Answer flushes, then tell the managers whose life a result changes."""
+        events: list[tuple[PartitionState, lifecycle.Event]] = []
+        for partition, result in results:
+            state = self._group.served.get(partition)
+            event = None if state is None else self._event(state, result, now)
+            if state is not None and event is not None:
+                events.append((state, event))
+        self._answer_committed(now)
+        for state, event in events:
+            if state.ref is not None:
+                state.ref.try_tell(event)
+
+    def _event(self, state: PartitionState, result: Result, now: float) -> lifecycle.Event | None:
+        """Return what the manager has to hear, if anything."""
+        match result:
+            case lifecycle.Committed(_, clean):
+                if not clean and self._awaited(state):
+                    self._expedite_newer(state)
+                concerned = state.concerned
+                state.troubled = state.troubled and not clean
+                return result if concerned else None
+            case InitialKnown(committed):
+                return self._initial_known(state, committed, now)
+            case lifecycle.CommitFailed():
+                self._failed(state, result)
+            case lifecycle.Noticed(_, committed):
+                state.acknowledged = committed
+        return result
+
+    def _failed(self, state: PartitionState, result: lifecycle.CommitFailed) -> None:
+        (number, value), error, final = result
+        state.troubled = True
+        if final:
+            self._answer(state, number, StopResult(state.acknowledged, value, error))
+        elif not error.retriable and self._awaited(state):
+            self._expedite_newer(state)
+
+    def _awaited(self, state: PartitionState) -> bool:
+        """Return True if a caller waits for what is newest."""
+        return state.submits.closed or any(state in flush.awaited for flush in self._group.flushes)
+
+    def _expedite_newer(self, state: PartitionState) -> None:
+        """Callers wait for a newer version, and their urgency was spent on this one."""
+        self._plan.mark_dirty([state.submits.partition], -inf)
+
+    def _initial_known(
+        self, state: PartitionState, committed: OffsetAndMetadata | None, now: float
+    ) -> lifecycle.Fetched:
+        """Compare what is committed with what was submitted meanwhile."""
+        state.acknowledged = committed
+        submits = state.submits
+        first = not submits.established
+        submits.establish(committed)
+        uncommitted, dropped = submits.outlook()
+        if uncommitted is not None:
+            self._plan.mark_dirty([submits.partition], -inf if self._awaited(state) else now)
+            return lifecycle.Fetched(committed, dirty=True)
+        if first and submits.settled and dropped is None and committed is not None:
+            # The same was submitted: whoever did waits for it.
+            state.acknowledge(Version(submits.settled, committed), now)
+        error, result = None, StopResult(committed)
+        if dropped is not None and committed is not None:
+            error = OffsetRegressionError(str(state.key), dropped.offset, committed.offset)
+            result = StopResult(committed, dropped, error)
+        self._answer(state, inf, result)
+        return lifecycle.Fetched(committed, dirty=False, dropped=dropped, error=error)
+
+    def _answer(self, state: PartitionState, number: float, result: StopResult) -> None:
+        """Answer the flushes that wait for versions of ``state`` up to ``number``."""
+        for flush in self._group.flushes:
+            if state in flush.awaited and flush.awaited[state] <= number:
+                flush.answer({state: result})
+
+    def _answer_committed(self, now: float) -> None:
+        """Answer the flushes whose versions are committed, and drop those that are over."""
+        for flush in self._group.flushes:
+            flush.answer(
+                {
+                    state: StopResult(state.acknowledged)
+                    for state, number in flush.awaited.items()
+                    if state.submits.settled >= number
+                }
+            )
+        self._group.flushes = [each for each in self._group.flushes if each.waits(now)]
 
 
 def _failed_answer(request: GroupRequest, error: BaseException) -> CommitResult | FetchResult:

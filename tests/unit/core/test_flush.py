@@ -8,7 +8,7 @@ from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.errors import ManagerStoppedError, OffsetRegressionError
 from offsetmgr.manager import Submission
 from offsetmgr.types import ManagerKey, StopResult
-from tests.unit.core.core import GROUP_DENIED, TOPIC_DENIED, Core, at, tp
+from tests.unit.core.core import GROUP_DENIED, Core, at, tp
 
 if TYPE_CHECKING:
     from actors import Future
@@ -150,15 +150,3 @@ class TestGroupwiseSubmit:
         assert "spawn it first" in str(refused[tp(2)])
         core.advance(2.0)
         assert core.holds(0) == at(3)
-
-
-def test_a_sync_submit_answers_what_kafka_has() -> None:
-    """Without waiting for the interval; the refused partition says why, its peer is committed."""
-    core = Core(commit_interval_s=3600.0)
-    core.spawn(0)
-    core.spawn(1)
-    core.coordinator.inject("commit", Refuse(TOPIC_DENIED, [tp(1)]))
-    refused = core.factory.submit("g", {tp(0): 5, tp(1): 7}, sync=True, timeout=5)
-    assert core.holds(0) == at(5)
-    assert list(refused) == [tp(1)]
-    assert refused[tp(1)].code == "TOPIC_AUTHORIZATION_FAILED"
