@@ -7,9 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
-import typer
 from rich.padding import Padding
 from rich.text import Text
 from typer import Argument, Option
@@ -30,9 +29,8 @@ from offsetmgr.admin.reset import (
 )
 from offsetmgr.admin.spark_status import positions, status
 from offsetmgr.admin.times import parse_duration, parse_since, seconds_text
-from offsetmgr.cli.options import (
-    EXIT_INCOMPLETE,
-    EXIT_TROUBLE,
+from offsetmgr.cli.common import (
+    Exit,
     GroupName,
     Groups,
     Json,
@@ -41,9 +39,13 @@ from offsetmgr.cli.options import (
     OwnersOptions,
     PlanOptions,
     Since,
+    SomeGroups,
     Store,
+    console,
+    print_json,
+    print_table,
+    records,
 )
-from offsetmgr.cli.output import console, print_answer, print_json, print_table, records
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.lag.cluster import ClusterReader, does_not_exist, known
 from offsetmgr.lag.commit_log import read_commits
@@ -61,7 +63,7 @@ def history(
     *,
     kafka: KafkaOptions,
     output: OutputOptions,
-) -> None:
+) -> int:
     """Show every commit of a group that Kafka still has: when, from where, to where.
 
     It reads __consumer_offsets, as far back as compaction has left it, and needs the right READ on
@@ -73,7 +75,7 @@ def history(
     answer = history_report(group, list(steps(commits, since_s, topic, partition)))
     rows = [list(step.values()) for step in answer["steps"]]
     if not output.as_table:
-        print_answer(output, answer, HISTORY_FIELDS, rows)
+        output.print(answer, HISTORY_FIELDS, rows)
     elif rows:
         styles = {"backward": "bold red", "deleted": "red"}
         print_table(HISTORY_FIELDS, rows, styles, whole=["time", "change"])
@@ -85,7 +87,7 @@ def history(
             f"To go back to where the group stood before the last of these: "
             f"offsetmgr reset {group} --to-history {before}"
         )
-    raise typer.Exit(EXIT_TROUBLE if before else 0)
+    return Exit.TROUBLE if before else 0
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ def reset(
     store: Store = None,
     options: PlanOptions,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Set the offsets of groups that nobody else commits; without --execute, print the plan.
 
     The modes work as those of kafka-consumer-groups; --from-group and --to-history are new. Give
@@ -190,13 +192,13 @@ def reset(
                 change.check_free(check_group(group))
             plans[group] = change.plan(group, change.target(name, value, group), wanted)
         do = change.rewind if live else change.commit
-        made = options.execute
-        failures = {group: do(group, rows) for group, rows in plans.items()} if made else {}
+        execute = options.execute
+        failures = {group: do(group, rows) for group, rows in plans.items()} if execute else {}
     if export:
         print(to_csv(plans), end="")
     else:
-        _print_plans(plans, failures, executed=made, as_json=as_json)
-    _exit(plans, failures)
+        _print_plans(plans, failures, executed=execute, as_json=as_json)
+    return _status(plans, failures)
 
 
 def set_offsets(
@@ -208,15 +210,15 @@ def set_offsets(
     store: Store = None,
     options: PlanOptions,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Set single offsets of a group that nobody else commits; otherwise like reset."""
     target = Target(Mode.TO_OFFSETS, offsets=parse_offsets(offsets))
     with options.changes(store) as change:
         change.check_free(check_group(group))
-        rows = change.plan(group, target, None)
-        failures = change.commit(group, rows) if options.execute else {}
-    _print_plans({group: rows}, {group: failures}, executed=options.execute, as_json=as_json)
-    _exit({group: rows}, {group: failures})
+        plans = {group: change.plan(group, target, None)}
+        failures = {group: change.commit(group, plans[group]) if options.execute else {}}
+    _print_plans(plans, failures, executed=options.execute, as_json=as_json)
+    return _status(plans, failures)
 
 
 def delete_offsets(
@@ -225,7 +227,7 @@ def delete_offsets(
     scope: ScopeOptions,
     options: PlanOptions,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Delete committed offsets of a group, also those of deleted topics.
 
     Without --execute it only shows what would be deleted.
@@ -239,7 +241,7 @@ def delete_offsets(
     note = "deleted" if options.execute else "to be deleted"
     rows = [PlannedOffset(each, committed[each].offset, None, note) for each in wanted]
     _print_plans({group: rows}, {group: failures}, executed=options.execute, as_json=as_json)
-    raise typer.Exit(EXIT_INCOMPLETE if failures else 0)
+    return Exit.INCOMPLETE if failures else 0
 
 
 def delete_group(group: GroupName, *, options: PlanOptions) -> None:
@@ -254,16 +256,14 @@ def delete_group(group: GroupName, *, options: PlanOptions) -> None:
 
 
 def doctor(
-    groups: Annotated[
-        list[str] | None, Argument(metavar="[GROUP...]", help="Only these; default: all.")
-    ] = None,
+    groups: SomeGroups = None,
     *,
     stuck_after: Annotated[
         str, Option(metavar="TIME", help="A group with lag and no commit for so long is stuck.")
     ] = "10m",
     options: OwnersOptions,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Look for trouble with groups, Kafka and the service; say why it matters and what to do.
 
     It changes nothing. Exits with 1 if something is wrong, with 3 if some checks were impossible.
@@ -283,8 +283,8 @@ def doctor(
     else:
         _print_findings(findings)
     levels = {each.level for each in findings}
-    unknown = EXIT_INCOMPLETE if Level.UNKNOWN in levels else 0
-    raise typer.Exit(EXIT_TROUBLE if Level.TROUBLE in levels else unknown)
+    unknown = Exit.INCOMPLETE if Level.UNKNOWN in levels else 0
+    return Exit.TROUBLE if Level.TROUBLE in levels else unknown
 
 
 def spark_status(
@@ -293,7 +293,7 @@ def spark_status(
     *,
     kafka: KafkaOptions,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Show the progress of a query, and whether a restart would lose or repeat anything.
 
     The checkpoint must be on this machine. Exits with 1 if records would be lost or read again,
@@ -332,7 +332,7 @@ def spark_status(
     else:
         print_table(heads, rows)
         _print_restart(answer)
-    raise typer.Exit(EXIT_TROUBLE if any(each.note for each in found) else 0)
+    return Exit.TROUBLE if any(each.note for each in found) else 0
 
 
 def _print_restart(query: dict[str, Any]) -> None:
@@ -369,12 +369,12 @@ def _print_findings(findings: list[Finding]) -> None:
     )
 
 
-def _exit(
+def _status(
     plans: Mapping[str, list[PlannedOffset]], failures: Mapping[str, Mapping[TopicPartition, str]]
-) -> NoReturn:
-    """End with the status of a plan: incomplete if a partition was left as it is."""
+) -> int:
+    """Return the exit status of a plan: incomplete if a partition was left as it is."""
     left = any(row.new is None for rows in plans.values() for row in rows)
-    raise typer.Exit(EXIT_INCOMPLETE if left or any(failures.values()) else 0)
+    return Exit.INCOMPLETE if left or any(failures.values()) else 0
 
 
 def _print_plans(

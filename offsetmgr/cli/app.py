@@ -10,16 +10,16 @@ import typer
 from typer import Argument, Option
 
 from offsetmgr.cli import admin, clusters, dlq, lag, streams
-from offsetmgr.cli.options import (
+from offsetmgr.cli.common import (
     DEFAULT_SERVICE,
-    EXIT_INCOMPLETE,
+    Exit,
     ServiceOptions,
     TokenFile,
     add_command,
     add_operators_command,
     failing_in_one_line,
+    print_table,
 )
-from offsetmgr.cli.output import print_table
 from offsetmgr.service import version as installed_version
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def main(
     """Kafka offsets of Spark jobs (and of anyone else), committed to their consumer groups."""
 
 
-def serve(options: ServiceOptions) -> None:
+def serve(options: ServiceOptions) -> int:
     """Run the service until SIGTERM or Ctrl-C.
 
     Settings come from the TOML file, then from OFFSETMGR_* in the environment (sections with
@@ -60,7 +60,7 @@ def serve(options: ServiceOptions) -> None:
 
     settings = options.load()
     log_output = logs.set_up(settings.log_level)
-    raise typer.Exit(run(settings, log_output, options.load, over_kafka(settings)))
+    return run(settings, log_output, options.load, over_kafka(settings))
 
 
 def check(options: ServiceOptions) -> None:
@@ -119,7 +119,7 @@ def reconcile(
     execute: Annotated[
         bool, Option("--execute", help="Commit the offsets of the checkpoint.")
     ] = False,
-) -> None:
+) -> int:
     """Compare a group with its job's checkpoint; with --execute, commit the checkpoint's offsets.
 
     Use it after a crash of the driver, or for a job that never had the listener. Only batches that
@@ -147,7 +147,7 @@ def reconcile(
         found = compare(client, group, checkpoint)
         if found.batch_id is None:
             print("The checkpoint has no finished batch yet: there is nothing to commit.")
-            return
+            return 0
         rows = []
         for where, (wanted, committed) in found.partitions.items():
             note = "nothing committed" if committed is None else ""
@@ -165,7 +165,8 @@ def reconcile(
         else:
             differ = f"{differing} of {total} partitions differ"
             print(f"{differ}; --execute commits the checkpoint's offsets.")
-            raise typer.Exit(EXIT_INCOMPLETE)
+            return Exit.INCOMPLETE
+    return 0
 
 
 def dev_kafka(
@@ -180,11 +181,11 @@ def dev_kafka(
     produce: Annotated[
         int, Option(metavar="COUNT", help="Write so many sample orders into each topic.")
     ] = 0,
-) -> None:
+) -> int:
     """Run a real Kafka on this machine, for development; needs Java 17 and the spark extra."""
     from offsetmgr.devkafka import run_dev_kafka
 
-    raise typer.Exit(run_dev_kafka(brokers=brokers, port=port, topics=topic or (), produce=produce))
+    return run_dev_kafka(brokers=brokers, port=port, topics=topic or (), produce=produce)
 
 
 def kafka_consumer_groups(
@@ -202,7 +203,7 @@ def demo(
     orders: Annotated[
         int, Option(min=1_000, max=5_000_000, help="Number of orders to produce and count.")
     ] = 100_000,
-) -> None:
+) -> int:
     """Show the product on this machine: a Kafka, a Spark job, the service; each claim is checked.
 
     Needs Java 17 and the spark extra. If a claim does not hold, its logs and data are kept.
@@ -216,7 +217,7 @@ def demo(
     """  # noqa: D301 -- \b is typer's mark for lines to keep
     from offsetmgr.demo import run
 
-    raise typer.Exit(run(orders))
+    return run(orders)
 
 
 app = typer.Typer(

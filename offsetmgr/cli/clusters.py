@@ -6,11 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import Annotated
 
-import typer
 from typer import Argument, Option
 
-from offsetmgr.cli.options import EXIT_INCOMPLETE, ConfigFile, Execute, OutputOptions, Timeout
-from offsetmgr.cli.output import print_answer, records
+from offsetmgr.cli.common import ConfigFile, Execute, Exit, OutputOptions, Timeout, records
 from offsetmgr.clusters.migration import OffsetMigration, starting_offsets
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.service.settings import KafkaSettings, load_clusters
@@ -29,7 +27,7 @@ def list_clusters(config: ConfigFile = None, *, output: OutputOptions) -> None:
         for name, kafka in sorted(load_clusters(config, os.environ).items())
         for setting, value in sorted(kafka.masked().items())
     ]
-    print_answer(output, records(heads, rows), heads, rows)
+    output.print(records(heads, rows), heads, rows)
 
 
 def copy_offsets(
@@ -44,7 +42,7 @@ def copy_offsets(
     timeout: Timeout = 60.0,
     execute: Execute = False,
     output: OutputOptions,
-) -> None:
+) -> int:
     """Copy a group's offsets to a cluster that mirrors its topics; by default only plan it.
 
     The mirror of the topic orders is named SOURCE.orders in the target, as MirrorMaker 2 names it,
@@ -82,10 +80,10 @@ def copy_offsets(
     }
     if checkpoint is not None:
         answer["startingOffsets"] = None if left else starting_offsets(plan)
-    print_answer(output, answer, _HEADS, rows)
+    output.print(answer, _HEADS, rows)
     if output.as_table:
         _print_summary(answer, len(plan), len(left), sum(row.new.again or 0 for row in plan))
-    raise typer.Exit(EXIT_INCOMPLETE if left else 0)
+    return Exit.INCOMPLETE if left else 0
 
 
 def _print_summary(answer: Mapping[str, object], count: int, left: int, again: int) -> None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import typer
 from typer import Argument, Option
 
 from offsetmgr.admin.times import parse_since, time_text
-from offsetmgr.cli.options import EXIT_TROUBLE, Execute, Json, KafkaOptions, OutputOptions, Since
-from offsetmgr.cli.output import print_answer, print_json, records
+from offsetmgr.cli.common import (
+    Execute,
+    Exit,
+    Json,
+    KafkaOptions,
+    OutputOptions,
+    Since,
+    print_json,
+    records,
+)
 from offsetmgr.consumer.dlq import Letter, Replayer, read_letters
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.service.logs import visible
@@ -65,12 +73,12 @@ def show(
     *,
     kafka: KafkaOptions,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Show one dead letter whole: headers, key, value, error and stack."""
     found = LetterOptions(letter=[letter]).read(kafka, topic)
     if not found:
-        typer.echo(f"offsetmgr: {topic} has no letter {letter}", err=True)
-        raise typer.Exit(EXIT_TROUBLE)
+        print(f"offsetmgr: {topic} has no letter {letter}", file=sys.stderr)
+        return Exit.TROUBLE
     (each,) = found
     shown = dict(zip(_HEADS, _row(each), strict=True)) | {
         "headers": [[name, _text(value)] for name, value in each.headers],
@@ -80,12 +88,13 @@ def show(
     }
     if as_json:
         print_json(shown)
-        return
+        return 0
     for name, value in shown.items():
         if name == "stack":
             print("\n".join(visible(line) for line in each.stack.splitlines()))
         else:
             print(f"{name}: {visible(str(value))}")
+    return 0
 
 
 def replay(
@@ -137,4 +146,4 @@ def _print(letters: list[Letter], head: dict[str, Any], output: OutputOptions) -
     if output.as_table and not rows:
         print("There are no such letters.")
     else:
-        print_answer(output, {**head, "letters": records(_HEADS, rows)}, _HEADS, rows)
+        output.print({**head, "letters": records(_HEADS, rows)}, _HEADS, rows)

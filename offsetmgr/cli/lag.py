@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 import typer
@@ -18,10 +18,9 @@ from typer import Argument, Option
 from offsetmgr.admin.service import ServiceReader
 from offsetmgr.admin.times import seconds_text
 from offsetmgr.cli import top as live
-from offsetmgr.cli.options import (
+from offsetmgr.cli.common import (
     DEFAULT_SERVICE,
-    EXIT_INCOMPLETE,
-    EXIT_TROUBLE,
+    Exit,
     Groups,
     OutputOptions,
     ServiceUrl,
@@ -29,9 +28,11 @@ from offsetmgr.cli.options import (
     SourceOptions,
     Timeout,
     TokenFile,
+    console,
+    print_table,
+    records,
     service_reader,
 )
-from offsetmgr.cli.output import console, print_answer, print_table, records
 from offsetmgr.lag.cluster import ClusterReader
 from offsetmgr.lag.measure import measure, worst_seconds
 from offsetmgr.lag.report import PARTITION_FIELDS, lag_report, listing_report, watched_report
@@ -116,10 +117,10 @@ def groups(*, source: SourceOptions, output: OutputOptions) -> None:
         answer = opened.groups()
     heads = "name", "state", "type"
     rows = [[each[head] for head in heads] for each in answer["groups"]]
-    print_answer(output, answer, heads, rows)
+    output.print(answer, heads, rows)
 
 
-def describe(groups: Groups, *, source: SourceOptions, output: OutputOptions) -> None:
+def describe(groups: Groups, *, source: SourceOptions, output: OutputOptions) -> int:
     """Show offsets, lag, members and state of groups, and who commits them.
 
     Exits with 1 if a group does not exist, an offset is outside its log, or its log is missing.
@@ -132,8 +133,8 @@ def describe(groups: Groups, *, source: SourceOptions, output: OutputOptions) ->
         for each in found:
             _print_group(each)
     else:
-        print_answer(output, answer, *_partition_rows(found))
-    _exit(found, trouble=any(map(_missing, found)))
+        output.print(answer, *_partition_rows(found))
+    return _status(found, trouble=any(map(_missing, found)))
 
 
 def lag(
@@ -147,7 +148,7 @@ def lag(
     *,
     source: SourceOptions,
     output: OutputOptions,
-) -> None:
+) -> int:
     """Show the lag of groups in records and in seconds, a line for each group and topic.
 
     Exits with 1 if a group does not exist or is behind by more than --max-lag or --max-seconds, if
@@ -158,7 +159,7 @@ def lag(
         answer = opened.lag(names)
     found = answer["groups"]
     shown = _topic_rows(found) if output.as_table else _partition_rows(found)
-    print_answer(output, answer, *shown)
+    output.print(answer, *shown)
     if output.as_table:
         for each in found:
             if each["error"]:
@@ -166,7 +167,7 @@ def lag(
     behind = any(
         (each["lag"] or 0) > max_lag or (each["lag_seconds"] or 0) > max_seconds for each in found
     )
-    _exit(found, trouble=behind or any(map(_missing, found)))
+    return _status(found, trouble=behind or any(map(_missing, found)))
 
 
 def top(
@@ -175,7 +176,7 @@ def top(
     *,
     source: SourceOptions,
     output: OutputOptions,
-) -> None:
+) -> int:
     """Watch groups live: lag, rates in and out, time to catch up, status and errors.
 
     The second line of the screen names the keys. If the output is no terminal, or with --json or
@@ -187,7 +188,7 @@ def top(
         look = partial(opened.watched, names)
         if sys.stdout.isatty() and output.as_table:
             live.run(look, interval)
-            return
+            return 0
         look()
         time.sleep(interval)
         answer = look()
@@ -195,8 +196,8 @@ def top(
     if output.as_table:
         console().print(live.page(answer))
     else:
-        print_answer(output, answer, *_partition_rows(found))
-    _exit(found)
+        output.print(answer, *_partition_rows(found))
+    return _status(found)
 
 
 def errors(
@@ -209,7 +210,7 @@ def errors(
         bool, Option("--follow", "-f", help="Print new errors as they come.")
     ] = False,
     output: OutputOptions,
-) -> None:
+) -> int:
     """Show offsets that the service could not commit, and why; the status is then 1.
 
     With --follow it prints errors as they come, until Ctrl-C; --json then prints a line for each.
@@ -224,8 +225,8 @@ def errors(
     found = [each for each in asked.managers(group) if each.error]
     heads = "group", "topic", "partition", "client", "message"
     rows = [[each.group, *each.partition, each.client, each.error] for each in found]
-    print_answer(output, {"errors": records(heads, rows)}, heads, rows)
-    raise typer.Exit(EXIT_TROUBLE if found else 0)
+    output.print({"errors": records(heads, rows)}, heads, rows)
+    return Exit.TROUBLE if found else 0
 
 
 def _partition_rows(found: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
@@ -318,9 +319,9 @@ def _missing(group: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _exit(groups: list[dict[str, Any]], *, trouble: bool = False) -> NoReturn:
-    """End with the status of what was found."""
+def _status(groups: list[dict[str, Any]], *, trouble: bool = False) -> int:
+    """Return the exit status of what was found."""
     if any(each["error"] for each in groups):
-        raise typer.Exit(EXIT_INCOMPLETE)
+        return Exit.INCOMPLETE
     wrong = any(each["error"] for group in groups for each in group["partitions"])
-    raise typer.Exit(EXIT_TROUBLE if wrong or trouble else 0)
+    return Exit.TROUBLE if wrong or trouble else 0

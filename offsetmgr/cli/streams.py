@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
-import typer
 from typer import Argument, Option
 
 from offsetmgr.admin.service import ServiceReader
-from offsetmgr.cli.options import EXIT_TROUBLE, KafkaOptions, OutputOptions, SomeGroups
-from offsetmgr.cli.output import print_answer, print_json, records
+from offsetmgr.cli.common import Exit, KafkaOptions, OutputOptions, SomeGroups, print_json, records
 from offsetmgr.lag.cluster import ClusterReader
 from offsetmgr.lag.report import watched_report
 from offsetmgr.lag.watcher import Watcher
@@ -109,7 +107,7 @@ def serve(
 
 def status(
     groups: SomeGroups = None, view: Views = None, *, kafka: KafkaOptions, output: OutputOptions
-) -> None:
+) -> int:
     """Show views and processors: partitions, states, lag, rates and recovery.
 
     A processor is named by its group, a view by its address. A processor's state is that of its
@@ -124,9 +122,9 @@ def status(
     }
     rows = [row for each in answer["views"] for row in _view_rows(each)]
     rows += [row for each in answer["processors"] for row in _processor_rows(each)]
-    print_answer(output, records(_HEADS, rows) if output.as_csv else answer, _HEADS, rows)
-    if any(each["error"] for each in (*answer["views"], *answer["processors"])):
-        raise typer.Exit(EXIT_TROUBLE)
+    output.print(records(_HEADS, rows) if output.as_csv else answer, _HEADS, rows)
+    failed = any(each["error"] for each in (*answer["views"], *answer["processors"]))
+    return Exit.TROUBLE if failed else 0
 
 
 def get(

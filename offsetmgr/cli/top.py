@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from offsetmgr.admin.times import seconds_text
-from offsetmgr.cli.output import console
+from offsetmgr.cli.common import console
 from offsetmgr.service.logs import visible
 
 Look: TypeAlias = Callable[[], dict[str, Any]]

@@ -14,7 +14,7 @@ import promql_parser
 import pytest
 import yaml
 
-from offsetmgr.cli.options import ServiceOptions
+from offsetmgr.cli.common import ServiceOptions
 from offsetmgr.service.settings import Address, defaults, load
 from tests.deploy.manifests import CHART, DEPLOY, ROOT, manifests, troubles
 

@@ -1,19 +1,25 @@
-"""Options, error lines and exit statuses that commands share."""
+"""Options, tables, error lines and exit statuses that commands share."""
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import inspect
+import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from enum import IntEnum
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.table import Table
 from typer import Argument, Option
 
 from offsetmgr.admin.service import ServiceReader
@@ -28,15 +34,21 @@ from offsetmgr.errors import (
     ServiceError,
     ServiceUnavailableError,
 )
+from offsetmgr.service.logs import visible
 
 if TYPE_CHECKING:
     from offsetmgr.admin.changes import GroupChanges
     from offsetmgr.service.settings import Settings
 
-EXIT_TROUBLE = 1
-EXIT_USAGE = 2
-EXIT_INCOMPLETE = 3
-EXIT_INTERRUPTED = 130
+
+class Exit(IntEnum):
+    """Exit statuses of commands; success is 0."""
+
+    TROUBLE = 1
+    USAGE = 2
+    INCOMPLETE = 3
+    INTERRUPTED = 130
+
 
 _STATUSES = (
     "Exit status: 0 success; 1 something is wrong, or Kafka refused; 2 an option is wrong; "
@@ -219,9 +231,20 @@ class OutputOptions:
     def as_table(self) -> bool:
         return not (self.as_json or self.as_csv)
 
+    def print(self, answer: object, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """Print ``answer`` as JSON, or ``rows`` as CSV or as a table."""
+        if self.as_json:
+            print_json(answer)
+        elif self.as_csv:
+            writer = csv.writer(sys.stdout, lineterminator="\n")
+            writer.writerow(heads)
+            writer.writerows(rows)
+        else:
+            print_table(heads, rows)
+
 
 @contextlib.contextmanager
-def failing_in_one_line(*, usage: int = EXIT_TROUBLE, late: int = EXIT_TROUBLE) -> Iterator[None]:
+def failing_in_one_line(*, usage: int = Exit.TROUBLE, late: int = Exit.TROUBLE) -> Iterator[None]:
     """Turn errors made for people into a line on stderr; anything else keeps its traceback.
 
     ``usage`` is the exit status if a value is wrong, ``late`` if nobody answered.
@@ -229,12 +252,12 @@ def failing_in_one_line(*, usage: int = EXIT_TROUBLE, late: int = EXIT_TROUBLE) 
     try:
         yield
     except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
+        sys.exit(Exit.INTERRUPTED)
     except (OffsetManagerError, OSError) as error:
         print(f"offsetmgr: {error}", file=sys.stderr)
         if isinstance(error, InvalidValueError):
             sys.exit(usage)
-        sys.exit(late if _unanswered(error) else EXIT_TROUBLE)
+        sys.exit(late if _unanswered(error) else Exit.TROUBLE)
 
 
 def _unanswered(error: Exception) -> bool:
@@ -248,15 +271,15 @@ def _unanswered(error: Exception) -> bool:
 
 def add_command(
     app: typer.Typer,
-    function: Callable[..., None],
+    function: Callable[..., int | None],
     name: str | None = None,
     *,
-    usage: int = EXIT_TROUBLE,
-    late: int = EXIT_TROUBLE,
+    usage: int = Exit.TROUBLE,
+    late: int = Exit.TROUBLE,
     epilog: str | None = None,
     timeout_s: float | None = None,
 ) -> None:
-    """Add ``function`` to ``app`` as a command that fails in one line.
+    """Add ``function``, which returns its exit status, to ``app``; it fails in one line.
 
     A parameter of a dataclass such as ``KafkaOptions`` stands for all the options in that class.
     ``timeout_s`` replaces the default of ``--timeout``.
@@ -277,7 +300,7 @@ def add_command(
         for each, group in groups.items():
             values[each] = group(**{field.name: values.pop(field.name) for field in fields(group)})
         with failing_in_one_line(usage=usage, late=late):
-            function(**values)
+            sys.exit(function(**values))
 
     command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     # \b is typer's mark of a paragraph whose lines are kept.
@@ -291,6 +314,80 @@ def add_command(
 
 
 add_operators_command = partial(
-    add_command, usage=EXIT_USAGE, late=EXIT_INCOMPLETE, epilog=_STATUSES
+    add_command, usage=Exit.USAGE, late=Exit.INCOMPLETE, epilog=_STATUSES
 )
 """The same for the commands that read and change groups, whose exit statuses tell more."""
+
+
+_GAP = "  "
+
+_ENDLESS = 10_000
+"""Columns of an output that is no terminal: nothing is cut there."""
+
+
+def console() -> Console:
+    """Return what prints for people: coloured and cut to its width on a terminal alone."""
+    width = None if sys.stdout.isatty() else _ENDLESS
+    return Console(width=width, highlight=False, markup=False, emoji=False)
+
+
+def print_json(answer: object) -> None:
+    print(json.dumps(answer, indent=2, default=str))
+
+
+def records(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> list[dict[str, object]]:
+    """Return the rows as JSON objects, by their heads."""
+    return [dict(zip(heads, row, strict=True)) for row in rows]
+
+
+def print_table(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    styles: Mapping[str, str] | None = None,
+    whole: Sequence[str] = (),
+) -> None:
+    """Print a table; numbers stand on the right, None is a dash, a column without text is left out.
+
+    ``styles`` colours the rows whose last cell is one of its keys.  On a narrow terminal cells are
+    folded, except in the columns ``whole``.
+    """
+    columns = range(len(heads))
+    kept = [index for index in columns if not rows or any(row[index] != "" for row in rows)]
+    heads = [heads[index].replace("_", " ") for index in kept]
+    rows = [[row[index] for index in kept] for row in rows]
+    shown = [["-" if cell is None else visible(str(cell)) for cell in row] for row in rows]
+    right = [any(isinstance(row[index], int) for row in rows) for index in range(len(heads))]
+    widths = [max(map(cell_len, column)) for column in zip(heads, *shown, strict=True)]
+    out = console()
+    if sum(widths) + len(_GAP) * len(widths) > out.width:
+        _print_folded(out, heads, shown, right, styles or {}, whole)
+        return
+    # Many times as quick as rich's own tables, which matters from some thousands of rows on.
+    for row in (heads, *shown):
+        cells = [
+            " " * (width - cell_len(cell)) + cell if to_right else set_cell_size(cell, width)
+            for cell, width, to_right in zip(row, widths, right, strict=True)
+        ]
+        line, style = _GAP.join(cells).rstrip(), (styles or {}).get(row[-1])
+        if row is heads or style:
+            out.print(line, style=style or "bold")
+        else:
+            print(line)
+
+
+def _print_folded(
+    out: Console,
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[bool],
+    styles: Mapping[str, str],
+    whole: Sequence[str],
+) -> None:
+    """Print a table that is too wide, with its longest cells on several lines."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for head, to_right in zip(heads, right, strict=True):
+        side: Literal["left", "right"] = "right" if to_right else "left"
+        table.add_column(head, justify=side, overflow="fold", no_wrap=head in whole)
+    for row in rows:
+        table.add_row(*row, style=styles.get(row[-1]))
+    out.print(table)
