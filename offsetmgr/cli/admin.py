@@ -33,7 +33,6 @@ from offsetmgr.cli.common import (
     Exit,
     GroupName,
     Groups,
-    Json,
     KafkaOptions,
     OutputOptions,
     OwnersOptions,
@@ -42,7 +41,6 @@ from offsetmgr.cli.common import (
     SomeGroups,
     Store,
     console,
-    print_json,
     print_table,
     records,
 )
@@ -168,7 +166,7 @@ def reset(
     ] = False,
     store: Store = None,
     options: PlanOptions,
-    as_json: Json = False,
+    output: OutputOptions,
 ) -> int:
     """Set the offsets of groups that nobody else commits; without --execute, print the plan.
 
@@ -197,7 +195,7 @@ def reset(
     if export:
         print(to_csv(plans), end="")
     else:
-        _print_plans(plans, failures, executed=execute, as_json=as_json)
+        _print_plans(plans, failures, executed=execute, output=output)
     return _status(plans, failures)
 
 
@@ -209,7 +207,7 @@ def set_offsets(
     *,
     store: Store = None,
     options: PlanOptions,
-    as_json: Json = False,
+    output: OutputOptions,
 ) -> int:
     """Set single offsets of a group that nobody else commits; otherwise like reset."""
     target = Target(Mode.TO_OFFSETS, offsets=parse_offsets(offsets))
@@ -217,7 +215,7 @@ def set_offsets(
         change.check_free(check_group(group))
         plans = {group: change.plan(group, target, None)}
         failures = {group: change.commit(group, plans[group]) if options.execute else {}}
-    _print_plans(plans, failures, executed=options.execute, as_json=as_json)
+    _print_plans(plans, failures, executed=options.execute, output=output)
     return _status(plans, failures)
 
 
@@ -226,7 +224,7 @@ def delete_offsets(
     *,
     scope: ScopeOptions,
     options: PlanOptions,
-    as_json: Json = False,
+    output: OutputOptions,
 ) -> int:
     """Delete committed offsets of a group, also those of deleted topics.
 
@@ -240,7 +238,7 @@ def delete_offsets(
         failures = change.delete_offsets(group, wanted) if options.execute and wanted else {}
     note = "deleted" if options.execute else "to be deleted"
     rows = [PlannedOffset(each, committed[each].offset, None, note) for each in wanted]
-    _print_plans({group: rows}, {group: failures}, executed=options.execute, as_json=as_json)
+    _print_plans({group: rows}, {group: failures}, executed=options.execute, output=output)
     return Exit.INCOMPLETE if failures else 0
 
 
@@ -262,7 +260,7 @@ def doctor(
         str, Option(metavar="TIME", help="A group with lag and no commit for so long is stuck.")
     ] = "10m",
     options: OwnersOptions,
-    as_json: Json = False,
+    output: OutputOptions,
 ) -> int:
     """Look for trouble with groups, Kafka and the service; say why it matters and what to do.
 
@@ -277,11 +275,12 @@ def doctor(
         timeout_s=options.timeout,
     )
     findings = examine(facts)
-    if as_json:
-        found = [each._asdict() | {"level": each.level.value} for each in findings]
-        print_json({"versions": facts.versions, "findings": found})
-    else:
+    if output.as_table:
         _print_findings(findings)
+    else:
+        rows = [(each.level.value, *each[1:]) for each in findings]
+        found = records(Finding._fields, rows)
+        output.print({"versions": facts.versions, "findings": found}, Finding._fields, rows)
     levels = {each.level for each in findings}
     unknown = Exit.INCOMPLETE if Level.UNKNOWN in levels else 0
     return Exit.TROUBLE if Level.TROUBLE in levels else unknown
@@ -292,7 +291,7 @@ def spark_status(
     group: Annotated[str | None, Option(help="Compare it with this group, too.")] = None,
     *,
     kafka: KafkaOptions,
-    as_json: Json = False,
+    output: OutputOptions,
 ) -> int:
     """Show the progress of a query, and whether a restart would lose or repeat anything.
 
@@ -315,22 +314,13 @@ def spark_status(
         "repeated": sum(each.repeated for each in found),
     }
     heads = "topic", "partition", "checkpoint", "begun to", "group", "log end", "lag", "note"
-    rows = [
-        (
-            *each.partition,
-            each.finished,
-            each.begun,
-            each.committed,
-            None if each.log is None else each.log.high_watermark,
-            each.lag,
-            each.note,
-        )
-        for each in found
-    ]
-    if as_json:
-        print_json(answer | {"partitions": records(heads, rows)})
-    else:
-        print_table(heads, rows)
+    rows = []
+    for each in found:
+        end = None if each.log is None else each.log.high_watermark
+        offsets = each.finished, each.begun, each.committed, end
+        rows.append((*each.partition, *offsets, each.lag, each.note))
+    output.print(answer | {"partitions": records(heads, rows)}, heads, rows)
+    if output.as_table:
         _print_restart(answer)
     return Exit.TROUBLE if any(each.note for each in found) else 0
 
@@ -382,14 +372,14 @@ def _print_plans(
     failures: Mapping[str, Mapping[TopicPartition, str]],
     *,
     executed: bool,
-    as_json: bool,
+    output: OutputOptions,
 ) -> None:
     rows = plan_rows(plans, failures)
-    if as_json:
-        print_json({"executed": executed, "partitions": records(PLAN_FIELDS, rows)})
+    if rows or not output.as_table:
+        answer = {"executed": executed, "partitions": records(PLAN_FIELDS, rows)}
+        output.print(answer, PLAN_FIELDS, rows)
+    if not output.as_table:
         return
-    if rows:
-        print_table(PLAN_FIELDS, rows)
     undone = sum(map(len, failures.values()))
     if executed:
         print(f"Done for {len(rows) - undone} of {len(rows)} partitions.")

@@ -29,6 +29,7 @@ OneView = Annotated[
     str, Option("--view", metavar="URL", envvar="OFFSETMGR_VIEW", help="Address of the view.")
 ]
 
+_PROCESSOR_FIELDS = "topic", "partition", "status", "committed", "end", "lag"
 _HEADS = "kind", "name", "topic", "partition", "state", "offset", "end", "lag", "rate", "recovery"
 
 
@@ -160,41 +161,24 @@ def _processors(groups: Iterable[str], kafka: KafkaOptions) -> list[dict[str, An
 
 
 def _view_rows(view: dict[str, Any]) -> list[tuple[object, ...]]:
-    return [
-        (
-            "view",
-            view["url"],
-            view["topic"],
-            each["partition"],
-            "stalled" if each["stalled"] else each["state"],
-            each["next_offset"],
-            each["high_watermark"],
-            each["lag"],
-            f"{each['rows_per_s']:.0f}/s",
-            f"{each['recovery']:.0%}",
+    rows: list[tuple[object, ...]] = []
+    for each in view["partitions"]:
+        state = "stalled" if each["stalled"] else each["state"]
+        offsets = each["next_offset"], each["high_watermark"], each["lag"]
+        rates = f"{each['rows_per_s']:.0f}/s", f"{each['recovery']:.0%}"
+        rows.append(
+            ("view", view["url"], view["topic"], each["partition"], state, *offsets, *rates)
         )
-        for each in view["partitions"]
-    ]
+    return rows
 
 
 def _processor_rows(group: dict[str, Any]) -> list[tuple[object, ...]]:
-    name, table = group["name"], group["table"]
-    rows: list[tuple[object, ...]] = [
-        (
-            "processor",
-            name,
-            each["topic"],
-            each["partition"],
-            each["status"],
-            each["committed"],
-            each["end"],
-            each["lag"],
-            None if each["rate_out"] is None else f"{each['rate_out']:.0f}/s",
-            None,
-        )
-        for each in group["partitions"]
-    ]
+    who, table = ("processor", group["name"]), group["table"]
+    rows: list[tuple[object, ...]] = []
+    for each in group["partitions"]:
+        state = [each[name] for name in _PROCESSOR_FIELDS]
+        rate = None if each["rate_out"] is None else f"{each['rate_out']:.0f}/s"
+        rows.append((*who, *state, rate, None))
     for number, messages in table["messages"].items():
-        row = ("processor", name, table["topic"], number, "table", None, messages, *[None] * 3)
-        rows.append(row)
+        rows.append((*who, table["topic"], number, "table", None, messages, *[None] * 3))
     return rows
