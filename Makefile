@@ -134,5 +134,5 @@ $(PACKAGES): scripts/ensure-packages.sh | $(BIN)/python
 	@touch $@
 
 $(JARS): $(INSTALLED) $(JAVA)
-	$(BIN)/python -m offsetmgr.devkafka
+	$(BIN)/python -c 'from offsetmgr.devkafka import *; kafka_jars(print); spark_kafka_jars(print)'
 	@touch $@

@@ -27,7 +27,7 @@ from offsetmgr.client import OffsetClient
 from offsetmgr.devkafka import KAFKA_VERSION, DevKafka, consumer_groups, spark_kafka_jars
 from offsetmgr.devkafka.cluster import free_ports
 from offsetmgr.devkafka.command import create_topic, produce_orders
-from offsetmgr.devkafka.process import WatchedProcess, log_tail
+from offsetmgr.devkafka.process import DevKafkaError, WatchedProcess, log_tail
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.spark import reconcile
 from offsetmgr.spark.checkpoint import Checkpoint
@@ -52,21 +52,15 @@ checkpoint resumes from it.
 Next: README.md has the twelve lines a job of yours needs."""
 
 
-class DemoError(OffsetManagerError):
-    """A step of the demo failed."""
-
-    code = "demo"
-
-
 def run(orders: int) -> int:
     """Run the demo; return 0 if every claim holds, else 1, and keep its logs and data then.
 
     SIGINT and SIGTERM exit with 130 and 143.  No process is left in any case.  To be called in the
-    main thread.  Raises DemoError if something is not installed.
+    main thread.  Raises DevKafkaError if something is not installed.
     """
     missing = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
     if missing:
-        raise DemoError(f"the demo needs {' and '.join(missing)}: pip install 'offsetmgr[all]'")
+        raise DevKafkaError(f"the demo needs {' and '.join(missing)}: pip install 'offsetmgr[all]'")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _exit)
     folder = Path(tempfile.mkdtemp(prefix="offsetmgr-demo-"))
@@ -198,7 +192,7 @@ class Demo:
         return WatchedProcess(command, cwd=self.folder, log_path=self.folder / log)
 
     def _run_job(self, name: str, until: int) -> None:
-        """Run the Spark job until its group has ``until`` orders.  Raises DemoError."""
+        """Run the Spark job until its group has ``until`` orders.  Raises DevKafkaError."""
         scratch = str(self.folder / "spark")
         settings = {
             "brokers": self.brokers,
@@ -216,7 +210,6 @@ class Demo:
                 "spark.local.dir": scratch,
                 "spark.sql.warehouse.dir": scratch,
                 "spark.ui.enabled": "false",
-                "spark.ui.showConsoleProgress": "false",
             },
         }
         job = self._process(f"job-{name}.log", "offsetmgr.demo.job", json.dumps(settings))
@@ -258,10 +251,8 @@ class Demo:
         described = consumer_groups(self.brokers, "--describe", "--group", _GROUP)
         # GROUP to LAG; the columns behind them tell of members, and there are none.
         table = [line.split()[:6] for line in described.strip().splitlines()]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         for row in table:
-            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-            self.say("  ".join(cells).rstrip(), style="dim")
+            self.say("".join(cell.ljust(16) for cell in row).rstrip(), style="dim")
         lags = {int(row[2]): row[5] for row in table[1:]}
         self.check(
             f"Lag is 0 on all {_PARTITIONS} partitions",
@@ -298,11 +289,11 @@ class Demo:
 
 
 def _status_of(process: WatchedProcess) -> int:
-    """Wait for the end of a process and return its exit status.  Raises DemoError if it is late."""
+    """Wait for the end of a process and return its exit status.  Raises DevKafkaError."""
     if not process.wait(_STOP_S):
         raise _failed(process, f"process {process.pid} did not end within {_STOP_S:.0f} s")
     return process.status() or 0
 
 
-def _failed(process: WatchedProcess, text: str) -> DemoError:
-    return DemoError(f"{text}; {log_tail(process.log_path)}")
+def _failed(process: WatchedProcess, text: str) -> DevKafkaError:
+    return DevKafkaError(f"{text}; {log_tail(process.log_path)}")

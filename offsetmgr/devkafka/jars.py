@@ -1,8 +1,8 @@
 """Java, and the jars it runs: Kafka, kafka-consumer-groups, and Spark's Kafka connector.
 
-Jars are fetched on first use, or ahead of it by ``python -m offsetmgr.devkafka``.  Ivy, which
-pyspark ships, resolves them from the Maven repository it is set up for.  They are kept in
-``$OFFSETMGR_CACHE``, or in ``offsetmgr`` under ``$XDG_CACHE_HOME`` or ``~/.cache``.
+Jars are fetched on first use.  Ivy, which pyspark ships, resolves them from the Maven repository
+it is set up for.  They are kept in ``$OFFSETMGR_CACHE``, or in ``offsetmgr`` under
+``$XDG_CACHE_HOME`` or ``~/.cache``.
 """
 
 from __future__ import annotations

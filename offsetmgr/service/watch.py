@@ -16,8 +16,7 @@ import structlog
 from prometheus_client.registry import Collector
 
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
-from offsetmgr.lag.burrow import Status
-from offsetmgr.lag.burrow_api import CONSUMERS, ROOT, TOPICS, BurrowApi
+from offsetmgr.lag.burrow import CONSUMERS, ROOT, TOPICS, BurrowApi, Status
 from offsetmgr.lag.commit_log import TOPIC, CommitTail
 from offsetmgr.lag.measure import measure
 from offsetmgr.lag.metrics import families

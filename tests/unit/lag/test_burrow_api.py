@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from offsetmgr.lag.burrow_api import BurrowApi
+from offsetmgr.lag.burrow import BurrowApi
 from offsetmgr.lag.metrics import families
 from offsetmgr.lag.watcher import Watcher
 from offsetmgr.types import TopicPartition
