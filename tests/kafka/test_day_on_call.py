@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
-from typer.testing import CliRunner
 
 from offsetmgr import LocalOffsets, OffsetClient
-from offsetmgr.cli.app import app
 from tests.chaos.offsets_topic import read_committed
+from tests.commands import Ran, run
 from tests.conftest import create_topic
 from tests.faults.support import WAIT_S, until
 from tests.service.support import serve_process
@@ -29,14 +27,6 @@ RECORDS: Final = 100
 MINUTE_S: Final = 60
 
 
-class Typed(NamedTuple):
-    """The result of a command."""
-
-    status: int
-    output: str
-    """Both outputs."""
-
-
 class OnCall:
     """Somebody with a terminal, and Kafka's address in its configuration."""
 
@@ -45,17 +35,13 @@ class OnCall:
         self.begin_s = begin_s
         """The time of the first record of each partition; one a minute."""
 
-    def types(self, line: str) -> Typed:
+    def types(self, line: str) -> Ran:
         """Run a command line."""
-        words = shlex.split(line.removeprefix("offsetmgr "))
-        words += ["--bootstrap-servers", self.kafka.bootstrap_servers]
-        done = CliRunner().invoke(app, words)
-        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-        return Typed(done.exit_code, done.output)
+        return run(self.kafka, *shlex.split(line.removeprefix("offsetmgr ")))
 
     def asks_the_doctor(self, group: str, more: str = "") -> dict[str, dict[str, Any]]:
         """Return the troubles of a group by their check."""
-        answer = json.loads(self.types(f"doctor {group} {more} --json").output)
+        answer = self.types(f"doctor {group} {more} --json").json()
         return {each["check"]: each for each in answer["findings"] if each["level"] == "trouble"}
 
     def stands(self, group: str, topic: str = "orders") -> dict[int, int]:
@@ -123,7 +109,7 @@ def a_partition_lags(on_call: OnCall) -> None:
     alert = on_call.types("lag emails --max-lag 50")
     assert alert.status == 1
     described = on_call.types("describe emails --json")
-    (group,) = json.loads(described.output)["groups"]
+    (group,) = described.json()["groups"]
     lags = {each["partition"]: each["lag"] for each in group["partitions"]}
     assert lags == {0: 90, 1: 1}
 
@@ -183,7 +169,7 @@ def somebody_reset_the_wrong_group(on_call: OnCall) -> None:
 
     seen = on_call.types("history orders-etl --json")
     assert seen.status == 1
-    steps = json.loads(seen.output)["steps"]
+    steps = seen.json()["steps"]
     last = [(step["from"], step["to"], step["change"]) for step in steps if step["partition"] == 1]
     assert last == [(None, 81, "first"), (81, 91, "forward"), (91, 0, "backward")]
     undo = on_call.asks_the_doctor("orders-etl")["regressions"]["mend"]

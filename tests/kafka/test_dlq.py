@@ -16,8 +16,8 @@ from confluent_kafka import Producer
 from offsetmgr.consumer import AckConsumer, AckSettings, RetryPolicy
 from offsetmgr.consumer.dlq import Replayer, read_letters
 from offsetmgr.errors import KafkaRequestError
+from tests.commands import run
 from tests.conftest import create_topic
-from tests.kafka.test_lag_commands import run
 
 if TYPE_CHECKING:
     from offsetmgr.consumer import AckMessage

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import fcntl
 import io
-import json
 import os
 import pty
 import select
@@ -15,7 +14,7 @@ import sys
 import termios
 import uuid
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -23,6 +22,7 @@ from typer.testing import CliRunner
 
 from offsetmgr.cli.app import app
 from offsetmgr.types import TopicPartition
+from tests.commands import run
 from tests.conftest import create_topic
 from tests.kafka.test_cluster_reader import commit, produce
 
@@ -32,24 +32,6 @@ if TYPE_CHECKING:
 
 _WAIT_S = 120
 _COLUMNS = "committed", "end", "lag"
-
-
-class Ran(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-def run(kafka: DevKafka, *args: str) -> Ran:
-    """Run a command in this process, which saves its start."""
-    options = ["--timeout", "60", "--bootstrap-servers", kafka.bootstrap_servers]
-    done = CliRunner().invoke(app, [*args, *options])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return Ran(done.exit_code, done.stdout, done.stderr)
 
 
 Rows: TypeAlias = "dict[TopicPartition, tuple[str, str, str]]"

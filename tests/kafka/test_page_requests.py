@@ -8,8 +8,8 @@ import pytest
 
 from offsetmgr import OffsetClient
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.commands import run
 from tests.kafka.test_cluster_reader import commit, produce
-from tests.kafka.test_lag_commands import run
 from tests.kafka.test_watch import until
 from tests.service.support import serve_process
 

@@ -11,13 +11,12 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
-from typer.testing import CliRunner
 
 from offsetmgr import OffsetClient
-from offsetmgr.cli.app import app
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.devkafka import consumer_groups
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.commands import run
 from tests.conftest import create_topic
 from tests.faults.support import WAIT_S
 from tests.service.support import serve_process
@@ -110,25 +109,13 @@ def value_of(mode: str, logs: Logs, groups: list[str], file: Path, chance: Rando
     return [] if bounds is None else [str(chance.randint(*bounds))]
 
 
-class Commands:
-    """The command line, with Kafka's address."""
-
-    def __init__(self, kafka: DevKafka) -> None:
-        self._servers = kafka.bootstrap_servers
-
-    def __call__(self, *words: str) -> tuple[int, str]:
-        """Return the exit status and both outputs of a command."""
-        done = CliRunner().invoke(app, [*words, "--bootstrap-servers", self._servers])
-        return done.exit_code, done.output
-
-
 @pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.chaos) for n in (2, 3))])
 @pytest.mark.parametrize("mode", MODES)
 def test_kafkas_tool_and_ours_do_the_same(
     logs: Logs, committer: KafkaCoordinator, tmp_path: Path, mode: str, seed: int
 ) -> None:
     """Twin groups, one for each tool: the same plan is printed, and the same is committed."""
-    run, chance = uuid.uuid4().hex[:8], Random(f"{mode} {seed}")  # noqa: S311 -- no secret
+    run_id, chance = uuid.uuid4().hex[:8], Random(f"{mode} {seed}")  # noqa: S311 -- no secret
     commits = [
         {where: chance.randint(0, 40) for where in chance.sample(PARTITIONS, size)}
         for size in (1, 2, 3, 4, 5)
@@ -141,7 +128,7 @@ def test_kafkas_tool_and_ours_do_the_same(
     ]
     printed, committed = {}, {}
     for tool in (KAFKAS, OURS):
-        groups = [f"resets-{tool}-{run}-{index}" for index in range(len(commits))]
+        groups = [f"resets-{tool}-{run_id}-{index}" for index in range(len(commits))]
         for group, offsets in zip(groups, commits, strict=True):
             wanted = {
                 TopicPartition(logs.names[topic], number): OffsetAndMetadata(value)
@@ -156,10 +143,9 @@ def test_kafkas_tool_and_ours_do_the_same(
                 logs.kafka.bootstrap_servers, "--reset-offsets", *options, *words
             )
         else:
-            server = ["--bootstrap-servers", logs.kafka.bootstrap_servers]
-            done = CliRunner().invoke(app, ["reset", *groups, *words, *server])
-            assert done.exit_code == 0, done.output
-            output = done.stdout
+            done = run(logs.kafka, "reset", *groups, *words)
+            assert done.status == 0, done.output
+            output = done.out
         printed[tool] = sorted(
             line.replace(f"-{tool}-", "-") for line in output.splitlines() if line.count(",") == 3
         )
@@ -174,7 +160,7 @@ def test_offsets_are_set_copied_exported_and_deleted(
     logs: Logs, committer: KafkaCoordinator, group: str, tmp_path: Path
 ) -> None:
     """Each by its command; the plan alone changes nothing."""
-    run, a, b = Commands(logs.kafka), logs.names["a"], logs.names["b"]
+    kafka, a, b = logs.kafka, logs.names["a"], logs.names["b"]
     copy, third = f"{group}-copy", f"{group}-third"
 
     def stands(name: str) -> dict[str, int]:
@@ -183,27 +169,27 @@ def test_offsets_are_set_copied_exported_and_deleted(
 
     wanted = {f"{a}-0": 7, f"{b}-1": 30}
     words = ["set", group, f"{a}:0=7", f"{b}:1=99"]  # beyond the end
-    assert run(*words)[0] == 0
+    assert run(kafka, *words).status == 0
     assert stands(group) == {}
-    status, output = run(*words, "--execute")
-    assert (status, stands(group)) == (0, wanted)
-    assert "99 is beyond the end of the log" in output
+    done = run(kafka, *words, "--execute")
+    assert (done.status, stands(group)) == (0, wanted)
+    assert "99 is beyond the end of the log" in done.out
 
-    status, plan = run("reset", copy, "--from-group", group, "--export")
-    assert (status, stands(copy)) == (0, {})
-    assert run("reset", copy, "--from-group", group, "--execute")[0] == 0
+    plan = run(kafka, "reset", copy, "--from-group", group, "--export")
+    assert (plan.status, stands(copy)) == (0, {})
+    assert run(kafka, "reset", copy, "--from-group", group, "--execute").status == 0
     assert stands(copy) == wanted
     file = tmp_path / "plan.csv"
-    file.write_text(plan)
-    assert run("reset", third, "--from-file", str(file), "--execute")[0] == 0
+    file.write_text(plan.out)
+    assert run(kafka, "reset", third, "--from-file", str(file), "--execute").status == 0
     assert stands(third) == wanted
 
     delete = ["delete-offsets", group, "--topic", f"{a}:0"]
-    assert (run(*delete)[0], stands(group)) == (0, wanted)
-    assert (run(*delete, "--execute")[0], stands(group)) == (0, {f"{b}-1": 30})
-    assert run("delete-group", copy)[0] == 0
+    assert (run(kafka, *delete).status, stands(group)) == (0, wanted)
+    assert (run(kafka, *delete, "--execute").status, stands(group)) == (0, {f"{b}-1": 30})
+    assert run(kafka, "delete-group", copy).status == 0
     assert stands(copy) == wanted
-    assert run("delete-group", copy, "--execute")[0] == 0
+    assert run(kafka, "delete-group", copy, "--execute").status == 0
     assert stands(copy) == {}
 
 
@@ -212,9 +198,9 @@ def test_what_cannot_be_reset_is_left_and_the_rest_is_done(
 ) -> None:
     """The exit status says that it is not complete."""
     a = logs.names["a"]
-    status, output = Commands(logs.kafka)("set", group, f"{a}:0=7", f"{a}:9=7", "--execute")
-    assert status == 3
-    assert "does not exist; left as it is" in output
+    done = run(logs.kafka, "set", group, f"{a}:0=7", f"{a}:9=7", "--execute")
+    assert done.status == 3
+    assert "does not exist; left as it is" in done.out
     (only,) = committer.fetch(group, None, WAIT_S).get(timeout=WAIT_S).offsets
     assert only == TopicPartition(a, 0)
 
@@ -223,7 +209,7 @@ def test_the_group_of_a_fenced_service_is_reset_by_that_service_alone(
     logs: Logs, committer: KafkaCoordinator, group: str
 ) -> None:
     """Kafka refuses everybody else; past the service the member is named."""
-    run, where = Commands(logs.kafka), TopicPartition(logs.names["a"], 0)
+    where = TopicPartition(logs.names["a"], 0)
     server = ["--bootstrap-servers", logs.kafka.bootstrap_servers, "--set", "fence=true"]
     with (
         serve_process("--listen", "127.0.0.1:0", *server) as service,
@@ -231,10 +217,11 @@ def test_the_group_of_a_fenced_service_is_reset_by_that_service_alone(
     ):
         job.submit(group, {where: 9}, sync=True, timeout=WAIT_S)
         words = ["reset", group, "--all-topics", "--to-offset", "6", "--execute"]
-        status, output = run(*words)
-        assert status == 1
-        assert "held by its members offsetmgr-" in output
-        assert "reset --live --service URL" in output
-        assert run(*words, "--live", "--service", service.address)[0] == 0
+        refused = run(logs.kafka, *words)
+        assert refused.status == 1
+        assert "held by its members offsetmgr-" in refused.err
+        assert "reset --live --service URL" in refused.err
+        live = ["--live", "--service", service.address]
+        assert run(logs.kafka, *words, *live).status == 0
         found = committer.fetch(group, [where], WAIT_S).get(timeout=WAIT_S).offsets
         assert found == {where: OffsetAndMetadata(6)}

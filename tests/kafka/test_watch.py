@@ -18,8 +18,9 @@ from offsetmgr.cli.app import app
 from offsetmgr.errors import KafkaRequestError
 from offsetmgr.lag.commit_log import CommitTail
 from offsetmgr.types import TopicPartition
+from tests.commands import run
 from tests.kafka.test_cluster_reader import commit, produce
-from tests.kafka.test_lag_commands import our_rows, run
+from tests.kafka.test_lag_commands import our_rows
 from tests.secured import user_login
 from tests.service.support import serve_process
 
