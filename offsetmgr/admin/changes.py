@@ -23,9 +23,13 @@ from offsetmgr.admin.reset import (
     whole,
 )
 from offsetmgr.admin.times import parse_duration, parse_time
-from offsetmgr.coordinator.answers import failure_of_code
 from offsetmgr.coordinator.base import TIMED_OUT, one_line
-from offsetmgr.coordinator.clients import CLOSE_S, checked_config, client_config
+from offsetmgr.coordinator.clients import (
+    CLOSE_S,
+    checked_config,
+    client_config,
+    failure_of_code,
+)
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.coordinator.librdkafka import INSTANCE, PRODUCER, GroupClient
 from offsetmgr.errors import (
@@ -253,10 +257,7 @@ class GroupChanges:
         if answer.error:
             info, detail = failure_of_code(answer.error, answer.text)
             raise KafkaRequestError(f"deletion of offsets of group {group}", info, detail)
-        return {
-            TopicPartition(each.topic, each.partition): failure_of_code(each.error).info.name
-            for each in answer.partitions
-        }
+        return {each.where: failure_of_code(each.error).info.name for each in answer.partitions}
 
     def delete_group(self, group: str) -> None:
         """Delete a group with all that it has committed.  Raises as ``delete_offsets``."""

@@ -12,7 +12,7 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 
 from offsetmgr.admin.doctor import Facts, GroupFacts, deletions
 from offsetmgr.admin.history import steps
-from offsetmgr.coordinator.answers import failure_of_exception
+from offsetmgr.coordinator.clients import failure_of_exception
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.lag.cluster import ClusterReader
 from offsetmgr.lag.commit_log import TOPIC, read_commits

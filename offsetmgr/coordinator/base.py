@@ -16,7 +16,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from actors import Future
-from offsetmgr.errors import ErrorInfo, Fault, Scope, Verdict
+from offsetmgr.errors import ErrorInfo, Fault, Scope, Verdict, listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +29,6 @@ UNKNOWN_MEMBER_ID: Final = 25
 TIMED_OUT: Final = -185
 """librdkafka's code for a request whose deadline passed before an answer came."""
 
-_MEMBERS_NAMED: Final = 3
 _NAME_CHARS: Final = 100
 _VARYING: Final = re.compile(r"\S+/(?:bootstrap|\d+)\b|'[^']*'|\(after .*|\d+", re.DOTALL)
 """Names of brokers, times with counts of repetitions, other numbers."""
@@ -85,6 +84,11 @@ class CommitResult(NamedTuple):
 
     failures: Mapping[TopicPartition, Failure]
 
+    @classmethod
+    def failed(cls, sent: Iterable[TopicPartition], failure: Failure) -> CommitResult:
+        """Return the answer if nothing was committed."""
+        return cls(dict.fromkeys(sent, failure))
+
 
 class PartitionLog(NamedTuple):
     """The ends of one partition's log."""
@@ -118,10 +122,6 @@ class FenceCounts(NamedTuple):
     """Groups that another service has taken over: this one never commits them again."""
 
 
-NO_FENCE: Final = FenceCounts(0, 0)
-"""The counts of a coordinator without a fence."""
-
-
 class TopicNames(NamedTuple):
     """The topics that the service may see, without Kafka's own."""
 
@@ -130,15 +130,17 @@ class TopicNames(NamedTuple):
 
 
 class Coordinator(Protocol):
-    """Kafka, as the managers and the service use it."""
+    """Kafka, as the managers and the service use it; with the defaults of one without a fence."""
 
     @property
     def reader(self) -> Coordinator:
         """The same Kafka, for reading only: with a fence, ``fetch`` itself takes the group over."""
+        return self
 
     @property
     def fence(self) -> FenceCounts:
         """Return the counts of the fence; for any thread."""
+        return FenceCounts(0, 0)
 
     def fetch(
         self, group: str, partitions: Sequence[TopicPartition] | None, timeout_s: float
@@ -153,8 +155,9 @@ class Coordinator(Protocol):
         The caller leaves ``offsets`` as it is until it is answered.
         """
 
-    def release(self, group: str) -> None:
+    def release(self, group: str) -> None:  # noqa: ARG002
         """Give up what was taken for ``group``, which has no manager any more."""
+        return
 
     def topic_logs(
         self,
@@ -192,11 +195,7 @@ class LiveMember(NamedTuple):
 
 def live_members(group: str, members: Sequence[LiveMember]) -> str:
     """Return the members in one line, for the ``detail`` of an UNKNOWN_MEMBER_ID."""
-    named = [f"{one_line(m.client_id)}, host {one_line(m.host)}" for m in members[:_MEMBERS_NAMED]]
-    more = len(members) - len(named)
-    if more > 0:
-        named.append(f"and {more} more")
-    who = "; ".join(named)
+    who = listed([f"{one_line(each.client_id)}, host {one_line(each.host)}" for each in members])
     return f"group {one_line(group)} has live members ({who}); commit to another group or stop them"
 
 

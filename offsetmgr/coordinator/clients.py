@@ -15,19 +15,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from actors import Future
 from actors.logs import get_logger
 from offsetmgr.config import SECRET_NAME
 from offsetmgr.coordinator.base import CLOSED, NOT_SENT, TIMED_OUT, Failure, cause_of, one_line
-from offsetmgr.errors import InvalidValueError, error_info
+from offsetmgr.errors import ERRORS, InvalidValueError, error_info
 from offsetmgr.repeats import RepeatLimiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from confluent_kafka import KafkaError, KafkaException
 
     from actors import Clock, TimerHandle, Timers
 
@@ -77,7 +76,8 @@ QUEUE_LIMIT: Final = 4_096
 """Requests that may wait to be handed over."""
 
 LEAST_SEND_S: Final = 0.02
-"""With less time left a request is not sent any more."""
+"""With less time left a request is not sent any more: behind a broker that hangs, those that wait
+would else be sent at their deadline, only to be unknown."""
 
 LIBRDKAFKA_S: Final = 120.0
 """Added to our deadline for librdkafka's own time-out, which must never fire.  It is well over
@@ -115,39 +115,54 @@ log = get_logger("offsetmgr.coordinator.kafka")
 librdkafka = get_logger("offsetmgr.librdkafka")
 
 
+def failure_of_code(code: int, text: str = "") -> Failure:
+    """Translate a code of Kafka or librdkafka; ``text`` explains one that the table lacks."""
+    if code in ERRORS:
+        return Failure(ERRORS[code])
+    error = KafkaError(code)
+    return Failure(error_info(code, error.name()), one_line(text or error.str()))
+
+
+def failure_of_exception(error: BaseException) -> Failure:
+    """Translate what confluent-kafka raised, and drop its traceback.
+
+    That and the future that keeps the error would make a circle that holds an admin client until a
+    garbage collection, maybe in a thread of librdkafka's, which aborts where a client ends there.
+    """
+    error.__traceback__ = None
+    if isinstance(error, KafkaException) and isinstance(error.args[0], KafkaError):
+        return failure_of_code(error.args[0].code(), error.args[0].str())
+    return Failure(error_info(-1), one_line(f"{type(error).__name__}: {error}"))
+
+
 class ConnectionReports:
     """Logs the connection errors of clients, with repeats limited.
 
     The last error is remembered, so that a time-out can name its cause.
-    It is the ``Listener`` of a client, and the ``logger`` of confluent-kafka's clients.
+    It is also the ``logger`` of confluent-kafka's clients.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._repeats = RepeatLimiter()
         self._trouble: tuple[int, str] | None = None
-        self._logged: int | None = None
-
-    def error(self, error: KafkaError) -> None:
-        """Take in what an ``error_cb`` is given."""
-        self.failed(error.code(), error.str())
 
     def failed(self, code: int, text: str) -> None:
         """Take in the failure of a connection."""
         if code == _TRANSPORT and any(sign.search(text) for sign in _HANDSHAKE_FAILED):
             code = _SSL
         text = one_line(text, _REPORT_CHARS)
+        before = None if self._trouble is None else self._trouble[0]
         if code in _CREDENTIALS:
-            if self._logged != code:
-                self._logged = code
+            if before != code:
                 log.error("kafka_refuses_credentials", code=error_info(code).name, reason=text)
-        elif code not in _NETWORK or (self._trouble and self._trouble[0] in _CREDENTIALS):
+        elif code not in _NETWORK or before in _CREDENTIALS:
             return
         self._trouble = code, text
 
     def answered(self) -> None:
         """Kafka has answered: the trouble is over."""
-        self._trouble = self._logged = None
+        self._trouble = None
 
     def timed_out(self) -> Failure:
         """Return why a request that was sent got no answer in time, as far as is known."""
@@ -379,31 +394,24 @@ class ConnectionQueue(Generic[_C]):
         with self._lock:
             held = request in self._late
             self._forget(request)
-        if held and request.client is not None:
+        client: _C | None = request.client
+        if held and client is not None:
             with self._making:
-                retire = request.client is self.current
-                if retire:
+                if client is self.current:
                     self.current = None
-                    self._retired.append(request.client)
-            if retire:
-                self._timers.call_after(STUCK_S, self._end_retired)
+                    self._retired.append(client)
+                    ending = threading.Thread(
+                        target=self._end_retired, name="kafka-retired", daemon=True
+                    )
+                    self._timers.call_after(STUCK_S, ending.start)
         self._pump()
 
     def _end_retired(self) -> None:
-        """End the client that was retired first."""
+        """End the client that was retired first, in a thread that has its last reference."""
         with self._making:
             client = self._retired.pop(0) if self._retired else None
-        if client is None:
-            return
-        ending = threading.Thread(
-            target=self._end, args=(client,), name="kafka-retired", daemon=True
-        )
-        try:
-            ending.start()
-        except RuntimeError:  # no thread is to be had; it is tried again
-            with self._making:
-                self._retired.insert(0, client)
-            self._timers.call_after(STUCK_S, self._end_retired)
+        if client is not None:
+            self._end(client)
 
     def _resume(self, group: str) -> None:
         with self._lock:
@@ -443,7 +451,8 @@ def client_config(config: Mapping[str, object]) -> dict[str, Any]:
 def open_admin(config: Mapping[str, object], reports: ConnectionReports) -> AdminClient:
     """Open an admin client of confluent-kafka's."""
     complete = client_config(config)
-    complete.update({"error_cb": reports.error, "logger": reports})
+    complete["error_cb"] = lambda error: reports.failed(error.code(), error.str())
+    complete["logger"] = reports
     return AdminClient(complete)
 
 
@@ -460,7 +469,8 @@ def checked_config(config: object) -> dict[str, object]:
         if not isinstance(name, str):
             raise InvalidValueError("config", name, "is no setting's name", "give a string")
         number = isinstance(value, (int, float)) and -_LARGEST <= value <= _LARGEST
-        text = isinstance(value, str) and _is_utf8(value)
+        # No lone surrogates.
+        text = isinstance(value, str) and value.encode(errors="replace").decode() == value
         if not (number or text or callable(value)):
             kind = f"<{type(value).__name__}>"
             raise InvalidValueError(name, kind, "is no setting", "give a string or a number")
@@ -487,11 +497,3 @@ def refused_config(config: Mapping[str, object], error: KafkaException) -> Inval
     problem = f"was refused by librdkafka: {text}"
     fix = "correct the setting it names; see librdkafka's CONFIGURATION.md"
     return InvalidValueError("kafka", sorted(config), problem, fix)
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # lone surrogates
-        return False
-    return True

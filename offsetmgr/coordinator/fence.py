@@ -10,13 +10,13 @@ import os
 import socket
 import threading
 import uuid
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from actors import Future, MonotonicClock
 from actors.logs import get_logger
 from actors.timers import ThreadTimers
-from offsetmgr.coordinator.answers import failure_of_code
 from offsetmgr.coordinator.base import (
     CLOSED,
     NOT_SENT,
@@ -30,7 +30,13 @@ from offsetmgr.coordinator.base import (
     live_members,
     one_line,
 )
-from offsetmgr.coordinator.clients import DEFAULTS, ConnectionReports, check_thread_room
+from offsetmgr.coordinator.clients import (
+    DEFAULTS,
+    FORCED,
+    ConnectionReports,
+    check_thread_room,
+    failure_of_code,
+)
 from offsetmgr.coordinator.librdkafka import INSTANCE, Member
 from offsetmgr.errors import ErrorInfo, Fault, Scope, Verdict, error_info
 from offsetmgr.types import check_group
@@ -67,8 +73,6 @@ _IDLE_S: Final = 1.0
 _JOIN_POLLS: Final = 60
 """Polls of ``_IDLE_S`` that a join may take before it is given up and tried anew."""
 
-_DESTROYED: Final = -197
-_UNKNOWN_SERVER_ERROR: Final = -1
 _UNKNOWN_TOPIC: Final = 3
 _REBALANCE_IN_PROGRESS: Final = 27
 _FENCED_INSTANCE_ID: Final = 82
@@ -86,6 +90,8 @@ TOO_MANY_GROUPS: Final = ErrorInfo(
 """There is no room for the group until the managers of another one are gone."""
 
 _JOINING: Final = Failure(NOT_SENT, "the service is still joining the group")
+
+_R = TypeVar("_R", FetchResult, CommitResult)
 
 log = get_logger("offsetmgr.coordinator.fence")
 
@@ -112,14 +118,12 @@ class FencedCoordinator:
         self.topic_names = inner.topic_names
         self.check = inner.check
         self._most_groups = most_groups
-        self._client_id = (
-            f"{config.get('client.id', 'offsetmgr')}-{socket.gethostname()}-{os.getpid()}-"
-            f"{uuid.uuid4().hex[:8]}"
-        )
+        name = config.get("client.id", "offsetmgr")
+        place = f"{socket.gethostname()}-{os.getpid()}"
         self._config: dict[str, object] = {
             **DEFAULTS,
             **config,
-            "client.id": self._client_id,
+            "client.id": f"{name}-{place}-{uuid.uuid4().hex[:8]}",
             "enable.auto.commit": False,
             "group.instance.id": INSTANCE,
             "group.protocol": "classic",
@@ -127,8 +131,7 @@ class FencedCoordinator:
             # Java's consumers do not offer it by default, so Kafka keeps those out.
             "partition.assignment.strategy": "roundrobin",
             "session.timeout.ms": int(session_timeout_s * 1_000),
-            # What is written is answered, or its connection ended, within this time.
-            "socket.timeout.ms": 10_000,
+            "socket.timeout.ms": FORCED["socket.timeout.ms"],
         }
         self._clock = MonotonicClock()
         self._listener = ConnectionReports(self._clock)
@@ -157,22 +160,14 @@ class FencedCoordinator:
         if not partitions:
             return self._inner.fetch(group, partitions, timeout_s)
         deadline_s = self._clock.now() + timeout_s
-        answer: Future[FetchResult] = Future()
 
-        def run(kept: _FencedGroup) -> bool:
-            def fetched(done: Future[FetchResult]) -> None:
-                kept.read(done.get().offsets)  # taken note of before it is used
-                answer.set(done.get())
+        def run(kept: _FencedGroup) -> FetchResult:
+            found = self._inner.fetch(group, partitions, self._left_s(deadline_s)).get()
+            kept.read(found.offsets)  # taken note of before it is used
+            return found
 
-            asked = self._inner.fetch(group, partitions, self._left_s(deadline_s))
-            asked.add_done_callback(fetched)
-            return True
-
-        def fail(failure: Failure) -> None:
-            answer.set(FetchResult({}, dict.fromkeys(partitions, failure)))
-
-        self._submit(group, _FencedRequest(_topics_of(partitions), deadline_s, run, fail))
-        return answer
+        failed = partial(FetchResult.failed, partitions)
+        return self._submit(group, partitions, deadline_s, run, failed)
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
@@ -181,19 +176,10 @@ class FencedCoordinator:
         deadline_s = self._clock.now() + timeout_s
 
         def send(batch: Mapping[TopicPartition, OffsetAndMetadata]) -> Future[CommitResult]:
-            answer: Future[CommitResult] = Future()
+            def run(kept: _FencedGroup) -> CommitResult | None:
+                return kept.commit(batch, self._left_s(deadline_s))
 
-            def run(kept: _FencedGroup) -> bool:
-                result = kept.commit(batch, self._left_s(deadline_s))
-                if result is not None:
-                    answer.set(result)
-                return result is not None
-
-            def fail(failure: Failure) -> None:
-                answer.set(CommitResult(dict.fromkeys(batch, failure)))
-
-            self._submit(group, _FencedRequest(_topics_of(batch), deadline_s, run, fail))
-            return answer
+            return self._submit(group, batch, deadline_s, run, partial(CommitResult.failed, batch))
 
         return commit_in_batches(group, offsets, send)
 
@@ -211,57 +197,68 @@ class FencedCoordinator:
             self._closed = True
             groups = list(self._groups.values())
         for group in groups:
-            group.release(close=True)
+            group.release()
         leave_by_s = self._clock.now() + timeout * _LEAVE_SHARE
         for group in groups:
             group.join(self._left_s(leave_by_s))
         self._timers.close(self._left_s(deadline_s))
         self._inner.close(self._left_s(deadline_s))
 
-    def _submit(self, group: str, request: _FencedRequest) -> None:
-        """Do ``request`` once this service is the group's member; else say why not."""
-        check_group(group)  # librdkafka ends the process where it is empty
+    def _submit(
+        self,
+        name: str,
+        partitions: Iterable[TopicPartition],
+        deadline_s: float,
+        run: Callable[[_FencedGroup], _R | None],
+        failed: Callable[[Failure], _R],
+    ) -> Future[_R]:
+        """Do ``run`` once this service is the group's member."""
+        check_group(name)  # librdkafka ends the process where it is empty
+        topics = sorted({each.topic for each in partitions})
+        request = _FencedRequest(topics, deadline_s, run, failed)
         with self._lock:
-            kept = self._kept(group)
-            refusal = kept if isinstance(kept, Failure) else kept.submit(request)
+            group = self._group(name)
+            refusal = group if isinstance(group, Failure) else group.submit(request)
         if refusal is not None:
             request.fail(refusal)
+        return request.future
 
-    def _kept(self, name: str) -> _FencedGroup | Failure:
+    def _group(self, name: str) -> _FencedGroup | Failure:
         """The group, if there is room for it; with the lock held."""
-        group = self._groups.get(name)
         if self._closed:
             return Failure(CLOSED)
+        group = self._groups.get(name)
         if group is not None and (group.active or group.refusal is not None):
             return group
-        for other in [each for each, found in self._groups.items() if found.forgettable]:
-            del self._groups[other]
+        self._groups = {each: g for each, g in self._groups.items() if not g.forgettable}
         if sum(each.active for each in self._groups.values()) >= self._most_groups:
             why = f"group {one_line(name)} is one too many for {self._most_groups} fenced groups"
             return Failure(TOO_MANY_GROUPS, why)
-        group = self._groups.get(name)
-        if group is None:
-            group = _FencedGroup(name, self._inner, self._open, self._client_id, self._timers)
-            self._groups[name] = group
-        return group
-
-    def _open(self, group: str) -> Member:
-        check_thread_room()
-        return Member({**self._config, "group.id": group}, self._listener)
+        if name not in self._groups:
+            config = {**self._config, "group.id": name}
+            made = _FencedGroup(name, self._inner, config, self._listener, self._timers)
+            self._groups[name] = made
+        return self._groups[name]
 
     def _left_s(self, deadline_s: float) -> float:
         return max(deadline_s - self._clock.now(), 0.0)
 
 
-class _FencedRequest(NamedTuple):
+@dataclass(eq=False)
+class _FencedRequest(Generic[_R]):
     """A request that a member runs for its group, or fails at the deadline."""
 
     topics: Sequence[str]
     """To subscribe to."""
     deadline_s: float
-    run: Callable[[_FencedGroup], bool]
-    """Returns False where it had no effect as the membership had ended."""
-    fail: Callable[[Failure], None]
+    run: Callable[[_FencedGroup], _R | None]
+    """Returns its answer, or None if it had no effect as the membership had ended."""
+    failed: Callable[[Failure], _R]
+    """Returns its answer if all of it failed."""
+    future: Future[_R] = field(default_factory=Future)
+
+    def fail(self, failure: Failure) -> None:
+        self.future.set(self.failed(failure))
 
 
 class _FencedGroup:
@@ -274,29 +271,27 @@ class _FencedGroup:
         self,
         name: str,
         kafka: KafkaCoordinator,
-        open_member: Callable[[str], Member],
-        client_id: str,
+        config: Mapping[str, object],
+        listener: ConnectionReports,
         timers: ThreadTimers,
     ) -> None:
-        """``open_member`` makes a client for a group; its client id is ``client_id``."""
+        """``config`` is that of its member, whose log ``listener`` hears."""
         self.name = name
         self.held = False
         """True if this service is the group's member."""
         self.refusal: Failure | None = None
         """Set once another service has, or had, the group: this one never commits to it again."""
         self._kafka = kafka
-        self._open_member = open_member
-        self._client_id = client_id
+        self._config = config
+        self._listener = listener
         self._timers = timers
         self._clock = MonotonicClock()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._wanted = False
-        self._closed = False
         self._topics: Sequence[str] = ()
         """To subscribe to."""
-        self._waiting: list[_FencedRequest] = []
-        self._running: _FencedRequest | None = None
+        self._waiting: list[_FencedRequest[Any]] = []
         self._ours: dict[TopicPartition, set[int]] = {}
         """Offsets that this service has read, committed, or may have committed."""
         # Of the group's thread:
@@ -318,11 +313,9 @@ class _FencedGroup:
         """True if there is nothing to remember of it."""
         return not self.active and not self._member_id and self.refusal is None
 
-    def submit(self, request: _FencedRequest) -> Failure | None:
+    def submit(self, request: _FencedRequest[Any]) -> Failure | None:
         """Let the group's thread do ``request``; returns why it does not."""
         with self._changed:
-            if self._closed:
-                return Failure(CLOSED)
             if self.refusal is not None:
                 return self.refusal
             self._wanted, self._topics = True, request.topics
@@ -344,22 +337,18 @@ class _FencedGroup:
             for partition, value in offsets.items():
                 self._ours.setdefault(partition, set() if value is None else {value.offset})
 
-    def release(self, *, close: bool = False) -> None:
-        """Leave the group; for good if ``close``."""
+    def release(self) -> None:
+        """Leave the group."""
         with self._changed:
             self._wanted = False
-            self._closed |= close
             self._changed.notify_all()
 
     def join(self, timeout_s: float) -> None:
-        """Wait until it has left, ``timeout_s`` at most, then answer what is still open."""
+        """Wait until it has left, ``timeout_s`` at most, then answer what was not sent."""
         thread = self._thread
         if thread is not None:
             thread.join(timeout_s)
-        running = self._running
         self._fail_waiting(Failure(CLOSED))
-        if running is not None:
-            running.fail(Failure(error_info(_DESTROYED)))
 
     def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
@@ -383,9 +372,7 @@ class _FencedGroup:
                 failures[partition] = failure_of_code(code)
                 if code in _ENDED or failures[partition].info.verdict is Verdict.UNKNOWN:
                     self._ours.setdefault(partition, set()).add(value.offset)
-                    # So that it cannot land any more; the broker has answered -1 itself.
-                    if code != _UNKNOWN_SERVER_ERROR:
-                        self.held = False
+                    self.held = False  # so that it cannot land any more
         ended = _ENDED.intersection(codes.values())
         self._leave |= _REBALANCE_IN_PROGRESS in ended
         return None if ended else CommitResult(failures)
@@ -407,18 +394,17 @@ class _FencedGroup:
         told = dict(codes)
         for partition, value in offsets.items():
             there = found.offsets.get(partition)
-            unread = found.failures.get(partition)
-            if unread is not None and unread.info.verdict is Verdict.UNKNOWN:
+            if partition in found.failures:
                 told[partition] = TIMED_OUT
             elif there is not None and there[:2] == value[:2]:  # offset and metadata
                 told[partition] = 0
         return told
 
-    def _expire_in_time(self, request: _FencedRequest) -> None:
+    def _expire_in_time(self, request: _FencedRequest[Any]) -> None:
         left_s = max(request.deadline_s - self._clock.now(), 0.0)
         self._timers.call_after(left_s, partial(self._expire, request))
 
-    def _expire(self, request: _FencedRequest) -> None:
+    def _expire(self, request: _FencedRequest[Any]) -> None:
         with self._changed:
             unsent = request in self._waiting
             if unsent:
@@ -444,8 +430,6 @@ class _FencedGroup:
             except Exception as error:  # no thread is left, a setting is refused
                 log.exception("group_failed", group=self.name)
                 failure = _not_sent(error)
-                if self._running is not None:
-                    self._running.fail(Failure(error_info(TIMED_OUT), failure.detail))
             self._drop()
             if failure is not None:
                 self._fail_waiting(failure)
@@ -462,7 +446,8 @@ class _FencedGroup:
         others = [each for each in members if not self._is_ours(each)]
         if others and self._member_id:
             return self._fence("is owned by another service now")
-        self._member = member = self._open_member(self.name)
+        check_thread_room()
+        self._member = member = Member(self._config, self._listener)
         failure = self._await_assignment(member)
         if failure is None:
             for each in others:
@@ -474,7 +459,7 @@ class _FencedGroup:
         return failure
 
     def _is_ours(self, member: LiveMember) -> bool:
-        lost_answer = self._unanswered and member.client_id == self._client_id
+        lost_answer = self._unanswered and member.client_id == self._config["client.id"]
         return lost_answer or member.member_id == self._member_id
 
     def _await_assignment(self, member: Member) -> Failure | None:
@@ -527,14 +512,18 @@ class _FencedGroup:
                     return
                 if not self._waiting:
                     continue
-                self._running = request = self._waiting.pop(0)
-            done = request.run(self)
-            with self._changed:
-                self._running = None
-                if not done:
+                request = self._waiting.pop(0)
+            try:
+                answer = request.run(self)
+            except Exception as error:
+                request.fail(Failure(error_info(TIMED_OUT), one_line(str(error))))
+                raise
+            if answer is None:
+                with self._changed:
                     self._waiting.insert(0, request)
-            if not done:
                 self._expire_in_time(request)
+            else:
+                request.future.set(answer)
 
     def _ended(self, member: Member) -> bool:
         """Hear what became of the membership."""
@@ -584,7 +573,3 @@ def _refused(failure: Failure) -> Failure:
 
 def _not_sent(error: Exception) -> Failure:
     return Failure(NOT_SENT, f"nothing was sent: {one_line(str(error), 300)}")
-
-
-def _topics_of(partitions: Iterable[TopicPartition]) -> list[str]:
-    return sorted({each.topic for each in partitions})

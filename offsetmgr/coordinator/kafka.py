@@ -13,30 +13,27 @@ admin client of confluent-kafka's; for the others see ``librdkafka.py``.
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import TimeoutError as NotAnsweredError
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from zlib import crc32
 
-from confluent_kafka import KafkaException
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, Uuid
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import OffsetSpec
 
 from actors import Future, MonotonicClock
 from actors.timers import ThreadTimers
-from offsetmgr.coordinator import answers
-from offsetmgr.coordinator.answers import (
-    NOT_COORDINATOR,
-    TRANSPORT,
-    failure_of_code,
-    failure_of_exception,
-)
 from offsetmgr.coordinator.base import (
-    NO_FENCE,
     TIMED_OUT,
     UNKNOWN_MEMBER_ID,
     CommitResult,
+    Coordinator,
     Failure,
-    FenceCounts,
     FetchResult,
+    LiveMember,
+    PartitionLog,
     TopicLog,
     TopicNames,
     commit_in_batches,
@@ -45,31 +42,36 @@ from offsetmgr.coordinator.base import (
 from offsetmgr.coordinator.clients import (
     CLOSE_S,
     LIBRDKAFKA_S,
-    LIMIT,
     STUCK_S,
     ConnectionQueue,
     ConnectionReports,
     QueuedRequest,
     checked_config,
     client_config,
+    failure_of_code,
+    failure_of_exception,
     open_admin,
     refused_config,
 )
-from offsetmgr.coordinator.librdkafka import CONSUMER, PRODUCER, GroupClient
-from offsetmgr.errors import InvalidValueError
+from offsetmgr.coordinator.librdkafka import (
+    CONSUMER,
+    PRODUCER,
+    GroupClient,
+    commit_result,
+    fetch_result,
+)
+from offsetmgr.errors import InvalidValueError, error_info
 from offsetmgr.types import check_group, check_list, check_timeout, check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Future as Pending
 
     from confluent_kafka.admin import AdminClient
     from typing_extensions import Self
 
-    from offsetmgr.coordinator.base import LiveMember
     from offsetmgr.coordinator.librdkafka import GroupAnswer, PartitionAnswer
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
-
-__all__ = ["CLIENTS", "KafkaCoordinator"]
 
 CLIENTS: Final = 12
 """Clients that commit: with one broker 48 threads, and 12 times the commits of a single one."""
@@ -85,12 +87,20 @@ POLL_INTERVAL_S: Final = 0.2
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Topics that Kafka keeps for itself, as it names them."""
 
-_C = TypeVar("_C")
+_NOT_COORDINATOR: Final = 16
+_GROUP_ID_NOT_FOUND: Final = 69
+_TRANSPORT: Final = -195
+_NO_ID: Final = str(Uuid(0, 0))
+_NO_END: Final = Failure(error_info(-1), "Kafka's answer does not say where the log ends")
+_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_STABLE: Final = IsolationLevel.READ_COMMITTED
+
 _G = TypeVar("_G", FetchResult, CommitResult)
 _R = TypeVar("_R")
 
 
-class KafkaCoordinator:
+class KafkaCoordinator(Coordinator):
     """Kafka as the port wants it.  Thread-safe; no method but ``close`` blocks."""
 
     def __init__(self, config: str | Mapping[str, object], *, clients: int = CLIENTS) -> None:
@@ -109,11 +119,7 @@ class KafkaCoordinator:
         self._timers = ThreadTimers(self._clock, name="kafka-deadlines")
         complete = client_config(config)
 
-        def queue(
-            make: Callable[[], _C], end: Callable[[_C], None], limit: int = LIMIT
-        ) -> ConnectionQueue[_C]:
-            timers, clock, timed_out = self._timers, self._clock, self._reports.timed_out
-            return ConnectionQueue(make, end, timers, clock, timed_out, limit)
+        shared = self._timers, self._clock, self._reports.timed_out
 
         def open_committer() -> GroupClient:
             return GroupClient(complete, PRODUCER, self._reports, "kafka-commits")
@@ -124,17 +130,13 @@ class KafkaCoordinator:
         def end(client: GroupClient) -> None:
             client.close(CLOSE_S)
 
-        self._commits = [queue(open_committer, end) for _ in range(clients)]
-        self._fetches = queue(open_fetcher, end)
+        self._commits = [ConnectionQueue(open_committer, end, *shared) for _ in range(clients)]
+        self._fetches = ConnectionQueue(open_fetcher, end, *shared)
         # Questions about the cluster go past the groups' queues: a busy group is no sick Kafka.
-        self._questions = queue(
-            lambda: open_admin(config, self._reports), lambda _: None, QUESTIONS
+        self._questions = ConnectionQueue(
+            lambda: open_admin(config, self._reports), lambda _: None, *shared, QUESTIONS
         )
-        self._queues: list[ConnectionQueue[Any]] = [
-            *self._commits,
-            self._fetches,
-            self._questions,
-        ]
+        self._queues: list[ConnectionQueue[Any]] = [*self._commits, self._fetches, self._questions]
         try:
             self._questions.client()
         except KafkaException as error:
@@ -143,14 +145,6 @@ class KafkaCoordinator:
         self._poll()
 
     # -- the port
-
-    @property
-    def reader(self) -> KafkaCoordinator:
-        return self
-
-    @property
-    def fence(self) -> FenceCounts:
-        return NO_FENCE
 
     def fetch(
         self, group: str, partitions: Sequence[TopicPartition] | None, timeout_s: float
@@ -162,13 +156,9 @@ class KafkaCoordinator:
         check_group(group)
         check_timeout(timeout_s, "timeout_s")
         asked = None if partitions is None else list(dict.fromkeys(partitions))
-        if asked is not None and not asked:
-            return _answered(FetchResult({}, {}))
-
-        def read(found: list[PartitionAnswer]) -> FetchResult:
-            return FetchResult(*answers.offsets_of(found, asked))
 
         def send(client: GroupClient, request: QueuedRequest[FetchResult]) -> None:
+            read = partial(fetch_result, asked)
             heard = partial(self._heard, self._fetches, request, read)
             client.fetch(group, asked, self._limit_s(request.deadline_s), heard)
 
@@ -196,31 +186,40 @@ class KafkaCoordinator:
         listed = check_list(topics, "topics", '["orders"]')
         asked = list(dict.fromkeys(check_topic(name) for name in listed))
         check_timeout(timeout_s, "timeout_s")
-        if not asked:
-            return _answered({})
+        specs = {"log_start_offset": _EARLIEST, "high_watermark": _LATEST}
+        if stable:
+            specs["last_stable_offset"] = _LATEST
+        if at_ms is not None:
+            specs["offset_at"] = OffsetSpec.for_timestamp(at_ms)
 
         def question(client: AdminClient, left_s: float, wait_s: float) -> dict[str, TopicLog]:
-            limit_s = left_s + LIBRDKAFKA_S
-            return answers.topic_logs(client, asked, at_ms, wait_s, limit_s, stable=stable)
+            return _topic_logs(client, asked, specs, wait_s, left_s + LIBRDKAFKA_S)
 
         def failed(failure: Failure) -> Mapping[str, TopicLog]:
             return dict.fromkeys(asked, TopicLog({}, failure))
 
         return self._ask(question, failed, timeout_s)
 
-    def release(self, group: str) -> None:
-        """Nothing was taken for ``group``."""
-        check_group(group)
-
     def members(self, group: str, timeout_s: float) -> Future[list[LiveMember] | Failure]:
-        """Return the live members of ``group``, by and by."""
+        """Return the live members of ``group``: none if it does not exist."""
         check_group(group)
         check_timeout(timeout_s, "timeout_s")
 
         def question(
             client: AdminClient, left_s: float, wait_s: float
         ) -> list[LiveMember] | Failure:
-            return answers.live_members(client, group, wait_s, left_s + LIBRDKAFKA_S)
+            limit_s = left_s + LIBRDKAFKA_S
+            pending = client.describe_consumer_groups([group], request_timeout=limit_s)[group]
+            try:
+                found = pending.result(wait_s).members
+            except KafkaException as error:
+                if failure_of_exception(error).info.code == _GROUP_ID_NOT_FOUND:
+                    return []
+                raise
+            return [
+                LiveMember(m.client_id, m.host, m.member_id, m.group_instance_id or "")
+                for m in found
+            ]
 
         return self._ask(question, lambda failure: failure, timeout_s)
 
@@ -278,16 +277,11 @@ class KafkaCoordinator:
         queue = self._commits[crc32(group.encode()) % len(self._commits)]
         committed: Future[CommitResult] = Future()
 
-        def failed(failure: Failure) -> CommitResult:
-            return CommitResult(dict.fromkeys(offsets, failure))
-
-        def read(refused: list[PartitionAnswer]) -> CommitResult:
-            return CommitResult(answers.commit_failures(refused))
-
         def send(client: GroupClient, request: QueuedRequest[CommitResult]) -> None:
-            heard = partial(self._heard, queue, request, read)
+            heard = partial(self._heard, queue, request, commit_result)
             client.commit(group, offsets, self._limit_s(deadline_s), heard)
 
+        failed = partial(CommitResult.failed, offsets)
         answer = queue.submit(QueuedRequest(group, deadline_s, send, failed))
         answer.add_done_callback(partial(self._name_members, group, deadline_s, committed))
         return committed
@@ -304,11 +298,11 @@ class KafkaCoordinator:
             timed_out = answer.error == TIMED_OUT
             failure = failure_of_code(answer.error, answer.text)
             result = request.failed(self._reports.timed_out() if timed_out else failure)
-            moved = answer.error == NOT_COORDINATOR
+            moved = answer.error == _NOT_COORDINATOR
         else:
             self._reports.answered()
             result = read(answer.partitions)
-            moved = any(each.info.code == NOT_COORDINATOR for each in result.failures.values())
+            moved = any(each.info.code == _NOT_COORDINATOR for each in result.failures.values())
         if moved:
             queue.pause(request.group)
         queue.finish(request, result)
@@ -374,7 +368,7 @@ class KafkaCoordinator:
         except Exception as error:  # noqa: BLE001 -- told as the answer, whatever it is
             failure = failure_of_exception(error)
             # No connection in all that time is no answer in time.
-            lost = failure.info.code in {TIMED_OUT, TRANSPORT}
+            lost = failure.info.code in {TIMED_OUT, _TRANSPORT}
             answer = request.failed(self._reports.timed_out() if lost else failure)
         else:
             self._reports.answered()
@@ -401,7 +395,60 @@ class KafkaCoordinator:
             queue.end_clients()
 
 
-def _answered(answer: _R) -> Future[_R]:
-    future: Future[_R] = Future()
-    future.set(answer)
-    return future
+def _topic_logs(
+    client: AdminClient,
+    topics: list[str],
+    specs: Mapping[str, OffsetSpec],
+    wait_s: float,
+    limit_s: float,
+) -> dict[str, TopicLog]:
+    """Ask for the partitions of ``topics``, then for offsets of their logs, and wait ``wait_s``.
+
+    ``specs`` are by the fields of a ``PartitionLog``.  librdkafka is given ``limit_s`` for each
+    request.  Raises TimeoutError.
+    """
+    deadline_s = time.monotonic() + wait_s
+    logs: dict[str, TopicLog] = {}
+    found: dict[str, Any] = {}
+    described = client.describe_topics(TopicCollection(topics), request_timeout=limit_s)
+    for topic, pending in described.items():
+        try:
+            found[topic] = pending.result(max(deadline_s - time.monotonic(), 0.0))
+        except KafkaException as error:
+            logs[topic] = TopicLog({}, failure_of_exception(error))
+    partitions = [KafkaPartition(topic, p.id) for topic in found for p in found[topic].partitions]
+    answers: dict[str, dict[tuple[str, int], Pending[Any]]] = {}
+    for field, spec in specs.items() if partitions else ():
+        request = dict.fromkeys(partitions, spec)
+        isolation = _STABLE if field == "last_stable_offset" else IsolationLevel.READ_UNCOMMITTED
+        sent = client.list_offsets(request, isolation_level=isolation, request_timeout=limit_s)
+        answers[field] = {(p.topic, p.partition): each for p, each in sent.items()}
+    for topic, description in found.items():
+        ends = {}
+        for partition in description.partitions:
+            where = topic, partition.id
+            asked_of_it = {field: each[where] for field, each in answers.items()}
+            ends[partition.id] = partition_log(asked_of_it, deadline_s)
+        logs[topic] = TopicLog(ends, topic_id=id_of(description.topic_id))
+    return logs
+
+
+def partition_log(pending: Mapping[str, Pending[Any]], deadline_s: float) -> PartitionLog:
+    """Put together what was asked of one log, by the fields of a ``PartitionLog``."""
+    try:
+        offsets: dict[str, Any] = {
+            field: int(each.result(max(deadline_s - time.monotonic(), 0.0)).offset)
+            for field, each in pending.items()
+        }
+    except KafkaException as error:
+        return PartitionLog(0, 0, failure_of_exception(error))
+    # -1 if no record is as young as was asked for; every log has ends.
+    at = offsets.pop("offset_at", -1)
+    if min(offsets.values()) < 0:
+        return PartitionLog(0, 0, _NO_END)
+    return PartitionLog(**offsets, offset_at=at if at >= 0 else None)
+
+
+def id_of(found: Uuid) -> str:
+    """Return a topic's id; empty where it has none, as with brokers before 2.8."""
+    return "" if str(found) == _NO_ID else str(found)

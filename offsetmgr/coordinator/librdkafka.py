@@ -21,17 +21,20 @@ import ctypes
 import threading
 from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from confluent_kafka import cimpl
 
 from actors.logs import get_logger
-from offsetmgr.types import TopicPartition
+from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
+from offsetmgr.coordinator.clients import failure_of_code
+from offsetmgr.errors import error_info
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from offsetmgr.types import OffsetAndMetadata
+    from offsetmgr.coordinator.clients import ConnectionReports
 
 PRODUCER: Final = 0
 """``RD_KAFKA_PRODUCER``."""
@@ -57,7 +60,6 @@ _REBALANCE_EVENT: Final = 0x10
 _COMMIT_EVENT: Final = 0x20
 _ASSIGN: Final = -175
 _ALL_PARTITIONS: Final = -1
-_INVALID_OFFSET: Final = -1001
 _NO_CONSUMER_CLOSE: Final = 0x8
 _ERROR_CHARS: Final = 512
 _POLL_MS: Final = 200
@@ -79,26 +81,12 @@ _NUMBERS: Final[Mapping[Operation, int]] = {
 log = get_logger("offsetmgr.coordinator.kafka")
 
 
-class Listener(Protocol):
-    """Hears what a client reports beside its answers, in the thread that takes them."""
-
-    def failed(self, code: int, text: str) -> None:
-        """Take the failure of a connection."""
-
-    def logged(self, level: int, kind: str, text: str) -> None:
-        """Take a line of librdkafka's log; ``level`` as in syslog."""
-
-
 class PartitionAnswer(NamedTuple):
     """The coordinator's answer for one partition."""
 
-    topic: str
-    partition: int
-    offset: int
-    """Below 0 where nothing is committed."""
-    metadata: str
-    leader_epoch: int
-    """-1 where it is not known."""
+    where: TopicPartition
+    offset: OffsetAndMetadata | None
+    """None where nothing is committed."""
     error: int
     """Kafka's code, 0 for none, ``NOT_NAMED`` where the answer leaves the partition out."""
 
@@ -195,7 +183,6 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "group_result_partitions": (_LIST, (_POINTER,)),
     "error_code": (_INT, (_POINTER,)),
     "error_string": (_TEXT, (_POINTER,)),
-    "error_destroy": (None, (_POINTER,)),
     **{
         name: signature
         for operation in _NUMBERS
@@ -272,7 +259,7 @@ class Library:
         self.queue_destroy(main)
         self.set_log_queue(handle, queue)
 
-    def pass_on(self, event: int, listener: Listener) -> bool:
+    def pass_on(self, event: int, listener: ConnectionReports) -> bool:
         """Tell ``listener`` of a log line or an error; False if ``event`` is something else."""
         kind = self.event_type(event)
         if kind == _LOG_EVENT:
@@ -323,22 +310,17 @@ class Library:
             error = partition.error
             if refused and not error:
                 continue
-            raw = partition.topic
-            size, epoch, metadata = partition.metadata_size, -1, ""
+            raw, size = partition.topic, partition.metadata_size
+            metadata, epoch = "", -1
             if size:  # confluent-kafka's consumers commit it with a NUL behind it
                 text = ctypes.string_at(partition.metadata, size)
                 metadata = decoded(text.removesuffix(b"\0"))
             if partition.private:
                 epoch = self.topic_partition_get_leader_epoch(ctypes.pointer(partition))
-            offset = partition.offset
-            yield PartitionAnswer(
-                names.get(raw) or names.setdefault(raw, decoded(raw)),
-                partition.partition,
-                -1 if offset == _INVALID_OFFSET else offset,
-                metadata,
-                epoch,
-                error,
-            )
+            offset = OffsetAndMetadata(partition.offset, metadata, epoch if epoch >= 0 else None)
+            topic = names.get(raw) or names.setdefault(raw, decoded(raw))
+            where = TopicPartition(topic, partition.partition)
+            yield PartitionAnswer(where, offset if offset.offset >= 0 else None, error)
 
 
 class GroupClient:
@@ -351,7 +333,7 @@ class GroupClient:
         self,
         config: Mapping[str, object],
         kind: int,
-        listener: Listener | None = None,
+        listener: ConnectionReports | None = None,
         name: str = "kafka-client",
     ) -> None:
         """Open a client, of the kind ``CONSUMER`` if it is to fetch; silent without ``listener``.
@@ -442,7 +424,12 @@ class GroupClient:
                 if self._closed:
                     raise RuntimeError("the client is closed")
                 self._number += 1
-                options = self._options(operation, timeout_s, stable=stable)
+                options = library.AdminOptions_new(self._handle, _NUMBERS[operation])
+                timeout_ms = ceil(max(timeout_s, 0.001) * 1000)
+                library.AdminOptions_set_request_timeout(options, timeout_ms, None, 0)
+                library.AdminOptions_set_opaque(options, self._number)
+                if operation == "ListConsumerGroupOffsets":
+                    library.AdminOptions_set_require_stable_offsets(options, int(stable))
                 request = getattr(library, f"{operation}_new")(group.encode(), wanted)
                 self._open[self._number] = operation, answered
                 send = getattr(library, operation)
@@ -452,18 +439,6 @@ class GroupClient:
         finally:
             if wanted is not None:
                 library.topic_partition_list_destroy(wanted)
-
-    def _options(self, operation: Operation, timeout_s: float, *, stable: bool) -> int:
-        library = self._library
-        options: int = library.AdminOptions_new(self._handle, _NUMBERS[operation])
-        timeout_ms = ceil(max(timeout_s, 0.001) * 1000)
-        library.AdminOptions_set_request_timeout(options, timeout_ms, None, 0)
-        library.AdminOptions_set_opaque(options, self._number)
-        if operation == "ListConsumerGroupOffsets" and stable:
-            refused = library.AdminOptions_set_require_stable_offsets(options, 1)
-            if refused:
-                library.error_destroy(refused)
-        return options
 
     def _serve(self) -> None:
         """Hand out answers until closed, then end the handle: in this thread, which may block."""
@@ -529,7 +504,7 @@ class Member:
     of them: it commits, and librdkafka sends its heartbeats.
     """
 
-    def __init__(self, config: Mapping[str, object], listener: Listener) -> None:
+    def __init__(self, config: Mapping[str, object], listener: ConnectionReports) -> None:
         """``listener`` hears the log.  Raises ValueError where a setting is refused."""
         library = self._library = Library()
         self._listener = listener
@@ -572,7 +547,7 @@ class Member:
             found = library.read_list(library.event_topic_partition_list(event))
             # A request that failed as a whole has no codes of its partitions.
             whole = code or NOT_NAMED
-            codes = {TopicPartition(p.topic, p.partition): p.error for p in found}
+            codes = {each.where: each.error for each in found}
             return {p: whole if codes.get(p, NOT_NAMED) == NOT_NAMED else codes[p] for p in offsets}
         finally:
             library.event_destroy(event)
@@ -635,3 +610,29 @@ def _guarded(hear: Callable[[], None]) -> None:
 def decoded(text: bytes | None) -> str:
     """Return a text of librdkafka's."""
     return (text or b"").decode(errors="replace")
+
+
+def commit_result(refused: Iterable[PartitionAnswer]) -> CommitResult:
+    """Return the answer to a commit that succeeded as a whole; these partitions were refused."""
+    return CommitResult({each.where: _failure(each.error) for each in refused})
+
+
+def fetch_result(
+    asked: Iterable[TopicPartition] | None, answered: Iterable[PartitionAnswer]
+) -> FetchResult:
+    """Return the answer to a fetch of ``asked``, or of all that a group has committed if None."""
+    offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
+    failures = dict.fromkeys(asked or (), _failure(NOT_NAMED))
+    for where, offset, error in answered:
+        failures.pop(where, None)
+        if error:
+            failures[where] = _failure(error)
+        elif offset is not None or asked is not None:
+            offsets[where] = offset
+    return FetchResult(offsets, failures)
+
+
+def _failure(code: int) -> Failure:
+    if code == NOT_NAMED:
+        return Failure(error_info(code), "Kafka's answer does not name this partition")
+    return failure_of_code(code)

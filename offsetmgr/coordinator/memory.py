@@ -2,7 +2,7 @@
 
 It has no thread of its own.  Given ``call_after`` (the timers of an actor system or of a
 simulation) everything happens there, in the order and at the time those decide; given none,
-everything happens before the call returns, whatever time the script gives it.
+everything happens before the call returns, deadlines too, whatever time the script gives it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 from actors import Future
 from offsetmgr.coordinator.base import (
     CLOSED,
-    NO_FENCE,
     TIMED_OUT,
     UNKNOWN_MEMBER_ID,
     CommitResult,
+    Coordinator,
     Failure,
+    FenceCounts,
     FetchResult,
     LiveMember,
     PartitionLog,
@@ -91,7 +92,7 @@ Incident = Respond | Refuse | Unknown
 """The scripted outcome of one request."""
 
 
-CallAfter: TypeAlias = "Callable[[float, Callable[[], None]], Any]"
+CallAfter: TypeAlias = "Callable[[float, Callable[[], object]], Any]"
 """Calls a function once, after so many seconds; what it returns can be cancelled."""
 
 Failed: TypeAlias = "Failure | Mapping[TopicPartition, Failure]"
@@ -132,8 +133,8 @@ class BrokerState:
         self._committed: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
         self._members: dict[str, list[LiveMember]] = {}
         self._logs: dict[str, dict[int, PartitionLog]] = {}
+        """By topic; empty if it was deleted."""
         self._times_ms: dict[TopicPartition, dict[int, int]] = {}
-        self._deleted: set[str] = set()
         self._ids: dict[str, int] = {}
         """The number of times each topic was created."""
 
@@ -149,7 +150,6 @@ class BrokerState:
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
         with self._lock:
-            self._deleted.discard(topic)
             self._ids[topic] = self._ids.get(topic, 0) + 1
             self._logs[topic] = {
                 number: PartitionLog(0, 0, last_stable_offset=0) for number in range(partitions)
@@ -178,8 +178,7 @@ class BrokerState:
     def delete_topic(self, topic: str) -> None:
         """Delete ``topic``, and with it what groups committed for it, as Kafka does."""
         with self._lock:
-            self._deleted.add(topic)
-            self._logs.pop(topic, None)
+            self._logs[topic] = {}
             for offsets in self._committed.values():
                 for partition in [p for p in offsets if p.topic == topic]:
                     del offsets[partition]
@@ -237,12 +236,12 @@ class BrokerState:
 
     def topic_names(self) -> list[str]:
         with self._lock:
-            return sorted(self._logs)
+            return sorted(topic for topic, logs in self._logs.items() if logs)
 
     def _topic_log(self, topic: str, at_ms: int | None, *, stable: bool) -> TopicLog:
-        if topic not in self._logs:
+        logs = dict(self._logs.get(topic, {}))
+        if not logs:
             return TopicLog({}, Failure(_UNKNOWN_TOPIC))
-        logs = dict(self._logs[topic])
         if not stable:
             logs = {number: log._replace(last_stable_offset=None) for number, log in logs.items()}
         if at_ms is not None:
@@ -253,15 +252,14 @@ class BrokerState:
         return TopicLog(logs, topic_id=str(self._ids[topic]))
 
     def _refusal(self, partition: TopicPartition, value: OffsetAndMetadata) -> ErrorInfo | None:
-        log = self._logs.get(partition.topic)
-        gone = partition.topic in self._deleted if log is None else partition.partition not in log
-        if gone:
+        logs = self._logs.get(partition.topic)
+        if logs is not None and partition.partition not in logs:
             return _UNKNOWN_TOPIC
         units = len(value.metadata.encode("utf-16-le")) // 2
         return _METADATA_TOO_LARGE if units > MAX_METADATA_CHARS else None
 
 
-class MemoryCoordinator:
+class MemoryCoordinator(Coordinator):
     """A coordinator whose Kafka is a few dictionaries, and whose faults are scripted.
 
     ``broker`` is what that Kafka knows: tests look at it and change it behind the coordinator's
@@ -269,10 +267,13 @@ class MemoryCoordinator:
     nothing: it is answered properly after ``latency_s`` seconds.
     """
 
+    fence = FenceCounts(0, 0)
+    """A test may set it."""
+
     def __init__(
         self,
         *,
-        call_after: CallAfter | None = None,
+        call_after: CallAfter = lambda _, call: call(),
         clock: Clock | None = None,
         latency_s: float = 0.0,
         plan: Callable[[SentRequest], Incident | None] = lambda _: None,
@@ -280,8 +281,6 @@ class MemoryCoordinator:
         """``clock`` dates the requests; without one, all of them happen at 0."""
         check_timeout(latency_s, "latency_s")
         self.broker = BrokerState()
-        self.fence = NO_FENCE
-        """A test may set it."""
         self._call_after = call_after
         self._clock = clock
         self._latency_s = latency_s
@@ -322,16 +321,12 @@ class MemoryCoordinator:
 
         def answer(failed: Failed) -> CommitResult:
             if isinstance(failed, Failure):
-                return CommitResult(dict.fromkeys(sent, failed))
+                return CommitResult.failed(sent, failed)
             refused = {p: f for p, f in failed.items() if p in sent}
             kept = {p: o for p, o in sent.items() if p not in refused}
             return CommitResult({**refused, **self.broker.commit(group, kept)})
 
         return self._start("commit", group, sent, tuple(sent), timeout_s, answer)
-
-    @property
-    def reader(self) -> MemoryCoordinator:
-        return self
 
     def release(self, group: str) -> None:
         self.released.append(group)
@@ -438,13 +433,11 @@ class MemoryCoordinator:
             self._finish(request, Failure(CLOSED))
             return request.future
         incident = injected or self._plan(request) or Respond()
-        if self._call_after is None:
-            self._receive(request, incident)
-        else:
+        own = incident.latency_s if isinstance(incident, Respond) else 0.0
+        self._call_after(own or self._latency_s, partial(self._receive, request, incident))
+        if request.ended_s is None:
             timed_out = partial(self._finish, request, Failure(error_info(TIMED_OUT)))
             request.deadline = self._call_after(timeout_s, timed_out)
-            own = incident.latency_s if isinstance(incident, Respond) else 0.0
-            self._call_after(own or self._latency_s, partial(self._receive, request, incident))
         return request.future
 
     def _receive(self, request: SentRequest, incident: Incident) -> None:
@@ -452,29 +445,24 @@ class MemoryCoordinator:
             if not self._paused.isdisjoint((None, request.group)):
                 self._held.append((request, incident))
                 return
-        if isinstance(incident, Unknown):
-            self._answer_unclearly(request, incident)
-        elif isinstance(incident, Refuse):
-            refused = Failure(error_info(incident.code), incident.detail)
-            named = incident.partitions
-            self._finish(request, refused if named is None else dict.fromkeys(named, refused))
-        else:
-            self._finish(request, {})
-
-    def _answer_unclearly(self, request: SentRequest, incident: Unknown) -> None:
-        if request.operation == "commit" and incident.lands_after_s is not None:
-            only = request.offsets.keys() if incident.partitions is None else incident.partitions
-            landing = {p: value for p, value in request.offsets.items() if p in only}
-
-            def land() -> None:
-                self.broker.commit(request.group, landing)
-
-            if self._call_after is None or incident.lands_after_s == 0:
-                land()
-            else:
-                self._call_after(incident.lands_after_s, land)
-        if self._call_after is None or incident.code != TIMED_OUT:
-            self._finish(request, Failure(error_info(incident.code)))
+        match incident:
+            case Refuse(code, named, detail):
+                refused = Failure(error_info(code), detail)
+                self._finish(request, refused if named is None else dict.fromkeys(named, refused))
+            case Unknown(code, lands_after_s, named):
+                if request.operation == "commit" and lands_after_s is not None:
+                    landing = request.offsets
+                    if named is not None:
+                        landing = {p: landing[p] for p in landing if p in named}
+                    land = partial(self.broker.commit, request.group, landing)
+                    if lands_after_s:
+                        self._call_after(lands_after_s, land)
+                    else:
+                        land()
+                if code != TIMED_OUT:  # that one comes at the deadline
+                    self._finish(request, Failure(error_info(code)))
+            case _:
+                self._finish(request, {})
 
     def _finish(self, request: SentRequest, failed: Failed) -> None:
         """Answer; nobody hears of it after the deadline."""

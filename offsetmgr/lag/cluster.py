@@ -17,7 +17,6 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import OffsetSpec
 
 from actors import MonotonicClock
-from offsetmgr.coordinator.answers import failure_of_code, failure_of_exception, offsets_of
 from offsetmgr.coordinator.base import TIMED_OUT, Failure
 from offsetmgr.coordinator.clients import (
     CLOSE_S,
@@ -26,10 +25,12 @@ from offsetmgr.coordinator.clients import (
     check_thread_room,
     checked_config,
     client_config,
+    failure_of_code,
+    failure_of_exception,
     open_admin,
     refused_config,
 )
-from offsetmgr.coordinator.librdkafka import CONSUMER, GroupClient
+from offsetmgr.coordinator.librdkafka import CONSUMER, GroupClient, fetch_result
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError, error_info
 from offsetmgr.types import PartitionRange, TopicPartition, check_group, check_timeout, check_topic
 
@@ -300,7 +301,7 @@ class ClusterReader:
         if answer.error:
             failure = failure_of_code(answer.error, answer.text)
             raise self._explained(f"committed offsets of group {group}", failure)
-        offsets, failures = offsets_of(answer.partitions, None)
+        offsets, failures, _ = fetch_result(None, answer.partitions)
         for where, failure in failures.items():
             raise self._explained(f"committed offset of {where} in group {group}", failure)
         return {where: each for where, each in offsets.items() if each is not None}

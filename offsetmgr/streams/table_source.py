@@ -13,8 +13,14 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import OffsetSpec
 
-from offsetmgr.coordinator.answers import failure_of_code, failure_of_exception, id_of
-from offsetmgr.coordinator.clients import check_thread_room, checked_config, refused_config
+from offsetmgr.coordinator.clients import (
+    check_thread_room,
+    checked_config,
+    failure_of_code,
+    failure_of_exception,
+    refused_config,
+)
+from offsetmgr.coordinator.kafka import id_of
 from offsetmgr.errors import KafkaRequestError
 from offsetmgr.lag.cluster import ClusterReader
 from offsetmgr.streams.errors import TopicsError, made_anew

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 
-from offsetmgr.coordinator.answers import failure_of_exception
+from offsetmgr.coordinator.clients import failure_of_exception
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
 from offsetmgr.lag.cluster import ClusterReader
 from offsetmgr.streams.errors import TopicsError

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Uuid
 
-from offsetmgr.coordinator.answers import id_of, partition_log
 from offsetmgr.coordinator.base import PartitionLog
+from offsetmgr.coordinator.kafka import id_of, partition_log
 
 
 def offset(value: int) -> Future[Any]:
