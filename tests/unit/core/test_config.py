@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -11,20 +11,6 @@ from offsetmgr.config import LARGEST, MAY_BE_ZERO, CommitSettings
 from offsetmgr.errors import InvalidValueError
 
 NAMES = [field.name for field in fields(CommitSettings)]
-
-
-def test_the_defaults_make_sense() -> None:
-    """A second between commits, the broker's own time-out, a keep-alive once a day."""
-    settings = CommitSettings()
-    assert settings.commit_interval_s == 1.0
-    assert settings.request_timeout_s == 5.0
-    assert settings.recommit_interval_s == 86_400.0
-
-
-def test_settings_do_not_change_once_made() -> None:
-    """Settings that were checked cannot change."""
-    with pytest.raises(FrozenInstanceError):
-        CommitSettings().commit_interval_s = 2.0  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("name", NAMES)
