@@ -52,7 +52,7 @@ def write(folder: Path) -> None:
 def _service() -> Assembly:
     settings = load(None, {}, {"kafka.bootstrap.servers": ("memory:1", "docs")})
     with ActorSystem() as system:
-        coordinator = MemoryCoordinator(call_after=system.timers.call_after, clock=system.clock)
+        coordinator = MemoryCoordinator(call_after=system.timers.call_after)
         return Assembly(settings, coordinator, system, wall=time.time)
 
 

@@ -41,7 +41,6 @@ from offsetmgr.types import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from actors import Clock
     from offsetmgr.errors import ErrorInfo
 
 Operation = Literal["fetch", "commit", "topic_logs", "topic_names", "check"]
@@ -112,9 +111,7 @@ class SentRequest:
     """The partitions of a fetch or a commit; None for the whole group and for other requests."""
     answer: Callable[[Failed], Any]
     """Do what was asked except for what failed, and return the answer."""
-    started_s: float
-    ended_s: float | None = None
-    """The time of its answer, by the coordinator's clock; None while it is in flight."""
+    answered: bool = False
     future: Future[Any] = field(default_factory=Future)
     deadline: Any = None
     """A timer."""
@@ -274,15 +271,12 @@ class MemoryCoordinator(Coordinator):
         self,
         *,
         call_after: CallAfter = lambda _, call: call(),
-        clock: Clock | None = None,
         latency_s: float = 0.0,
         plan: Callable[[SentRequest], Incident | None] = lambda _: None,
     ) -> None:
-        """``clock`` dates the requests; without one, all of them happen at 0."""
         check_timeout(latency_s, "latency_s")
         self.broker = BrokerState()
         self._call_after = call_after
-        self._clock = clock
         self._latency_s = latency_s
         self._plan = plan
         self._lock = threading.Lock()
@@ -422,7 +416,7 @@ class MemoryCoordinator(Coordinator):
         answer: Callable[[Failed], _T],
     ) -> Future[_T]:
         check_timeout(timeout_s, "timeout_s")
-        request = SentRequest(operation, group, offsets, partitions, answer, self._now())
+        request = SentRequest(operation, group, offsets, partitions, answer)
         with self._lock:
             self._requests.append(request)
             self._in_flight[group] += 1
@@ -435,7 +429,7 @@ class MemoryCoordinator(Coordinator):
         incident = injected or self._plan(request) or Respond()
         own = incident.latency_s if isinstance(incident, Respond) else 0.0
         self._call_after(own or self._latency_s, partial(self._receive, request, incident))
-        if request.ended_s is None:
+        if not request.answered:
             timed_out = partial(self._finish, request, Failure(error_info(TIMED_OUT)))
             request.deadline = self._call_after(timeout_s, timed_out)
         return request.future
@@ -468,9 +462,9 @@ class MemoryCoordinator(Coordinator):
         """Answer; nobody hears of it after the deadline."""
         answer = request.answer(failed)
         with self._lock:
-            if request.ended_s is not None:
+            if request.answered:
                 return
-            request.ended_s = self._now()
+            request.answered = True
             self._in_flight[request.group] -= 1
         if request.deadline is not None:
             request.deadline.cancel()
@@ -483,6 +477,3 @@ class MemoryCoordinator(Coordinator):
                 del queue[place]
                 return incident
         return None
-
-    def _now(self) -> float:
-        return 0.0 if self._clock is None else self._clock.now()

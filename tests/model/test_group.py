@@ -61,7 +61,7 @@ class GroupMachine(RuleBasedStateMachine):
         """Start with an empty group."""
         self.system = SimSystem(seed)
         self.coordinator = MemoryCoordinator(
-            call_after=self.system.timers.call_after, clock=self.system.clock, latency_s=0.01
+            call_after=self.system.timers.call_after, latency_s=0.01
         )
         self.factory = Factory(
             self.coordinator,

@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
         return load(None, os.environ, flags)
 
     def connect(system: ActorSystem) -> MemoryCoordinator:
-        made = MemoryCoordinator(call_after=system.timers.call_after, clock=system.clock)
+        made = MemoryCoordinator(call_after=system.timers.call_after)
         if "stalled" in arguments:
             made.pause()
         return made

@@ -104,7 +104,7 @@ def running(**values: object) -> Iterator[Running]:
         ActorSystem(name="test") as system,
         Path(os.devnull).open("w") as nowhere,
     ):
-        coordinator = MemoryCoordinator(call_after=system.timers.call_after, clock=system.clock)
+        coordinator = MemoryCoordinator(call_after=system.timers.call_after)
         service = Service(settings, coordinator, system, Logs(nowhere), lambda: settings)
         here = Running(service, coordinator, address)
         thread = threading.Thread(target=here.run, args=(sock,), name="test-service", daemon=True)

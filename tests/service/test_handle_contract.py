@@ -66,7 +66,7 @@ class Way:
 def in_process() -> Iterator[Way]:
     """A factory."""
     with ActorSystem(name="test") as system:
-        coordinator = MemoryCoordinator(call_after=system.timers.call_after, clock=system.clock)
+        coordinator = MemoryCoordinator(call_after=system.timers.call_after)
         settings = CommitSettings(commit_interval_s=0.05)
         with Factory(coordinator, settings, system=system) as factory:
             yield Way(factory, coordinator)
@@ -85,7 +85,7 @@ def through_the_service() -> Iterator[Way]:
 def local_offsets() -> Iterator[Way]:
     """The client's methods over a factory."""
     with ActorSystem(name="test") as system:
-        coordinator = MemoryCoordinator(call_after=system.timers.call_after, clock=system.clock)
+        coordinator = MemoryCoordinator(call_after=system.timers.call_after)
         with local_over(coordinator) as offsets:
             yield Way(offsets, coordinator)
             coordinator.resume()

@@ -43,7 +43,7 @@ def at(offset: int) -> OffsetAndMetadata:
 def in_process() -> Iterator[tuple[Offsets, MemoryCoordinator]]:
     """Offsets of this process."""
     with ActorSystem(name="test") as system:
-        coordinator = MemoryCoordinator(call_after=system.timers.call_after, clock=system.clock)
+        coordinator = MemoryCoordinator(call_after=system.timers.call_after)
         with local_over(coordinator) as offsets:
             yield offsets, coordinator
             coordinator.resume()

@@ -68,7 +68,6 @@ class ServiceProcess:
         self.loop = Loop(self.process)
         self.coordinator = MemoryCoordinator(
             call_after=self.process.timers.call_after,
-            clock=host.clock,
             latency_s=latency_s,
             plan=plan,
         )
@@ -144,7 +143,7 @@ class ServiceProcess:
         One that was given up before does not land any more: who would put it right is gone.
         """
         for request in self.coordinator.requests[-20:]:
-            waits = request.ended_s is None and request.operation == "commit"
+            waits = not request.answered and request.operation == "commit"
             if waits and self._rng.random() < 0.5:
                 self.coordinator.broker.commit(request.group, request.offsets)
         self.process.kill()

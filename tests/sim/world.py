@@ -71,7 +71,6 @@ class World:
         self.weather = Weather(rng, self.judge.met)
         self.coordinator = self.coordinator_type(
             call_after=self.system.timers.call_after,
-            clock=self.system.clock,
             latency_s=self.weather.latency_s,
             plan=self._plan,
         )

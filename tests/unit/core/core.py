@@ -77,7 +77,7 @@ class Core:
     def __init__(self, *, seed: int = 0, latency_s: float = 0.01, **settings: Any) -> None:
         self.system = SimSystem(seed)
         self.coordinator = MemoryCoordinator(
-            call_after=self.system.timers.call_after, clock=self.system.clock, latency_s=latency_s
+            call_after=self.system.timers.call_after, latency_s=latency_s
         )
         self.broker = self.coordinator.broker
         self.listener = Listener()

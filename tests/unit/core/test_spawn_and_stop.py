@@ -333,7 +333,7 @@ class TestFactoryStop:
     def test_it_leaves_the_system_it_was_given(self) -> None:
         """Only a system of its own ends with it."""
         system = SimSystem(1)
-        coordinator = MemoryCoordinator(call_after=system.timers.call_after, clock=system.clock)
+        coordinator = MemoryCoordinator(call_after=system.timers.call_after)
         Factory(coordinator, system=system).stop(1.0)
         system.run_until_idle()
         again = Factory(coordinator, system=system)

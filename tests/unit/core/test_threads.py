@@ -35,7 +35,7 @@ class Live:
     def __init__(self) -> None:
         self.system = ActorSystem(threads=4, name="live")
         self.coordinator = MemoryCoordinator(
-            call_after=self.system.timers.call_after, clock=self.system.clock, latency_s=0.001
+            call_after=self.system.timers.call_after, latency_s=0.001
         )
         settings = CommitSettings(commit_interval_s=0.005)
         self.factory = Factory(self.coordinator, settings, system=self.system)
