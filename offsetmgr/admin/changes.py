@@ -7,7 +7,6 @@ a job commits to it through a service, that job would commit over the change.
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future as Pending
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -48,11 +47,11 @@ from offsetmgr.types import TopicPartition, check_group
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
+    from concurrent.futures import Future as Pending
 
     from typing_extensions import Self
 
     from offsetmgr.admin.service import LiveManager
-    from offsetmgr.coordinator.librdkafka import GroupAnswer
     from offsetmgr.types import OffsetAndMetadata
 
 _FREE: Final = frozenset({"Empty", "Dead"})
@@ -246,12 +245,11 @@ class GroupChanges:
 
         Raises OffsetTimeoutError: whether it was done is not known then.
         """
-        answered: Pending[GroupAnswer] = Pending()
         config = client_config(checked_config(self._config))
         client = GroupClient(config, PRODUCER, None, "kafka-deletes")
         try:
-            client.delete(group, partitions, self._timeout_s, answered.set_result)
-            answer = self._result(answered, f"deletion of offsets of group {group}")
+            sent = client.delete(group, partitions, self._timeout_s)
+            answer = self._result(sent, f"deletion of offsets of group {group}")
         finally:
             client.close(CLOSE_S)
         if answer.error:

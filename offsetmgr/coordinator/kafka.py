@@ -159,8 +159,8 @@ class KafkaCoordinator(Coordinator):
 
         def send(client: GroupClient, request: QueuedRequest[FetchResult]) -> None:
             read = partial(fetch_result, asked)
-            heard = partial(self._heard, self._fetches, request, read)
-            client.fetch(group, asked, self._limit_s(request.deadline_s), heard)
+            sent = client.fetch(group, asked, self._limit_s(request.deadline_s))
+            sent.add_done_callback(partial(self._heard, self._fetches, request, read))
 
         deadline_s = self._clock.now() + timeout_s
         failed = partial(FetchResult.failed, asked)
@@ -278,8 +278,8 @@ class KafkaCoordinator(Coordinator):
         committed: Future[CommitResult] = Future()
 
         def send(client: GroupClient, request: QueuedRequest[CommitResult]) -> None:
-            heard = partial(self._heard, queue, request, commit_result)
-            client.commit(group, offsets, self._limit_s(deadline_s), heard)
+            sent = client.commit(group, offsets, self._limit_s(deadline_s))
+            sent.add_done_callback(partial(self._heard, queue, request, commit_result))
 
         failed = partial(CommitResult.failed, offsets)
         answer = queue.submit(QueuedRequest(group, deadline_s, send, failed))
@@ -291,9 +291,10 @@ class KafkaCoordinator(Coordinator):
         queue: ConnectionQueue[GroupClient],
         request: QueuedRequest[_G],
         read: Callable[[list[PartitionAnswer]], _G],
-        answer: GroupAnswer,
+        sent: Pending[GroupAnswer],
     ) -> None:
         """Answer ``request`` with what Kafka, or librdkafka, says of its group."""
+        answer = sent.result()
         if answer.error:
             timed_out = answer.error == TIMED_OUT
             failure = failure_of_code(answer.error, answer.text)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from functools import partial
+from concurrent.futures import Future as Pending
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -32,7 +32,7 @@ from offsetmgr.errors import error_info
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from offsetmgr.coordinator.clients import ConnectionReports
 
@@ -344,7 +344,7 @@ class GroupClient:
         library = self._library = Library()
         self._listener = listener
         self._lock = threading.Lock()
-        self._open: dict[int, tuple[Operation, Callable[[GroupAnswer], None]]] = {}
+        self._open: dict[int, tuple[Operation, Pending[GroupAnswer]]] = {}
         self._number = 0
         self._closed = False
         own = {"group.id": OWN_GROUP} if kind == CONSUMER else {}
@@ -365,39 +365,30 @@ class GroupClient:
         group: str,
         partitions: Iterable[tuple[str, int]] | None,
         timeout_s: float,
-        answered: Callable[[GroupAnswer], None],
         *,
         stable: bool = True,
-    ) -> None:
+    ) -> Pending[GroupAnswer]:
         """Ask for what ``group`` has committed (of all partitions where None).
 
         With ``stable``, a partition that an open transaction is about to commit is an error.
-        ``answered`` is called once, in the client's thread.  Raises RuntimeError once closed.
+        The answer is set in the client's thread.  Raises RuntimeError once closed.
         """
         wanted = None if partitions is None else self._library.partition_list(partitions)
-        self._ask("ListConsumerGroupOffsets", group, wanted, timeout_s, answered, stable=stable)
+        return self._ask("ListConsumerGroupOffsets", group, wanted, timeout_s, stable=stable)
 
     def commit(
-        self,
-        group: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        timeout_s: float,
-        answered: Callable[[GroupAnswer], None],
-    ) -> None:
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
+    ) -> Pending[GroupAnswer]:
         """Commit ``offsets`` in one request; as for ``fetch``."""
         wanted = self._library.offset_list(self._handle, offsets)
-        self._ask("AlterConsumerGroupOffsets", group, wanted, timeout_s, answered)
+        return self._ask("AlterConsumerGroupOffsets", group, wanted, timeout_s)
 
     def delete(
-        self,
-        group: str,
-        partitions: Iterable[tuple[str, int]],
-        timeout_s: float,
-        answered: Callable[[GroupAnswer], None],
-    ) -> None:
+        self, group: str, partitions: Iterable[tuple[str, int]], timeout_s: float
+    ) -> Pending[GroupAnswer]:
         """Delete what is committed of ``partitions``; as for ``fetch``."""
         wanted = self._library.partition_list(partitions)
-        self._ask("DeleteConsumerGroupOffsets", group, wanted, timeout_s, answered)
+        return self._ask("DeleteConsumerGroupOffsets", group, wanted, timeout_s)
 
     def close(self, timeout_s: float) -> None:
         """Take no more; what is open is answered as failed.  Returns by ``timeout_s``."""
@@ -413,12 +404,12 @@ class GroupClient:
         group: str,
         wanted: Any,
         timeout_s: float,
-        answered: Callable[[GroupAnswer], None],
         *,
         stable: bool = True,
-    ) -> None:
+    ) -> Pending[GroupAnswer]:
         """Send a request about ``wanted``, a partition list that is destroyed here, or None."""
         library = self._library
+        answer: Pending[GroupAnswer] = Pending()
         try:
             with self._lock:
                 if self._closed:
@@ -431,7 +422,7 @@ class GroupClient:
                 if operation == "ListConsumerGroupOffsets":
                     library.AdminOptions_set_require_stable_offsets(options, int(stable))
                 request = getattr(library, f"{operation}_new")(group.encode(), wanted)
-                self._open[self._number] = operation, answered
+                self._open[self._number] = operation, answer
                 send = getattr(library, operation)
                 send(self._handle, _POINTERS(request), 1, options, self._queue)
                 getattr(library, f"{operation}_destroy")(request)
@@ -439,6 +430,7 @@ class GroupClient:
         finally:
             if wanted is not None:
                 library.topic_partition_list_destroy(wanted)
+        return answer
 
     def _serve(self) -> None:
         """Hand out answers until closed, then end the handle: in this thread, which may block."""
@@ -446,15 +438,18 @@ class GroupClient:
         while not self._closed:
             event = library.queue_poll(self._queue, _POLL_MS)
             while event:
-                _guarded(partial(self._hear, event))
+                try:
+                    self._hear(event)
+                except Exception:  # the thread goes on with all other events
+                    log.exception("kafka_event_failed")
                 library.event_destroy(event)
                 # What came meanwhile is heard in the same turn: the next may be long in coming.
                 event = library.queue_poll_now(self._queue, 0)
         with self._lock:
             left = list(self._open.values())
             self._open.clear()
-        for _, answered in left:
-            _guarded(partial(answered, GroupAnswer(FAIL, "the Kafka client was closed", [])))
+        for _, answer in left:
+            answer.set_result(GroupAnswer(FAIL, "the Kafka client was closed", []))
         self._end()
 
     def _end(self) -> None:
@@ -468,8 +463,8 @@ class GroupClient:
         with self._lock:
             asked = self._open.pop(library.event_opaque(event) or 0, None)
         if asked is not None:
-            operation, answered = asked
-            answered(self._read(operation, event))
+            operation, answer = asked
+            answer.set_result(self._read(operation, event))
 
     def _read(self, operation: Operation, event: int) -> GroupAnswer:
         library = self._library
@@ -597,14 +592,6 @@ class Member:
         if kind == _ERROR_EVENT:
             return MemberEvent("failed", code, decoded(library.event_error_string(event)))
         return None
-
-
-def _guarded(hear: Callable[[], None]) -> None:
-    """Log what goes wrong with one event: the thread goes on with all others."""
-    try:
-        hear()
-    except Exception:
-        log.exception("kafka_event_failed")
 
 
 def decoded(text: bytes | None) -> str:

@@ -174,10 +174,10 @@ class ClusterReader:
     ) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | OffsetManagerError]:
         """Return all that ``groups`` have committed; a group that does not exist has nothing."""
         deadline_s = self._deadline()
-        sent: dict[str, Pending[GroupAnswer]] = {}
-        for group in _checked_groups(groups):
-            sent[group] = Pending()
-            self._fetcher.fetch(group, None, self._limit_s, sent[group].set_result, stable=False)
+        sent = {
+            group: self._fetcher.fetch(group, None, self._limit_s, stable=False)
+            for group in _checked_groups(groups)
+        }
         return {
             group: self._answer(
                 pending,

@@ -9,7 +9,6 @@ import pytest
 from confluent_kafka import cimpl
 from structlog.testing import capture_logs
 
-from actors import Future
 from actors.testing import ManualClock
 from offsetmgr.coordinator.clients import ConnectionReports
 from offsetmgr.coordinator.librdkafka import (
@@ -17,7 +16,6 @@ from offsetmgr.coordinator.librdkafka import (
     FAIL,
     NOT_NAMED,
     PRODUCER,
-    GroupAnswer,
     GroupClient,
 )
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
@@ -75,11 +73,10 @@ class TestThread:
         with capture_logs() as logs:
             committer = GroupClient(NOWHERE, PRODUCER, listener)
             assert listener.heard.wait(WAIT_S)
-            answer: Future[GroupAnswer] = Future()
             offsets = {TopicPartition("t", 0): OffsetAndMetadata(1)}
-            committer.commit("g", offsets, 300.0, answer.set)
+            answer = committer.commit("g", offsets, 300.0)
             committer.close(WAIT_S)
-            assert answer.get(timeout=WAIT_S).error == FAIL
+            assert answer.result(WAIT_S).error == FAIL
         assert "kafka_event_failed" in {entry["event"] for entry in logs}
 
 
