@@ -48,19 +48,6 @@ if TYPE_CHECKING:
     from offsetmgr.coordinator.kafka import KafkaCoordinator
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
-SESSION_TIMEOUT_S: Final = 45.0
-"""Session time-out: Kafka reserves a group this long for a service that died or is cut off.
-Its successor need not wait for it; ordinary consumers and Kafka's own tools must."""
-
-MOST_GROUPS: Final = 200
-"""Groups with a fence: each costs five threads, a connection to its coordinator and 0.5 MB."""
-
-_HEARTBEATS: Final = 9
-"""In one session timeout."""
-
-_LEAVE_SHARE: Final = 0.8
-"""Share of the time to close that leaving the groups may take."""
-
 _REQUEST_S: Final = 5.0
 """Time-out of reads of a group's members and of its committed offsets."""
 
@@ -109,10 +96,15 @@ class FencedCoordinator:
         config: Mapping[str, object],
         inner: KafkaCoordinator,
         *,
-        session_timeout_s: float = SESSION_TIMEOUT_S,
-        most_groups: int = MOST_GROUPS,
+        session_timeout_s: float = 45.0,
+        most_groups: int = 200,
     ) -> None:
-        """``config`` as for ``inner``, which is closed with this one."""
+        """``config`` as for ``inner``, which is closed with this one.
+
+        Kafka reserves a group for ``session_timeout_s`` if the service dies or is cut off.  Its
+        successor need not wait for it; ordinary consumers and Kafka's own tools must.  Each of
+        ``most_groups`` costs five threads, a connection to its coordinator and 0.5 MB.
+        """
         self._inner = inner
         self.topic_logs = inner.topic_logs
         self.topic_names = inner.topic_names
@@ -127,7 +119,7 @@ class FencedCoordinator:
             "enable.auto.commit": False,
             "group.instance.id": INSTANCE,
             "group.protocol": "classic",
-            "heartbeat.interval.ms": int(session_timeout_s * 1_000 / _HEARTBEATS),
+            "heartbeat.interval.ms": int(session_timeout_s * 1_000 / 9),
             # Java's consumers do not offer it by default, so Kafka keeps those out.
             "partition.assignment.strategy": "roundrobin",
             "session.timeout.ms": int(session_timeout_s * 1_000),
@@ -198,7 +190,7 @@ class FencedCoordinator:
             groups = list(self._groups.values())
         for group in groups:
             group.release()
-        leave_by_s = self._clock.now() + timeout * _LEAVE_SHARE
+        leave_by_s = self._clock.now() + timeout * 0.8  # the rest is for the other side
         for group in groups:
             group.join(self._left_s(leave_by_s))
         self._timers.close(self._left_s(deadline_s))

@@ -81,9 +81,6 @@ MAX_CLIENTS: Final = 64
 QUESTIONS: Final = 32
 """Questions about the cluster that librdkafka may hold: each takes a thread."""
 
-POLL_INTERVAL_S: Final = 0.2
-"""Interval at which the admin client is polled for its log lines and connection errors."""
-
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Topics that Kafka keeps for itself, as it names them."""
 
@@ -386,7 +383,7 @@ class KafkaCoordinator(Coordinator):
 
     def _poll(self) -> None:
         # Without it librdkafka's log and errors pile up unread.
-        self._timers.call_after(POLL_INTERVAL_S, self._poll)
+        self._timers.call_after(0.2, self._poll)
         client = self._questions.current
         if client is not None:
             client.poll(0)

@@ -194,9 +194,7 @@ class TestMock:
         [
             (14, "COORDINATOR_LOAD_IN_PROGRESS", Verdict.REFUSED),
             (15, "COORDINATOR_NOT_AVAILABLE", Verdict.UNKNOWN),
-            (29, "TOPIC_AUTHORIZATION_FAILED", Verdict.REFUSED),
             (30, "GROUP_AUTHORIZATION_FAILED", Verdict.REFUSED),
-            (7, "REQUEST_TIMED_OUT", Verdict.UNKNOWN),
             (87, "INVALID_RECORD", Verdict.UNKNOWN),  # not in the table
         ],
     )

@@ -1,4 +1,4 @@
-"""Kafka's answers about topics and logs, translated for the port."""
+"""Answers about topics and logs that Kafka leaves incomplete."""
 
 from __future__ import annotations
 
