@@ -8,16 +8,22 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlencode
 
-from offsetmgr.client.events import EventParser
 from offsetmgr.client.offsets import Deadline
-from offsetmgr.client.transport import Connection, Request, Unreachable, parse_url
+from offsetmgr.client.transport import (
+    NO_CREDENTIALS,
+    Connection,
+    Credentials,
+    EventParser,
+    Request,
+    Unreachable,
+    parse_url,
+)
 from offsetmgr.errors import ServiceError, ServiceUnavailableError
 from offsetmgr.types import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from offsetmgr.client.credentials import Credentials
     from offsetmgr.types import OffsetAndMetadata
 
 _HEADERS: Final = {"Offsetmgr-Client": "offsetmgr-admin", "Accept": "application/json"}
@@ -58,7 +64,7 @@ class ServiceReader:
     """Asks one service; each question has a connection of its own."""
 
     def __init__(
-        self, url: str, timeout_s: float = 10.0, credentials: Credentials | None = None
+        self, url: str, timeout_s: float = 10.0, credentials: Credentials = NO_CREDENTIALS
     ) -> None:
         """Raises InvalidValueError where ``url`` is none of a service."""
         self.url = url
@@ -99,8 +105,7 @@ class ServiceReader:
         """
         query = "" if group is None else f"?{urlencode({'group': group})}"
         # Without a client's name: the events of all clients.
-        headers = {"Accept": "text/event-stream", **self._address.credentials.headers()}
-        request = Request("GET", f"/v1/events{query}", headers)
+        request = Request("GET", f"/v1/events{query}", {"Accept": "text/event-stream"})
         with self._connection(Deadline(self._timeout_s)) as connection:
             answer, pieces = connection.stream(request, _SILENT_S)
             if answer.status != _OK:
@@ -136,7 +141,7 @@ class ServiceReader:
 
         Raises ServiceUnavailableError, ServiceError.
         """
-        headers = {**_HEADERS, **self._address.credentials.headers()}
+        headers = dict(_HEADERS)
         if body is not None:
             headers["Content-Type"] = "application/json"
         sent = None if body is None else json.dumps(body).encode()

@@ -132,7 +132,7 @@ def reconcile(
       3    they differ, and --execute was not given
     """  # noqa: D301 -- \b is typer's mark for lines to keep
     from offsetmgr.client import OffsetClient
-    from offsetmgr.client.credentials import Credentials
+    from offsetmgr.client.transport import Credentials
     from offsetmgr.local import LocalOffsets
     from offsetmgr.spark import reconcile as compare
 

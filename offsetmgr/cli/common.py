@@ -23,7 +23,7 @@ from rich.table import Table
 from typer import Argument, Option
 
 from offsetmgr.admin.service import ServiceReader
-from offsetmgr.client.credentials import Credentials
+from offsetmgr.client.transport import Credentials
 from offsetmgr.errors import (
     Fault,
     InvalidValueError,

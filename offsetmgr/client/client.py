@@ -1,35 +1,70 @@
-"""The client: hands offsets to the service beside it, and never slows whoever submits them."""
+"""The client: hands offsets to the service beside it, and never slows whoever submits them.
+
+Calls that wait (a flush or stop, the commit of a submit, a claim, an initial offset) run in the
+caller's thread on connections of its own, so that one that waits for Kafka holds up nothing else,
+and answer by their deadline.  Offsets are sent by the client's own thread alone.
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
 import socket
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+import threading
+from typing import TYPE_CHECKING, Any, Final
 
-from offsetmgr.client import waits, wire
-from offsetmgr.client.core import Core
-from offsetmgr.client.credentials import Credentials
-from offsetmgr.client.failure_log import FailureLog, log_uncommitted
-from offsetmgr.client.handle import RemoteManagerHandle
-from offsetmgr.client.offsets import LogEnds, Offsets, PassingError, Selection
-from offsetmgr.client.transport import parse_url
-from offsetmgr.errors import OffsetManagerError, ServiceUnavailableError
+from offsetmgr.client import wire
+from offsetmgr.client.core import Core, Mailboxes
+from offsetmgr.client.failure_log import FailureLog
+from offsetmgr.client.offsets import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    Deadline,
+    LogEnds,
+    Offsets,
+    Selection,
+    better_reason,
+    by_group,
+    named,
+    pauses,
+    timed_out,
+)
+from offsetmgr.client.transport import Credentials, parse_url
+from offsetmgr.errors import (
+    ClientFencedError,
+    CoordinatorError,
+    ManagerStoppedError,
+    OffsetManagerError,
+    OffsetRegressionError,
+    OffsetTimeoutError,
+)
 from offsetmgr.types import (
     MAX_GROUP_CHARS,
     FlushResult,
     ManagerKey,
     OffsetAndMetadata,
+    OffsetManagerHandle,
+    StopResult,
     TopicPartition,
+    Uncommitted,
     check_group,
+    check_leader_epoch,
+    check_metadata,
+    check_offset,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from offsetmgr.client.offsets import Deadline, QueryReport, Refusals
+    from offsetmgr.client.offsets import QueryReport, Refusals
+    from offsetmgr.client.partitions import ClientPartition
+    from offsetmgr.types import Stream
 
-_T = TypeVar("_T")
+CHUNK: Final = 5_000
+"""Partitions named in one flush or stop; the service takes 10,000."""
+
+INITIAL_WAIT_S: Final = 10.0
+"""Longest wait of one request for an initial offset."""
 
 TOPICS_PER_REQUEST: Final = 50
 """Keeps the request's first line within what HTTP servers take."""
@@ -70,7 +105,7 @@ class OffsetClient(Offsets):
         own = _own_name() if name is None else check_group(name, "name")
         failures = FailureLog()
         self._state = Core(url, address, own, failures)
-        super().__init__(url, own, failures)
+        super().__init__(url, own, failures, self._state.ended)
 
     @property
     def core(self) -> Core:
@@ -88,7 +123,32 @@ class OffsetClient(Offsets):
         return RemoteManagerHandle(key, self.core.spawn(key), self)
 
     def _claim(self, keys: list[ManagerKey], deadline: Deadline) -> None:
-        waits.claim(self.core, keys, deadline)
+        core = self.core
+
+        def are_given() -> bool:
+            core.check_fence()
+            for key in keys:
+                held = core.partitions.get(key)
+                if held is None:
+                    raise ManagerStoppedError(f"{key} was stopped while this call waited for it")
+                if held.error is not None:
+                    raise held.error
+                if not held.registered:
+                    return False
+            return True
+
+        core.claim(keys)
+        core.expedite()
+        given = False
+        try:
+            with core.lock:
+                given = core.changed.wait_for(are_given, deadline.within_s(threading.TIMEOUT_MAX))
+                reason = core.link_error
+        finally:  # after Ctrl-C too: nobody else would give them back
+            if not given:
+                core.forget(keys, FlushResult({}, {}), answered=False)
+        if not given:
+            raise timed_out(f"could not acquire {named(keys)}", deadline, reason)
 
     def _submit(
         self,
@@ -97,12 +157,33 @@ class OffsetClient(Offsets):
         rewind: bool,
         wait: Deadline | None,
     ) -> tuple[Refusals, Refusals]:
+        core = self.core
         if wait is None:
-            return self.core.submit(offsets, rewind=rewind), {}
-        return waits.commit(self.core, offsets, wait, rewind=rewind)
+            return core.submit(offsets, rewind=rewind), {}
+        with core.lock:  # nobody stops and forgets them in between
+            refused = core.submit(offsets, rewind=rewind)
+            waiting = Wait(core, [key for key in offsets if key not in refused], wait)
+        waiting.run()
+        late: Refusals = {}
+        for key, (_, error) in waiting.result().uncommitted.items():
+            ended = isinstance(error, (ClientFencedError, ManagerStoppedError))
+            (refused if ended or key in waiting.final else late)[key] = error
+        return refused, late
 
     def _settle(self, selection: Selection, deadline: Deadline, *, stop: bool) -> FlushResult:
-        return (waits.stop if stop else waits.flush)(self.core, selection, deadline)
+        core = self.core
+        with core.lock:
+            keys = core.partitions.keys(*selection)
+            if stop:  # those that are being stopped by somebody else are left to them
+                keys = core.partitions.stop(keys)
+            wait = Wait(core, keys, deadline, stops=stop, all_of_it=selection.group is None)
+        try:
+            wait.run()
+        finally:  # after Ctrl-C too: nobody else would end this stop
+            result = wait.result()
+            if stop:
+                core.forget(keys, result, answered=wait.answered)
+        return result
 
     def _listen(self) -> None:
         self.core.listen()
@@ -110,53 +191,34 @@ class OffsetClient(Offsets):
     def report_query(self, report: QueryReport) -> None:
         self._state.report_query(report)
 
-    # Questions to Kafka
+    # Questions to Kafka.  The service answers by the deadline, too: if Kafka does not, it says so.
 
     def _committed(self, group: str, deadline: Deadline) -> dict[TopicPartition, OffsetAndMetadata]:
-        what = "the committed offsets"
-        return self._get(wire.OFFSETS, [("group", group)], deadline, what, wire.committed_of)
+        data = self._get(wire.OFFSETS, [("group", group)], deadline)
+        with wire.reading("the committed offsets"):
+            return wire.committed_of(data)
 
     def _logs(
-        self, topics: list[str], deadline: Deadline, *, at_ms: int = -1, stable: bool = False
+        self, topics: list[str], deadline: Deadline, at_ms: int | None, *, stable: bool
     ) -> dict[TopicPartition, LogEnds]:
-        more = [("at_ms", str(at_ms))] if at_ms >= 0 else []
+        more = [] if at_ms is None else [("at_ms", str(at_ms))]
         more += [("stable", "true")] if stable else []
         found: dict[TopicPartition, LogEnds] = {}
         for at in range(0, len(topics), TOPICS_PER_REQUEST):
-            query = [*(("topic", name) for name in topics[at : at + TOPICS_PER_REQUEST]), *more]
-            found |= self._get(wire.TOPICS, query, deadline, "the topics", wire.logs_of)
+            named = [("topic", name) for name in topics[at : at + TOPICS_PER_REQUEST]]
+            data = self._get(wire.TOPICS, named + more, deadline)
+            with wire.reading("the topics"):
+                found |= wire.logs_of(data)
         return found
 
     def _topic_names(self, deadline: Deadline) -> list[str]:
-        return self._get(wire.TOPIC_NAMES, [], deadline, "the topics", wire.names_of)
+        data = self._get(wire.TOPIC_NAMES, [], deadline)
+        with wire.reading("the topics"):
+            return [str(name) for name in data["names"]]
 
-    def _get(
-        self,
-        path: str,
-        query: Iterable[tuple[str, object]],
-        deadline: Deadline,
-        what: str,
-        read: Callable[[dict[str, Any]], _T],
-    ) -> _T:
-        """Ask until the service answers: it may just be starting, and Kafka electing a leader.
-
-        The service answers by the deadline, too: if Kafka does not, it says so.
-        """
-        core, reason = self.core, None
-        for _ in waits.pauses(core.ended, deadline):
-            within = ("timeout_s", round(deadline.for_service_s(), 3))
-            try:
-                data = core.get(wire.target(path, *query, within), deadline)
-                with wire.reading(what):
-                    return read(data)
-            except (ServiceUnavailableError, PassingError) as error:
-                reason = waits.better_reason(reason, error, deadline)
-            except OffsetManagerError as error:
-                reason = error
-                break
-        reason = reason or ServiceUnavailableError("the service was not asked")
-        # The message says it all; the frames of the connection would hide it.
-        raise reason.with_traceback(None) from reason.__cause__
+    def _get(self, path: str, query: list[tuple[str, str]], deadline: Deadline) -> dict[str, Any]:
+        within = ("timeout_s", round(deadline.for_service_s(), 3))
+        return self.core.get(wire.target(path, *query, within), deadline)
 
     # The end
 
@@ -164,13 +226,9 @@ class OffsetClient(Offsets):
         core = self._state
         with core.lock:
             core.closing = True
-        result = waits.stop(core, Selection(), deadline)
+        result = self._settle(Selection(), deadline, stop=True)
         core.end(deadline)
-        log_uncommitted(f"client {self.name}", result.uncommitted)
         return result
-
-    def _abandon(self) -> None:
-        self._state.abandon()
 
     def __reduce__(self) -> tuple[object, tuple[str, str, dict[str, str | None]]]:
         return _elsewhere, (self._url, self._name, self._credentials.files)
@@ -185,3 +243,313 @@ def _own_name(base: str = "") -> str:
 def _elsewhere(url: str, name: str, files: dict[str, str | None]) -> OffsetClient:
     """Return what arrives of a pickled client: another one, which does not fence the first."""
     return OffsetClient(url, _own_name(name), **files)
+
+
+class RemoteManagerHandle(OffsetManagerHandle):
+    """A manager of the service for one partition of a group."""
+
+    def __init__(self, key: ManagerKey, mail: Mailboxes, client: OffsetClient) -> None:
+        """`client` lives as long as a handle of it."""
+        self._key = key
+        self._mail = mail
+        self._client = client
+        self._initial: tuple[OffsetAndMetadata | None] | None = None
+
+    def __repr__(self) -> str:
+        return f"RemoteManagerHandle({self._key})"
+
+    @property
+    def key(self) -> ManagerKey:
+        return self._key
+
+    def initial_offset(self, *, timeout: float | None = None) -> OffsetAndMetadata | None:
+        deadline = Deadline(timeout, forever=True)
+        if self._initial is None:
+            self._initial = (self._wait_for_initial(self._live(), deadline),)
+        return self._initial[0]
+
+    def submit(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
+        self._submit(offset, metadata, leader_epoch, rewind=False)
+
+    def rewind(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
+        self._submit(offset, metadata, leader_epoch, rewind=True)
+
+    def _submit(
+        self, offset: int, metadata: str, leader_epoch: int | None, *, rewind: bool
+    ) -> None:
+        value = OffsetAndMetadata(
+            check_offset(offset), check_metadata(metadata), check_leader_epoch(leader_epoch)
+        )
+        for error in self._live().submit({self._key: value}, rewind=rewind).values():
+            raise error
+
+    def committed_offsets(self) -> Stream[OffsetAndMetadata]:
+        self._client.core.listen()
+        return self._mail.committed
+
+    def errors(self) -> Stream[OffsetManagerError]:
+        self._client.core.listen()
+        return self._mail.errors
+
+    def stop(self, *, timeout: float = 10.0) -> StopResult:
+        deadline = Deadline(timeout)
+        core, mail = self._client.core, self._mail
+        if mail.result is None:
+            mine = Selection(self._key.group, [self._key.topic_partition])
+            self._client._settle(mine, deadline, stop=True)  # noqa: SLF001 -- it is of this module
+        with core.lock:  # another thread may be at it
+            wait_s = deadline.within_s(threading.TIMEOUT_MAX)
+            core.changed.wait_for(lambda: mail.result is not None, wait_s)
+        if mail.result is not None:
+            return mail.result
+        error = OffsetTimeoutError(f"{self._key}: another stop of it took longer than {timeout} s")
+        return StopResult(None, None, error)
+
+    def _live(self) -> Core:
+        core = self._client.core
+        if self._mail.result is not None:
+            raise ManagerStoppedError(f"{self._key} is stopped; spawn a new manager")
+        return core
+
+    def _wait_for_initial(self, core: Core, deadline: Deadline) -> OffsetAndMetadata | None:
+        key, reason = self._key, None
+
+        def is_registered() -> bool:
+            core.check_fence()
+            held = core.partitions.get(key)
+            if held is None or self._mail.result is not None:
+                raise ManagerStoppedError(f"{key} is stopped; spawn a new manager")
+            return held.registered
+
+        core.expedite()
+        for _ in pauses(core.ended, deadline):
+            with core.lock:
+                registered = core.changed.wait_for(is_registered, deadline.within_s())
+            try:
+                if registered:
+                    return _ask_initial(core, key, deadline)
+            except OffsetManagerError as error:
+                reason = better_reason(reason, error, deadline)
+        with core.lock:
+            waiting = None if is_registered() else core.partitions.get(key)
+            reason = reason or (waiting and waiting.error) or core.link_error
+        raise timed_out(f"could not get the initial offset of {key}", deadline, reason)
+
+
+def _ask_initial(core: Core, key: ManagerKey, deadline: Deadline) -> OffsetAndMetadata | None:
+    """Return the initial offset; raise why it is not known."""
+    query = {**key._asdict(), "wait_s": min(deadline.for_service_s(), INITIAL_WAIT_S)}
+    data = core.get(wire.target(wire.INITIAL_OFFSETS, *query.items()), deadline)
+    with wire.reading("the initial offsets"):
+        entries = {wire.partition_of(each): each for each in data["initial_offsets"]}
+        entry = entries.get(key.topic_partition)
+        if entry is not None and entry["known"]:
+            found = entry["committed"]
+            return None if found is None else wire.offset_of(found)
+        failure = None if entry is None else entry["error"]
+        reason = kafka_is_silent() if failure is None else wire.error_of(failure, key)
+    if entry is None:
+        with core.lock:
+            core.partitions.lost([key])
+            core.wake.notify()
+    raise reason
+
+
+class Wait:
+    """A flush or a stop: the versions that are waited for, and what is known of each."""
+
+    def __init__(
+        self,
+        core: Core,
+        keys: Iterable[ManagerKey],
+        deadline: Deadline,
+        *,
+        stops: bool = False,
+        all_of_it: bool = False,
+    ) -> None:
+        """`all_of_it`: nothing but `keys` is held, so that a request need not name them."""
+        self._core = core
+        self._deadline = deadline
+        self._stops = stops
+        self._unnamed = all_of_it
+        self._reasons: dict[ManagerKey, OffsetManagerError] = {}
+        self._reason: OffsetManagerError | None = None
+        """Why the last request failed."""
+        self.final: set[ManagerKey] = set()
+        """Waiting longer for these is pointless."""
+        self.answered = False
+        """True if the service is known to have stopped all of them."""
+        with core.lock:
+            self._version = core.partitions.next_version()
+            """Of the stop: higher than what its managers have, lower than what comes later."""
+            found = ((key, core.partitions.get(key)) for key in keys)
+            # Kept by itself: what somebody else stops meanwhile leaves the partitions with its end.
+            self._held = {key: held for key, held in found if held is not None}
+        self._targets = {key: held.version for key, held in self._held.items() if held.version}
+        self._to_stop = dict.fromkeys(self._held)
+        """Not known to be stopped."""
+
+    def run(self) -> None:
+        """Ask until all is committed, and stopped, or waiting longer is pointless."""
+        core, pause_s = self._core, FIRST_PAUSE_S
+        while not (self._is_over() or self._deadline.over):
+            try:
+                if self._is_delivered():
+                    self._ask()
+                    self._reason = None
+            except OffsetManagerError as error:
+                if not core.ended.is_set():  # else it was the close that broke it off
+                    self._reason = better_reason(self._reason, error, self._deadline)
+            with core.lock:
+                core.changed.wait_for(self._is_over, self._deadline.within_s(pause_s))
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _is_over(self) -> bool:
+        core = self._core
+        with core.lock:
+            if core.fenced is not None or core.ended.is_set() or self.answered:
+                return True
+            if not self._stops:
+                return not any(map(self._is_outstanding, self._targets))
+            # The service may have managers to stop, or has yet to be given offsets.
+            found = map(core.partitions.get, self._held)
+            return not any(
+                held and (held.version or core.partitions.may_exist(held)) for held in found
+            )
+
+    def _is_outstanding(self, key: ManagerKey) -> bool:
+        return not (key in self.final or self._is_committed(key) or self._is_gone(key))
+
+    def _is_committed(self, key: ManagerKey) -> bool:
+        return self._held[key].committed_version >= self._targets[key]
+
+    def _is_gone(self, key: ManagerKey) -> bool:
+        """True if somebody else has stopped the manager meanwhile."""
+        return self._core.partitions.get(key) is not self._held[key]
+
+    def _is_delivered(self) -> bool:
+        """Wait until the service has all offsets, or has refused them; False if it does not."""
+        core = self._core
+        waiting = list(self._targets.items())
+
+        def is_delivered() -> bool:
+            while waiting:
+                key, version = waiting[-1]
+                if self._held[key].settled_version < version and not self._is_gone(key):
+                    return core.fenced is not None or core.ended.is_set()
+                waiting.pop()
+            return True
+
+        with core.lock:
+            core.expedite()
+            done = core.changed.wait_for(is_delivered, self._deadline.within_s())
+            core.check_fence()
+            return done and not core.ended.is_set()
+
+    def _ask(self) -> None:
+        """Have the service flush, or stop; what it has no manager for is sent to it again."""
+        core, partitions = self._core, self._core.partitions
+        path, version = (wire.STOP, self._version) if self._stops else (wire.FLUSH, None)
+        with core.lock:
+            registration = partitions.registration
+            sent = {key: held.sent for key in self._held if (held := partitions.get(key))}
+            asked = self._to_stop if self._stops else filter(self._is_outstanding, self._targets)
+            keys = list(asked)
+        missing = self._targets.keys() & keys
+        pieces: Sequence[tuple[str | None, list[TopicPartition] | None]] = _pieces_of(keys)
+        if self._unnamed:
+            pieces = [(None, None)]
+        for at, piece in enumerate(pieces):
+            timeout_s = self._deadline.for_service_s() / (len(pieces) - at)
+            data = core.post(path, wire.flush_body(*piece, timeout_s, version), self._deadline)
+            with wire.reading(path):
+                settled = wire.settled_of(data)
+            with core.lock:
+                if partitions.registration != registration:
+                    return  # it restarted, and knew nothing of what was asked
+            self._apply(settled, sent)
+            for key in (*settled.committed, *settled.uncommitted):
+                missing.discard(key)
+                self._to_stop.pop(key, None)
+        missing -= self.final
+        with core.lock:
+            # Asked for again they would outlive a stop that is under way.
+            mine = [key for key in missing if self._stops or not self._held[key].stopping]
+            partitions.lost(mine)
+            if self._stops:
+                # A new version, as this stop would hold back what is sent again.
+                self._version = partitions.next_version()
+                self._to_stop, self._unnamed, self.answered = dict.fromkeys(mine), False, not mine
+
+    def _apply(self, settled: wire.Settled, sent: Mapping[ManagerKey, int]) -> None:
+        core = self._core
+        for key, value in settled.committed.items():
+            version = sent.get(key, 0)
+            with core.lock:
+                held = core.partitions.get(key)
+                error = None if held is None else held.superseded_by(key, value, version)
+                if held is not None:  # where nothing was sent it is the initial offset
+                    held.commit(value, version if error is None else held.committed_version)
+            if error is not None:
+                self._reasons[key] = error
+                self.final.add(key)
+            core.failure_log.committed(key)
+        for key, failure in settled.uncommitted.items():
+            self._reasons[key] = failure or kafka_is_silent()
+            core.heed(key, self._reasons[key])
+            if self._is_final(key, self._reasons[key], sent):
+                self.final.add(key)
+        with core.lock:
+            for key in self._targets:
+                held = core.partitions.get(key)
+                if held is not None and held.error is not None:
+                    self.final.add(key)
+
+    def _is_final(
+        self, key: ManagerKey, error: OffsetManagerError, sent: Mapping[ManagerKey, int]
+    ) -> bool:
+        """True if what the service had when it was asked will not be committed any more."""
+        if isinstance(error, OffsetRegressionError):
+            with self._core.lock:
+                held = self._core.partitions.get(key)
+                # Else something newer is on its way, and may be high enough.
+                return held is None or held.version <= sent.get(key, 0)
+        return isinstance(error, CoordinatorError) and not error.retriable
+
+    def result(self) -> FlushResult:
+        committed: dict[ManagerKey, OffsetAndMetadata] = {}
+        uncommitted: dict[ManagerKey, Uncommitted] = {}
+        with self._core.lock:
+            for key, held in self._held.items():
+                version = self._targets.get(key, 0)
+                if held.committed_version < version and held.newest is not None:
+                    uncommitted[key] = Uncommitted(held.newest, self._why(key, held))
+                elif held.committed is not None:
+                    committed[key] = held.committed
+        return FlushResult(committed, uncommitted)
+
+    def _why(self, key: ManagerKey, held: ClientPartition) -> OffsetManagerError:
+        core = self._core
+        known = held.error or self._reasons.get(key) or core.fenced
+        known = known or self._reason or core.link_error
+        if known is not None:
+            return known
+        if core.ended.is_set():
+            return ManagerStoppedError(f"the client was closed before {key} was committed")
+        if self._is_gone(key):
+            return ManagerStoppedError(f"{key} was stopped before this offset was committed")
+        return OffsetTimeoutError(f"the service did not answer within {self._deadline.timeout} s")
+
+
+def _pieces_of(keys: Iterable[ManagerKey]) -> list[tuple[str, list[TopicPartition]]]:
+    """Return groups with partitions of theirs, as many as the service takes at once."""
+    return [
+        (group, partitions[at : at + CHUNK])
+        for group, partitions in by_group(keys).items()
+        for at in range(0, len(partitions), CHUNK)
+    ]
+
+
+def kafka_is_silent() -> OffsetManagerError:
+    """Return why the service, which answered, could not say that an offset is committed."""
+    return OffsetTimeoutError("Kafka did not answer the service in time")

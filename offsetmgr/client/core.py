@@ -1,21 +1,21 @@
-"""The shared state of one client's threads: partitions, mailboxes, the session.
-
-It knows nothing of `OffsetClient`, so that a client nobody holds any more can be collected while
-its sender still runs.
-"""
+"""What the threads of one client share, and its own two: the sender and the reader of events."""
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import random
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections import deque
+from contextlib import closing, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from offsetmgr.client.events import EventReader
-from offsetmgr.client.handle import Mailboxes
-from offsetmgr.client.partitions import Partitions
-from offsetmgr.client.sender import Sender, SendTimes
+from offsetmgr.client import wire
+from offsetmgr.client.offsets import FIRST_PAUSE_S, LONGEST_WAIT_S, Deadline
+from offsetmgr.client.partitions import BATCH_LIMIT, Batch, Partitions
 from offsetmgr.client.transport import Session, Unreachable
 from offsetmgr.errors import (
     ClientFencedError,
@@ -23,25 +23,158 @@ from offsetmgr.errors import (
     ManagerExistsError,
     ManagerStoppedError,
     OffsetManagerError,
-    ServiceUnavailableError,
+    OffsetTimeoutError,
+    ServiceError,
 )
-from offsetmgr.types import StopResult
+from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from offsetmgr.client.failure_log import FailureLog
-    from offsetmgr.client.offsets import Deadline, QueryReport
+    from offsetmgr.client.offsets import QueryReport
     from offsetmgr.client.transport import ServiceAddress
-    from offsetmgr.types import FlushResult, ManagerKey, OffsetAndMetadata
+    from offsetmgr.types import FlushResult
 
 QUERIES: Final = 50
 """Streaming queries that are reported; the service takes no more of a client."""
 
-ABANDONED_S: Final = 2.0
-"""Seconds that the sender of a client dropped without ``close()`` goes on sending."""
+ERROR_LIMIT: Final = 64
+"""Unread errors a manager keeps; older ones are dropped and counted."""
+
+LONGEST_PAUSE_S: Final = 2.0
+DEFAULT_LEASE_S: Final = 30.0
+MIN_LEASE_S: Final = 0.3
+"""A shorter lease is not kept: heartbeats would be all that the client does."""
+
+SEND_INTERVAL_S: Final = 0.02
+"""Pause between two requests, unless a full one waits: a tight loop costs 50 requests a second."""
+
+REQUEST_TIMEOUT_S: Final = 10.0
+
+ASIDE_S: Final = 1.0
+"""Seconds that offsets wait for the answer to a report, or to a stop that nobody waits for."""
+
+RETRY_S: Final = 5.0
+"""Pause before managers that were refused are asked for again, and stops without an answer."""
+
+REPORT_INTERVAL_S: Final = 1.0
+"""Pause between two reports of streaming queries."""
+
+READ_TIMEOUT_S: Final = 30.0
+"""The service sends something every 10 s: after three of them in silence it is gone."""
+
+_BAD_REQUESTS: Final = frozenset({400, 403, 413})
+"""The request itself is wrong, too large, or not allowed: sending the same again is pointless."""
+
+_NOT_FOUND: Final = 404
+_OTHER_INSTANCE: Final = 412
 
 log = logging.getLogger("offsetmgr.client")
+
+T = TypeVar("T")
+
+
+class BoundedStream(Stream[T]):
+    """The newest `limit` unread values. No put ever blocks."""
+
+    def __init__(self, name: str, limit: int = ERROR_LIMIT) -> None:
+        self._name = name
+        self._values: deque[T] = deque(maxlen=limit)
+        self._ready = threading.Condition()
+        self._closed = False
+        self._dropped = 0
+
+    @property
+    def dropped(self) -> int:
+        return self._dropped
+
+    def put(self, value: T) -> None:
+        """Hand a value over; the oldest unread one makes room. Ignored after `close`."""
+        with self._ready:
+            if self._closed:
+                return
+            self._dropped += len(self._values) == self._values.maxlen
+            self._values.append(value)
+            self._ready.notify_all()
+
+    def get(self, timeout: float | None = None) -> T:
+        deadline = Deadline(timeout, forever=True)
+        with self._ready:
+            while not self._values:
+                if self._closed:
+                    raise ManagerStoppedError(f"{self._name} is stopped; nothing more will come")
+                if deadline.over:
+                    raise OffsetTimeoutError(f"{self._name}: nothing came within {timeout} s")
+                self._ready.wait(deadline.within_s())
+            return self._values.popleft()
+
+    def close(self) -> None:
+        """Take nothing more; what is unread can still be read. Twice is harmless."""
+        with self._ready:
+            self._closed = True
+            self._ready.notify_all()
+
+
+class Mailboxes:
+    """The mailboxes of one manager, and its end."""
+
+    def __init__(self, key: ManagerKey) -> None:
+        self.committed = BoundedStream[OffsetAndMetadata](str(key), 1)
+        self.errors = BoundedStream[OffsetManagerError](str(key))
+        self.result: StopResult | None = None
+        """The stop's; None while the manager lives."""
+        self._newest: OffsetAndMetadata | None = None
+
+    def tell_committed(self, value: OffsetAndMetadata) -> None:
+        if value != self._newest:  # else the stream of events has reconnected
+            self._newest = value
+            self.committed.put(value)
+
+    def stop(self, result: StopResult) -> None:
+        self.result = result
+        self.committed.close()
+        self.errors.close()
+
+
+class SendTimes:
+    """Back-off, heartbeats and the pause between requests, on the clock of `now`."""
+
+    def __init__(self) -> None:
+        self._rng = random.Random()  # noqa: S311 -- jitter is no secret
+        self.failures = 0
+        """In a row."""
+        self.heard_at: float | None = None
+        """The service answered last, which renewed the lease."""
+        self.lease_s = DEFAULT_LEASE_S
+        self.resume_at = 0.0
+        """Nothing is sent before."""
+        self.send_at = 0.0
+        """The next offsets are sent then, where they are few and nobody waits for them."""
+
+    @property
+    def beat_at(self) -> float:
+        """The next heartbeat is due."""
+        return 0.0 if self.heard_at is None else self.heard_at + self.lease_s / 3
+
+    def lapsed(self, now: float) -> bool:
+        """True if the lease ran out since the service was heard last."""
+        return self.heard_at is not None and now - self.heard_at > self.lease_s
+
+    def failed(self, now: float) -> None:
+        longest_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self.failures, 10))
+        self.failures += 1
+        self.resume_at = now + longest_s * self._rng.uniform(0.5, 1.0)
+
+    def succeeded(self) -> None:
+        """A request was answered as it should be, which alone ends the back-off."""
+        self.failures = 0
+        self.resume_at = 0.0
+
+    def expedite(self) -> None:
+        """Somebody waits: try at once."""
+        self.resume_at = 0.0
+        self.send_at = 0.0
 
 
 class Core:
@@ -49,14 +182,13 @@ class Core:
 
     def __init__(self, url: str, address: ServiceAddress, name: str, failures: FailureLog) -> None:
         self.name = name
-        # Reentrant, because a collector may run `abandon` in a thread that holds it.
         self.lock = threading.RLock()
         self.wake = threading.Condition(self.lock)
         """For the sender."""
         self.changed = threading.Condition(self.lock)
         """For those who wait for what the sender does."""
         self.partitions = Partitions()
-        self.times = SendTimes(random.Random())  # noqa: S311 -- jitter is no secret
+        self.times = SendTimes()
         self.session = Session(url, address, name, self._heard)
         self.met = False
         """True if the lease of the service, as it lives now, is known."""
@@ -70,7 +202,6 @@ class Core:
         """No thread of this client has anything left to do."""
         self.idle = False
         """The sender waits for something to send."""
-        self.end_at: float | None = None
         self.queries: dict[str, QueryReport] = {}
         """The newest report of each run of a streaming query, the last one last."""
         self.queries_unsent = False
@@ -138,6 +269,8 @@ class Core:
                 held, mail = self.partitions.get(key), self._mails.pop(key, None)
                 if mail is not None:
                     committed = None if held is None else held.committed
+                    if held and held.version and committed and answered:
+                        mail.tell_committed(committed)
                     mail.stop(StopResult(committed, *(result.uncommitted.get(key) or ())))
             self.partitions.remove(keys, answered=answered)
             self.failure_log.forget(keys)
@@ -145,11 +278,13 @@ class Core:
 
     def deliver(self, key: ManagerKey, error: OffsetManagerError) -> None:
         """Report `error` to the user of `key`."""
-        is_held = key in self.partitions
         self.heed(key, error)
         if mail := self._mails.get(key):
             mail.errors.put(error)
-        self.failure_log.failed(key, error, time.monotonic(), is_held=is_held)
+        if key in self.partitions:
+            self.failure_log.failed(key, error, time.monotonic())
+        else:
+            self.failure_log.tell(key, error)
 
     def heed(self, key: ManagerKey, error: OffsetManagerError) -> None:
         """After a notice, or a refusal for good, Kafka may not get what was submitted last."""
@@ -158,20 +293,13 @@ class Core:
             if held is not None:
                 held.must_resend = True
 
-    def lose(self, key: ManagerKey, count: int) -> None:
-        """Count errors of `key` that the service has dropped."""
-        if mail := self._mails.get(key):
-            mail.errors.lose(count)
-
-    def committed(
-        self, key: ManagerKey, value: OffsetAndMetadata, version: int = 0, *, ours: bool = True
-    ) -> None:
-        """The coordinator has acknowledged `value`; or has it, where it is not `ours`."""
+    def committed(self, key: ManagerKey, value: OffsetAndMetadata) -> None:
+        """An event: Kafka has `value`."""
         with self.lock:
-            held, mail = self.partitions.get(key), self._mails.get(key)
-            is_news = held is None or held.commit(value, version)
-            if is_news and mail is not None and ours:
-                mail.tell_committed(value)  # here, lest a newer one overtakes it
+            if held := self.partitions.get(key):
+                held.commit_seen(value)
+            if mail := self._mails.get(key):
+                mail.tell_committed(value)
         self.failure_log.committed(key)
 
     # Threads
@@ -205,39 +333,23 @@ class Core:
             if self._reader is None and not self.closing:
                 self._reader = _start(EventReader(self).run, f"offsetmgr-events-{self.name}")
 
-    def abandon(self) -> None:
-        """Nobody holds the client any more: its threads end soon."""
-        with self.lock:
-            self.closing = True
-            if self._sender is None:
-                self._end()
-            else:
-                self.end_at = time.monotonic() + ABANDONED_S
-                self.wake.notify()
-
     def end(self, deadline: Deadline) -> None:
         """End the threads, within the deadline, and close all mailboxes.
 
         First it waits for what other threads stop, as that may need the sender.
         """
         with self.lock:
-            self.closing = True
             self.changed.wait_for(
                 lambda: not self.partitions.keys(), deadline.within_s(threading.TIMEOUT_MAX)
             )
-            self._end()
+            self.ended.set()
+            self.notify()
+            self.session.end()
+            for mail in self._mails.values():
+                mail.stop(StopResult(None))
         for thread in (self._sender, self._reader):
             if thread is not None and thread is not threading.current_thread():
                 thread.join(deadline.within_s())
-
-    def _end(self) -> None:
-        self.end_at = 0.0
-        self.ended.set()
-        self.wake.notify_all()
-        self.changed.notify_all()
-        self.session.end()
-        for mail in self._mails.values():
-            mail.stop(StopResult(None))
 
     # Requests
 
@@ -248,13 +360,8 @@ class Core:
         return self._watched(lambda: self.session.post(path, body, deadline, instance), deadline)
 
     def get(self, target: str, deadline: Deadline) -> dict[str, Any]:
-        """As `Session.get`; ManagerStoppedError if the client is closed meanwhile."""
-        try:
-            return self._watched(lambda: self.session.get(target, deadline), deadline)
-        except Unreachable:
-            if self.ended.is_set():
-                self.check_open()
-            raise
+        """As `Session.get`; nothing is asked once the client is fenced."""
+        return self._watched(lambda: self.session.get(target, deadline), deadline)
 
     def _watched(self, ask: Callable[[], dict[str, Any]], deadline: Deadline) -> dict[str, Any]:
         self.check_fence()
@@ -297,32 +404,238 @@ class Core:
         """The service did what the sender asked for: whatever kept it from that is over."""
         with self.lock:
             self.times.succeeded()
-        self._recovered()
+            self.link_error = None
+        self.failure_log.reachable(self.session.url)
 
-    def _heard(self, instance: str, took: bool) -> None:  # noqa: FBT001
+    def _heard(self, instance: str) -> None:
         with self.lock:
-            if took:
-                now = time.monotonic()
-                if self.times.lapsed(now):
-                    self.partitions.renew()  # it has given our managers back meanwhile
-                    self.met = False
-                self.times.heard_at = now
+            now = time.monotonic()
+            if self.times.lapsed(now):
+                self.partitions.renew()  # it has given our managers back meanwhile
+                self.met = False
+            self.times.heard_at = now
             if self.partitions.meet(instance):
                 self.met = False
             if not self.met:
                 self.queries_unsent = bool(self.queries)
                 self.notify()
-        # That it answers somebody does not say that it takes what the sender has.
-        if took and isinstance(self.link_error, ServiceUnavailableError):
-            self._recovered()
 
-    def _recovered(self) -> None:
-        with self.lock:
-            if self.link_error is None:
+
+class Sender:
+    """At most one request is in flight, and none while the service is known to be away."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._retry_at = 0.0
+        """Managers that were refused are asked for then."""
+        self._stop_at = 0.0
+        """Stops that nobody waits for are sent then."""
+        self._report_at = 0.0
+        """Streaming queries are reported then, if there is news of them."""
+
+    def run(self) -> None:
+        """Send until the client is closed or fenced."""
+        core = self._core
+        while (turn := self._next_turn()) is not None:
+            try:
+                turn()
+            except Exception as error:  # noqa: BLE001 -- the client's only thread must outlive it
+                core.failure_log.unforeseen(error, time.monotonic())
+                self._pause()
+            with core.lock:
+                core.changed.notify_all()
+
+    def _next_turn(self) -> Callable[[], None] | None:
+        """Wait for something to do; None when there will be nothing more."""
+        core = self._core
+        with core.lock:
+            while core.fenced is None and not core.ended.is_set():
+                now = time.monotonic()
+                resume_at = core.times.resume_at
+                turn = resume_at if now < resume_at else self._decide(now)
+                if not isinstance(turn, float):
+                    return turn
+                core.idle = not core.partitions.unsent and now >= resume_at
+                core.wake.wait(min(max(turn - now, 0.0), LONGEST_WAIT_S))
+                core.idle = False
+        return None
+
+    def _decide(self, now: float) -> Callable[[], None] | float:
+        """Return what to do at `now`, or until when to wait."""
+        core, times, partitions = self._core, self._core.times, self._core.partitions
+        if not core.met or now >= times.beat_at:
+            return self._beat
+        if partitions.pending_stops and now >= self._stop_at:
+            return self._stop
+        if now >= self._retry_at:
+            partitions.retry_deferred()
+            self._retry_at = now + RETRY_S
+        if partitions.unsent < partitions.limit and now < times.send_at:
+            return times.send_at
+        if batch := partitions.take():
+            return partial(self._send, batch)
+        if core.queries_unsent and now >= self._report_at:
+            return self._report
+        return min(
+            times.beat_at,
+            self._report_at if core.queries_unsent else math.inf,
+            self._retry_at if partitions.deferred else math.inf,
+            self._stop_at if partitions.pending_stops else math.inf,
+        )
+
+    def _beat(self) -> None:
+        """Renew the lease, and learn how long it is and which event was the newest before ours."""
+        core = self._core
+        try:
+            data = core.post(wire.HEARTBEAT, b"{}", Deadline(REQUEST_TIMEOUT_S))
+            with wire.reading("a heartbeat"):
+                lease_s, event_id = float(data["lease_s"]), int(data["last_event_id"])
+        except OffsetManagerError as error:
+            self._failed(error)
+            return
+        with core.lock:
+            core.times.lease_s = max(lease_s, MIN_LEASE_S)
+            core.first_event_id = core.first_event_id or str(event_id)
+            core.met = True
+            core.changed.notify_all()
+        core.succeeded()
+
+    def _stop(self) -> None:
+        """Stop what nobody holds, and waits for, any more."""
+        core = self._core
+        with core.lock:
+            group, keys = core.partitions.pending_stops.take(BATCH_LIMIT)
+            keys = [key for key in keys if key not in core.partitions]  # else spawned again
+            version = core.partitions.next_version()
+        if not keys:
+            return
+        partitions = [key.topic_partition for key in keys]
+        body = wire.flush_body(group, partitions, REQUEST_TIMEOUT_S, version=version)
+        try:
+            core.post(wire.STOP, body, Deadline(ASIDE_S))
+        except OffsetManagerError:
+            with core.lock:
+                for key in keys:
+                    core.partitions.pending_stops.add(key)
+            self._stop_at = time.monotonic() + RETRY_S
+
+    def _report(self) -> None:
+        """Report the streaming queries; the next batch of one of them makes up for a failure."""
+        core = self._core
+        with core.lock:
+            body = wire.queries_body(core.queries.values())
+            core.queries_unsent = False
+        self._report_at = time.monotonic() + REPORT_INTERVAL_S
+        with suppress(OffsetManagerError):  # such as of a service that is older than this client
+            core.post(wire.QUERIES, body, Deadline(ASIDE_S))
+
+    def _send(self, batch: Batch) -> None:
+        """Hand `batch` over, to no other process of the service than it was made for.
+
+        Another one may have been started since, and the one before it have committed newer offsets.
+        """
+        core = self._core
+        path = wire.OFFSETS if batch.submits else wire.MANAGERS
+        core.times.send_at = time.monotonic() + SEND_INTERVAL_S
+        body, deadline = wire.batch_body(batch), Deadline(REQUEST_TIMEOUT_S)
+        try:
+            data = core.post(path, body, deadline, batch.instance)
+            with wire.reading("submitted offsets"):
+                refused = wire.refused_of(data, batch)
+        except OffsetManagerError as error:
+            self._refused(batch, error)
+            return
+        with core.lock:
+            news = core.partitions.accept(batch, refused)
+        core.succeeded()
+        for key, refusal in news:
+            core.deliver(key, refusal)
+
+    def _refused(self, batch: Batch, error: OffsetManagerError) -> None:
+        core = self._core
+        if isinstance(error, ServiceError) and error.status in _BAD_REQUESTS:
+            with core.lock:
+                news = core.partitions.reject(batch, error)
+            for key, refusal in news:
+                core.deliver(key, refusal)
+            return
+        with core.lock:
+            core.partitions.give_back(batch)
+        self._failed(error)
+
+    def _failed(self, error: OffsetManagerError) -> None:
+        """Pause after an answer of which nothing can be made, and try again."""
+        status = error.status if isinstance(error, ServiceError) else None
+        if isinstance(error, ClientFencedError):
+            return  # the loop sees it
+        with self._core.lock:
+            if status == _NOT_FOUND:
+                self._core.partitions.renew()
+            if status == _OTHER_INSTANCE:
+                self._core.met = False
+        if status != _OTHER_INSTANCE:
+            self._core.failed(error)
+        self._pause()
+
+    def _pause(self) -> None:
+        with self._core.lock:
+            self._core.times.failed(time.monotonic())
+
+
+class EventReader:
+    """Reads until the client is closed or fenced; reconnects and goes on where it was."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._times = SendTimes()
+        self._last_id = ""
+        """Rises over restarts of the service too, so that it can be named to any of them."""
+
+    def run(self) -> None:
+        core = self._core
+        with core.lock:
+            # A stream from nowhere misses what fails before it opens.  The sender meets the service
+            # before it hands anything over that could fail.
+            core.changed.wait_for(
+                lambda: core.first_event_id or core.ended.is_set() or core.fenced is not None
+            )
+            self._last_id = core.first_event_id
+        while not core.ended.is_set() and core.fenced is None:
+            try:
+                self._read()
+            except ClientFencedError as error:
+                core.fence(error)
                 return
-            self.link_error = None
-            self.notify()
-        self.failure_log.reachable(self.session.url)
+            except OffsetManagerError as error:
+                log.debug("event stream: %s", error)
+            now = time.monotonic()
+            self._times.failed(now)
+            core.ended.wait(self._times.resume_at - now)
+
+    def _read(self) -> None:
+        core = self._core
+        with closing(core.session.stream(wire.EVENTS, self._last_id, READ_TIMEOUT_S)) as events:
+            for event in events:
+                self._last_id = event.get("id", self._last_id)
+                try:
+                    self._apply(event.get("event", ""), event["data"])
+                except ServiceError as error:  # a newer service may send more than we know
+                    log.debug("event ignored: %s", error)
+                self._times.succeeded()
+                if core.ended.is_set():
+                    return
+
+    def _apply(self, event: str, text: str) -> None:
+        with wire.reading(f"the event {event!r}"):
+            data = json.loads(text)
+            if event == "committed":
+                self._core.committed(wire.key_of(data), wire.offset_of(data))
+            elif event == "failed":
+                key = wire.key_of(data)
+                self._core.deliver(key, wire.error_of(data["error"], key))
+            elif event == "dropped":
+                text = "%d errors were dropped: more came at once than the service keeps"
+                log.warning(text, int(data["count"]))
 
 
 def _start(run: Callable[[], None], name: str) -> threading.Thread | None:

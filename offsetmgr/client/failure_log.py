@@ -57,19 +57,14 @@ class FailureLog:
             except Exception:  # it would end a thread of ours
                 log.exception("a function given to watch_errors has failed")
 
-    def failed(
-        self, key: ManagerKey, error: OffsetManagerError, now_s: float, *, is_held: bool = True
-    ) -> None:
-        """Log `error`, unless its group is known to fail for that, and tell those that watch.
-
-        `is_held` is False if `key` is gone.
-        """
+    def failed(self, key: ManagerKey, error: OffsetManagerError, now_s: float) -> None:
+        """Log `error`, unless its group is known to fail for that, and tell those that watch."""
         cause = key.group, error.code
         with self._lock:
             failing = self._failing.get(cause)
             suppressed = self._repeats.suppressed(cause, now_s) if failing is None else None
             # A notice is of a moment: nothing fails that could succeed again.
-            lasts = is_held and not isinstance(error, OffsetNoticeError)
+            lasts = not isinstance(error, OffsetNoticeError)
             if lasts and (failing is not None or suppressed is not None):
                 self._failing.setdefault(cause, set()).add(key)
         if suppressed is not None:

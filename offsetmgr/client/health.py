@@ -10,9 +10,8 @@ import sys
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from offsetmgr.client.credentials import Credentials
 from offsetmgr.client.offsets import Deadline
-from offsetmgr.client.transport import Connection, Request, Unreachable, parse_url
+from offsetmgr.client.transport import Connection, Credentials, Request, Unreachable, parse_url
 from offsetmgr.errors import InvalidValueError
 
 if TYPE_CHECKING:

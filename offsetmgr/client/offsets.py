@@ -6,11 +6,10 @@ import atexit
 import os
 import threading
 import time
-import warnings
-import weakref
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from offsetmgr.client.failure_log import log_uncommitted
 from offsetmgr.errors import (
     CoordinatorError,
     InvalidValueError,
@@ -20,6 +19,7 @@ from offsetmgr.errors import (
     OffsetsUncommittedError,
     OffsetTimeoutError,
     ServiceError,
+    ServiceUnavailableError,
     listed,
 )
 from offsetmgr.types import (
@@ -41,7 +41,7 @@ from offsetmgr.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from typing_extensions import Self
 
@@ -50,17 +50,24 @@ if TYPE_CHECKING:
 
     Refusals = dict[ManagerKey, OffsetManagerError]
 
+_T = TypeVar("_T")
+
 AT_EXIT_S: Final = 2.0
 """Seconds that all open instances together may delay the interpreter's exit."""
 
 LONGEST_WAIT_S: Final = 60.0
 """Longest single wait inside a longer one; threading takes no endless number."""
 
+FIRST_PAUSE_S: Final = 0.05
+"""Pause after the first request of a wait; it doubles with each, up to the longest."""
+
+LONGEST_PAUSE_S: Final = 1.0
+
 _BAD_GATEWAY: Final = 502
 _MISSING: Final = frozenset({"UNKNOWN_TOPIC_OR_PARTITION", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
 
-open_offsets: weakref.WeakSet[Offsets] = weakref.WeakSet()
-"""Instances that are not closed, as long as somebody holds them."""
+open_offsets: set[Offsets] = set()
+"""Instances that are not closed: they live on until the interpreter exits."""
 
 
 class Deadline:
@@ -134,7 +141,7 @@ class Offsets(ABC):
     """Committed offsets of any groups; the base of OffsetClient and LocalOffsets.
 
     Safe between threads.  As a context manager it closes at the end of the block.  If nobody closes
-    it, the exit of the interpreter commits for at most 2 s.
+    it, it goes on until the exit of the interpreter, which commits for at most 2 s.
 
     Any method may raise InvalidValueError, with nothing done.  Those that submit or ask raise
     ManagerStoppedError once it is closed, and ClientFencedError once a newer client of the same
@@ -142,10 +149,12 @@ class Offsets(ABC):
     one in each process.
     """
 
-    def __init__(self, url: str, name: str, failures: FailureLog) -> None:
+    def __init__(self, url: str, name: str, failures: FailureLog, ended: threading.Event) -> None:
+        """`ended` is set when nothing can be asked any more."""
         self._url = url
         self._name = name
         self._failures = failures
+        self._ended = ended
         self._pid = os.getpid()
         self._close_lock = threading.Lock()
         self._result: FlushResult | None = None
@@ -277,7 +286,9 @@ class Offsets(ABC):
         Raises ServiceError with Kafka's name of the error as its ``code``; ServiceUnavailableError
         if the service does not answer.
         """
-        return self._committed(check_group(group), Deadline(timeout))
+        deadline = Deadline(timeout)
+        check_group(group)
+        return self._persist(lambda: self._committed(group, deadline), deadline)
 
     def topics(
         self, topics: Iterable[str], *, timeout: float = 10.0
@@ -288,7 +299,7 @@ class Offsets(ABC):
         """
         names = _checked_topics(topics)
         found: dict[str, dict[int, PartitionRange]] = {name: {} for name in names}
-        for (name, number), ends in sorted(self._logs(names, Deadline(timeout)).items()):
+        for (name, number), ends in sorted(self._known_logs(names, timeout).items()):
             found[name][number] = PartitionRange(*ends[:2])
         return found
 
@@ -300,7 +311,7 @@ class Offsets(ABC):
         It is the end of the log if no record is that young.  Raises as ``topics``.
         """
         check_offset(at_ms, "at_ms")
-        logs = self._logs(_checked_topics(topics), Deadline(timeout), at_ms=at_ms)
+        logs = self._known_logs(_checked_topics(topics), timeout, at_ms=at_ms)
         return {
             where: ends.high_watermark if ends.offset_at is None else ends.offset_at
             for where, ends in logs.items()
@@ -310,12 +321,36 @@ class Offsets(ABC):
         self, topics: Iterable[str], *, timeout: float = 10.0
     ) -> dict[TopicPartition, int]:
         """Return the end of each partition for a reader of committed transactions only."""
-        logs = self._logs(_checked_topics(topics), Deadline(timeout), stable=True)
+        logs = self._known_logs(_checked_topics(topics), timeout, stable=True)
         return {where: ends.last_stable_offset or 0 for where, ends in logs.items()}
 
     def topic_names(self, *, timeout: float = 10.0) -> list[str]:
         """Return the topics of the cluster except Kafka's own, sorted."""
-        return self._topic_names(Deadline(timeout))
+        deadline = Deadline(timeout)
+        return self._persist(lambda: self._topic_names(deadline), deadline)
+
+    def _known_logs(
+        self, topics: list[str], timeout: float, at_ms: int | None = None, *, stable: bool = False
+    ) -> dict[TopicPartition, LogEnds]:
+        deadline = Deadline(timeout)
+        return self._persist(lambda: self._logs(topics, deadline, at_ms, stable=stable), deadline)
+
+    def _persist(self, ask: Callable[[], _T], deadline: Deadline) -> _T:
+        """Ask until there is an answer: the service may be starting, or Kafka electing a leader."""
+        reason: OffsetManagerError | None = None
+        for _ in pauses(self._ended, deadline):
+            self._check_open()
+            try:
+                return ask()
+            except (ServiceUnavailableError, PassingError) as error:
+                reason = better_reason(reason, error, deadline)
+            except OffsetManagerError as error:
+                reason = error
+                break
+        self._check_open()
+        reason = reason or ServiceUnavailableError("the service was not asked")
+        # The message says it all; the frames of the connection would hide it.
+        raise reason.with_traceback(None) from reason.__cause__
 
     # The end
 
@@ -334,6 +369,7 @@ class Offsets(ABC):
             if self._result is None:
                 self._result = self._close(deadline)
                 open_offsets.discard(self)
+                log_uncommitted(repr(self), self._result.uncommitted)
             return self._result
         finally:
             self._close_lock.release()
@@ -344,17 +380,17 @@ class Offsets(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if getattr(self, "_result", self) is None and self._pid == os.getpid():
-            text = f"unclosed {self!r}; call close(), or use it in a with statement"
-            warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
-            self._abandon()
-
     def check_process(self) -> None:
         """Raise ManagerStoppedError in the child of a fork, which has no threads of the parent."""
         if self._pid != os.getpid():
             text = f"{self!r} was made by another process; make one in each process"
             raise ManagerStoppedError(text)
+
+    def _check_open(self) -> None:
+        """Raise ManagerStoppedError once it is closed, or in the child of a fork."""
+        self.check_process()
+        if self.closed:
+            raise ManagerStoppedError(f"{self!r} is closed; make a new one")
 
     # What differs; all arguments are checked
 
@@ -386,25 +422,20 @@ class Offsets(ABC):
         """Have errors reported from now on."""
 
     @abstractmethod
-    def _committed(
-        self, group: str, deadline: Deadline
-    ) -> dict[TopicPartition, OffsetAndMetadata]: ...
+    def _committed(self, group: str, deadline: Deadline) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Raise ServiceUnavailableError or PassingError to be asked again, as the next two."""
 
     @abstractmethod
     def _logs(
-        self, topics: list[str], deadline: Deadline, *, at_ms: int = -1, stable: bool = False
+        self, topics: list[str], deadline: Deadline, at_ms: int | None, *, stable: bool
     ) -> dict[TopicPartition, LogEnds]:
-        """Return the ends of every partition; at a time too, unless ``at_ms`` is -1."""
+        """Return the ends of every partition."""
 
     @abstractmethod
     def _topic_names(self, deadline: Deadline) -> list[str]: ...
 
     @abstractmethod
     def _close(self, deadline: Deadline) -> FlushResult: ...
-
-    @abstractmethod
-    def _abandon(self) -> None:
-        """Commit what is left, without anybody waiting for it."""
 
 
 def close_all() -> None:
@@ -428,6 +459,23 @@ def kafka_refusal(what: str, code: str, message: str, *, passing: bool) -> Servi
     return (PassingError if passing else ServiceError)(_BAD_GATEWAY, message, code)
 
 
+def pauses(ended: threading.Event, deadline: Deadline) -> Iterator[None]:
+    """Yield, and wait longer and longer before the next, until the deadline or `ended`."""
+    pause_s = FIRST_PAUSE_S
+    while True:
+        yield
+        if deadline.over or ended.wait(deadline.within_s(pause_s)):
+            return
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def better_reason(
+    before: OffsetManagerError | None, error: OffsetManagerError, deadline: Deadline
+) -> OffsetManagerError:
+    """Return the first reason after the deadline, whose end causes later errors."""
+    return before if before is not None and deadline.over else error
+
+
 def timed_out(
     what: str, deadline: Deadline, reason: OffsetManagerError | None, aside: str = ""
 ) -> OffsetTimeoutError:
@@ -437,6 +485,13 @@ def timed_out(
     if isinstance(reason, (CoordinatorError, ManagerExistsError)):
         failure.__cause__ = reason
     return failure
+
+
+def by_group(keys: Iterable[ManagerKey]) -> dict[str, list[TopicPartition]]:
+    groups: dict[str, list[TopicPartition]] = {}
+    for key in keys:
+        groups.setdefault(key.group, []).append(key.topic_partition)
+    return groups
 
 
 def named(keys: Collection[ManagerKey]) -> str:

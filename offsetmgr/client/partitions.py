@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 BATCH_LIMIT: Final = 1_000
 """Entries of one request at most."""
 
-PENDING_STOPS_LIMIT: Final = 10_000
-"""Those beyond stay the client's until its lease lapses."""
-
 
 class Item(NamedTuple):
     """One partition of a batch."""
@@ -40,12 +37,15 @@ class Batch(NamedTuple):
 
     group: str
     items: tuple[Item, ...]
-    submits: bool
-    """True if it carries offsets; otherwise it asks for managers."""
     registration: int
     """The answer counts for no other."""
     instance: str | None
     """The process of the service that may take it; None for any."""
+
+    @property
+    def submits(self) -> bool:
+        """True if it carries offsets; otherwise it asks for managers."""
+        return self.items[0].value is not None
 
 
 @dataclass(slots=True, eq=False)
@@ -80,6 +80,21 @@ class ClientPartition:
         """Everything up to this version needs no request of its own."""
         return self.version if self.deferred else max(self.sent, self.refused)
 
+    @property
+    def is_unsent(self) -> bool:
+        return self.version > self.settled_version
+
+    @property
+    def rewinds(self) -> bool:
+        """True if the newest is sent as a rewind."""
+        return self.rewind_version > max(self.sent, self.committed_version)
+
+    @property
+    def needs_manager(self) -> bool:
+        """True if the manager is to be asked for by itself, as there is no offset to send."""
+        asked = self.registered or self.deferred or self.stopping
+        return not (asked or self.is_unsent)
+
     def renumber(self, since: int, version: int) -> None:
         """Take higher versions, so that a stop that the service has done does not hold it back."""
         self.since = since
@@ -98,36 +113,18 @@ class ClientPartition:
         if rewind:
             self.rewind_version = version
 
-    def commit(self, value: OffsetAndMetadata, version: int) -> bool:
-        """Note that Kafka has `value`, and with it all versions up to `version`.
+    def commit(self, value: OffsetAndMetadata, version: int) -> None:
+        """Note that Kafka has `value`, and with it all versions up to `version`."""
+        if version >= self.committed_version:
+            self.committed, self.committed_version = value, version
 
-        An event has no version: it is about the newest if it looks the same, and no rewind is under
-        way.  False if a newer answer or event has come before it.
+    def commit_seen(self, value: OffsetAndMetadata) -> None:
+        """Note an event, which has no version, if it is about the newest.
+
+        It is if it looks the same and no rewind is under way.
         """
-        if 0 < version < self.committed_version:
-            return False
-        rewound = self.rewind_version > self.committed_version
-        if not version and value == self.newest and not rewound:
-            version = self.version
-        is_news = not self._is_late(value, version)
-        if is_news:
-            self.committed = value
-        self.committed_version = max(self.committed_version, version)
-        return is_news
-
-    def _is_late(self, value: OffsetAndMetadata, version: int) -> bool:
-        """True if `value` was committed before what is known to be.
-
-        `version` is 0 for an event that is not about the newest.  A lower offset is an older one,
-        unless a rewind is not acknowledged yet, or the topic was recreated.
-        """
-        if version == self.version:
-            return False  # the newest, or nothing was submitted here
-        if not version and self.committed_version >= self.version:
-            return True
-        if self.committed is None or value.offset >= self.committed.offset:
-            return False
-        return self.rewind_version <= self.committed_version and not self.must_resend
+        if value == self.newest and self.rewind_version <= self.committed_version:
+            self.commit(value, self.version)
 
     def superseded_by(
         self, key: ManagerKey, value: OffsetAndMetadata, version: int
@@ -145,23 +142,12 @@ class PendingQueue:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[ManagerKey, None]] = {}
-        self._count = 0
 
     def __len__(self) -> int:
-        return self._count
+        return sum(map(len, self._groups.values()))
 
     def add(self, key: ManagerKey) -> None:
-        keys = self._groups.setdefault(key.group, {})
-        self._count += key not in keys
-        keys[key] = None
-
-    def discard(self, key: ManagerKey) -> None:
-        keys = self._groups.get(key.group, {})
-        if key in keys:
-            del keys[key]
-            self._count -= 1
-            if not keys:
-                del self._groups[key.group]
+        self._groups.setdefault(key.group, {})[key] = None
 
     def take(self, limit: int) -> tuple[str, list[ManagerKey]]:
         """Remove up to `limit` partitions of the group in front, which then goes to the end."""
@@ -172,7 +158,6 @@ class PendingQueue:
             del keys[key]
         if keys:
             self._groups[group] = keys
-        self._count -= len(taken)
         return group, taken
 
 
@@ -181,8 +166,8 @@ class Partitions:
 
     def __init__(self) -> None:
         self._held: dict[ManagerKey, ClientPartition] = {}
-        self._to_submit = PendingQueue()
-        self._to_register = PendingQueue()
+        self._waiting = PendingQueue()
+        """Those with something to send, and some that had until they were stopped."""
         self.deferred: dict[ManagerKey, None] = {}
         """Those that are in no queue until they are asked for again."""
         self._version = 0
@@ -193,7 +178,7 @@ class Partitions:
         self.registration = 0
         """Rises when that process changes, or the lease has lapsed: then all is sent again."""
         self.pending_stops = PendingQueue()
-        """Managers that nobody holds any more, and that the service may still have."""
+        """Managers that were stopped without an answer; some may be held again."""
 
     def __contains__(self, key: ManagerKey) -> bool:
         return key in self._held
@@ -205,7 +190,7 @@ class Partitions:
     @property
     def unsent(self) -> int:
         """The number of partitions that wait for a request."""
-        return len(self._to_submit) + len(self._to_register)
+        return len(self._waiting)
 
     def may_exist(self, held: ClientPartition) -> bool:
         """True if the service may have its manager."""
@@ -226,7 +211,6 @@ class Partitions:
             self._queue(key, self._begin(key))
 
     def _begin(self, key: ManagerKey) -> ClientPartition:
-        self.pending_stops.discard(key)
         held = self._held[key] = ClientPartition(self.next_version())
         return held
 
@@ -235,15 +219,7 @@ class Partitions:
         for key in keys:
             held = self._held.pop(key, None)
             self.deferred.pop(key, None)
-            self._to_register.discard(key)
-            self._to_submit.discard(key)
             if held is not None and not answered and self.may_exist(held):
-                self.add_pending_stops([key])
-
-    def add_pending_stops(self, keys: Iterable[ManagerKey]) -> None:
-        """Have the service stop the managers of `keys`, but for those that are wanted again."""
-        for key in keys:
-            if key not in self._held and len(self.pending_stops) < PENDING_STOPS_LIMIT:
                 self.pending_stops.add(key)
 
     # What is to be sent
@@ -269,22 +245,19 @@ class Partitions:
 
     def take(self) -> Batch | None:
         """Return the next request, if there is one; its partitions are under way from now on."""
-        if self._to_register:
-            return self._batch(*self._to_register.take(self.limit), submits=False)
-        if self._to_submit:
-            return self._batch(*self._to_submit.take(self.limit), submits=True)
-        return None
-
-    def _batch(self, group: str, keys: Iterable[ManagerKey], *, submits: bool) -> Batch:
-        items = []
-        for key in keys:
-            held = self._held[key]
-            if submits:
-                rewind = held.rewind_version > max(held.sent, held.committed_version)
-                items.append(Item(key, held.version, held.newest, rewind))
+        while self._waiting:
+            group, keys = self._waiting.take(self.limit)
+            found = [(key, self._held[key]) for key in keys if key in self._held]
+            items = [Item(key, held.since, None) for key, held in found if held.needs_manager]
+            unsent = [(key, held) for key, held in found if held.is_unsent]
+            if items:  # managers first
+                for key, _ in unsent:
+                    self._waiting.add(key)
             else:
-                items.append(Item(key, held.since, None))
-        return Batch(group, tuple(items), submits, self.registration, self.instance)
+                items = [Item(k, held.version, held.newest, held.rewinds) for k, held in unsent]
+            if items:
+                return Batch(group, tuple(items), self.registration, self.instance)
+        return None
 
     def next_version(self) -> int:
         self._version += 1
@@ -292,11 +265,8 @@ class Partitions:
 
     def _queue(self, key: ManagerKey, held: ClientPartition) -> None:
         """Have `key` sent, if there is anything to send."""
-        if held.version > held.settled_version:
-            self._to_register.discard(key)
-            self._to_submit.add(key)
-        elif not (held.registered or held.deferred or held.stopping):
-            self._to_register.add(key)
+        if held.is_unsent or held.needs_manager:
+            self._waiting.add(key)
 
     def retry_deferred(self) -> None:
         """Ask again for the managers that were refused: they may be free by now."""
@@ -354,10 +324,7 @@ class Partitions:
             held.registered = True
             held.refused = max(held.refused, item.version)
         else:
-            held.registered = False
-            self._to_register.discard(item.key)
-            self._to_submit.discard(item.key)
-            held.deferred = True
+            held.registered, held.deferred = False, True
             self.deferred[item.key] = None
         return not is_known
 
@@ -413,20 +380,7 @@ class Partitions:
 
     def stop(self, keys: Iterable[ManagerKey]) -> list[ManagerKey]:
         """Take no more offsets for `keys`; return those that were not being stopped before."""
-        stopped = []
-        for key in keys:
-            held = self._held.get(key)
-            if held is not None and not held.stopping:
-                held.stopping = True
-                self._to_register.discard(key)
-                stopped.append(key)
+        stopped = [key for key in keys if not self._held[key].stopping]
+        for key in stopped:
+            self._held[key].stopping = True
         return stopped
-
-    def unstop(self, keys: Iterable[ManagerKey]) -> None:
-        """`keys` are not being stopped any more; the service may have stopped some of them."""
-        for key in keys:
-            held = self._held.get(key)
-            if held is not None:
-                held.stopping = False
-                if not held.deferred:
-                    self.lost([key])

@@ -1,4 +1,4 @@
-"""HTTP/1.1 to the service: its address, deadlines, kept connections, and what its answers mean.
+"""HTTP/1.1 to the service: its address, credentials, kept connections, and what its answers mean.
 
 Knows nothing of offsets. No proxy is ever taken from the environment: the service is a sidecar.
 """
@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
 import socket
 import ssl
 import time
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from offsetmgr.client.credentials import Credentials
 from offsetmgr.client.offsets import Deadline
 from offsetmgr.client.wire import failure_of, header_text
 from offsetmgr.errors import InvalidValueError, ServiceUnavailableError, shown
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 DEFAULT_PORT: Final = 8741
 CONNECT_TIMEOUT_S: Final = 5.0
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
+MAX_EVENT_BYTES: Final = 1024 * 1024
+"""An event longer than this is no event of ours."""
 
 _URL_FIX: Final = (
     "give http://host:port, such as http://127.0.0.1:8741, https://host:port or "
@@ -39,10 +42,92 @@ _CHUNK_BYTES: Final = 65536
 _INSTANCE: Final = "offsetmgr-instance"
 
 _OK: Final = 200
-_UNAUTHORIZED: Final = 401
 _TOO_MANY_REQUESTS: Final = 429
-_SERVER_ERRORS: Final = 500
 _UNAVAILABLE: Final = 503
+
+
+class Credentials:
+    """Paths of PEM files, and of one with the token; what is in them shows nowhere."""
+
+    def __init__(
+        self,
+        token_file: str | os.PathLike[str] | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
+        cert_file: str | os.PathLike[str] | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Without ``ca_file`` the authorities of the system count.  Raises InvalidValueError."""
+        self.files = {
+            "token_file": _path("token_file", token_file),
+            "ca_file": _path("ca_file", ca_file),
+            "cert_file": _path("cert_file", cert_file),
+            "key_file": _path("key_file", key_file),
+        }
+        if key_file is not None and cert_file is None:
+            raise InvalidValueError("cert_file", None, "is missing", "give it with key_file")
+        self._token = self._read_token()
+        if ca_file is not None or cert_file is not None:
+            try:
+                self.tls_context()
+            except ssl.SSLError as error:
+                names = ", ".join(name for name in ("ca_file", "cert_file") if self.files[name])
+                fix = "give PEM files: a certificate, and its own key without a password"
+                raise InvalidValueError(names, None, f"cannot be used ({error})", fix) from None
+
+    @classmethod
+    def from_environment(cls, env: Mapping[str, str], token_file: str | None = None) -> Credentials:
+        """Return those that commands have: ``OFFSETMGR_TOKEN_FILE``, ``OFFSETMGR_CA_FILE`` ..."""
+
+        def given(name: str) -> str | None:
+            return env.get(f"OFFSETMGR_{name}_FILE") or None
+
+        return cls(token_file or given("TOKEN"), given("CA"), given("CERT"), given("KEY"))
+
+    def headers(self) -> dict[str, str]:
+        """Return the header with the token, as the file has it now."""
+        with suppress(InvalidValueError):  # the file is being replaced
+            self._token = self._read_token()
+        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Return a context with the certificates as the files have them now.
+
+        It checks the service's name.  Raises OSError, of which ssl.SSLError is one.
+        """
+        context = ssl.create_default_context(cafile=self.files["ca_file"])
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        certificate = self.files["cert_file"]
+        if certificate is not None:
+            # Without the third one an encrypted key would ask for its password on the terminal.
+            context.load_cert_chain(certificate, self.files["key_file"], lambda: "")
+        return context
+
+    def _read_token(self) -> str:
+        path = self.files["token_file"]
+        if path is None:
+            return ""
+        try:
+            found = Path(path).read_text(encoding="ascii").split()
+        except (OSError, UnicodeDecodeError):
+            found = []
+        if not found:
+            fix = "give a file whose first line is the token"
+            raise InvalidValueError("token_file", path, "does not hold a token", fix)
+        return found[0]
+
+
+def _path(name: str, given: object) -> str | None:
+    """Return the path of a readable file; None if none is given.  Raises InvalidValueError."""
+    if given is None:
+        return None
+    fix = "give the path of a readable file"
+    try:
+        path = os.fspath(given)  # type: ignore[call-overload]
+        with Path(path).open("rb"):
+            return str(path)
+    except (OSError, TypeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no path"
+        raise InvalidValueError(name, given, f"cannot be read ({reason})", fix) from None
 
 
 NO_CREDENTIALS: Final = Credentials()
@@ -86,9 +171,8 @@ class ServiceAddress(NamedTuple):
             raise
 
 
-def parse_url(url: object, credentials: Credentials | None = None) -> ServiceAddress:
+def parse_url(url: object, credentials: Credentials = NO_CREDENTIALS) -> ServiceAddress:
     """Return where `url` leads; InvalidValueError says what is wrong with it."""
-    known = NO_CREDENTIALS if credentials is None else credentials
     if not isinstance(url, str):
         raise InvalidValueError("url", url, "is not text", _URL_FIX)
     if not url.isprintable() or " " in url:
@@ -105,7 +189,7 @@ def parse_url(url: object, credentials: Credentials | None = None) -> ServiceAdd
         if parts.netloc or len(parts.path) < len("/x"):
             fix = "give the absolute path after three slashes: unix:///run/offsetmgr.sock"
             raise InvalidValueError("url", url, "has no absolute path", fix)
-        return ServiceAddress(path=parts.path, credentials=known)
+        return ServiceAddress(path=parts.path, credentials=credentials)
     for is_bad, problem in (
         (parts.scheme not in {"http", "https"}, "is not http://, https:// or unix://"),
         (not host, "names no host"),
@@ -114,10 +198,10 @@ def parse_url(url: object, credentials: Credentials | None = None) -> ServiceAdd
         if is_bad:
             raise InvalidValueError("url", url, problem, _URL_FIX)
     host, tls = host or "", parts.scheme == "https"
-    if known.has_token and not tls and not _is_loopback(host):
+    if credentials.headers() and not tls and not _is_loopback(host):
         fix = "give https://host:port, for everybody on the way could read the token"
         raise InvalidValueError("url", url, "leads to another machine without TLS", fix)
-    return ServiceAddress(host, DEFAULT_PORT if port is None else port, "", tls, known)
+    return ServiceAddress(host, DEFAULT_PORT if port is None else port, "", tls, credentials)
 
 
 def _is_loopback(host: str) -> bool:
@@ -155,6 +239,7 @@ class Connection:
         """Connect; Unreachable when that fails within the deadline."""
         if deadline.over:
             raise Unreachable(_NOT_ASKED)
+        self._credentials = address.credentials
         self._http = HTTPConnection(address.authority)
         self._http.auto_open = 0
         try:
@@ -167,7 +252,7 @@ class Connection:
         self._http.sock = self._sock
 
     def exchange(self, request: Request, deadline: Deadline) -> Answer:
-        """Send `request` and read its whole answer; Unreachable otherwise."""
+        """Send `request`, with the token, and read its whole answer; Unreachable otherwise."""
         response = self._ask(request, deadline)
         late = f"did not complete its answer within {deadline.timeout} s"
         pieces: list[bytes] = []
@@ -196,7 +281,8 @@ class Connection:
             raise Unreachable(_NOT_ASKED)
         try:
             self._sock.settimeout(deadline.within_s())
-            self._http.request(request.method, request.target, request.body, dict(request.headers))
+            headers = {**request.headers, **self._credentials.headers()}
+            self._http.request(request.method, request.target, request.body, headers)
             return self._http.getresponse()
         except TimeoutError:
             raise Unreachable(f"did not answer within {deadline.timeout} s") from None
@@ -235,6 +321,22 @@ class Connection:
         self._http.close()
 
 
+class EventParser:
+    """Server-sent events as our service writes them: lines that end with LF."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> list[dict[str, str]]:
+        """Return the events which `piece` completes, as their fields."""
+        *texts, self._rest = (self._rest + piece).split(b"\n\n")
+        if len(self._rest) > MAX_EVENT_BYTES:
+            raise Unreachable(f"sent an event of more than {MAX_EVENT_BYTES} bytes")
+        lines = (text.decode("utf-8", "replace").split("\n") for text in texts)
+        events = [dict(line.split(": ", 1) for line in each if ": " in line) for each in lines]
+        return [event for event in events if "data" in event]
+
+
 class Session:
     """Speaks to the service as one client, by its name and incarnation; for any thread.
 
@@ -244,9 +346,9 @@ class Session:
     """
 
     def __init__(
-        self, url: str, address: ServiceAddress, name: str, heard: Callable[[str, bool], None]
+        self, url: str, address: ServiceAddress, name: str, heard: Callable[[str], None]
     ) -> None:
-        """`heard` is called with the process of the service, and whether it took a request."""
+        """`heard` is called with the process of the service that did what was asked."""
         self.url = url
         self._address = address
         self._heard = heard
@@ -272,21 +374,19 @@ class Session:
     def get(self, target: str, deadline: Deadline) -> dict[str, Any]:
         return self._ask(Request("GET", target, self._headers), deadline)
 
-    def stream(self, target: str, last_id: str, read_timeout_s: float) -> Generator[bytes]:
-        """Open an event stream on a connection of its own, and yield its pieces."""
+    def stream(self, target: str, last_id: str, read_timeout_s: float) -> Generator[dict[str, str]]:
+        """Open an event stream on a connection of its own, and yield its events."""
         headers = {**self._headers, "Accept": "text/event-stream"}
         if last_id:
             headers["Last-Event-ID"] = last_id
-        connection = Connection(self._address, Deadline(CONNECT_TIMEOUT_S))
+        connection, parser = Connection(self._address, Deadline(CONNECT_TIMEOUT_S)), EventParser()
         with self._using(connection):
-            headers.update(self._address.credentials.headers())
             head, pieces = connection.stream(Request("GET", target, headers), read_timeout_s)
-            is_whole = head.status != _OK and "content-length" in head.headers
-            answer = head._replace(body=b"".join(pieces)) if is_whole else head
-            if head.status == _UNAUTHORIZED:
-                self._address.credentials.reread()  # for the next try
-            self._heard(self._check(answer), True)  # noqa: FBT003 -- as its parameter says
-            yield from pieces
+            if head.status != _OK and "content-length" in head.headers:
+                head = head._replace(body=b"".join(pieces))
+            self._heard(self._check(head))
+            for piece in pieces:
+                yield from parser.feed(piece)
         connection.close()
 
     def end(self) -> None:
@@ -299,11 +399,8 @@ class Session:
                 self._idle.pop().close()
 
     def _ask(self, request: Request, deadline: Deadline) -> dict[str, Any]:
-        credentials = self._address.credentials
         try:
-            answer = self._exchange(_with(request, credentials), deadline)
-            if answer.status == _UNAUTHORIZED and credentials.reread():
-                answer = self._exchange(_with(request, credentials), deadline)
+            answer = self._exchange(request, deadline)
         except Unreachable as error:
             raise Unreachable(f"the service at {self.url} {error}") from None
         instance = self._check(answer)
@@ -314,7 +411,7 @@ class Session:
         if not isinstance(data, dict):
             text = f"the service at {self.url} answered with what is no JSON object"
             raise Unreachable(f"{text}: {shown(answer.body)}")
-        self._heard(instance, True)  # noqa: FBT003
+        self._heard(instance)
         return data
 
     def _exchange(self, request: Request, deadline: Deadline) -> Answer:
@@ -368,13 +465,7 @@ class Session:
         failure = failure_of(answer.status, answer.body)
         if answer.status in {_TOO_MANY_REQUESTS, _UNAVAILABLE}:
             raise ServiceUnavailableError(str(failure))
-        if answer.status < _SERVER_ERRORS:
-            self._heard(instance, False)  # noqa: FBT003
         raise failure
-
-
-def _with(request: Request, credentials: Credentials) -> Request:
-    return request._replace(headers={**request.headers, **credentials.headers()})
 
 
 def _tls_trouble(error: ssl.SSLError) -> str:

@@ -162,10 +162,6 @@ def committed_of(data: Mapping[str, Any]) -> dict[TopicPartition, OffsetAndMetad
     return {partition_of(each): offset_of(each) for each in data["offsets"]}
 
 
-def names_of(data: Mapping[str, Any]) -> list[str]:
-    return [str(name) for name in data["names"]]
-
-
 def logs_of(data: Mapping[str, Any]) -> dict[TopicPartition, LogEnds]:
     """Return the ends of partitions; raise what Kafka says against a topic or one of them."""
     found: dict[TopicPartition, LogEnds] = {}

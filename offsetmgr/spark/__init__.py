@@ -6,7 +6,6 @@ finished batch.  While the service is away the query goes on and notices nothing
 
 from __future__ import annotations
 
-from offsetmgr.spark.batch import KafkaBatch, kafka_batch
 from offsetmgr.spark.checkpoint import (
     OffsetPair,
     OffsetRange,
@@ -14,9 +13,8 @@ from offsetmgr.spark.checkpoint import (
     batch_ranges,
     reconcile,
 )
-from offsetmgr.spark.commits import OffsetCommits, commit_offsets
-from offsetmgr.spark.committer import CommitCounts
-from offsetmgr.spark.starting import starting_offsets
+from offsetmgr.spark.commits import CommitCounts, OffsetCommits, commit_offsets
+from offsetmgr.spark.starting import KafkaBatch, kafka_batch, starting_offsets
 
 __all__ = [
     "CommitCounts",

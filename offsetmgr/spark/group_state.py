@@ -81,8 +81,6 @@ class _Query:
 
     run_id: str
     name: str | None
-    replaced: str | None
-    """The run before it, of which a late report may come."""
     timestamp: str = ""
     batch_id: int = -1
     ended: bool = False
@@ -190,8 +188,7 @@ class GroupState:
             return snapshot.batch_id < query.batch_id
         # The clock alone does not say it: it may have been set back between two runs.  A new run
         # goes on from the checkpoint, so its batches are not below those of the run before.
-        is_older = snapshot.timestamp < query.timestamp and snapshot.batch_id < query.batch_id
-        return is_older or snapshot.run.run_id == query.replaced
+        return snapshot.timestamp < query.timestamp and snapshot.batch_id < query.batch_id
 
     def _begin(self, snapshot: Snapshot) -> list[ManagerKey]:
         """Note the snapshot's run; return what the runs that it replaces had read."""
@@ -199,13 +196,12 @@ class GroupState:
         query = self._queries.get(query_id)
         left: list[ManagerKey] = []
         if query is None or query.run_id != run_id:
-            replaced = None if query is None else query.run_id
             # Of all that run in a session at once, one alone has this name.
             for each, before in self._queries.items():
                 if each == query_id or (name is not None and before.name == name):
                     before.ended = before.is_released = True
                     left += self._leave(each, self._keys_of(each))
-            query = self._queries[query_id] = _Query(run_id, name, replaced)
+            query = self._queries[query_id] = _Query(run_id, name)
         query.timestamp = snapshot.timestamp
         query.batch_id = snapshot.batch_id
         return left

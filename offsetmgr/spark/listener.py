@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         QueryTerminatedEvent,
     )
 
-    from offsetmgr.spark.committer import Committer
+    from offsetmgr.spark.commits import Committer
     from offsetmgr.spark.progress import Snapshot
 
 _log = logging.getLogger("offsetmgr.spark")
@@ -47,7 +47,6 @@ class CommitListener(StreamingQueryListener):
     def __init__(self, spark: SparkSession, committer: Committer, query_name: str | None) -> None:
         self.query_name = query_name
         """The name of the query that is committed; None for every query."""
-        self.unreadable = 0
         self._spark = spark
         self._committer = committer
         self._has_matched = query_name is None
@@ -123,7 +122,7 @@ class CommitListener(StreamingQueryListener):
         try:
             snapshot = read_snapshot(progress)
         except InvalidValueError as error:
-            self.unreadable += 1
+            self._committer.counts["unreadable"] += 1
             once.warn(("report",), f"a query's progress is not understood: {error}")
             return None
         if not self.is_wanted(snapshot.name):
@@ -133,7 +132,7 @@ class CommitListener(StreamingQueryListener):
                 once.warn(("query_name",), f"{wanted}; {snapshot.label} is not committed")
             return None
         for source, problem in snapshot.problems.items():
-            self.unreadable += 1
+            self._committer.counts["unreadable"] += 1
             text = f"{snapshot.label}, source {source}: {problem}"
             once.warn((snapshot.run.query_id, source), text)
         return snapshot

@@ -130,5 +130,5 @@ def test_offsets_that_are_left_at_the_close_name_kafkas_reason(
     client = OffsetClient(service.address, "etl")
     client.submit("g", {("t", 0): 5})
     client.close(timeout=1)
-    assert "client etl is closed; not committed: g/t/0 at 5; reason: " in caplog.messages[-1]
+    assert "is closed; not committed: g/t/0 at 5; reason: " in caplog.messages[-1]
     assert "Kafka has not answered" in caplog.messages[-1]

@@ -97,7 +97,7 @@ def test_late_requests_that_undo_newer_ones(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_submits_that_pile_up_in_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that keeps each submit until the service is back, and none after that, is found."""
-    submit, recovered = Core.submit, Core._recovered
+    submit, succeeded = Core.submit, Core.succeeded
 
     def keep(
         self: Core, values: Mapping[ManagerKey, OffsetAndMetadata], *, rewind: bool = False
@@ -108,11 +108,11 @@ def test_submits_that_pile_up_in_an_outage(monkeypatch: pytest.MonkeyPatch) -> N
         return refused
 
     def send(self: Core) -> None:
-        recovered(self)
+        succeeded(self)
         vars(self).pop("unsent", None)
 
     monkeypatch.setattr(Core, "submit", keep)
-    monkeypatch.setattr(Core, "_recovered", send)
+    monkeypatch.setattr(Core, "succeeded", send)
     assert "entries in Core.unsent" in found()
 
 

@@ -10,7 +10,8 @@ from confluent_kafka import Consumer
 
 from offsetmgr.client import OffsetClient
 from offsetmgr.errors import InvalidValueError, OffsetCommitError
-from offsetmgr.spark import commit_offsets, committer
+from offsetmgr.spark import commit_offsets
+from offsetmgr.spark import commits as committing
 from tests.spark.support import WAIT_S, Collected, ends, eventually, run, start
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A release that is tried again at once, so that many attempts fail in a moment."""
-    monkeypatch.setattr(committer, "FLUSH_S", 0.1)
-    monkeypatch.setattr(committer, "RETRY_S", 0.05)
+    monkeypatch.setattr(committing, "FLUSH_S", 0.1)
+    monkeypatch.setattr(committing, "RETRY_S", 0.05)
 
 
 @pytest.mark.usefixtures("quick")

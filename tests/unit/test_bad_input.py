@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pytest
 
 from offsetmgr import OffsetAndMetadata, OffsetClient
-from offsetmgr.client.handle import RemoteManagerHandle
+from offsetmgr.client.client import RemoteManagerHandle
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.errors import InvalidValueError, OffsetManagerError
 from offsetmgr.manager import Factory, ManagerHandle, Submission

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import pickle
 import subprocess
@@ -106,16 +105,3 @@ def test_it_stays_in_its_process() -> None:
                 os._exit(status)
         assert os.waitpid(child, 0)[1] == 0
         assert offsets.flush(timeout=WAIT_S).committed
-
-
-def test_one_that_nobody_closed() -> None:
-    """A warning names it, and what it holds is committed all the same."""
-    kafka = MemoryCoordinator()
-    offsets = local_over(kafka, commit_interval_s=3_600)
-    handle = offsets.spawn("g", *WHERE)
-    handle.submit(42)
-    stream = handle.committed_offsets()
-    with pytest.warns(ResourceWarning, match="unclosed LocalOffsets"):  # noqa: PT031
-        del offsets
-        gc.collect()
-    assert stream.get(WAIT_S) == OffsetAndMetadata(42)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsetmgr.client import sender
+from offsetmgr.client import core
 from tests.unit.client.scripted import DROP, Fault, error_body
 
 if TYPE_CHECKING:
@@ -58,16 +58,16 @@ def test_whatever_fails_is_tried_further_and_further_apart(
 ) -> None:
     """Only a success ends the back-off; one warning, and one line when it is over."""
     caplog.set_level(logging.INFO, "offsetmgr.client")
-    monkeypatch.setattr(sender, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(core, "FIRST_PAUSE_S", 0.001)
     in_a_row = []
-    failed = sender.SendTimes.failed
+    failed = core.SendTimes.failed
 
-    def count(self: sender.SendTimes, now: float) -> None:
+    def count(self: core.SendTimes, now: float) -> None:
         failed(self, now)
         assert now < self.resume_at <= now + 2
         in_a_row.append(self.failures)
 
-    monkeypatch.setattr(sender.SendTimes, "failed", count)
+    monkeypatch.setattr(core.SendTimes, "failed", count)
     service.script(path, *[fault] * FAILURES)
     client.spawn("g", "orders", 3).submit(5)
     assert not client.flush(timeout=20).uncommitted
@@ -104,15 +104,15 @@ def test_an_event_stream_that_ends_at_once_is_opened_further_and_further_apart(
     service: ScriptedService, client: OffsetClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An opened stream does not count as a success yet."""
-    monkeypatch.setattr(sender, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(core, "FIRST_PAUSE_S", 0.001)
     in_a_row = []
-    failed = sender.SendTimes.failed
+    failed = core.SendTimes.failed
 
-    def count(self: sender.SendTimes, now: float) -> None:
+    def count(self: core.SendTimes, now: float) -> None:
         failed(self, now)
         in_a_row.append(self.failures)
 
-    monkeypatch.setattr(sender.SendTimes, "failed", count)
+    monkeypatch.setattr(core.SendTimes, "failed", count)
     service.script("/v1/events", *[Fault(status=200, body=b": connected\n\n")] * FAILURES)
     client.spawn("g", "orders", 3).errors()
     service.wait_for(lambda: len(service.of("/v1/events", "GET")) > FAILURES)

@@ -56,9 +56,7 @@ def test_close_with_the_service_away(
     client.submit("g", {("orders", 3): 5})
     result = client.close(timeout=1)
     assert result.uncommitted[KEY].offset == OffsetAndMetadata(5)
-    assert (
-        "client etl is closed; not committed: g/orders/3 at 5; reason: the service" in caplog.text
-    )
+    assert "is closed; not committed: g/orders/3 at 5; reason: the service" in caplog.text
 
 
 def test_a_client_that_was_never_used_closes_in_silence(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import os
 import pickle
 import subprocess
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsetmgr.client import OffsetClient, core, offsets
+from offsetmgr.client import OffsetClient, offsets
 from offsetmgr.errors import ManagerStoppedError, OffsetManagerError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.unit.client.scripted import WAIT_S, Fault
@@ -93,30 +92,6 @@ def _use_in_child(client: OffsetClient, handle: OffsetManagerHandle) -> None:
     client.close()
 
 
-def test_a_forgotten_client(service: ScriptedService) -> None:
-    """A client that nobody closed and nobody holds warns, sends what it holds, and ends."""
-    before = set(threading.enumerate())
-    held = [OffsetClient(service.url, "etl")]
-    held[0].submit("g", {("orders", 3): 5})
-    with pytest.warns(ResourceWarning, match="unclosed OffsetClient"):
-        held.clear()
-    service.wait_for(lambda: KEY in service.taken)
-    for thread in set(threading.enumerate()) - before:
-        if thread.name == "offsetmgr-etl":
-            thread.join(core.ABANDONED_S + 10)
-            assert not thread.is_alive()
-
-
-def test_a_handle_keeps_its_client(service: ScriptedService) -> None:
-    """A client lives as long as one of its handles."""
-    held = [OffsetClient(service.url, "etl").spawn("g", "orders", 3)]
-    gc.collect()
-    held[0].submit(5)
-    assert held[0].stop().committed == OffsetAndMetadata(5)
-    with pytest.warns(ResourceWarning):
-        held.clear()
-
-
 def test_a_close_beside_a_stop(service: ScriptedService, client: OffsetClient) -> None:
     """A close waits for what another thread stops, which may need the client's own thread."""
     client.submit("g", {("orders", 3): 5})
@@ -162,15 +137,6 @@ def test_a_sync_submit_beside_a_close(service: ScriptedService, client: OffsetCl
     [failure] = failures
     assert "client was closed" in str(failure)
     assert "g/orders/3" in str(failure)
-
-
-def test_a_read_after_the_close(service: ScriptedService) -> None:
-    """It says that the client is closed, and not that the service is away."""
-    client = OffsetClient(service.url, "etl")
-    client.submit("g", {("orders", 3): 5})
-    client.close()
-    with pytest.raises(ManagerStoppedError, match="client etl is closed; create a new one"):
-        client.committed("g")
 
 
 def test_the_interpreter_exits(service: ScriptedService) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsetmgr.client import sender
+from offsetmgr.client import core
 from offsetmgr.errors import (
     ClientFencedError,
     ManagerExistsError,
@@ -226,7 +226,7 @@ def test_somebody_elses_manager(
 ) -> None:
     """A manager of another client is told once, tried at a slow pace, and taken when it is free."""
     service.managers[KEY] = "rival"
-    monkeypatch.setattr(sender, "RETRY_S", 0.05)
+    monkeypatch.setattr(core, "RETRY_S", 0.05)
     manager = client.spawn("g", "orders", 3)
     manager.submit(5)
     error = client.flush(timeout=600).uncommitted[KEY].error

@@ -8,8 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from offsetmgr.client.events import MAX_EVENT_BYTES, EventParser
-from offsetmgr.client.transport import Unreachable
+from offsetmgr.client.transport import MAX_EVENT_BYTES, EventParser, Unreachable
 
 STREAM = (
     b": connected\n\n"

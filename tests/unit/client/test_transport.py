@@ -54,7 +54,7 @@ def address(listening: socket.socket) -> ServiceAddress:
 
 def session_at(where: ServiceAddress) -> Session:
     """A session with who listens there."""
-    return Session("http://it", where, "etl", lambda _instance, _took: None)
+    return Session("http://it", where, "etl", lambda _instance: None)
 
 
 def answer(*texts: bytes) -> Serve:

@@ -17,7 +17,7 @@ from offsetmgr.errors import (
     OffsetConflictError,
 )
 from offsetmgr.spark import OffsetRange, kafka_batch
-from offsetmgr.spark.batch import bounded
+from offsetmgr.spark.starting import bounded
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.service.support import Running, running
 

@@ -7,16 +7,8 @@ import time
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 from weakref import WeakSet
 
-from offsetmgr.client.failure_log import FailureLog, log_uncommitted
-from offsetmgr.client.offsets import (
-    Deadline,
-    LogEnds,
-    Offsets,
-    PassingError,
-    Selection,
-    kafka_refusal,
-)
-from offsetmgr.client.waits import pauses
+from offsetmgr.client.failure_log import FailureLog
+from offsetmgr.client.offsets import Deadline, LogEnds, Offsets, Selection, kafka_refusal
 from offsetmgr.errors import (
     CoordinatorError,
     Fault,
@@ -24,7 +16,6 @@ from offsetmgr.errors import (
     ManagerStoppedError,
     OffsetManagerError,
     OffsetTimeoutError,
-    ServiceError,
 )
 from offsetmgr.types import (
     FlushResult,
@@ -36,22 +27,19 @@ from offsetmgr.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from actors import Future
     from offsetmgr.client.offsets import Refusals
     from offsetmgr.config import CommitSettings
     from offsetmgr.coordinator.base import Coordinator, Failure
-    from offsetmgr.manager import Factory, ManagerHandle
+    from offsetmgr.manager import ManagerHandle
     from offsetmgr.types import StopResult
 
 _T = TypeVar("_T")
 
 CLIENTS: Final = 2
 """Kafka clients that commit: a driver has few groups, and each of them uses one."""
-
-ABANDONED_S: Final = 2.0
-"""Time to commit what an instance that nobody closed still holds."""
 
 GRACE_S: Final = 1.0
 """Extra wait for an answer that is given at its deadline."""
@@ -105,17 +93,11 @@ class LocalOffsets(Offsets):
         self._factory = Factory(coordinator, settings, observer=reporter)
         self._lock = threading.Lock()  # while managers are made: a claim gets all or none
         self._spawned: WeakSet[object] = WeakSet()  # mailboxes of managers that `spawn` returned
-        self._ended = threading.Event()
-        super().__init__(f"kafka://{servers}", owner, reporter.log)
+        super().__init__(f"kafka://{servers}", owner, reporter.log, threading.Event())
 
     @property
     def closed(self) -> bool:
         return self._ended.is_set()
-
-    def _check_open(self) -> None:
-        self.check_process()
-        if self._ended.is_set():
-            raise ManagerStoppedError(f"{self!r} is closed; make a new one")
 
     # Managers
 
@@ -195,34 +177,22 @@ class LocalOffsets(Offsets):
     # Questions to Kafka
 
     def _committed(self, group: str, deadline: Deadline) -> dict[TopicPartition, OffsetAndMetadata]:
-        fetch = self._coordinator.reader.fetch
-        found = self._ask(lambda left_s: fetch(group, None, left_s), deadline)
+        asked = self._coordinator.reader.fetch(group, None, deadline.left_s)
+        found = _answer(asked, deadline)
         for failure in (found.group_failure, *found.failures.values()):
             _check_failure(f"fetch of the committed offsets of group {group!r}", failure)
         return {where: value for where, value in found.offsets.items() if value is not None}
 
     def _topic_names(self, deadline: Deadline) -> list[str]:
-        found = self._ask(self._coordinator.topic_names, deadline)
+        found = _answer(self._coordinator.topic_names(deadline.left_s), deadline)
         _check_failure("list of the topics", found.failure)
         return list(found.names)
 
     def _logs(
-        self, topics: list[str], deadline: Deadline, *, at_ms: int = -1, stable: bool = False
-    ) -> dict[TopicPartition, LogEnds]:
-        """Ask until all is known: Kafka may be electing the leader of a new partition."""
-        reason: ServiceError | None = None
-        for _ in pauses(self._ended, deadline):
-            try:
-                return self._logs_now(topics, deadline, None if at_ms < 0 else at_ms, stable=stable)
-            except PassingError as error:
-                reason = error
-        raise reason or OffsetTimeoutError("Kafka was not asked")
-
-    def _logs_now(
         self, topics: list[str], deadline: Deadline, at_ms: int | None, *, stable: bool
     ) -> dict[TopicPartition, LogEnds]:
         ask = self._coordinator.topic_logs
-        found = self._ask(lambda left_s: ask(topics, left_s, at_ms, stable=stable), deadline)
+        found = _answer(ask(topics, deadline.left_s, at_ms, stable=stable), deadline)
         logs: dict[TopicPartition, LogEnds] = {}
         for name in topics:
             _check_failure(f"topic {name}", found[name].failure)
@@ -232,20 +202,14 @@ class LocalOffsets(Offsets):
                 logs[where] = LogEnds(*ends[:2], ends.offset_at, ends.last_stable_offset)
         return logs
 
-    def _ask(self, ask: Callable[[float], Future[_T]], deadline: Deadline) -> _T:
-        self._check_open()
-        return _answer(ask(deadline.left_s), deadline)
-
     # The end
 
     def _close(self, deadline: Deadline) -> FlushResult:
         with self._lock:
             self._ended.set()
-        return _end(self._factory, self._coordinator, deadline, repr(self))
-
-    def _abandon(self) -> None:
-        ended = (self._factory, self._coordinator, Deadline(ABANDONED_S), repr(self))
-        threading.Thread(target=_end, args=ended, daemon=True).start()
+        result = _flush_result(self._factory.stop(deadline.left_s))
+        self._coordinator.close(deadline.left_s)
+        return result
 
     def __reduce__(self) -> NoReturn:
         text = "make one in each process, or use OffsetClient and the service"
@@ -276,13 +240,6 @@ class _Reporter:
 def _answer(future: Future[_T], deadline: Deadline) -> _T:
     """Wait for what is answered by the deadline."""
     return future.get(timeout=deadline.left_s + GRACE_S)
-
-
-def _end(factory: Factory, coordinator: Coordinator, deadline: Deadline, name: str) -> FlushResult:
-    result = _flush_result(factory.stop(deadline.left_s))
-    coordinator.close(deadline.left_s)
-    log_uncommitted(name, result.uncommitted)
-    return result
 
 
 def _flush_result(results: dict[ManagerKey, StopResult]) -> FlushResult:
