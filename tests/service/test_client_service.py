@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,6 @@ from offsetmgr.client import wire
 from offsetmgr.client.offsets import QueryReport
 from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.errors import (
-    ClientFencedError,
     ManagerExistsError,
     OffsetCommitError,
     OffsetTimeoutError,
@@ -123,22 +121,6 @@ def test_a_claim_without_a_service_ends_in_time(tmp_path: Path) -> None:
             client.claim("g", [("orders", 0)], timeout=0.2)
 
 
-def test_a_restarted_driver_takes_over(service: Running, client: OffsetClient) -> None:
-    """A second client of the name has the managers at once; the first is fenced and says so."""
-    manager = client.spawn("g", "orders", 3)
-    manager.submit(5)
-    client.flush()
-    with OffsetClient(service.address, "etl") as successor:
-        taken = successor.spawn("g", "orders", 3)
-        assert taken.initial_offset(timeout=60) is None
-        taken.submit(50)
-        assert not successor.flush().uncommitted
-        manager.submit(6)
-        assert isinstance(client.flush(timeout=600).uncommitted[KEY].error, ClientFencedError)
-        assert isinstance(manager.errors().get(timeout=60), ClientFencedError)
-    assert service.coordinator.broker.committed("g") == {WHERE: OffsetAndMetadata(50)}
-
-
 def test_another_client_holds_it(service: Running, client: OffsetClient) -> None:
     """Another client's manager names its owner, and can be had when that one is closed."""
     with OffsetClient(service.address, "größe 100%") as rival:
@@ -166,19 +148,3 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
         assert client.committed("g") == {WHERE: OffsetAndMetadata(6)}
         assert not client.close().uncommitted
         assert second.stop() == 0
-
-
-def test_drained_and_started_again(tmp_path: Path) -> None:
-    """A service that is stopped in an orderly way is followed by its successor just as well."""
-    listen = f"listen=unix://{tmp_path}/s"
-    with memory_process(listen) as first:
-        client = OffsetClient(first.address, "etl")
-        errors = client.spawn("g", "orders", 3).errors()
-        client.submit("g", {("orders", 3): 5}, sync=True, timeout=60)
-        assert first.stop([signal.SIGTERM]) == 0
-    client.submit("g", {("orders", 3): 6})
-    with memory_process(listen) as second:
-        client.submit("g", {("orders", 3): 7}, sync=True, timeout=60)
-        assert client.close().committed == {KEY: OffsetAndMetadata(7)}
-        assert second.stop() == 0
-    assert list(errors) == []

@@ -13,7 +13,6 @@ from pyspark.sql.streaming.listener import QueryProgressEvent
 from offsetmgr.client import OffsetClient
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetCommitError
 from offsetmgr.spark import commit_offsets
-from offsetmgr.spark.progress import read_snapshot
 from offsetmgr.types import TopicPartition
 from tests.service.support import serve_process
 from tests.spark.support import WAIT_S, Collected, Topic, ends, eventually, offsets_of, run, start
@@ -153,27 +152,6 @@ def test_one_query_of_a_session_alone(
         eventually(lambda: offsets_of(client.committed(group)), ends(mine))
 
 
-def test_two_sources_of_one_topic_commit_the_lower(
-    job: Job, caplog: pytest.LogCaptureFixture
-) -> None:
-    """If two sources of a query read a topic, the group has the lower offset; logged once."""
-    job.topic.produce(12)
-    seen: list[int] = []
-    with job.commits():
-        both = job.read(3).union(job.read(12))
-        with job.running(both) as query:
-            query.processAllAvailable()
-            seen = [min(sum(ps) for ps in _ends_of_sources(each)) for each in query.recentProgress]
-            eventually(lambda: sum(job.committed().values()), 12)
-    assert seen[0] == 3
-    warnings = [each for each in caplog.messages if "read by more than one source" in each]
-    assert len(warnings) == 1
-
-
-def _ends_of_sources(progress: object) -> list[list[int]]:
-    return [list(source.values()) for source in read_snapshot(progress).sources]
-
-
 def test_a_query_does_not_notice_that_its_service_stands_still(
     spark: SparkSession, topic: Topic, group: str, checkpoint: str
 ) -> None:
@@ -191,33 +169,6 @@ def test_a_query_does_not_notice_that_its_service_stands_still(
         service.process.send_signal(signal.SIGCONT)
         eventually(lambda: offsets_of(client.committed(group)), ends(query))
         commits.detach()
-
-
-def test_nothing_is_lost_with_a_killed_service(
-    spark: SparkSession, topic: Topic, group: str, checkpoint: str, tmp_path: Path
-) -> None:
-    """The service is killed while a query runs, and started again: the group ends right."""
-    address = f"unix://{tmp_path}/service.sock"
-    options = ("--listen", address, "--bootstrap-servers", topic.kafka.bootstrap_servers)
-    with serve_process(*options) as first:
-        client = OffsetClient(first.address, name=group)
-        commits = commit_offsets(spark, client, group=group)
-        query = start(topic.read(spark, "earliest"), Collected(), checkpoint)
-        topic.produce(30)
-        eventually(lambda: sum(offsets_of(client.committed(group)).values()), 30)
-        first.process.kill()
-    topic.produce(30, first=30)
-    query.processAllAvailable()
-    with serve_process(*options):
-        topic.produce(30, first=60)
-        query.processAllAvailable()
-        query.stop()
-        result = commits.flush(query, timeout=WAIT_S)
-        assert result.uncommitted == {}
-        assert offsets_of(client.committed(group)) == ends(query)
-        assert sum(ends(query).values()) == 90
-        commits.detach()
-        client.close()
 
 
 def test_offsets_wait_for_a_kafka_that_stands_still(job: Job) -> None:

@@ -29,7 +29,6 @@ DENIED = {
     "hint": "no READ",
     "offset": 7,
 }
-MOVING = {**DENIED, "code": "NOT_COORDINATOR", "kafka_code": 16, "hint": "it moves"}
 
 
 def test_only_the_newest_is_sent(service: ScriptedService, client: OffsetClient) -> None:
@@ -98,16 +97,6 @@ def test_stop_of_what_was_never_submitted(service: ScriptedService, client: Offs
     assert manager.stop() == StopResult(OffsetAndMetadata(7))
 
 
-def test_flush_waits_for_what_passes(service: ScriptedService, client: OffsetClient) -> None:
-    """An error that passes is waited out: the flush succeeds when Kafka takes the commit."""
-    service.commits, service.commit_error = False, MOVING
-    client.submit("g", {("orders", 3): 5})
-    timer = threading.Thread(target=lambda: _heal_after_flushes(service, 2))
-    timer.start()
-    assert client.flush(timeout=20) == ({KEY: OffsetAndMetadata(5)}, {})
-    timer.join()
-
-
 def test_stop_when_one_manager_of_several_is_gone(
     service: ScriptedService, client: OffsetClient
 ) -> None:
@@ -170,12 +159,6 @@ def test_flush_during_a_stop_that_commits_nothing(
     offset, error = uncommitted[KEY]
     assert offset == OffsetAndMetadata(5)
     assert isinstance(error, ManagerStoppedError)
-
-
-def _heal_after_flushes(service: ScriptedService, count: int) -> None:
-    service.wait_for(lambda: len(service.of("/v1/flush")) >= count)
-    with service.lock:
-        service.commits = True
 
 
 def test_flush_tells_that_kafka_had_more(service: ScriptedService, client: OffsetClient) -> None:

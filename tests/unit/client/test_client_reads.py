@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.errors import (
-    ServiceError,
     ServiceUnavailableError,
 )
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
@@ -26,15 +25,6 @@ def test_topics(client: OffsetClient) -> None:
     found = client.topics([*names, "t0"])
     assert list(found) == names
     assert found["t0"] == {0: (0, 10), 1: (1, 11)}
-
-
-def test_kafka_trouble_is_told(service: ScriptedService, client: OffsetClient) -> None:
-    """Kafka's error to the service reaches the caller."""
-    body = b'{"error": {"code": "NOT_COORDINATOR", "message": "it moves", "kafka_code": 16}}'
-    service.script("/v1/offsets", Fault(status=502, body=body))
-    with pytest.raises(ServiceError, match="it moves") as caught:
-        client.committed("g")
-    assert (caught.value.status, caught.value.code) == (502, "NOT_COORDINATOR")
 
 
 def test_reads_wait_for_a_service_that_starts(

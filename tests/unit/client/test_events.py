@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,6 @@ from tests.unit.client.scripted import DROP
 
 if TYPE_CHECKING:
     from offsetmgr.client import OffsetClient
-    from offsetmgr.errors import OffsetManagerError
     from tests.unit.client.scripted import Json, ScriptedService
 
 KEY = ManagerKey("g", "orders", 3)
@@ -39,34 +37,6 @@ def test_no_stream_until_somebody_reads(service: ScriptedService, client: Offset
     assert not service.of("/v1/events", "GET")
 
 
-def test_committed_offsets(service: ScriptedService, client: OffsetClient) -> None:
-    """The newest acknowledged offset is told; an unread older one is replaced."""
-    manager = client.spawn("g", "orders", 3)
-    stream = manager.committed_offsets()
-    service.wait_for_readers()
-    service.emit("committed", committed(1))
-    assert stream.get(timeout=10) == OffsetAndMetadata(1)
-    for offset in (2, 3):
-        service.emit("committed", committed(offset))
-    service.emit("failed", failed(3), 7)
-    manager.errors().get(timeout=10)
-    assert stream.get(timeout=10) == OffsetAndMetadata(3)
-    with pytest.raises(TimeoutError):
-        stream.get(timeout=0)
-
-
-def test_the_last_commit_is_told_before_the_end(
-    service: ScriptedService, client: OffsetClient
-) -> None:
-    """Iteration ends after a stop, with the offset that the stop itself committed."""
-    manager = client.spawn("g", "orders", 3)
-    stream = manager.committed_offsets()
-    service.wait_for_readers()
-    manager.submit(9)
-    manager.stop()
-    assert list(stream) == [OffsetAndMetadata(9)]
-
-
 def test_errors(service: ScriptedService, client: OffsetClient) -> None:
     """Failures come in order and as what they are: commits with an offset, fetches without."""
     manager = client.spawn("g", "orders", 3)
@@ -81,24 +51,6 @@ def test_errors(service: ScriptedService, client: OffsetClient) -> None:
     assert (first.offset, first.retriable) == (5, True)
     assert isinstance(second, OffsetFetchError)
     assert isinstance(third, OffsetRegressionError)
-
-
-def test_watched_errors(service: ScriptedService, client: OffsetClient) -> None:
-    """Without a handle too, errors are told with their manager, until nobody wants them."""
-    told: queue.SimpleQueue[tuple[ManagerKey | None, OffsetManagerError]] = queue.SimpleQueue()
-    end = client.watch_errors(lambda key, error: told.put((key, error)))
-    client.submit("g", {KEY.topic_partition: 5})
-    service.wait_for_readers()
-    service.emit("failed", failed(5), 1)
-    key, error = told.get(timeout=10)
-    assert key == KEY
-    assert isinstance(error, OffsetCommitError)
-    end()
-    errors = client.spawn("g", "orders", 4).errors()
-    service.emit("failed", failed(6), 2)
-    service.emit("failed", {**failed(7), "partition": 4}, 3)
-    errors.get(timeout=10)
-    assert told.empty()
 
 
 CHANGED = {"code": "OFFSET_CHANGED_EXTERNALLY", "message": "m", "kafka_code": 32_001}
