@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.client import wire
@@ -142,7 +141,7 @@ class OffsetClient(Offsets):
         given = False
         try:
             with core.lock:
-                given = core.changed.wait_for(are_given, deadline.within_s(threading.TIMEOUT_MAX))
+                given = core.changed.wait_for(are_given, deadline.left_s)
                 reason = core.link_error
         finally:  # after Ctrl-C too: nobody else would give them back
             if not given:
@@ -298,8 +297,7 @@ class RemoteManagerHandle(OffsetManagerHandle):
             mine = Selection(self._key.group, [self._key.topic_partition])
             self._client._settle(mine, deadline, stop=True)  # noqa: SLF001 -- it is of this module
         with core.lock:  # another thread may be at it
-            wait_s = deadline.within_s(threading.TIMEOUT_MAX)
-            core.changed.wait_for(lambda: mail.result is not None, wait_s)
+            core.changed.wait_for(lambda: mail.result is not None, deadline.left_s)
         if mail.result is not None:
             return mail.result
         error = OffsetTimeoutError(f"{self._key}: another stop of it took longer than {timeout} s")
@@ -324,7 +322,7 @@ class RemoteManagerHandle(OffsetManagerHandle):
         core.expedite()
         for _ in pauses(core.ended, deadline):
             with core.lock:
-                registered = core.changed.wait_for(is_registered, deadline.within_s())
+                registered = core.changed.wait_for(is_registered, deadline.left_s)
             try:
                 if registered:
                     return _ask_initial(core, key, deadline)
@@ -430,19 +428,20 @@ class Wait:
     def _is_delivered(self) -> bool:
         """Wait until the service has all offsets, or has refused them; False if it does not."""
         core = self._core
-        waiting = list(self._targets.items())
 
         def is_delivered() -> bool:
-            while waiting:
-                key, version = waiting[-1]
-                if self._held[key].settled_version < version and not self._is_gone(key):
-                    return core.fenced is not None or core.ended.is_set()
-                waiting.pop()
-            return True
+            return (
+                core.fenced is not None
+                or core.ended.is_set()
+                or all(
+                    self._held[key].settled_version >= version or self._is_gone(key)
+                    for key, version in self._targets.items()
+                )
+            )
 
         with core.lock:
             core.expedite()
-            done = core.changed.wait_for(is_delivered, self._deadline.within_s())
+            done = core.changed.wait_for(is_delivered, self._deadline.left_s)
             core.check_fence()
             return done and not core.ended.is_set()
 

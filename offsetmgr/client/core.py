@@ -106,7 +106,7 @@ class BoundedStream(Stream[T]):
                     raise ManagerStoppedError(f"{self._name} is stopped; nothing more will come")
                 if deadline.over:
                     raise OffsetTimeoutError(f"{self._name}: nothing came within {timeout} s")
-                self._ready.wait(deadline.within_s())
+                self._ready.wait(deadline.left_s)
             return self._values.popleft()
 
     def close(self) -> None:
@@ -339,9 +339,7 @@ class Core:
         First it waits for what other threads stop, as that may need the sender.
         """
         with self.lock:
-            self.changed.wait_for(
-                lambda: not self.partitions.keys(), deadline.within_s(threading.TIMEOUT_MAX)
-            )
+            self.changed.wait_for(lambda: not self.partitions.keys(), deadline.left_s)
             self.ended.set()
             self.notify()
             self.session.end()
@@ -349,7 +347,7 @@ class Core:
                 mail.stop(StopResult(None))
         for thread in (self._sender, self._reader):
             if thread is not None and thread is not threading.current_thread():
-                thread.join(deadline.within_s())
+                thread.join(deadline.left_s)
 
     # Requests
 

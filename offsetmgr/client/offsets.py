@@ -56,7 +56,7 @@ AT_EXIT_S: Final = 2.0
 """Seconds that all open instances together may delay the interpreter's exit."""
 
 LONGEST_WAIT_S: Final = 60.0
-"""Longest single wait inside a longer one; threading takes no endless number."""
+"""Longest wait for an answer, and of a thread that has nothing to do."""
 
 FIRST_PAUSE_S: Final = 0.05
 """Pause after the first request of a wait; it doubles with each, up to the longest."""
@@ -84,8 +84,8 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
-        """Seconds left, 0 when it is over."""
-        return max(0.0, self._at - time.monotonic())
+        """Seconds left, 0 when it is over; as many as threads can wait."""
+        return min(max(0.0, self._at - time.monotonic()), threading.TIMEOUT_MAX)
 
     @property
     def over(self) -> bool:
@@ -258,7 +258,10 @@ class Offsets(ABC):
         group: str | None = None,
         partitions: Iterable[tuple[str, int]] | None = None,
     ) -> FlushResult:
-        """Flush the managers, then stop them; anybody can spawn them anew."""
+        """Flush the managers, then stop them; anybody can spawn them anew.
+
+        If Ctrl-C ends the wait, they are stopped all the same.
+        """
         return self._settle(_selection(group, partitions), Deadline(timeout), stop=True)
 
     def watch_errors(
@@ -361,9 +364,7 @@ class Offsets(ABC):
         that thread gets their result.
         """
         deadline = Deadline(timeout)
-        if self._pid != os.getpid() or not self._close_lock.acquire(
-            timeout=deadline.within_s(threading.TIMEOUT_MAX)
-        ):
+        if self._pid != os.getpid() or not self._close_lock.acquire(timeout=deadline.left_s):
             return FlushResult({}, {})  # another process or thread closes it
         try:
             if self._result is None:

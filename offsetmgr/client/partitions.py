@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from offsetmgr.errors import ManagerStoppedError, OffsetManagerError, OffsetRegressionError
+from offsetmgr.errors import (
+    ManagerStoppedError,
+    OffsetManagerError,
+    OffsetRegressionError,
+    ServiceError,
+)
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -208,11 +213,8 @@ class Partitions:
     def add(self, key: ManagerKey) -> None:
         """Hold `key`; its manager will be asked for."""
         if key not in self._held:
-            self._queue(key, self._begin(key))
-
-    def _begin(self, key: ManagerKey) -> ClientPartition:
-        held = self._held[key] = ClientPartition(self.next_version())
-        return held
+            held = self._held[key] = ClientPartition(self.next_version())
+            self._queue(key, held)
 
     def remove(self, keys: Iterable[ManagerKey], *, answered: bool = True) -> None:
         """Forget `keys`; unless the service has `answered` their stop, it is asked to stop them."""
@@ -230,7 +232,7 @@ class Partitions:
         """Make `value` the newest of `key`; or return why not."""
         held = self._held.get(key)
         if held is None:
-            held = self._begin(key)
+            held = self._held[key] = ClientPartition(self.next_version())
         elif held.stopping:
             return ManagerStoppedError(f"{key} is being stopped; spawn a new manager after that")
         newest = held.newest
@@ -287,20 +289,19 @@ class Partitions:
         self.limit = min(BATCH_LIMIT, self.limit + 1)
         news = []
         for item in batch.items:
-            held = self._of(item)
+            held = self._held.get(item.key)
+            if held is None or item.version < held.since:
+                continue  # stopped, and maybe spawned, since
             error = refused.get(item.key.topic_partition)
-            if held is None:
+            if error is not None:
+                if self._refused(item, held, error):
+                    news.append((item.key, error))
                 continue
-            if error is None:
-                self._accepted(item, held)
-            elif self._refused(item, held, error):
-                news.append((item.key, error))
+            held.registered = True
+            if item.value is not None:
+                held.error = None
+                held.sent = max(held.sent, item.version)
         return news
-
-    def _of(self, item: Item) -> ClientPartition | None:
-        """Return the partition of `item`; None if it was stopped, and maybe spawned, since."""
-        held = self._held.get(item.key)
-        return held if held is not None and item.version >= held.since else None
 
     def give_back(self, batch: Batch) -> None:
         """`batch` is not repeated: what of it is still wanted waits again."""
@@ -309,19 +310,13 @@ class Partitions:
             if held is not None:
                 self._queue(item.key, held)
 
-    def _accepted(self, item: Item, held: ClientPartition) -> None:
-        held.registered = True
-        if item.value is not None:
-            held.error = None
-            held.sent = max(held.sent, item.version)
-
     def _refused(self, item: Item, held: ClientPartition, error: OffsetManagerError) -> bool:
         if item.version < held.sent:
             return False  # a newer one was taken before
         is_known = held.error is not None and held.error.code == error.code
         held.error = error
-        if isinstance(error, OffsetRegressionError):
-            held.registered = True
+        if isinstance(error, (OffsetRegressionError, ServiceError)):
+            held.registered = True  # there is nothing to ask for until something is submitted
             held.refused = max(held.refused, item.version)
         else:
             held.registered, held.deferred = False, True
@@ -335,17 +330,11 @@ class Partitions:
 
         Smaller requests show which entry it is.
         """
-        news = []
         if len(batch.items) > 1:
             self.limit = len(batch.items) // 2
-        elif held := self._of(batch.items[0]):
-            if held.error is None or held.error.code != error.code:
-                news.append((batch.items[0].key, error))
-            held.error = error
-            held.registered = True  # there is nothing to ask for until something is submitted
-            held.refused = max(held.refused, batch.items[0].version)
-        self.give_back(batch)
-        return news
+            self.give_back(batch)
+            return []
+        return self.accept(batch, {batch.items[0].key.topic_partition: error})
 
     def meet(self, instance: str) -> bool:
         """An answer came from `instance`; return True if that is another one than before."""

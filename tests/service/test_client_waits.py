@@ -58,6 +58,7 @@ def test_a_manager_beyond_the_limit_holds_up_no_other() -> None:
         assert all("limits.managers" in str(left.error) for left in uncommitted.values())
         client.stop_managers(group="g", partitions=[("t", 0), ("t", 1)])
         assert client.flush(timeout=60) == ({ManagerKey("g", "t", 5): OffsetAndMetadata(1)}, {})
+        assert new.initial_offset(timeout=60) is None
         assert owner(service, NEW) == "etl"
 
 
