@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 from playwright.sync_api import expect
-from starlette.requests import Request
+from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from benchmarks.harness import at_most, show
+from offsetmgr.service.http import page_files
 from offsetmgr.service.messages import encode
-from offsetmgr.service.page_files import PageFiles
 from tests.browser import answers
 from tests.browser.conftest import launched
 
@@ -46,7 +46,7 @@ class _Prepared:
     """Serves the page and prepared answers; each answer about lag differs from the one before."""
 
     def __init__(self) -> None:
-        self._files = PageFiles()
+        self._files = page_files()
         summary = answers.group_summary("bench", partitions=PARTITIONS)
         self._overview = encode(answers.overview(summary))
         self._lags = [
@@ -62,7 +62,8 @@ class _Prepared:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        found = self._files.answer(Request(scope, receive))
+        file = self._files.get(path)
+        found = None if file is None else file.answer(Headers(scope=scope))
         if found is None and path == "/v1/lag":
             self.asked += 1
             lag = answers.with_fields(self._lags[self.asked % 2], scope["query_string"].decode())

@@ -1,4 +1,4 @@
-"""Identities: their tokens and certificates, and the groups and topics they may ask for.
+"""Identities, their tokens, certificates and rights; and the audit log of what they change.
 
 Without identities in the settings nobody is asked for a token, and everybody sees everything.
 """
@@ -6,7 +6,11 @@ Without identities in the settings nobody is asked for a token, and everybody se
 from __future__ import annotations
 
 import hmac
+import json
+import os
+import threading
 from contextvars import ContextVar
+from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from http import HTTPStatus
 from pathlib import Path
@@ -18,7 +22,7 @@ from offsetmgr.errors import InvalidValueError, OffsetManagerError, shown
 from offsetmgr.service.errors import HttpStatusError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from starlette.datastructures import Headers
 
@@ -32,6 +36,7 @@ EVERYTHING: Final = "*"
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/openapi.json"})
 
 log = structlog.get_logger("offsetmgr.http")
+audit_log = structlog.get_logger("offsetmgr.audit")
 
 
 class Asker(NamedTuple):
@@ -258,3 +263,62 @@ def check_private(path: str, setting: str) -> None:
         problem = f"may be read or changed by others (mode {mode & 0o777:04o})"
         fix = "chmod 600 it, and replace what it held"
         raise InvalidValueError(setting, path, problem, fix)
+
+
+class AuditLog:
+    """Writes a line of JSON for each change: to its file, or to the service's log without one.
+
+    A line that cannot be written is counted, and stands in the service's log instead.
+    """
+
+    def __init__(self, path: str, wall: Callable[[], float]) -> None:
+        """``wall`` is the wall clock.  Raises InvalidValueError if the file cannot be written."""
+        self.dropped = 0
+        """Lines that are not in the file."""
+        self._path = path
+        self._wall = wall
+        self._lock = threading.Lock()
+        if path:
+            try:
+                os.close(self._open())
+            except OSError as error:
+                fix = "give a file in a folder that the service may write"
+                problem = f"cannot be written ({error.strerror})"
+                raise InvalidValueError("audit_log", path, problem, fix) from None
+
+    def record(self, operation: str, outcome: str, **what: Any) -> None:
+        """Write that whoever asks now has done ``operation``."""
+        by = asker()
+        line = {
+            "operation": operation,
+            "outcome": outcome,
+            "identity": by.identity,
+            "client": by.client,
+            "peer": by.peer,
+            **what,
+        }
+        if not self._path:
+            audit_log.info("audit", **line)
+            return
+        time = datetime.fromtimestamp(self._wall(), timezone.utc).isoformat()
+        text = json.dumps({"time": time, **line}) + "\n"
+        try:
+            self._write(text.encode())
+        except OSError as error:
+            self.dropped += 1
+            reason = error.strerror
+            audit_log.error("audit", not_in_file=reason, **line)
+
+    def _write(self, line: bytes) -> None:
+        # Opened for each line, so that logrotate may move it away.
+        with self._lock:
+            descriptor = self._open()
+            try:
+                if os.write(descriptor, line) < len(line):
+                    raise OSError(0, "only a part of the line was written")
+            finally:
+                os.close(descriptor)
+
+    def _open(self) -> int:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        return os.open(self._path, flags, 0o600)

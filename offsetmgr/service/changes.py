@@ -37,12 +37,8 @@ if TYPE_CHECKING:
 
     from offsetmgr.admin.history import CommitStep
     from offsetmgr.errors import OffsetManagerError
-    from offsetmgr.manager import Factory
-    from offsetmgr.service.audit import AuditLog
-    from offsetmgr.service.core import OffsetService
     from offsetmgr.service.messages import Caller
-    from offsetmgr.service.settings import Settings
-    from offsetmgr.service.watch import GroupWatch
+    from offsetmgr.service.run import Assembly
 
 HISTORY_REQUESTS: Final = 12
 """A history may take as long as so many requests: a minute by default."""
@@ -75,21 +71,12 @@ class PlanAnswer(Struct, frozen=True):
 class Changes:
     """History, plan and reset; each works in a thread that may wait for Kafka."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        factory: Factory,
-        service: OffsetService,
-        watch: GroupWatch,
-        audit: AuditLog,
-    ) -> None:
+    def __init__(self, parts: Assembly) -> None:
+        settings = parts.settings
+        self._parts = parts
         self._kafka = settings.kafka.for_librdkafka()
         self._store = None if settings.keeps_groups_in_kafka else settings.coordinator
         self._timeout_s = settings.commit.request_timeout_s
-        self._factory = factory
-        self._service = service
-        self._watch = watch
-        self._audit = audit
         self._reading = asyncio.Lock()
         """A history may be of a million commits: one at a time."""
 
@@ -99,7 +86,7 @@ class Changes:
         if self._store is not None:
             fix = "ask for a group that Kafka keeps: a database keeps no earlier offsets"
             raise InvalidValueError("query.group", asked.group, "has no history", fix)
-        now_s = self._watch.wall()
+        now_s = self._parts.watch.wall()
         since_s = 0.0 if asked.since is None else parse_since(asked.since, "query.since", now_s)
 
         def read() -> StepsAnswer:
@@ -115,12 +102,12 @@ class Changes:
             return StepsAnswer(left_out=found - len(newest), **report)
 
         async with self._reading:
-            return await self._watch.in_worker(read)
+            return await self._parts.watch.in_worker(read)
 
     @operation("POST", "/v1/plan", PlanRequest, PlanAnswer, others=_KAFKA, reads=True)
     async def plan(self, caller: Caller, asked: PlanRequest) -> PlanAnswer:
         """Return what a reset would set, and why it would be refused; change nothing."""
-        self._service.renew(caller)
+        self._parts.service.renew(caller)
         scope = None if asked.topics is None else parse_scope(asked.topics, "topics")
         if asked.mode == "from-group" and asked.value:
             check_group_seen(asked.value)
@@ -138,12 +125,12 @@ class Changes:
                 rows = [each for each in rows if asker().sees(None, each.partition.topic)]
             return self._answer(asked, rows, refused=refused)
 
-        return await self._watch.in_worker(make)
+        return await self._parts.watch.in_worker(make)
 
     @operation("POST", "/v1/reset", ResetRequest, PlanAnswer, others=_KAFKA)
     async def reset(self, caller: Caller, asked: ResetRequest) -> PlanAnswer:
         """Carry a plan out, if the group is still committed where the plan saw it."""
-        self._service.renew(caller)
+        self._parts.service.renew(caller)
         owners = self._owners(caller)
         before = {each.where: each.current for each in asked.partitions}
         rows = [
@@ -165,14 +152,14 @@ class Changes:
             self._record("failed" if failed else "done", asked, failed)
             return self._answer(asked, rows, failures)
 
-        return await self._watch.in_worker(do)
+        return await self._parts.watch.in_worker(do)
 
     def _record(self, outcome: str, asked: ResetRequest, failures: Mapping[str, str]) -> None:
         moves = [
             {**each.where._asdict(), "from": each.current, "to": each.new}
             for each in asked.partitions
         ]
-        self._audit.record(
+        self._parts.audit.record(
             "reset",
             outcome,
             group=asked.group,
@@ -182,7 +169,7 @@ class Changes:
         )
 
     def _owners(self, caller: Caller) -> _Owners:
-        return _Owners(self._factory, self._service, caller, self._timeout_s)
+        return _Owners(self._parts, caller)
 
     def _changes(self, owners: _Owners) -> GroupChanges:
         return GroupChanges(self._kafka, owners, timeout_s=self._timeout_s, store=self._store)
@@ -198,7 +185,7 @@ class Changes:
         return PlanAnswer(
             asked.group,
             asked.live,
-            bool(self._factory.managers(asked.group)),
+            bool(self._parts.factory.managers(asked.group)),
             body_or_none(refused),
             failures is not None,
             [dict(zip(PLAN_FIELDS, row, strict=True)) for row in planned],
@@ -210,13 +197,11 @@ class _Owners:
 
     url = "this address"
 
-    def __init__(
-        self, factory: Factory, service: OffsetService, caller: Caller, timeout_s: float
-    ) -> None:
-        self._factory = factory
-        self._service = service
+    def __init__(self, parts: Assembly, caller: Caller) -> None:
+        self._factory = parts.factory
+        self._service = parts.service
+        self._timeout_s = parts.settings.commit.request_timeout_s
         self._caller = caller
-        self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
 
     def check(self, change: GroupChanges, group: str, *, live: bool) -> None:

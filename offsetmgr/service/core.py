@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from actors import Clock, Future
     from offsetmgr.manager import Factory, Submission
-    from offsetmgr.service.audit import AuditLog
+    from offsetmgr.service.access import AuditLog
     from offsetmgr.service.messages import Caller, SubmitEntry
     from offsetmgr.service.sessions import Client, Registry
     from offsetmgr.types import StopResult

@@ -14,6 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
+from starlette.responses import StreamingResponse
 
 from offsetmgr.errors import (
     OffsetFetchError,
@@ -23,16 +24,19 @@ from offsetmgr.errors import (
 )
 from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.service.access import asker
-from offsetmgr.service.messages import CommittedEntry, OfGroup, encode, error_body
+from offsetmgr.service.messages import CommittedEntry, EventsQuery, OfGroup, encode, error_body
+from offsetmgr.service.openapi import operation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
     import msgspec
+    from starlette.types import Receive, Scope, Send
 
     from actors import Clock
     from offsetmgr.errors import OffsetManagerError
     from offsetmgr.manager import Factory
+    from offsetmgr.service.messages import Caller
     from offsetmgr.service.metrics import Metrics
     from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 
@@ -219,6 +223,14 @@ class EventHub:
     def reader_count(self) -> int:
         return len(self._readers)
 
+    @operation("GET", "/v1/events", EventsQuery, media_type="text/event-stream")
+    async def events(self, caller: Caller | None, asked: EventsQuery) -> EventStream:
+        """Server-sent events: committed, failed, stopped, dropped."""
+        client = None if caller is None else caller.name
+        failures_only = asked.only == "failed"
+        reader = self.subscribe(client, asked.group, asked.after, failures_only=failures_only)
+        return EventStream(self, reader)
+
     def subscribe(
         self,
         client: str | None,
@@ -316,6 +328,21 @@ class EventHub:
             self._closed = True
             for reader in self._readers:
                 reader.close()
+
+
+class EventStream(StreamingResponse):
+    """Events until the reader or the service goes; the reader is always unsubscribed."""
+
+    def __init__(self, hub: EventHub, reader: Subscription) -> None:
+        super().__init__(hub.stream(reader), media_type="text/event-stream")
+        self._hub = hub
+        self._reader = reader
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._hub.unsubscribe(self._reader)
 
 
 def _log_event(error: OffsetManagerError) -> str:

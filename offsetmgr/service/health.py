@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -14,10 +15,14 @@ import structlog
 from actors import Future, PooledActor
 from offsetmgr.coordinator.base import cause_of
 from offsetmgr.repeats import RepeatLimiter
-from offsetmgr.service.messages import ReadyAnswer
+from offsetmgr.service.http import json_response
+from offsetmgr.service.messages import LiveAnswer, ReadyAnswer
+from offsetmgr.service.openapi import operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from starlette.responses import Response
 
     from actors import ActorSystem, Clock
     from offsetmgr.coordinator.base import Coordinator
@@ -53,7 +58,19 @@ class Health:
         self._repeats = RepeatLimiter()
         self._failed_checks = 0
 
-    def ready(self) -> ReadyAnswer:
+    @operation("GET", "/livez", answer=LiveAnswer)
+    async def live(self, *_: object) -> LiveAnswer:
+        """Answer that the process lives."""
+        return LiveAnswer(live=True)
+
+    @operation("GET", "/readyz", answer=ReadyAnswer, others={503: ReadyAnswer})
+    async def ready(self, *_: object) -> Response:
+        """Answer whether the service is of use now."""
+        state = self.state()
+        status = HTTPStatus.OK if state.ready else HTTPStatus.SERVICE_UNAVAILABLE
+        return json_response(state, status)
+
+    def state(self) -> ReadyAnswer:
         fresh = (
             self._answered_s is not None and self._clock.now() - self._answered_s <= READY_WINDOW_S
         )

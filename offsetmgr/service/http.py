@@ -6,26 +6,26 @@ Requests that wait for Kafka have a limit of their own, so that they never shut 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import re
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
-from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import anyio
 import msgspec
 import structlog
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from offsetmgr.errors import InvalidValueError, OffsetManagerError, OverloadedError, shown
 from offsetmgr.service import messages
 from offsetmgr.service.access import Asker, asker, check_rights, set_asker
-from offsetmgr.service.connections import certificate_names
+from offsetmgr.service.connections import CERTIFICATE_NAMES
 from offsetmgr.service.errors import (
     HttpStatusError,
     MissingError,
@@ -46,20 +46,16 @@ from offsetmgr.service.messages import (
     status_of,
 )
 from offsetmgr.service.openapi import Operation, document, operation, operations
-from offsetmgr.service.page_files import PageFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator, Sequence
+    from collections.abc import Awaitable, Iterable, Iterator
 
     from starlette.datastructures import Headers
     from starlette.types import Receive, Scope, Send
 
     from offsetmgr.service.access import Access
     from offsetmgr.service.core import OffsetService
-    from offsetmgr.service.events import EventHub, Subscription
-    from offsetmgr.service.health import Health
-    from offsetmgr.service.metrics import Metrics
-    from offsetmgr.service.reads import ServiceReads
+    from offsetmgr.service.events import EventHub
 
 Answer: TypeAlias = msgspec.Struct | Response
 _R = TypeVar("_R", bound=messages.ApiRequest)
@@ -89,6 +85,13 @@ SECURITY_HEADERS: Final = {
 }
 """Of every answer that does not say otherwise."""
 
+_MEDIA_TYPES: Final = {
+    ".css": "text/css",
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+
 log = structlog.get_logger("offsetmgr.http")
 
 
@@ -98,16 +101,13 @@ class Api:
     def __init__(
         self,
         service: OffsetService,
-        reads: ServiceReads,
         hub: EventHub,
-        metrics: Metrics,
-        health: Health,
         access: Access,
+        further: Iterable[Operation],
         *,
         version: str,
         hosts: frozenset[str] | None,
         instance: str,
-        further: Sequence[Operation] = (),
     ) -> None:
         """``further`` operations are offered beside those of this table.
 
@@ -119,55 +119,22 @@ class Api:
         self.large = Quota(LARGE_BODIES, "large requests")
         self.answers = Quota(ANSWER_BYTES, "bytes of answers")
         self._service = service
-        self._reads = reads
         self._hub = hub
-        self._metrics = metrics
-        self._health = health
         self._access = access
         self._hosts = hosts
         self._instance = instance
-        self._page = PageFiles()
-        parts = (service, reads, self)
-        self.operations = (*chain.from_iterable(map(operations, parts)), *further)
+        self._page = page_files()
+        self.operations = (*operations(self), *further)
         self._routes: dict[re.Pattern[str], dict[str, Operation]] = {}
         for each in self.operations:
             path = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(each.path))
             self._routes.setdefault(re.compile(path), {})[each.method] = each
         self._document = encode(document(version, self.operations))
 
-    # Handlers that are not those of the parts
-
     @operation("POST", "/v1/heartbeat", HeartbeatRequest, HeartbeatAnswer, reads=True)
     async def heartbeat(self, caller: Caller, _: object) -> HeartbeatAnswer:
         """Renew the client's lease."""
         return HeartbeatAnswer(await self._service.heartbeat(caller), self._hub.newest)
-
-    @operation("GET", "/v1/events", messages.EventsQuery, media_type="text/event-stream")
-    async def events(self, caller: Caller | None, asked: messages.EventsQuery) -> Response:
-        """Server-sent events: committed, failed, stopped, dropped."""
-        client = None if caller is None else caller.name
-        reader = self._hub.subscribe(
-            client, asked.group, asked.after, failures_only=asked.only == "failed"
-        )
-        return _EventStream(self._hub, reader)
-
-    @operation("GET", "/livez", answer=messages.LiveAnswer)
-    async def live(self, *_: object) -> messages.LiveAnswer:
-        """Answer that the process lives."""
-        return messages.LiveAnswer(live=True)
-
-    @operation("GET", "/readyz", answer=messages.ReadyAnswer, others={503: messages.ReadyAnswer})
-    async def ready(self, *_: object) -> Response:
-        """Answer whether the service is of use now."""
-        answer = self._health.ready()
-        status = HTTPStatus.OK if answer.ready else HTTPStatus.SERVICE_UNAVAILABLE
-        return json_response(answer, status)
-
-    @operation("GET", "/metrics", media_type="text/plain")
-    async def metrics(self, *_: object) -> Response:
-        """Prometheus metrics."""
-        page = await self._reads.in_worker(self._metrics.page)
-        return Response(page, media_type=CONTENT_TYPE_LATEST)
 
     @operation("GET", "/openapi.json")
     async def openapi(self, *_: object) -> Response:
@@ -207,9 +174,8 @@ class Api:
     async def _handle(self, request: Request) -> Answer:
         self._check_target(request)
         self._check_origin(request)
-        page = self._page.answer(request)
-        if page is not None:
-            return page
+        if (file := self._page.get(request.scope["path"])) and request.method in {"GET", "HEAD"}:
+            return file.answer(request.headers)
         found = self._operation(request)
         if found.path in {"/livez", "/readyz"}:
             return await found.handler(None, None)
@@ -243,7 +209,8 @@ class Api:
         """
         known = Asker()
         if self._access.needs_identity(operation):
-            known = self._access.identify(request.headers, certificate_names())
+            names = request.scope.get("state", {}).get(CERTIFICATE_NAMES, frozenset())
+            known = self._access.identify(request.headers, names)
         from_page = "origin" in request.headers or "sec-fetch-site" in request.headers
         if operation.changes and from_page and known.identity is None:
             text = (
@@ -381,19 +348,30 @@ async def _send_in_pieces(response: Response, send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-class _EventStream(StreamingResponse):
-    """Events until the reader or the service goes; the reader is always unsubscribed."""
+class PageFile(NamedTuple):
+    """A file of the page: it holds no data, so anyone who may connect may load it."""
 
-    def __init__(self, hub: EventHub, reader: Subscription) -> None:
-        super().__init__(hub.stream(reader), media_type="text/event-stream")
-        self._hub = hub
-        self._reader = reader
+    content: bytes
+    media_type: str
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._hub.unsubscribe(self._reader)
+    def answer(self, headers: Headers) -> Response:
+        etag = f'"{hashlib.sha256(self.content).hexdigest()[:16]}"'
+        # Asked for again each time: an upgraded service and its page must not be of two versions.
+        caching = {"cache-control": "no-cache", "etag": etag}
+        if headers.get("if-none-match") == etag:
+            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=caching)
+        return Response(self.content, headers=caching, media_type=self.media_type)
+
+
+def page_files() -> dict[str, PageFile]:
+    """Return the page, which is at ``/``, and its parts below ``/page/``, by their paths."""
+    folder = Path(__file__).with_name("page")
+    found = {
+        f"/page/{each.relative_to(folder).as_posix()}": PageFile(each.read_bytes(), media_type)
+        for each in folder.rglob("*")
+        if (media_type := _MEDIA_TYPES.get(each.suffix))
+    }
+    return {"/": found.pop("/page/index.html"), **found}
 
 
 # Requests

@@ -113,7 +113,18 @@ Metadata = Annotated[
 
 
 class ApiRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of what a request holds.  ``__post_init__`` checks what a type cannot say."""
+    """Base of what a request holds.  ``__post_init__`` checks what a type cannot say.
+
+    A field of a query that is a list may stand several times.
+    """
+
+    def __post_init__(self) -> None:
+        for field, check in (("group", check_group), ("topic", check_topic)):
+            given = getattr(self, field, None) or ()
+            for each in [given] if isinstance(given, str) else given:
+                check(each)
+        for field in ("offsets", "partitions"):
+            _check_entries(field, getattr(self, field, None) or ())
 
 
 class Caller(ApiRequest, frozen=True, rename={"name": CLIENT, "incarnation": INCARNATION}):
@@ -139,7 +150,7 @@ class Caller(ApiRequest, frozen=True, rename={"name": CLIENT, "incarnation": INC
 # Bodies
 
 
-class PartitionRef(ApiRequest, frozen=True, gc=False):
+class PartitionRef(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """A partition of a topic."""
 
     topic: Topic
@@ -176,10 +187,6 @@ class OpenRequest(ApiRequest, frozen=True):
     group: Group
     partitions: Annotated[list[OpenEntry], Entries]
 
-    def __post_init__(self) -> None:
-        check_group(self.group)
-        _check_entries("partitions", self.partitions)
-
 
 class SubmitRequest(ApiRequest, frozen=True):
     """Offsets of one group to commit; managers that do not exist yet are spawned."""
@@ -188,10 +195,6 @@ class SubmitRequest(ApiRequest, frozen=True):
     offsets: Annotated[list[SubmitEntry], Entries]
     wait: Annotated[bool, Meta(description="Answer after Kafka, or after timeout_s.")] = False
     timeout_s: Timeout = 10.0
-
-    def __post_init__(self) -> None:
-        check_group(self.group)
-        _check_entries("offsets", self.offsets)
 
     def submissions(self, *, rewind: bool = False) -> dict[TopicPartition, int | Submission]:
         """Return plain offsets where no entry says more than that: the core takes them faster.
@@ -218,12 +221,10 @@ class FlushRequest(ApiRequest, frozen=True):
     timeout_s: Timeout = 10.0
 
     def __post_init__(self) -> None:
-        if self.group is not None:
-            check_group(self.group)
-        elif self.partitions is not None:
+        if self.group is None and self.partitions is not None:
             fix = "name the group of these partitions, or leave partitions out"
             raise MissingError("group", fix)
-        _check_entries("partitions", self.partitions or ())
+        super().__post_init__()
 
 
 class StopRequest(FlushRequest, frozen=True):
@@ -281,7 +282,7 @@ class PlanRequest(ApiRequest, frozen=True):
     live: Live = False
 
     def __post_init__(self) -> None:
-        check_group(self.group)
+        super().__post_init__()
         if self.value is None and self.mode not in {"to-earliest", "to-latest", "to-current"}:
             raise MissingError("value", f"give the value of {self.mode}")
         if self.topics is not None:
@@ -308,10 +309,6 @@ class ResetRequest(ApiRequest, frozen=True):
     partitions: Annotated[list[ResetEntry], Entries]
     live: Live = False
 
-    def __post_init__(self) -> None:
-        check_group(self.group)
-        _check_entries("partitions", self.partitions)
-
 
 def _check_entries(field: str, entries: Sequence[PartitionRef]) -> None:
     """Raise InvalidValueError where a topic is not legal, or a partition stands twice."""
@@ -330,48 +327,38 @@ def _check_entries(field: str, entries: Sequence[PartitionRef]) -> None:
 # Queries
 
 
-class Query(ApiRequest, frozen=True):
-    """Base of queries.  A field that is a list may stand several times."""
-
-    def __post_init__(self) -> None:
-        for field, check in (("group", check_group), ("topic", check_topic)):
-            given = getattr(self, field, None) or ()
-            for each in [given] if isinstance(given, str) else given:
-                check(each)
-
-
-class ManagersQuery(Query, frozen=True):
+class ManagersQuery(ApiRequest, frozen=True):
     group: Group | None = None
     client: Annotated[str, Meta(description="Only those of this client.")] | None = None
     limit: Annotated[int, Meta(ge=1, le=10_000, description="Managers in a page.")] = 1_000
     after: Cursor | None = None
 
 
-class InitialOffsetsQuery(Query, frozen=True):
+class InitialOffsetsQuery(ApiRequest, frozen=True):
     group: Group
     wait_s: Annotated[float, Meta(ge=0, le=60, description="Longest wait in seconds.")] = 5.0
     topic: Topic | None = None
     partition: Partition | None = None
 
 
-class CommittedQuery(Query, frozen=True):
+class CommittedQuery(ApiRequest, frozen=True):
     group: Group
     topic: Annotated[list[Topic], Meta(max_length=MAX_TOPICS)] = []
     timeout_s: KafkaTimeout | None = None
 
 
-class TopicsQuery(Query, frozen=True):
+class TopicsQuery(ApiRequest, frozen=True):
     topic: Annotated[list[Topic], Meta(min_length=1, max_length=MAX_TOPICS)]
     at_ms: Annotated[Int64, Meta(description="For `offset_at`; ms since 1970.")] | None = None
     stable: Annotated[bool, Meta(description="Also read the last stable offset.")] = False
     timeout_s: KafkaTimeout | None = None
 
 
-class TopicNamesQuery(Query, frozen=True):
+class TopicNamesQuery(ApiRequest, frozen=True):
     timeout_s: KafkaTimeout | None = None
 
 
-class LagQuery(Query, frozen=True):
+class LagQuery(ApiRequest, frozen=True):
     group: Annotated[list[Group], Meta(min_length=1, max_length=MAX_TOPICS)]
     field: Annotated[
         list[PartitionField],
@@ -382,7 +369,7 @@ class LagQuery(Query, frozen=True):
     ] = []
 
 
-class HistoryQuery(Query, frozen=True):
+class HistoryQuery(ApiRequest, frozen=True):
     group: Group
     topic: Topic | None = None
     partition: Partition | None = None
@@ -393,11 +380,11 @@ class HistoryQuery(Query, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=10_000, description="Newest steps.")] = 1_000
 
 
-class QueriesQuery(Query, frozen=True):
+class QueriesQuery(ApiRequest, frozen=True):
     client: Annotated[str, Meta(description="Only those of this client.")] | None = None
 
 
-class ClusterQuery(Query, frozen=True):
+class ClusterQuery(ApiRequest, frozen=True):
     cluster: Annotated[str, Meta(description="The service's `cluster_name`.")]
 
 
@@ -409,7 +396,7 @@ class TopicQuery(ClusterQuery, frozen=True):
     topic: Topic
 
 
-class EventsQuery(Query, frozen=True, rename={"after": LAST_EVENT}):
+class EventsQuery(ApiRequest, frozen=True, rename={"after": LAST_EVENT}):
     group: Group | None = None
     after: Annotated[Int64, Meta(description="Send later failures again.")] | None = None
     only: Annotated[Literal["failed"], Meta(description="No other events.")] | None = None
@@ -605,10 +592,10 @@ class ReadyAnswer(Struct, frozen=True):
 
 # From the core's values and errors
 
-_TOLD: Final = (
+_TOLD: Final = {
     *("field", "fix", "owner", "lease_left_s"),
     *("group", "topic", "partition", "offset", "floor"),
-)
+}
 """Attributes of errors that are fields of an ErrorBody."""
 
 

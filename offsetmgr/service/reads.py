@@ -1,4 +1,7 @@
-"""Requests that change nothing: managers, initial and committed offsets, topics."""
+"""Requests that change nothing: the overview, managers, offsets, topics and metrics.
+
+The overview is kept in memory, and no request for it waits for Kafka.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,24 @@ import asyncio
 import heapq
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import anyio
 import anyio.to_thread
+import msgspec
+from msgspec import Meta, Struct
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import Response
 
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetTimeoutError
+from offsetmgr.lag.report import group_summary
+from offsetmgr.service import version
 from offsetmgr.service.access import asker
 from offsetmgr.service.errors import kafka_error
 from offsetmgr.service.messages import (
     CURSOR,
     CommittedQuery,
+    ErrorBody,
     InitialOffset,
     InitialOffsetsAnswer,
     InitialOffsetsQuery,
@@ -25,12 +35,15 @@ from offsetmgr.service.messages import (
     ManagerView,
     OffsetsAnswer,
     PartitionEnds,
+    QueriesQuery,
+    StreamingQuery,
     TopicNamesAnswer,
     TopicNamesQuery,
     TopicsAnswer,
     TopicsQuery,
     TopicState,
     body_or_none,
+    encode,
     entry,
     error_body,
     value_or_none,
@@ -39,26 +52,118 @@ from offsetmgr.service.openapi import operation
 from offsetmgr.types import ManagerKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
-    from offsetmgr.coordinator.base import Coordinator, Failure, TopicLog
+    from offsetmgr.coordinator.base import Failure, TopicLog
     from offsetmgr.errors import OffsetManagerError
-    from offsetmgr.manager import Factory, ManagerHandle
-    from offsetmgr.service.messages import Caller, ErrorBody
+    from offsetmgr.lag.watcher import WatchedGroup
+    from offsetmgr.manager import ManagerHandle
+    from offsetmgr.service.messages import Caller, ReadyAnswer
+    from offsetmgr.service.run import Assembly
     from offsetmgr.types import TopicPartition
+
+FRESH_S: Final = 1.0
+"""All who look within it get the same overview."""
+
+UNCOMMITTED_SHOWN: Final = 1_000
 
 _T = TypeVar("_T")
 
 
-class ServiceReads:
-    def __init__(
-        self, factory: Factory, coordinator: Coordinator, request_timeout_s: float
-    ) -> None:
-        """``request_timeout_s`` is how long Kafka has to answer at most."""
-        self._factory = factory
-        self._coordinator = coordinator
-        self._request_timeout_s = request_timeout_s
+class OverviewGroup(Struct, frozen=True, kw_only=True):
+    """A group of the cluster; what is measured only while it is watched is null without."""
+
+    name: str
+    state: str | None
+    watched: bool
+    status: Annotated[str | None, Meta(description="By Burrow's rules: OK, WARN or ERR.")] = None
+    lag: int | None = None
+    lag_seconds: float | None = None
+    rate_in: Annotated[float | None, Meta(description="Records written a second.")] = None
+    rate_out: Annotated[float | None, Meta(description="Records committed a second.")] = None
+    catch_up_seconds: float | None = None
+    members: Annotated[int | None, Meta(description="Live members by Kafka.")] = None
+    partitions: int | None
+    pending_acks: int | None = None
+    lag_points: Annotated[list[int | None], Meta(description="Of the watch's last rounds.")] = []
+    clients: Annotated[list[str], Meta(description="Of this service, that commit it.")]
+    uncommitted: Annotated[int, Meta(description="Partitions of this service.")]
+    failing: Annotated[int, Meta(description="Partitions whose last commit failed.")]
+    error: ErrorBody | None
+
+
+class WatchState(Struct, frozen=True):
+    groups: Annotated[str, Meta(description="The setting watch.groups.")]
+    interval_s: float
+    hint: Annotated[str | None, Meta(description="What is not watched, and how it would be.")]
+
+
+class AskingIdentity(Struct, frozen=True):
+    """The identity of the token or certificate that asks."""
+
+    name: str
+    read_only: bool
+
+
+class OverviewAnswer(Struct, frozen=True):
+    """The service and all groups that it knows of, sorted by name; at most a second old."""
+
+    cluster: str
+    instance: str
+    version: str
+    draining: bool
+    ready: bool
+    reasons: Annotated[list[str], Meta(description="Why it is not ready.")]
+    clients: int
+    managers: int
+    uncommitted: int
+    failing: int
+    watch: WatchState
+    groups_error: Annotated[ErrorBody | None, Meta(description="Why not all groups are listed.")]
+    groups: list[OverviewGroup]
+    identity: Annotated[AskingIdentity | None, Meta(description="Null where tokens are off.")]
+
+
+class DrainingAnswer(Struct, frozen=True):
+    """Offsets not committed yet; of a service that stops, with the seconds that are left."""
+
+    draining: bool
+    deadline_s: float | None
+    managers: int
+    uncommitted: int
+    partitions: Annotated[list[ManagerView], Meta(description="The first thousand.")]
+
+
+class ReportedQuery(StreamingQuery, frozen=True, kw_only=True):
+    """A streaming query, and the client that reported it."""
+
+    client: str
+    reported_at: Annotated[float, Meta(description="Seconds since 1970.")]
+
+
+class QueriesAnswer(Struct, frozen=True):
+    queries: list[ReportedQuery]
+
+
+class _Held:
+    """The partitions of a group that clients of this service commit."""
+
+    def __init__(self) -> None:
+        self.clients: set[str] = set()
+        self.partitions = self.uncommitted = self.failing = 0
+        self.error: OffsetManagerError | None = None
+
+
+class Reads:
+    def __init__(self, parts: Assembly) -> None:
+        self._parts = parts
+        self._coordinator = parts.coordinator.reader
         self._worker = anyio.CapacityLimiter(1)
+        self._making = asyncio.Lock()
+        self._made: dict[str | None, tuple[float, bytes]] = {}
+        """The overview, by identity."""
+        self._summed: tuple[object, dict[str, dict[str, Any]]] = (None, {})
+        """The watcher's last round, and its groups."""
 
     @operation("GET", "/v1/managers", ManagersQuery, ManagersAnswer)
     async def managers(self, _: Caller | None, query: ManagersQuery) -> ManagersAnswer:
@@ -68,7 +173,7 @@ class ServiceReads:
         def read() -> ManagersAnswer:
             found = [
                 handle
-                for handle in self._factory.managers(query.group)
+                for handle in self._parts.factory.managers(query.group)
                 if query.client in {None, handle.owner}
                 and (after is None or handle.key > after)
                 and asker().sees(handle.key.group, handle.key.topic)
@@ -91,7 +196,7 @@ class ServiceReads:
         client = None if caller is None else caller.name
         handles = [
             handle
-            for handle in self._factory.managers(query.group)
+            for handle in self._parts.factory.managers(query.group)
             if client in {None, handle.owner}
             and query.topic in {None, handle.key.topic}
             and query.partition in {None, handle.key.partition}
@@ -147,8 +252,106 @@ class ServiceReads:
         return TopicNamesAnswer([each for each in found.names if asker().sees(None, each)])
 
     def _timeout_s(self, asked_s: float | None) -> float:
-        most_s = self._request_timeout_s
+        most_s = self._parts.settings.commit.request_timeout_s
         return most_s if asked_s is None else min(asked_s, most_s)
+
+    @operation("GET", "/metrics", media_type="text/plain")
+    async def metrics(self, *_: object) -> Response:
+        """Prometheus metrics."""
+        page = await self.in_worker(self._parts.metrics.page)
+        return Response(page, media_type=CONTENT_TYPE_LATEST)
+
+    @operation("GET", "/v1/overview", answer=OverviewAnswer)
+    async def overview(self, *_: object) -> Response:
+        """Return the service and every group it knows of, without asking Kafka."""
+        async with self._making:
+            by, now = asker().identity, self._parts.clock.now()
+            self._made = {who: made for who, made in self._made.items() if now - made[0] < FRESH_S}
+            if by not in self._made:
+                view = self._parts.watch.look()
+                page = await self.in_worker(lambda: encode(self._overview(view)))
+                self._made[by] = self._parts.clock.now(), page
+            return Response(self._made[by][1], media_type="application/json")
+
+    @operation("GET", "/v1/draining", answer=DrainingAnswer)
+    async def draining(self, *_: object) -> DrainingAnswer:
+        """Return what is not committed, and how long a service that stops has left for it."""
+        return await self.in_worker(self._draining)
+
+    @operation("GET", "/v1/queries", QueriesQuery, QueriesAnswer)
+    async def queries(self, _: Caller | None, asked: QueriesQuery) -> QueriesAnswer:
+        """Return the streaming queries that clients have reported."""
+        found = []
+        for client in self._parts.registry.clients():
+            if asked.client in {None, client.name}:
+                reported, at_s = client.queries
+                reported = [each for each in reported if all(map(asker().sees, each.groups))]
+                found += [
+                    ReportedQuery(
+                        client=client.name,
+                        reported_at=round(self._parts.watch.wall_s(at_s), 3),
+                        **msgspec.structs.asdict(each),
+                    )
+                    for each in reported
+                ]
+        return QueriesAnswer(found)
+
+    # In a worker thread
+
+    def _overview(self, view: Mapping[str, WatchedGroup]) -> OverviewAnswer:
+        ready = self._parts.health.state()
+        held = self._held()
+        watch = self._parts.watch
+        if view is not self._summed[0]:
+            self._summed = view, {name: group_summary(each) for name, each in view.items()}
+        rows = []
+        listed = {name for name in watch.listing if asker().sees(name)}
+        for name in sorted({*view, *held, *listed}):
+            ours = held.get(name, _Held())
+            watched = view.get(name)
+            rows.append(_row(name, watched, self._summed[1].get(name, {}), ours, watch.listing))
+        settings = self._parts.settings
+        interval_s, groups = settings.watch.interval_s, settings.watch.groups
+        return OverviewAnswer(
+            settings.cluster_name,
+            self._parts.instance,
+            version(),
+            ready.draining,
+            ready.ready,
+            _reasons(ready),
+            self._parts.registry.client_count,
+            sum(each.partitions for each in held.values()),
+            sum(each.uncommitted for each in held.values()),
+            sum(each.failing for each in held.values()),
+            WatchState(groups, interval_s, _hint(groups, len(listed - view.keys() - held.keys()))),
+            body_or_none(watch.listing_error),
+            rows,
+            _identity(),
+        )
+
+    def _held(self) -> dict[str, _Held]:
+        held: dict[str, _Held] = {}
+        for each in self._parts.factory.managers():
+            if not asker().sees(each.key.group):
+                continue
+            status = each.status()
+            group = held.setdefault(each.key.group, _Held())
+            group.clients.add(each.owner)
+            group.partitions += 1
+            if status.dirty:
+                group.uncommitted += 1
+                if status.last_error is not None:
+                    group.failing += 1
+                    group.error = status.last_error
+        return held
+
+    def _draining(self) -> DrainingAnswer:
+        managers = [each for each in self._parts.factory.managers() if asker().sees(each.key.group)]
+        left = [each for each in managers if each.status().dirty]
+        by_s = self._parts.service.drained_by_s
+        left_s = None if by_s is None else max(by_s - self._parts.clock.now(), 0.0)
+        shown = [_view(each) for each in left[:UNCOMMITTED_SHOWN]]
+        return DrainingAnswer(by_s is not None, left_s, len(managers), len(left), shown)
 
 
 def _read_cursor(text: str) -> ManagerKey:
@@ -215,3 +418,51 @@ def _topic(name: str, log: TopicLog, timeout_s: float) -> TopicState:
         for number, each in sorted(log.partitions.items())
     ]
     return TopicState(name, told(log.failure), ends)
+
+
+def _row(
+    name: str,
+    watched: WatchedGroup | None,
+    summary: Mapping[str, Any],
+    held: _Held,
+    listing: Mapping[str, str],
+) -> OverviewGroup:
+    error = held.error if watched is None else watched.error or held.error
+    facts = {"state": listing.get(name), "partitions": held.partitions or None, **summary}
+    return OverviewGroup(
+        name=name,
+        watched=watched is not None,
+        clients=sorted(held.clients),
+        uncommitted=held.uncommitted,
+        failing=held.failing,
+        error=body_or_none(error),
+        **facts,
+    )
+
+
+def _identity() -> AskingIdentity | None:
+    by = asker()
+    if by.identity is None or by.rights is None:
+        return None
+    return AskingIdentity(by.identity, by.rights.read_only)
+
+
+def _reasons(ready: ReadyAnswer) -> list[str]:
+    found = ["the service is stopping"] if ready.draining else []
+    if ready.kafka != "ok":
+        found.append(f"Kafka does not answer: {ready.kafka}")
+    if ready.fenced_groups:
+        found.append(
+            f"another service has taken over {ready.fenced_groups} groups: stop one of the two"
+        )
+    return found
+
+
+def _hint(groups: str, unwatched: int) -> str | None:
+    if not unwatched:
+        return None
+    why = f"watch.groups is {groups}" if groups else "watch.groups is not set"
+    return (
+        f"the lag of {unwatched} of these groups is not measured: no client of this service "
+        f'commits them, and {why}; to measure all: --set "watch.groups=.*"'
+    )

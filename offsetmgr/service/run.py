@@ -16,6 +16,7 @@ import threading
 import time
 import uuid
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -29,8 +30,7 @@ from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.manager import Factory
 from offsetmgr.service import version
-from offsetmgr.service.access import Access
-from offsetmgr.service.audit import AuditLog
+from offsetmgr.service.access import Access, AuditLog
 from offsetmgr.service.changes import Changes
 from offsetmgr.service.connections import Certificates, Connections
 from offsetmgr.service.core import OffsetService
@@ -40,10 +40,8 @@ from offsetmgr.service.http import Api
 from offsetmgr.service.logs import set_level
 from offsetmgr.service.metrics import ManagerMetrics, Metrics
 from offsetmgr.service.openapi import operations
-from offsetmgr.service.overview import Overview
-from offsetmgr.service.reads import ServiceReads
+from offsetmgr.service.reads import Reads
 from offsetmgr.service.sessions import Registry
-from offsetmgr.service.streams import Streams
 from offsetmgr.service.watch import GroupWatch
 
 if TYPE_CHECKING:
@@ -122,6 +120,10 @@ class Assembly:
         """``wall`` is the wall clock, for what people and other machines see."""
         limits = settings.limits
         cluster, clock = settings.cluster_name, system.clock
+        self.settings = settings
+        self.coordinator = coordinator
+        self.clock = clock
+        self.instance = uuid.uuid4().hex
         self.metrics = Metrics(cluster, version())
         self.hub = EventHub(
             lambda: self.factory,
@@ -155,36 +157,15 @@ class Assembly:
             ManagerMetrics(cluster, managers, dropped_logs, lambda: wall() - clock.now())
         )
         self.metrics.registry.register(self.watch)
-        reads = ServiceReads(self.factory, coordinator.reader, settings.commit.request_timeout_s)
-        instance = uuid.uuid4().hex
-        overview = Overview(
-            settings,
-            self.factory,
-            self.registry,
-            self.service,
-            reads,
-            self.health,
-            self.watch,
-            clock,
-            instance=instance,
-        )
-        changes = Changes(settings, self.factory, self.service, self.watch, self.audit)
+        parts = (self.hub, self.service, self.health, Reads(self), Changes(self), self.watch)
         self.app = Api(
             self.service,
-            reads,
             self.hub,
-            self.metrics,
-            self.health,
             self.access,
+            [*chain.from_iterable(map(operations, parts)), *self.watch.burrow()],
             version=version(),
             hosts=settings.address.hosts(settings.hosts),
-            instance=instance,
-            further=(
-                *self.watch.operations(),
-                *operations(overview),
-                *operations(changes),
-                *operations(Streams(settings, self.watch)),
-            ),
+            instance=self.instance,
         )
 
     @contextlib.asynccontextmanager
@@ -230,7 +211,7 @@ class Service:
         self.assembly = Assembly(
             settings, coordinator, system, wall=time.time, dropped_logs=lambda: logs.dropped
         )
-        self._connections = Connections(self.assembly.app, most_connections(settings))
+        self._connections = Connections(most_connections(settings))
         self._certificates = Certificates(settings.tls) if settings.tls.certificate else None
         self._stop_asked = asyncio.Event()
 
@@ -240,7 +221,7 @@ class Service:
         certificates = self._certificates
         server = _Server(
             uvicorn.Config(
-                self._connections,
+                self.assembly.app,
                 access_log=False,
                 h11_max_incomplete_event_size=HEAD_BYTES,
                 http=cast("type[asyncio.Protocol]", self._connections.protocol),

@@ -8,6 +8,7 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -15,6 +16,7 @@ import msgspec
 import structlog
 from prometheus_client.registry import Collector
 
+from offsetmgr.admin.service import ServiceReader
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.lag.burrow import CONSUMERS, ROOT, TOPICS, BurrowApi, Status
 from offsetmgr.lag.commit_log import TOPIC, CommitTail
@@ -29,10 +31,9 @@ from offsetmgr.service.messages import (
     ClusterQuery,
     ConsumerQuery,
     LagQuery,
-    Query,
     TopicQuery,
 )
-from offsetmgr.service.openapi import Operation, operation, operations
+from offsetmgr.service.openapi import Operation, operation
 from offsetmgr.stores.reader import open_reader
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ LOOKED_S: Final = 300.0
 """Groups that are watched only for the page are watched so long after the last look."""
 
 _BURROW: Final = (
-    (ROOT, BurrowApi.clusters, Query),
+    (ROOT, BurrowApi.clusters, ApiRequest),
     (CONSUMERS, BurrowApi.consumers, ClusterQuery),
     (f"{CONSUMERS}/{{consumer}}", BurrowApi.consumer, ConsumerQuery),
     (f"{CONSUMERS}/{{consumer}}/status", BurrowApi.status, ConsumerQuery),
@@ -67,6 +68,18 @@ _BURROW: Final = (
     (f"{TOPICS}/{{topic}}", BurrowApi.topic, TopicQuery),
 )
 """Paths, with what answers there, and to which parameters."""
+
+VIEW_TIMEOUT_S: Final = 2.0
+
+_UNKNOWN_VIEW: Final[dict[str, Any]] = {
+    "topic": None,
+    "state": None,
+    "lag": None,
+    "rows_per_s": None,
+    "recovery": None,
+    "stalled": None,
+    "partitions": [],
+}
 
 log = structlog.get_logger("offsetmgr.watch")
 
@@ -85,6 +98,13 @@ class BurrowAnswer(msgspec.Struct, frozen=True):
     request: dict[str, str]
 
 
+class StreamsAnswer(msgspec.Struct, frozen=True):
+    """Views and processors, as `offsetmgr streams status --json` prints them."""
+
+    views: list[dict[str, Any]]
+    processors: list[dict[str, Any]]
+
+
 class GroupWatch(Collector):
     """Watches groups, and answers what is asked of them over HTTP."""
 
@@ -97,6 +117,7 @@ class GroupWatch(Collector):
     ) -> None:
         """``clock`` is that of the managers, ``wall`` the wall clock."""
         self._settings = settings.watch
+        self._views = settings.streams
         self._cluster = settings.cluster_name
         self._kafka = settings.kafka.for_librdkafka()
         self._database = None if settings.keeps_groups_in_kafka else settings.coordinator
@@ -152,13 +173,13 @@ class GroupWatch(Collector):
             return ()
         return families(self._cluster, self._chosen_view(), other_names=self._settings.other_names)
 
-    def operations(self) -> tuple[Operation, ...]:
-        """Return what is offered over HTTP."""
-        return (*operations(self), *(self._burrow(*each) for each in _BURROW))
+    def burrow(self) -> list[Operation]:
+        """Return what is offered over HTTP as Burrow offers it."""
+        return [self._burrow(*each) for each in _BURROW]
 
     # Answers
 
-    @operation("GET", "/v1/groups", Query, GroupsAnswer)
+    @operation("GET", "/v1/groups", ApiRequest, GroupsAnswer)
     async def groups(self, *_: object) -> GroupsAnswer:
         """Return the consumer groups of the cluster."""
         found = await self.in_worker(lambda: self.reader().groups())
@@ -176,7 +197,7 @@ class GroupWatch(Collector):
 
         return GroupsAnswer(**await self.in_worker(read))
 
-    @operation("GET", "/v1/watched", Query, GroupsAnswer)
+    @operation("GET", "/v1/watched", ApiRequest, GroupsAnswer)
     async def watched(self, *_: object) -> GroupsAnswer:
         """Return the watched groups, as of the last round."""
         return GroupsAnswer(await self.in_worker(lambda: self.report(self._chosen_view())))
@@ -185,6 +206,21 @@ class GroupWatch(Collector):
         """Return watched groups in the shape that docs/operator.md describes."""
         found: list[dict[str, Any]] = watched_report(view.values(), self._committers())["groups"]
         return found
+
+    @operation("GET", "/v1/streams", ApiRequest, StreamsAnswer)
+    async def streams(self, *_: object) -> StreamsAnswer:
+        """Return the views of the setting ``streams``, and processors among the watched groups."""
+        asked = (self.in_worker(partial(_view, url)) for url in self._views)
+        views = [each for each in await asyncio.gather(*asked) if asker().sees(None, each["topic"])]
+        return StreamsAnswer(views, await self.in_worker(self._processors))
+
+    def _processors(self) -> list[dict[str, Any]]:
+        from offsetmgr.streams.status import tables_of  # noqa: PLC0415 -- only where asked for
+
+        view = self.look()
+        tables = tables_of(self.reader(), view) if view else {}
+        found = self.report({group: view[group] for group in tables})
+        return [{**each, "table": tables[each["name"]]} for each in found]
 
     def _burrow(
         self, path: str, read: Callable[..., dict[str, Any] | str], kind: type[ApiRequest]
@@ -300,3 +336,11 @@ class GroupWatch(Collector):
                 log.warning("commit_log_unread", topic=TOPIC, error=str(error))
             self._trouble = error.code
             return None
+
+
+def _view(url: str) -> dict[str, Any]:
+    try:
+        status = ServiceReader(url, VIEW_TIMEOUT_S).ask("GET", "/v1/status")
+    except OffsetManagerError as error:
+        return {"url": url, **_UNKNOWN_VIEW, "error": str(error)}
+    return {"url": url, **status}

@@ -274,9 +274,9 @@ def draining() -> Json:
         "topic": "orders",
         "partition": 3,
         "client": "etl-driver",
-        "submitted": 1_000_042,
-        "committed": 1_000_040,
-        "error": {"code": "REQUEST_TIMED_OUT", "message": "Kafka did not answer in time"},
+        "submitted": {"offset": 1_000_042},
+        "committed": {"offset": 1_000_040},
+        "last_error": {"code": "REQUEST_TIMED_OUT", "message": "Kafka did not answer in time"},
     }
     return {
         "draining": True,

@@ -137,7 +137,7 @@ def test_what_is_left_is_shown_while_the_service_drains() -> None:
         assert found["draining"]
         assert 0 < found["deadline_s"] <= 597
         (left,) = found["partitions"]
-        assert (left["group"], left["client"], left["submitted"]) == ("g", "test", 7)
+        assert (left["group"], left["client"], left["submitted"]["offset"]) == ("g", "test", 7)
         assert left["committed"] is None
         assert client.get("/v1/overview").json()["reasons"][0] == "the service is stopping"
         plan = {"group": "g", "mode": "to-latest"}

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.service.audit import AuditLog
+from offsetmgr.service.access import AuditLog
 from offsetmgr.service.core import OffsetService
 from offsetmgr.service.messages import (
     Caller,

@@ -8,10 +8,10 @@ const COLUMNS = [
   groupColumn(24, 13, (row) => row.group),
   { title: "Topic", width: 18, narrow: 11, text: (row) => row.topic },
   numberColumn("Partition", 10, (row) => row.partition, count, { narrow: 9 }),
-  numberColumn("Submitted", 14, (row) => row.submitted),
-  numberColumn("Committed", 14, (row) => row.committed),
+  numberColumn("Submitted", 14, (row) => row.submitted?.offset),
+  numberColumn("Committed", 14, (row) => row.committed?.offset),
   { title: "Client", width: 18, text: (row) => row.client ?? "" },
-  { title: "Error", width: 50, text: (row) => row.error?.message ?? "" },
+  { title: "Error", width: 50, text: (row) => row.last_error?.message ?? "" },
 ];
 
 export function open(root) {
