@@ -6,7 +6,6 @@ pass certificates on.
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ from offsetmgr.errors import InvalidValueError
 from offsetmgr.service.access import check_private, file_state
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from offsetmgr.service.settings import Tls
@@ -27,8 +27,6 @@ IDLE_S: Final = 75.0
 """A connection may be without a request for so long; clients send a heartbeat every ten seconds."""
 STALLED_S: Final = 60.0
 """A reader may take nothing of its answer for so long."""
-
-SWEEP_INTERVAL_S: Final = 1.0
 
 CERTIFICATE_NAMES: Final = "offsetmgr.certificate_names"
 """In the ``state`` of a request's scope: the names in the certificate of the client that asks."""
@@ -56,15 +54,13 @@ class Connections:
             min(idle, key=lambda each: each.idle_at).abort()
         return bool(idle)
 
-    async def watch(self) -> None:
-        """End connections that are idle or stalled for too long."""
-        while True:
-            await asyncio.sleep(SWEEP_INTERVAL_S)
-            now = time.monotonic()
-            for each in list(self.open):
-                stalled = each.stalled_at is not None and now - each.stalled_at > STALLED_S
-                if stalled or (not each.is_busy and now - each.idle_at > IDLE_S):
-                    each.abort()
+    def sweep(self) -> None:
+        """End connections that are idle or stalled for too long; call it every second or so."""
+        now = time.monotonic()
+        for each in list(self.open):
+            stalled = each.stalled_at is not None and now - each.stalled_at > STALLED_S
+            if stalled or (not each.is_busy and now - each.idle_at > IDLE_S):
+                each.abort()
 
 
 class Connection(H11Protocol):
@@ -143,24 +139,22 @@ class Certificates:
         if tls.client_ca:
             self.context.verify_mode = ssl.CERT_REQUIRED
 
-    async def watch(self) -> None:
+    def refresh(self) -> None:
         """Read files that have changed, for new connections; with an error nothing changes.
 
         A further authority of clients counts at once, one that was removed until the restart.
         """
-        while True:
-            await asyncio.sleep(SWEEP_INTERVAL_S)
-            found = self._state()
-            if found == self._seen:
-                continue
-            self._seen = found
-            try:
-                self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # a try
-                self._load(self.context)
-            except InvalidValueError as error:
-                log.error("certificate_refused", error=str(error))  # noqa: TRY400 -- it says it all
-            else:
-                log.info("certificate_read")
+        found = self._state()
+        if found == self._seen:
+            return
+        self._seen = found
+        try:
+            self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # a try
+            self._load(self.context)
+        except InvalidValueError as error:
+            log.error("certificate_refused", error=str(error))  # noqa: TRY400 -- it says it all
+        else:
+            log.info("certificate_read")
 
     def factory(self, *_: object) -> ssl.SSLContext:
         """As uvicorn's ``ssl_context_factory``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, Info, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
@@ -14,12 +14,12 @@ from prometheus_client.registry import Collector
 from offsetmgr.errors import CoordinatorError, OffsetCommitError, OffsetNoticeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable
 
     from prometheus_client import Metric
 
     from offsetmgr.errors import OffsetManagerError
-    from offsetmgr.manager import ManagerHandle
+    from offsetmgr.service.run import Assembly
 
 _BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _LABELS: Final = ("cluster_name", "group", "topic", "partition")
@@ -84,35 +84,34 @@ class Metrics:
         elif isinstance(error, OffsetNoticeError):
             self._notices.labels(self._cluster_name, error.code).inc()
 
-    def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Show ``value``, read at each scrape."""
-        Gauge(name, text, registry=self.registry).set_function(value)
-
     def page(self) -> bytes:
         """Return the page in Prometheus' text format; slow with many managers, for any thread."""
         return generate_latest(self.registry)
 
 
-class ManagerMetrics(Collector):
-    """Metrics of each manager, and of the log, read at each scrape."""
+class ServiceMetrics(Collector):
+    """Metrics of each manager, and of the service, read at each scrape."""
 
-    def __init__(
-        self,
-        cluster_name: str,
-        managers: Callable[[], Sequence[ManagerHandle]],
-        dropped_logs: Callable[[], int],
-        clock_to_wall_s: Callable[[], float],
-    ) -> None:
-        """``clock_to_wall_s`` is what makes seconds since 1970 of the managers' times."""
-        self._cluster_name = cluster_name
-        self._managers = managers
-        self._dropped_logs = dropped_logs
-        self._clock_to_wall_s = clock_to_wall_s
+    def __init__(self, parts: Assembly) -> None:
+        self._parts = parts
 
     def collect(self) -> Iterable[Metric]:
         def gauge(name: str, text: str, *more: str) -> GaugeMetricFamily:
             return GaugeMetricFamily(f"offsetmgr_{name}", text, labels=(*_LABELS, *more))
 
+        parts, fence = self._parts, self._parts.coordinator.fence
+        managers = parts.factory.managers()
+        for name, text, value in (
+            ("managers", "Live offset managers.", len(managers)),
+            ("clients", "Clients whose lease has not lapsed.", parts.registry.client_count),
+            ("event_streams", "Open event streams.", parts.hub.reader_count),
+            ("held_groups", "Groups kept by the fence.", fence.held),
+            ("fenced_groups", "Groups lost to another service.", fence.fenced),
+            ("dropped_audit_lines", "Not in the audit log's file.", parts.audit.dropped),
+        ):
+            yield GaugeMetricFamily(f"offsetmgr_{name}", text, value)
+        text = "Log records that could not be written."
+        yield CounterMetricFamily("offsetmgr_dropped_log_records", text, parts.dropped_logs())
         submitted = gauge("submitted_offset", "Newest submitted offset.")
         committed = gauge("committed_offset", "Last offset known to be committed.")
         dirty = gauge("uncommitted", "1 where the newest submitted offset may not be committed.")
@@ -121,14 +120,10 @@ class ManagerMetrics(Collector):
         regressions = CounterMetricFamily(
             "offsetmgr_regressions", "Lower offsets that were refused.", labels=_LABELS
         )
-        text = "Log records that could not be written."
-        dropped = CounterMetricFamily("offsetmgr_dropped_log_records", text, self._dropped_logs())
-        managers = self._managers()
-        alive = GaugeMetricFamily("offsetmgr_managers", "Live offset managers.", len(managers))
-        clock_to_wall_s = self._clock_to_wall_s()
+        clock_to_wall_s = parts.watch.wall_s(0.0)
         for handle in managers:
             key, status = handle.key, handle.status()
-            labels = (self._cluster_name, key.group, key.topic, str(key.partition))
+            labels = (parts.settings.cluster_name, key.group, key.topic, str(key.partition))
             if status.submitted is not None:
                 submitted.add_metric(labels, status.submitted.offset)
             if status.committed is not None:
@@ -139,4 +134,4 @@ class ManagerMetrics(Collector):
             if isinstance(status.last_error, CoordinatorError):
                 failing.add_metric((*labels, status.last_error.code), 1)
             regressions.add_metric(labels, status.regressions)
-        return dropped, alive, submitted, committed, at, dirty, failing, regressions
+        yield from (submitted, committed, at, dirty, failing, regressions)

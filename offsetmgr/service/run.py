@@ -38,14 +38,14 @@ from offsetmgr.service.events import EventHub
 from offsetmgr.service.health import Health, notify, watchdog
 from offsetmgr.service.http import Api
 from offsetmgr.service.logs import set_level
-from offsetmgr.service.metrics import ManagerMetrics, Metrics
+from offsetmgr.service.metrics import Metrics, ServiceMetrics
 from offsetmgr.service.openapi import operations
 from offsetmgr.service.reads import Reads
 from offsetmgr.service.sessions import Registry
 from offsetmgr.service.watch import GroupWatch
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
     from random import Random
 
     from offsetmgr.coordinator.base import Coordinator
@@ -119,12 +119,13 @@ class Assembly:
     ) -> None:
         """``wall`` is the wall clock, for what people and other machines see."""
         limits = settings.limits
-        cluster, clock = settings.cluster_name, system.clock
+        clock = system.clock
         self.settings = settings
         self.coordinator = coordinator
         self.clock = clock
+        self.dropped_logs = dropped_logs
         self.instance = uuid.uuid4().hex
-        self.metrics = Metrics(cluster, version())
+        self.metrics = Metrics(settings.cluster_name, version())
         self.hub = EventHub(
             lambda: self.factory,
             self.metrics,
@@ -136,7 +137,6 @@ class Assembly:
         self.factory = Factory(
             coordinator, settings.commit, system=system, observer=self.hub, rng=rng
         )
-        managers = self.factory.managers
         self.registry = Registry(
             lease_s=settings.lease_s, clients=limits.clients, managers=limits.managers
         )
@@ -144,18 +144,8 @@ class Assembly:
         self.audit = AuditLog(settings.audit_log, wall)
         self.service = OffsetService(self.factory, self.registry, clock, self.audit)
         self.health = Health(coordinator, clock, lambda: self.service.draining)
-        self.watch = GroupWatch(settings, managers, clock, wall)
-        for name, text, value in (
-            ("clients", "Clients whose lease has not lapsed.", lambda: self.registry.client_count),
-            ("event_streams", "Open event streams.", lambda: self.hub.reader_count),
-            ("held_groups", "Groups kept by the fence.", lambda: coordinator.fence.held),
-            ("dropped_audit_lines", "Not in the audit log's file.", lambda: self.audit.dropped),
-            ("fenced_groups", "Groups lost to another service.", lambda: coordinator.fence.fenced),
-        ):
-            self.metrics.gauge(f"offsetmgr_{name}", text, value)
-        self.metrics.registry.register(
-            ManagerMetrics(cluster, managers, dropped_logs, lambda: wall() - clock.now())
-        )
+        self.watch = GroupWatch(settings, self.factory.managers, clock, wall)
+        self.metrics.registry.register(ServiceMetrics(self))
         self.metrics.registry.register(self.watch)
         parts = (self.hub, self.service, self.health, Reads(self), Changes(self), self.watch)
         self.app = Api(
@@ -169,10 +159,16 @@ class Assembly:
         )
 
     @contextlib.asynccontextmanager
-    async def background(self, *more: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-        """End lapsed leases, ask Kafka how it is, watch groups and do ``more`` while inside."""
+    async def background(
+        self, *more: Coroutine[Any, Any, None], sweeps: Iterable[Callable[[], None]] = ()
+    ) -> AsyncIterator[None]:
+        """End lapsed leases, ask Kafka how it is, watch groups and do ``more`` while inside.
+
+        ``sweeps`` are called every second.
+        """
         self.watch.start()
-        work = (self._sweep(), self.health.watch(), *more)
+        sweeping = self._sweep([self.service.sweep, self.access.refresh, *sweeps])
+        work = (sweeping, self.health.watch(), *more)
         tasks = [asyncio.create_task(each) for each in work]
         try:
             yield
@@ -182,14 +178,14 @@ class Assembly:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _sweep(self) -> None:
+    async def _sweep(self, sweeps: list[Callable[[], None]]) -> None:
         while True:
             await asyncio.sleep(SWEEP_INTERVAL_S)
-            try:
-                self.service.sweep()
-                self.access.refresh()
-            except Exception:  # one bad sweep must not end the leases
-                log.exception("sweep_failed")
+            for each in sweeps:
+                try:
+                    each()
+                except Exception:  # one bad sweep must not end the leases
+                    log.exception("sweep_failed")
 
 
 class Service:
@@ -214,6 +210,7 @@ class Service:
         self._connections = Connections(most_connections(settings))
         self._certificates = Certificates(settings.tls) if settings.tls.certificate else None
         self._stop_asked = asyncio.Event()
+        self._deserted_s = system.clock.now()
 
     async def serve(self, sock: socket.socket, address: str) -> int:
         """Serve ``sock`` until told to stop; return the process's exit status."""
@@ -235,9 +232,9 @@ class Service:
                 ws="none",
             )
         )
-        watching = [self._connections.watch(), self._stop_when_deserted()]
-        watching += [] if certificates is None else [certificates.watch()]
-        async with self.assembly.background(watchdog(self._system), *watching):
+        sweeps = [self._connections.sweep, self._stop_when_deserted]
+        sweeps += [] if certificates is None else [certificates.refresh]
+        async with self.assembly.background(watchdog(self._system), sweeps=sweeps):
             serving = asyncio.create_task(server.serve(sockets=[sock]), name="http")
             # The socket listens already: who connects from here on is answered.
             security = {"tls": certificates is not None, "tokens": self.assembly.access.required}
@@ -254,19 +251,14 @@ class Service:
     def stop(self) -> None:
         self._stop_asked.set()
 
-    async def _stop_when_deserted(self) -> None:
+    def _stop_when_deserted(self) -> None:
         """Stop when for ``exit_after_last_client_s`` none of the clients that came was there."""
-        grace_s, clock = self._settings.exit_after_last_client_s, self._system.clock
-        if not grace_s:
-            return
-        deserted_s = 0.0
-        while deserted_s < grace_s:
-            before = clock.now()
-            await asyncio.sleep(SWEEP_INTERVAL_S)
-            deserted = self.assembly.registry.deserted
-            deserted_s = deserted_s + clock.now() - before if deserted else 0.0
-        log.info("last_client_left", grace_s=grace_s)
-        self.stop()
+        grace_s, now = self._settings.exit_after_last_client_s, self._system.clock.now()
+        if not grace_s or not self.assembly.registry.deserted:
+            self._deserted_s = now
+        elif now - self._deserted_s >= grace_s and not self._stop_asked.is_set():
+            log.info("last_client_left", grace_s=grace_s)
+            self.stop()
 
     async def _drain(self) -> int:
         """Commit what is held; health and refusals are still served meanwhile."""
