@@ -380,12 +380,6 @@ def test_a_group_lost_to_another_service_makes_this_one_unready(
     assert "offsetmgr_fenced_groups 2.0" in page
 
 
-def test_the_document_is_served(etl: httpx.Client) -> None:
-    """As JSON, with every path."""
-    document = etl.get("/openapi.json").json()
-    assert "/v1/offsets" in document["paths"]
-
-
 def test_the_topics_of_the_cluster_can_be_read(service: Running, etl: httpx.Client) -> None:
     """One that is not there has its error, beside those that are."""
     service.coordinator.broker.create_topic("orders", 2)

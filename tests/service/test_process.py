@@ -22,7 +22,6 @@ from offsetmgr.cli.app import app
 from tests.service.support import (
     MEMORY_SERVICE,
     ROOT,
-    ServeProcess,
     memory_process,
     serve_process,
 )
@@ -248,20 +247,3 @@ def test_config_check_shows_everything_but_secrets(tmp_path: Path) -> None:
 def test_the_version_is_told() -> None:
     """By one line."""
     assert CliRunner().invoke(app, ["--version"]).stdout.startswith("offsetmgr ")
-
-
-def test_a_log_never_holds_a_secret(tmp_path: Path) -> None:
-    """Whatever librdkafka says of a broker that it cannot log in to."""
-    secret = tmp_path / "password"
-    secret.write_text("geheim-4711")
-    with ServeProcess(
-        ["-m", "offsetmgr", "serve", "--listen", "127.0.0.1:0",
-         "--bootstrap-servers", "127.0.0.1:1", "--log-level", "debug",
-         "--set", f"kafka.sasl.password_file={secret}", "--set", "kafka.sasl.username=me",
-         "--set", "kafka.security.protocol=SASL_PLAINTEXT", "--set", "kafka.sasl.mechanism=PLAIN",
-         "--set", "kafka.debug=all", "--set", "stop_timeout_s=4"]
-    ) as service:  # fmt: skip
-        with service.http() as client:
-            client.post("/v1/offsets", json=GOOD).raise_for_status()
-        service.stop()
-        assert "geheim-4711" not in "".join(service.lines)

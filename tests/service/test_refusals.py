@@ -66,19 +66,6 @@ def test_a_large_body_is_refused_before_it_is_read(service: Running) -> None:
         assert b" 413 " in raw.recv(100)
 
 
-def test_a_body_without_end_is_refused_at_the_limit(service: Running) -> None:
-    """The answer comes although the sender has more to say."""
-    host, _, port = service.address.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port)), timeout=30) as raw:
-        raw.sendall(
-            b"POST /v1/offsets HTTP/1.1\r\nHost: localhost\r\nOffsetmgr-Client: x\r\n"
-            b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-        )
-        for _ in range(9):
-            raw.sendall(b"100000\r\n" + b" " * 0x100000 + b"\r\n")
-        assert b" 413 " in raw.recv(100)
-
-
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stalled sender gets 408 and holds nothing."""
     monkeypatch.setattr(http, "BODY_TIMEOUT_S", 0.2)

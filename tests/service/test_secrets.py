@@ -39,6 +39,8 @@ FILES: Final = {
     "broker with a fence": f'fence = true\n[kafka]\nbootstrap.servers = "me:{CANARY}@b:x"\n',
     "fenced": f'fence = true\n{KAFKA}security.protocol = "ssl"\nssl.key.password = "{CANARY}"\n'
     f'ssl.certificate.location = "/cert"\nssl.key.location = "/{CANARY}"\n',
+    "all of librdkafka's log": f'{KAFKA}debug = "all"\nsecurity.protocol = "sasl_plaintext"\n'
+    f'sasl.mechanism = "PLAIN"\nsasl.username = "me"\nsasl.password = "{CANARY}"\n',
     "address": f'listen = "http://me:{CANARY}@127.0.0.1:8741"\n{KAFKA}',
     "not TOML": f"{KAFKA}sasl.password = {CANARY}\n",
 }

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.manager import Submission
@@ -15,8 +13,6 @@ from offsetmgr.service.messages import (
     MAX_ENTRIES,
     FlushRequest,
     HeartbeatRequest,
-    OpenEntry,
-    OpenRequest,
     PartitionRef,
     StopRequest,
     SubmitRequest,
@@ -161,39 +157,6 @@ def test_good_input_becomes_checked_values() -> None:
         )
     }
     assert (asked.group, asked.wait, asked.timeout_s) == ("orders-etl", True, 300.0)
-
-
-@given(st.binary(max_size=60))
-def test_any_bytes_are_answered(body: bytes) -> None:
-    """No body whatever raises anything but an error for its sender."""
-    refusal(body)
-
-
-def test_opening_takes_partitions() -> None:
-    """The body of POST /v1/managers."""
-    entries = b'{"topic":"t","partition":1,"version":4},{"topic":"t","partition":0}'
-    asked = decode(OpenRequest, b'{"group":"g","partitions":[%s]}' % entries)
-    assert asked == OpenRequest("g", [OpenEntry("t", 1, 4), OpenEntry("t", 0)])
-
-
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        (b'{"group":"g","partitions":null}', "partitions"),
-        (b'{"group":"g","partitions":[{"topic":"t","partition":0,"offset":1}]}',
-         "partitions[0].offset"),
-        (b'{"group":"g","partitions":[{"topic":"t","partition":0},{"topic":"t","partition":0}]}',
-         "partitions[1]"),
-        (b'{"partitions":[{"topic":"t","partition":0}]}', "group"),
-        (b'{"group":"g","partitions":[{"topic":"t","partition":1000001}]}',
-         "partitions[0].partition"),
-    ],
-)  # fmt: skip
-def test_opening_refuses_what_it_does_not_know(body: bytes, field: str) -> None:
-    """As submits do, by name."""
-    with pytest.raises(InvalidValueError) as caught:
-        decode(OpenRequest, body)
-    assert caught.value.field == field
 
 
 def test_a_flush_and_a_stop_may_name_nothing() -> None:

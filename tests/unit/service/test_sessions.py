@@ -8,30 +8,14 @@ from offsetmgr.errors import ClientFencedError, OverloadedError
 from offsetmgr.service import sessions
 from offsetmgr.service.messages import Caller
 from offsetmgr.service.sessions import Registry
-from offsetmgr.types import TopicPartition
 
 LEASE_S = 30.0
 GROUP = "orders-etl"
-PLACES = [TopicPartition("orders", number) for number in range(4)]
 
 
 def registry_of(clients: int = 10, managers: int = 100) -> Registry:
     """An empty registry."""
     return Registry(lease_s=LEASE_S, clients=clients, managers=managers)
-
-
-@pytest.mark.fault(8)
-def test_a_newer_incarnation_takes_over_and_the_older_is_fenced() -> None:
-    """A restarted driver gets its managers at once, and what it replaced can do nothing more."""
-    registry = registry_of()
-    old = registry.enter(Caller("etl", 1), 0.0)
-    registry.own(old, GROUP, dict.fromkeys(PLACES, 50))
-    new = registry.enter(Caller("etl", 2), 1.0)
-    assert registry.sort(new, GROUP, dict.fromkeys(PLACES, 0)).mine == PLACES
-    with pytest.raises(ClientFencedError, match="newer incarnation \\(2\\)"):
-        registry.enter(Caller("etl", 1), 2.0)
-    with pytest.raises(ClientFencedError):
-        registry.renew(Caller("etl", 1), 2.0)
 
 
 @pytest.mark.fault(8)
