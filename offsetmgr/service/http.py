@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import re
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
@@ -21,6 +20,7 @@ import msgspec
 import structlog
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
+from starlette.routing import compile_path
 
 from offsetmgr.errors import InvalidValueError, OffsetManagerError, OverloadedError, shown
 from offsetmgr.service import messages
@@ -48,6 +48,7 @@ from offsetmgr.service.messages import (
 from offsetmgr.service.openapi import Operation, document, operation, operations
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Awaitable, Iterable, Iterator
 
     from starlette.datastructures import Headers
@@ -127,8 +128,8 @@ class Api:
         self.operations = (*operations(self), *further)
         self._routes: dict[re.Pattern[str], dict[str, Operation]] = {}
         for each in self.operations:
-            path = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(each.path))
-            self._routes.setdefault(re.compile(path), {})[each.method] = each
+            pattern, _, _ = compile_path(each.path)
+            self._routes.setdefault(pattern, {})[each.method] = each
         self._document = encode(document(version, self.operations))
 
     @operation("POST", "/v1/heartbeat", HeartbeatRequest, HeartbeatAnswer, reads=True)

@@ -32,7 +32,7 @@ from offsetmgr.manager import Factory
 from offsetmgr.service import version
 from offsetmgr.service.access import Access, AuditLog
 from offsetmgr.service.changes import Changes
-from offsetmgr.service.connections import Certificates, Connections
+from offsetmgr.service.connections import IDLE_S, Certificates, Connections
 from offsetmgr.service.core import OffsetService
 from offsetmgr.service.events import EventHub
 from offsetmgr.service.health import Health, notify, watchdog
@@ -64,9 +64,6 @@ CLOSE_TIMEOUT_S: Final = 1.0
 
 CLOSING_S: Final = 3.0
 """Seconds of ``stop_timeout_s`` for closing all of them."""
-
-KEEP_ALIVE_S: Final = 75
-"""For idle connections; clients send a heartbeat every ten seconds."""
 
 SWEEP_INTERVAL_S: Final = 1.0
 
@@ -228,7 +225,7 @@ class Service:
                 server_header=False,
                 ssl_context_factory=None if certificates is None else certificates.factory,
                 timeout_graceful_shutdown=int(CLOSE_TIMEOUT_S),
-                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_keep_alive=int(IDLE_S),
                 ws="none",
             )
         )

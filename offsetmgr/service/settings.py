@@ -34,7 +34,7 @@ else:  # pragma: no cover -- the same library under its older name
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 Found: TypeAlias = "dict[str, tuple[object, str]]"
 """Dotted names with value and source; later sources replace earlier ones."""
@@ -494,8 +494,7 @@ def _check(found: Found) -> Settings:
         elif name in known:
             (values.setdefault(section, {}) if section else values)[key] = value
         else:
-            near = difflib.get_close_matches(name, known, n=1)
-            fix = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+            fix = _did_you_mean(name, known) or f"known: {', '.join(known)}"
             # A mistyped name may have a secret for its value.
             raise InvalidValueError(f"{name} ({source})", MASK, "is an unknown setting", fix)
     if isinstance(values.get("log_level"), str):
@@ -547,14 +546,18 @@ def _check_kafka(values: Found, section: str = "kafka") -> dict[str, str]:
         elif key in ALLOWED:
             checked[key] = _kafka_text(key, value, where)
         else:
-            near = difflib.get_close_matches(key, ALLOWED, n=1)
-            fix = f"did you mean {near[0]}?" if near else "remove it; some settings would load code"
+            fix = _did_you_mean(key, ALLOWED) or "remove it; some settings would load code"
             problem = "is not a setting that may be given here"
             raise InvalidValueError(where, MASK, problem, fix)
     if not checked.get("bootstrap.servers", "").strip():
         fix = f"give --bootstrap-servers host:port, or bootstrap.servers in the [{section}] table"
         raise MissingError(f"{section}.bootstrap.servers", fix)
     return checked
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else ""
 
 
 def _kafka_text(key: str, value: object, where: str) -> str:
