@@ -354,11 +354,7 @@ class GroupClient:
         if listener is not None:
             library.send_reports(self._handle, self._queue)
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        try:
-            self._thread.start()
-        except RuntimeError:  # it would have ended librdkafka's threads
-            self._end()
-            raise
+        self._thread.start()
 
     def fetch(
         self,
@@ -450,11 +446,8 @@ class GroupClient:
             self._open.clear()
         for _, answer in left:
             answer.set_result(GroupAnswer(FAIL, "the Kafka client was closed", []))
-        self._end()
-
-    def _end(self) -> None:
-        self._library.queue_destroy(self._queue)
-        self._library.destroy_flags(self._handle, _NO_CONSUMER_CLOSE)
+        library.queue_destroy(self._queue)
+        library.destroy_flags(self._handle, _NO_CONSUMER_CLOSE)
 
     def _hear(self, event: int) -> None:
         library = self._library

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 
-import pytest
-from confluent_kafka import cimpl
 from structlog.testing import capture_logs
 
 from actors.testing import ManualClock
 from offsetmgr.coordinator.clients import ConnectionReports
 from offsetmgr.coordinator.librdkafka import (
-    CONSUMER,
     FAIL,
     NOT_NAMED,
     PRODUCER,
@@ -46,38 +42,17 @@ class Clumsy(ConnectionReports):
         self.failed(level, kind + text)
 
 
-class TestThread:
-    """The thread that hands out answers."""
-
-    def test_where_it_cannot_start_nothing_is_left_behind(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """On a machine that is short of threads, librdkafka's would pile up with every try."""
-        threads = ctypes.PyDLL(cimpl.__file__).rd_kafka_thread_cnt
-        before = threads()
-        start = threading.Thread.start
-
-        def refused(thread: threading.Thread) -> None:
-            if thread.name == "kafka-client":
-                raise RuntimeError("can't start new thread")
-            start(thread)
-
-        monkeypatch.setattr(threading.Thread, "start", refused)
-        with pytest.raises(RuntimeError, match="can't start"):
-            GroupClient(NOWHERE, CONSUMER)
-        assert threads() <= before
-
-    def test_a_listener_that_fails_costs_nobody_an_answer(self) -> None:
-        """It is logged, and the thread goes on."""
-        listener = Clumsy()
-        with capture_logs() as logs:
-            committer = GroupClient(NOWHERE, PRODUCER, listener)
-            assert listener.heard.wait(WAIT_S)
-            offsets = {TopicPartition("t", 0): OffsetAndMetadata(1)}
-            answer = committer.commit("g", offsets, 300.0)
-            committer.close(WAIT_S)
-            assert answer.result(WAIT_S).error == FAIL
-        assert "kafka_event_failed" in {entry["event"] for entry in logs}
+def test_a_listener_that_fails_costs_nobody_an_answer() -> None:
+    """It is logged, and the thread goes on."""
+    listener = Clumsy()
+    with capture_logs() as logs:
+        committer = GroupClient(NOWHERE, PRODUCER, listener)
+        assert listener.heard.wait(WAIT_S)
+        offsets = {TopicPartition("t", 0): OffsetAndMetadata(1)}
+        answer = committer.commit("g", offsets, 300.0)
+        committer.close(WAIT_S)
+        assert answer.result(WAIT_S).error == FAIL
+    assert "kafka_event_failed" in {entry["event"] for entry in logs}
 
 
 def test_a_commit_is_no_success_unless_the_answer_names_the_partition() -> None:
