@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
     from sqlalchemy import Connection
 
-    from offsetmgr.stores.transaction import OffsetTransaction
+    from offsetmgr.stores.sql import OffsetTransaction
 
 TABLES = MetaData()
 MESSAGES = Table("messages", TABLES, Column("value", Text))

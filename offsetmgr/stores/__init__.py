@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.stores.base import OffsetStore
-from offsetmgr.stores.memory import MemoryOffsetStore
+from offsetmgr.stores.base import MemoryOffsetStore, OffsetStore
 
 if TYPE_CHECKING:
     from offsetmgr.stores.sql import SqlOffsetStore
@@ -33,7 +32,7 @@ def open_store(url: str) -> OffsetStore:
     if scheme == "memory":
         return MemoryOffsetStore()
     if scheme == "kafka":
-        from offsetmgr.stores.broker import BrokerOffsetStore  # noqa: PLC0415
+        from offsetmgr.stores.reader import BrokerOffsetStore  # noqa: PLC0415
 
         return BrokerOffsetStore(rest.removeprefix("//"))
     return open_database(url)

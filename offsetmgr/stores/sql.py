@@ -1,46 +1,119 @@
-"""The offset store in a database, through SQLAlchemy."""
+"""The offset store in a database, through SQLAlchemy, and offsets in the transactions of users.
+
+A transaction that commits the offsets of its results makes them exactly once.
+"""
 
 from __future__ import annotations
 
+import re
+import threading
 import time
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from sqlalchemy import create_engine, select
+import sqlalchemy as sa
+from sqlalchemy import exc
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.orm import Session
 from sqlalchemy.schema import CreateTable
 
+from offsetmgr.codes import GENERATION_FENCED, STORE_FAILED, STORE_REFUSED
+from offsetmgr.coordinator.base import Failure, one_line
 from offsetmgr.errors import (
     CoordinatorError,
     InvalidValueError,
     OffsetCommitError,
+    OffsetConflictError,
     OffsetFetchError,
     OffsetStoreError,
+    error_info,
+    listed,
 )
-from offsetmgr.stores import rows
-from offsetmgr.stores.base import OffsetStore
-from offsetmgr.stores.transaction import Claims, OffsetTransaction
-from offsetmgr.types import ManagerKey, check_group, check_timeout, check_topic_partitions
+from offsetmgr.stores.base import OffsetStore, raise_for
+from offsetmgr.types import (
+    MAX_GROUP_CHARS,
+    MAX_TOPIC_CHARS,
+    ManagerKey,
+    OffsetAndMetadata,
+    TopicPartition,
+    check_group,
+    check_offset,
+    check_offsets,
+    check_timeout,
+    check_topic_partitions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from confluent_kafka import Message
     from sqlalchemy import Connection, Engine
 
-    from offsetmgr.stores.rows import StoredOffset
-    from offsetmgr.types import OffsetAndMetadata, TopicPartition
+    from offsetmgr.errors import OffsetManagerError
 
 CONNECT_S: Final = 10
 """Time for a new connection to PostgreSQL, unless the URL has a ``connect_timeout``."""
 
+MAX_CHECKPOINT_CHARS: Final = 512
+
 _PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 _PSYCOPG: Final = "postgresql+psycopg"
+_AT_ONCE: Final = 1_000
+"""Partitions of one statement: databases have a limit of parameters."""
+_NO_TABLE: Final = re.compile(r"no such table|does not exist|doesn't exist")
 
 _T = TypeVar("_T")
+
+
+class StoredOffset(NamedTuple):
+    """A partition's row."""
+
+    offset: OffsetAndMetadata | None
+    """None where nothing is committed yet."""
+    generation: int
+    """Number of claims so far."""
+
+
+NO_ROW: Final = StoredOffset(None, 0)
+"""The row of a partition that was never claimed or committed."""
+
+TABLES: Final = sa.MetaData()
+
+OFFSETS: Final = sa.Table(
+    "offsetmgr_offsets",
+    TABLES,
+    sa.Column("group_id", sa.String(MAX_GROUP_CHARS), primary_key=True),
+    sa.Column("topic", sa.String(MAX_TOPIC_CHARS), primary_key=True),
+    sa.Column("partition_id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("next_offset", sa.BigInteger),  # null where nothing is committed yet
+    sa.Column("metadata", sa.Text, nullable=False),
+    sa.Column("leader_epoch", sa.Integer),
+    sa.Column("generation", sa.BigInteger, nullable=False),
+    sa.Column("committed_at", sa.DateTime(timezone=True)),
+    sa.CheckConstraint("next_offset >= 0"),
+)
+
+BATCHES: Final = sa.Table(
+    "offsetmgr_batches",
+    TABLES,
+    sa.Column("group_id", sa.String(MAX_GROUP_CHARS), primary_key=True),
+    sa.Column("checkpoint_location", sa.String(MAX_CHECKPOINT_CHARS), primary_key=True),
+    sa.Column("batch_id", sa.BigInteger, nullable=False),
+)
+
+_OFFSET: Final = (OFFSETS.c.next_offset, OFFSETS.c.metadata, OFFSETS.c.leader_epoch)
+_WHERE: Final = (OFFSETS.c.topic, OFFSETS.c.partition_id)
+_OF_PARTITION: Final = sa.update(OFFSETS).where(
+    OFFSETS.c.group_id == sa.bindparam("group"),
+    OFFSETS.c.topic == sa.bindparam("of_topic"),
+    OFFSETS.c.partition_id == sa.bindparam("partition"),
+)
+_COMMIT: Final = _OF_PARTITION.values({each: sa.bindparam(each.name) for each in _OFFSET}).values(
+    committed_at=sa.func.now()
+)
+_CLAIM: Final = _OF_PARTITION.values(generation=OFFSETS.c.generation + 1)
 
 
 class SqlOffsetStore(OffsetStore):
@@ -64,12 +137,12 @@ class SqlOffsetStore(OffsetStore):
 
     def create_tables(self) -> None:
         """Create the tables where they do not exist."""
-        with rows.raised_as(OffsetStoreError, "creation of the store's tables"):
-            rows.TABLES.create_all(self.engine)
+        with _raised_as(OffsetStoreError, "creation of the store's tables"):
+            TABLES.create_all(self.engine)
 
     def table_text(self) -> str:
         """Return the statements of ``create_tables``, for a migration; connects to nothing."""
-        texts = [str(CreateTable(each).compile(self.engine)) for each in rows.TABLES.sorted_tables]
+        texts = [str(CreateTable(each).compile(self.engine)) for each in TABLES.sorted_tables]
         return "".join(f"{text.strip()};\n" for text in texts)
 
     @contextmanager
@@ -84,7 +157,7 @@ class SqlOffsetStore(OffsetStore):
         if raw is not None and bound.dialect.detect_autocommit_setting(raw):
             fix = "use one without isolation_level='AUTOCOMMIT'"
             raise InvalidValueError("connection", "AUTOCOMMIT", "has no transactions", fix)
-        rows.begin(bound)
+        _begin(bound)
         yield OffsetTransaction(bound, self._claims)
 
     def run(self, work: Callable[[Connection, OffsetTransaction], _T]) -> _T:
@@ -101,18 +174,18 @@ class SqlOffsetStore(OffsetStore):
         return self._retried(with_offsets)
 
     def groups(self) -> list[str]:
-        query = select(rows.OFFSETS.c.group_id).where(rows.OFFSETS.c.next_offset.is_not(None))
-        with rows.raised_as(OffsetStoreError, "list of groups"):
+        query = sa.select(OFFSETS.c.group_id).where(OFFSETS.c.next_offset.is_not(None))
+        with _raised_as(OffsetStoreError, "list of groups"):
             found = self._retried(lambda connection: connection.scalars(query.distinct()).all())
         return sorted(found)
 
     def check(self) -> None:
         """Raise OffsetStoreError if the store cannot be used now."""
         with (
-            rows.raised_as(OffsetStoreError, "check of the store"),
+            _raised_as(OffsetStoreError, "check of the store"),
             self.engine.connect() as connection,
         ):
-            connection.execute(select(rows.OFFSETS).limit(1)).all()
+            connection.execute(sa.select(OFFSETS).limit(1)).all()
 
     def close(self) -> None:
         if self._owned:
@@ -129,8 +202,8 @@ class SqlOffsetStore(OffsetStore):
         wanted = check_topic_partitions(partitions)
         if not wanted:
             return {}
-        raised = partial(rows.raise_generations, group=check_group(group), partitions=wanted)
-        with rows.raised_as(OffsetFetchError, group, *wanted[0], None):
+        raised = partial(_raise_generations, group=check_group(group), partitions=wanted)
+        with _raised_as(OffsetFetchError, group, *wanted[0], None):
             found = self._retried(raised)
         self._claims.take(group, found)
         return {where: found[where].offset for where in wanted}
@@ -156,16 +229,16 @@ class SqlOffsetStore(OffsetStore):
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, OffsetCommitError]:
         def work(connection: Connection) -> dict[TopicPartition, OffsetCommitError]:
-            found = rows.lock(connection, group, offsets)
+            found = _lock_rows(connection, group, offsets)
             refused = self._claims.refusals(group, offsets, found)
             taken = {where: each for where, each in offsets.items() if where not in refused}
-            rows.write(connection, group, taken)
+            _write_rows(connection, group, taken)
             return refused
 
         try:
             return self._retried(work) if offsets else {}
-        except SQLAlchemyError as error:
-            failure = rows.failure_of(error)
+        except exc.SQLAlchemyError as error:
+            failure = failure_of(error)
             return {
                 where: OffsetCommitError(group, *where, each.offset, *failure)
                 for where, each in offsets.items()
@@ -175,16 +248,16 @@ class SqlOffsetStore(OffsetStore):
         self, group: str, partitions: list[TopicPartition] | None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         def found() -> dict[TopicPartition, StoredOffset]:
-            return self._retried(partial(rows.read, group=group, partitions=partitions))
+            return self._retried(partial(_read, group=group, partitions=partitions))
 
         if partitions is None:
-            with rows.raised_as(OffsetStoreError, f"committed offsets of group {group}"):
+            with _raised_as(OffsetStoreError, f"committed offsets of group {group}"):
                 return {where: row.offset for where, row in found().items() if row.offset}
         if not partitions:
             return {}
-        with rows.raised_as(OffsetFetchError, group, *partitions[0], None):
+        with _raised_as(OffsetFetchError, group, *partitions[0], None):
             known = found()
-        return {where: known.get(where, rows.NO_ROW).offset for where in partitions}
+        return {where: known.get(where, NO_ROW).offset for where in partitions}
 
     def _retried(self, work: Callable[[Connection], _T]) -> _T:
         deadline = time.monotonic() + self._patience_s
@@ -192,18 +265,320 @@ class SqlOffsetStore(OffsetStore):
         while True:
             try:
                 with self.engine.begin() as connection:
-                    rows.begin(connection)
+                    _begin(connection)
                     return work(connection)
-            except (SQLAlchemyError, CoordinatorError, OffsetStoreError) as error:
+            except (exc.SQLAlchemyError, CoordinatorError, OffsetStoreError) as error:
                 info = (
-                    rows.failure_of(error).info
-                    if isinstance(error, SQLAlchemyError)
-                    else error.info
+                    failure_of(error).info if isinstance(error, exc.SQLAlchemyError) else error.info
                 )
                 if not info.retriable or time.monotonic() + pause_s > deadline:
                     raise
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+class Claims:
+    """The partitions that a store has claimed, and what its transactions were given; any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._generations: dict[ManagerKey, int] = {}
+        self._ends: dict[ManagerKey, int] = {}  # of the messages that were given to a transaction
+
+    def __contains__(self, key: ManagerKey) -> bool:
+        return key in self._generations
+
+    def take(self, group: str, claimed: Mapping[TopicPartition, StoredOffset]) -> None:
+        """Take in the rows of claimed partitions."""
+        with self._lock:
+            for where, row in claimed.items():
+                key = ManagerKey(group, *where)
+                self._generations[key] = row.generation
+                self._ends.pop(key, None)
+
+    def in_transactions(self, key: ManagerKey) -> bool:
+        """Return True if the partition's offsets go with transactions."""
+        return key in self._ends
+
+    def refusals(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        found: Mapping[TopicPartition, StoredOffset],
+    ) -> dict[TopicPartition, OffsetCommitError]:
+        """Return which commits over the rows ``found`` are refused, and why."""
+        refused = {}
+        for where, offset in offsets.items():
+            now = found[where].generation
+            mine = self._generations.get(ManagerKey(group, *where), now)
+            if mine != now:
+                text = (
+                    "another process has claimed the partition since: its generation is "
+                    f"{now}, this one has {mine}; stop one of the two"
+                )
+                fenced = error_info(GENERATION_FENCED)
+                refused[where] = OffsetCommitError(group, *where, offset.offset, fenced, text)
+        return refused
+
+    def check_order(self, group: str, where: TopicPartition, first: int, end: int, at: int) -> None:
+        """Take in that a transaction is to store messages from ``first`` to before ``end``.
+
+        Raises OffsetConflictError where messages before them were given to a transaction, and
+        ``at``, the stored offset, says that it was rolled back.
+        """
+        key = ManagerKey(group, *where)
+        with self._lock:
+            before = self._ends.get(key, 0)
+            self._ends[key] = max(before, end)
+        if first >= before > at:
+            raise OffsetConflictError(
+                f"group {group}: {where} was read up to offset {before}, and is stored up to {at}: "
+                "a transaction was rolled back and not tried again, or the offset was set back; "
+                "restart the consumer to read from there"
+            )
+
+
+class OffsetTransaction:
+    """Offsets that a transaction of the user's commits; see ``SqlOffsetStore.transaction``.
+
+    The rows of partitions are locked from their first use to the end of the transaction: a second
+    process waits, and then finds what the first one has stored.  For one thread.
+
+    Where the database fails, methods raise OffsetCommitError with the partition, ``is_new_batch``
+    OffsetStoreError.
+    """
+
+    def __init__(self, connection: Connection, claims: Claims) -> None:
+        self._connection = connection
+        self._claims = claims
+
+    def new_messages(self, group: str, messages: Iterable[Message]) -> list[Message]:
+        """Return those of a consumer's ``messages`` that are not stored yet, and commit them.
+
+        What the caller writes for them in this transaction is stored exactly once: of a batch that
+        is tried again, or is read again after a restart, no message is new.
+
+        Raises OffsetCommitError with GENERATION_FENCED where another process has claimed one of the
+        partitions, OffsetConflictError where messages before these were not stored.
+        """
+        given = list(messages)
+        firsts: dict[tuple[str, int], int] = {}
+        lasts: dict[tuple[str, int], int] = {}
+        for message in given:
+            where, offset = _place(message)
+            firsts.setdefault(where, offset)
+            lasts[where] = offset
+        ends = {TopicPartition(*each): OffsetAndMetadata(lasts[each] + 1) for each in lasts}
+        found = self._lock(check_group(group), ends)
+        raise_for(group, self._claims.refusals(group, ends, found))
+        stored = {where: row.offset.offset if row.offset else 0 for where, row in found.items()}
+        for where, end in ends.items():
+            self._claims.check_order(group, where, firsts[where], end.offset, stored[where])
+        self._write(group, {w: end for w, end in ends.items() if end.offset > stored[w]})
+        if all(firsts[where] >= stored[where] for where in ends):
+            return given
+        return [message for message in given if _is_new(message, stored)]
+
+    def is_new_range(self, group: str, ranges: Mapping[TopicPartition, tuple[int, int]]) -> bool:
+        """Return True if a batch is not stored yet, and commit the ends of its ranges.
+
+        ``ranges`` are first offset and end (exclusive) by partition, as Spark's ``batch_ranges``
+        gives them.  False: the batch is stored, so its rows must not be written again.
+
+        Raises OffsetConflictError where the batch does not begin where the store ends.
+        """
+        wanted = {where: each for where, each in ranges.items() if each[0] < each[1]}
+        found = self._lock(check_group(group), wanted)
+        stored = {w: row.offset.offset for w, row in found.items() if row.offset is not None}
+        if all(stored.get(w, -1) >= end for w, (_, end) in wanted.items()):
+            return False
+        wrong = [
+            f"{w} from {start} (stored: {stored[w]})"
+            for w, (start, _) in wanted.items()
+            if stored.get(w, start) != start
+        ]
+        if wrong:
+            raise OffsetConflictError(
+                f"group {group}: the batch does not begin where the store ends: {listed(wrong)}; "
+                "start the query, with a new checkpoint, at the offsets of the store"
+            )
+        self._write(group, {w: OffsetAndMetadata(end) for w, (_, end) in wanted.items()})
+        return True
+
+    def is_new_batch(self, group: str, checkpoint: str, batch_id: int) -> bool:
+        """Return True if a query's batch is not stored yet, and remember its number.
+
+        For a query with state, whose rows do not belong to the batch's offsets.  ``checkpoint`` is
+        its checkpointLocation: a new checkpoint counts its batches from 0 again.
+        """
+        check_offset(batch_id, "batch_id")
+        if not 0 < len(checkpoint) <= MAX_CHECKPOINT_CHARS:
+            fix = f"give a path of 1 to {MAX_CHECKPOINT_CHARS} characters"
+            raise InvalidValueError("checkpoint", checkpoint, "is empty or too long", fix)
+        key = {"group_id": check_group(group), "checkpoint_location": checkpoint}
+        query = sa.select(BATCHES.c.batch_id).filter_by(**key).with_for_update()
+        with _raised_as(OffsetStoreError, f"batch {batch_id} of {checkpoint}, group {group}"):
+            last = self._connection.execute(query).scalar()
+            if last is None:
+                self._connection.execute(sa.insert(BATCHES).values(**key, batch_id=batch_id))
+            elif batch_id > last:
+                changed = sa.update(BATCHES).filter_by(**key).values(batch_id=batch_id)
+                self._connection.execute(changed)
+        return last is None or batch_id > last
+
+    def commit_offsets(
+        self, group: str, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata]
+    ) -> None:
+        """Commit offsets, the next ones to read.
+
+        Raises OffsetCommitError with GENERATION_FENCED where another process has claimed one of the
+        partitions after this store has.
+        """
+        wanted = check_offsets(offsets)
+        found = self._lock(check_group(group), wanted)
+        raise_for(group, self._claims.refusals(group, wanted, found))
+        self._write(group, wanted)
+
+    def _lock(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, StoredOffset]:
+        wanted = list(partitions)
+        if not wanted:
+            return {}
+        with _raised_as(OffsetCommitError, group, *wanted[0], None):
+            return _lock_rows(self._connection, group, wanted)
+
+    def _write(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        if offsets:
+            where, first = next(iter(offsets.items()))
+            with _raised_as(OffsetCommitError, group, *where, first.offset):
+                _write_rows(self._connection, group, offsets)
+
+
+# Statements
+
+
+def _begin(connection: Connection) -> None:
+    """Begin a transaction that may lock rows.
+
+    SQLite locks no rows, and its driver begins only before the first change: too late to compare.
+    """
+    raw = connection.connection.dbapi_connection
+    if connection.dialect.name == "sqlite" and not (raw and raw.in_transaction):
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _read(
+    connection: Connection,
+    group: str,
+    partitions: Iterable[TopicPartition] | None,
+    *,
+    lock: bool = False,
+) -> dict[TopicPartition, StoredOffset]:
+    """Return the rows of ``partitions`` that exist, sorted; all of the group where None."""
+    query = sa.select(*_WHERE, OFFSETS.c.generation, *_OFFSET).order_by(*_WHERE)
+    query = query.where(OFFSETS.c.group_id == group)
+    if partitions is None:
+        return _rows(connection.execute(query))
+    if lock:
+        # In one order, so that two processes wait for each other and do not deadlock.
+        query = query.with_for_update()
+    wanted = sorted(map(tuple, partitions))
+    found: dict[TopicPartition, StoredOffset] = {}
+    for first in range(0, len(wanted), _AT_ONCE):
+        some = sa.tuple_(*_WHERE).in_(wanted[first : first + _AT_ONCE])
+        found |= _rows(connection.execute(query.where(some)))
+    return found
+
+
+def _lock_rows(
+    connection: Connection, group: str, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, StoredOffset]:
+    """Return the rows of ``partitions``, locked; those that do not exist are made."""
+    wanted = list(partitions)
+    found = _read(connection, group, wanted, lock=True)
+    missing = sorted(where for where in wanted if where not in found)
+    if missing:
+        row = {"group_id": group, "metadata": "", "generation": 0}
+        new = [{**row, "topic": each.topic, "partition_id": each.partition} for each in missing]
+        connection.execute(sa.insert(OFFSETS), new)
+    return found | dict.fromkeys(missing, NO_ROW)
+
+
+def _write_rows(
+    connection: Connection, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+) -> None:
+    """Commit ``offsets`` over locked rows."""
+    changes = [
+        {
+            **_key(group, where),
+            "next_offset": offset.offset,
+            "metadata": offset.metadata,
+            "leader_epoch": offset.leader_epoch,
+        }
+        for where, offset in offsets.items()
+    ]
+    if changes:
+        connection.execute(_COMMIT, changes)
+
+
+def _raise_generations(
+    connection: Connection, group: str, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, StoredOffset]:
+    """Raise the generations; return the rows after that."""
+    found = _lock_rows(connection, group, partitions)
+    if found:
+        connection.execute(_CLAIM, [_key(group, where) for where in found])
+    return {where: row._replace(generation=row.generation + 1) for where, row in found.items()}
+
+
+def failure_of(error: exc.SQLAlchemyError) -> Failure:
+    """Return the meaning of an error; its text has no values of the statement."""
+    whole = str(error.orig if isinstance(error, exc.DBAPIError) else error)
+    text, ours = one_line(whole), "offsetmgr_" in whole
+    if ours and _NO_TABLE.search(whole):
+        advice = f"{text}; create the store's tables: offsetmgr store init"
+        return Failure(error_info(STORE_REFUSED), advice)
+    passing = isinstance(error, (exc.OperationalError, exc.InterfaceError))
+    # Two processes insert one row, which the second one finds when it tries again.
+    passing |= ours and isinstance(error, exc.IntegrityError)
+    lost = isinstance(error, exc.DBAPIError) and error.connection_invalidated
+    info = error_info(STORE_FAILED if passing or lost else STORE_REFUSED)
+    return Failure(info, f"{info.hint}: {text}")
+
+
+@contextmanager
+def _raised_as(kind: Callable[..., OffsetManagerError], *args: object) -> Iterator[None]:
+    """Raise errors of the database as ``kind`` of ``args`` and the failure's parts."""
+    try:
+        yield
+    except exc.SQLAlchemyError as error:
+        raise kind(*args, *failure_of(error)) from error
+
+
+def _rows(found: Iterable[Any]) -> dict[TopicPartition, StoredOffset]:
+    return {
+        TopicPartition(topic, partition): StoredOffset(
+            None if offset[0] is None else OffsetAndMetadata(*offset), generation
+        )
+        for topic, partition, generation, *offset in found
+    }
+
+
+def _key(group: str, where: TopicPartition) -> dict[str, object]:
+    return {"group": group, "of_topic": where.topic, "partition": where.partition}
+
+
+def _place(message: Message) -> tuple[tuple[str, int], int]:
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    if topic is None or partition is None or offset is None:
+        raise ValueError("the message was not read from Kafka")
+    return (topic, partition), offset
+
+
+def _is_new(message: Message, stored: Mapping[TopicPartition, int]) -> bool:
+    where, offset = _place(message)
+    return offset >= stored[TopicPartition(*where)]
 
 
 def _open_engine(url: str) -> Engine:
@@ -215,8 +590,8 @@ def _open_engine(url: str) -> Engine:
         options: dict[str, Any] = {}
         if parsed.drivername == _PSYCOPG and "connect_timeout" not in parsed.query:
             options["connect_args"] = {"connect_timeout": CONNECT_S}
-        engine = create_engine(parsed, **options)
-    except (ArgumentError, NoSuchModuleError, ValueError):
+        engine = sa.create_engine(parsed, **options)
+    except (exc.ArgumentError, exc.NoSuchModuleError, ValueError):
         # What cannot be parsed may hold a password.
         raise InvalidValueError("database", "***", "is no URL of a database", fix) from None
     if engine.dialect.name == "mssql":

@@ -14,8 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from sqlalchemy import func, select
 
-from offsetmgr.stores.rows import OFFSETS
-from offsetmgr.stores.sql import SqlOffsetStore
+from offsetmgr.stores.sql import OFFSETS, SqlOffsetStore
 from tests.conftest import create_topic
 from tests.stores.database_member import RESULTS, TABLES
 

@@ -1,4 +1,4 @@
-"""The contract of every offset store, and the claims of those that can be claimed."""
+"""Kafka as an offset store, and the claims of databases; see test_store_model.py, too."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from offsetmgr.errors import (
     OffsetStoreError,
     OffsetsUncommittedError,
 )
-from offsetmgr.stores import OffsetStore, open_store
+from offsetmgr.stores import open_store
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import MAX_OFFSET, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
+    from offsetmgr.devkafka import DevKafka
     from tests.conftest import TopicFactory
     from tests.postgres import Postgres
 
@@ -30,74 +30,52 @@ if TYPE_CHECKING:
 def url_of(kind: str, request: pytest.FixtureRequest) -> str:
     if kind == "postgresql":
         return str(request.getfixturevalue("database"))
-    if kind == "kafka":
-        return f"kafka://{request.getfixturevalue('kafka').bootstrap_servers}"
     path: Path = request.getfixturevalue("tmp_path")
-    return f"sqlite:///{path}/offsets.db" if kind == "sqlite" else "memory:"
-
-
-def opened(url: str) -> OffsetStore:
-    store = open_store(url)
-    if isinstance(store, SqlOffsetStore):
-        store.create_tables()
-    return store
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgresql", "kafka"])
-def store(request: pytest.FixtureRequest) -> Iterator[OffsetStore]:
-    """Each store in turn."""
-    with opened(url_of(request.param, request)) as made:
-        yield made
+    return f"sqlite:///{path}/offsets.db"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest) -> str:
     """Return the URL of each database in turn, with tables."""
     found = url_of(request.param, request)
-    opened(found).close()
+    with SqlOffsetStore(found) as store:
+        store.create_tables()
     return found
 
 
-@pytest.fixture
-def topic(request: pytest.FixtureRequest, new_topic: TopicFactory) -> str:
-    """Return a topic; it exists where the store is Kafka."""
-    kafka = request.node.callspec.params.get("store") == "kafka"
-    return new_topic(3) if kafka else "orders"
+def test_kafka_is_a_store_as_well(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
+    """With metadata and leader epoch; lower offsets too; nothing committed is None."""
+    topic = new_topic(3)
+    with open_store(f"kafka://{kafka.bootstrap_servers}") as store:
+        assert store.fetch_offset(group, topic, 0) is None
+        assert store.fetch_offsets(group) == {}
+        assert group not in store.groups()
+        store.commit_offset(group, topic, 0, 42)
+        store.commit_offset(group, topic, 0, 7)
+        full = OffsetAndMetadata(MAX_OFFSET, "größer ✓", 5)
+        store.commit_offsets(group, {(topic, 1): full, (topic, 2): 0})
+        assert store.fetch_offsets(group) == {
+            (topic, 0): OffsetAndMetadata(7),
+            (topic, 1): full,
+            (topic, 2): OffsetAndMetadata(0),
+        }
+        asked = [(topic, 2), (topic, 1)]
+        assert store.fetch_offsets(group, asked) == {
+            (topic, 2): OffsetAndMetadata(0),
+            (topic, 1): full,
+        }
+        assert group in store.groups()
 
 
-def test_offsets_come_back_as_they_were_committed(
-    store: OffsetStore, topic: str, group: str
-) -> None:
-    """With metadata and leader epoch; lower ones too; nothing committed is None."""
-    assert store.fetch_offset(group, topic, 0) is None
-    assert store.fetch_offsets(group) == {}
-    assert group not in store.groups()
-    store.commit_offset(group, topic, 0, 42)
-    store.commit_offset(group, topic, 0, 7)
-    full = OffsetAndMetadata(MAX_OFFSET, "größer ✓", 5)
-    store.commit_offsets(group, {(topic, 1): full, (topic, 2): 0})
-    expected = {
-        TopicPartition(topic, 0): OffsetAndMetadata(7),
-        TopicPartition(topic, 1): full,
-        TopicPartition(topic, 2): OffsetAndMetadata(0),
-    }
-    assert store.fetch_offsets(group) == expected
-    asked = [(topic, 2), (topic, 0)]
-    assert store.fetch_offsets(group, asked) == {
-        TopicPartition(*each): expected[TopicPartition(*each)] for each in asked
-    }
-    assert store.fetch_offset(f"{group}-2", topic, 0) is None
-    assert group in store.groups()
-
-
-def test_bad_input_is_refused(store: OffsetStore, topic: str, group: str) -> None:
+def test_bad_input_is_refused() -> None:
     """With the field's name, before anything is sent."""
-    with pytest.raises(InvalidValueError, match="offset of"):
-        store.commit_offset(group, topic, 0, -1)
-    with pytest.raises(InvalidValueError, match="group"):
-        store.fetch_offset("", topic, 0)
-    with pytest.raises(InvalidValueError, match="partition"):
-        store.fetch_offsets(group, [(topic, -1)])
+    with open_store("memory:") as store:
+        with pytest.raises(InvalidValueError, match="offset of"):
+            store.commit_offset("etl", "orders", 0, -1)
+        with pytest.raises(InvalidValueError, match="group"):
+            store.fetch_offset("", "orders", 0)
+        with pytest.raises(InvalidValueError, match="partition"):
+            store.fetch_offsets("etl", [("orders", -1)])
 
 
 def test_many_partitions_are_committed_at_once(url: str) -> None:

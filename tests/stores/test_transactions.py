@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
     from sqlalchemy import Connection
 
-    from offsetmgr.stores.transaction import OffsetTransaction
+    from offsetmgr.stores.sql import OffsetTransaction
 
 TABLES = MetaData()
 RESULTS = Table("results", TABLES, Column("message_offset", Integer))
