@@ -23,7 +23,7 @@ from benchmarks.harness import at_least, at_most, filled, in_turn, report
 from benchmarks.peer_programs import BATCH, HANDLER_S, WORKERS, Watch
 from offsetmgr.clusters import MultiClusterReader
 from offsetmgr.consumer import AckConsumer, GroupConsumer
-from offsetmgr.consumer.tracker import AckTracker
+from offsetmgr.consumer.deliveries import AckTracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from offsetmgr.cli.common import (
     print_json,
     records,
 )
-from offsetmgr.consumer.dlq import Letter, Replayer, read_letters
+from offsetmgr.consumer.retry import Letter, Replayer, read_letters
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.service.logs import visible
 from offsetmgr.types import check_topic
@@ -115,8 +115,7 @@ def replay(
         check_topic(to, "--to")
     found = [each for each in chosen.read(kafka, topic) if not each.replayed]
     if execute:
-        with Replayer(kafka.for_librdkafka(), topic, kafka.timeout) as replayer:
-            found = replayer.replay(found, to=to)
+        found = Replayer(kafka.for_librdkafka(), topic, kafka.timeout).replay(found, to=to)
     _print(found, {"topic": topic, "executed": execute}, output)
     if output.as_table:
         done = "were replayed" if execute else "would be replayed; --execute does it"

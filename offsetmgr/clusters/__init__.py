@@ -1,7 +1,11 @@
 """Readers and writers over several Kafka clusters."""
 
-from offsetmgr.clusters.acks import MultiClusterAckConsumer
-from offsetmgr.clusters.reader import ClusterMessage, MultiClusterReader, ReaderStats
+from offsetmgr.clusters.reader import (
+    ClusterMessage,
+    MultiClusterAckConsumer,
+    MultiClusterReader,
+    ReaderStats,
+)
 from offsetmgr.clusters.writer import (
     MultiClusterWriter,
     ProducerRecord,

@@ -8,45 +8,39 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr.clusters.failover import ALWAYS
+from offsetmgr.consumer.base import UNREAD, drain
 from offsetmgr.consumer.keepers import request_error
 from offsetmgr.coordinator.clients import checked_config, refused_config
 from offsetmgr.coordinator.librdkafka import OWN_GROUP
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from typing_extensions import Self
 
 Clusters: TypeAlias = "Mapping[str, str | Mapping[str, object]]"
 """Bootstrap servers, or librdkafka's settings, by the name of the cluster."""
 
-UNREAD: Final = 100
-"""Errors of a cluster kept until they are read; the oldest are dropped."""
+ALWAYS: Final = float("-inf")
+"""A cluster answers since then if there was no failure yet."""
 
 PROBE_S: Final = 2.0
 """Time that a cluster has to answer when it is asked whether it is back."""
 
-FIRST_PAUSE_S: Final = 0.5
-LONGEST_PAUSE_S: Final = 10.0
-"""Pauses between two such questions double between these."""
+PAUSE_S: Final = 1.0
+"""Pause between two such questions."""
 
 _QUIET: Final[Mapping[str, object]] = {"log_level": 0, "reconnect.backoff.max.ms": 2_000}
 """librdkafka would log each attempt to connect; the link reports a failure once."""
 
-_UNREACHABLE: Final = frozenset(
-    {
-        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 -- the public names of librdkafka's codes
-        KafkaError._AUTHENTICATION,  # noqa: SLF001
-        KafkaError._SSL,  # noqa: SLF001
-    }
-)
+_UNREACHABLE: Final = (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._SSL)
 
 log = logging.getLogger("offsetmgr.clusters")
 
@@ -74,7 +68,6 @@ class Link:
         name: str,
         kafka: Mapping[str, object],
         topic: str | None,
-        clock: Callable[[], float],
         *,
         settle_s: float = 0.0,
     ) -> None:
@@ -90,10 +83,8 @@ class Link:
         self._kafka = {**_QUIET, **kafka}
         self._topic = topic
         self._settle_s = settle_s
-        self._clock = clock
         self._lock = threading.Lock()
         self._probe_at_s = 0.0
-        self._pause_s = FIRST_PAUSE_S
         # Not an AdminClient: a request of it that outlives its last reference ends the process.
         asker = {**self._kafka, "group.id": OWN_GROUP, "enable.auto.commit": False}
         try:
@@ -119,13 +110,11 @@ class Link:
 
     def partitions(self, timeout_s: float) -> list[int]:
         """Return the partitions of the topic, all of which have leaders; none without a topic."""
-        try:
+        with self._asking():
             if self._topic is None:
                 self._asker.list_topics(timeout=timeout_s)
                 return []
             found = self._asker.list_topics(self._topic, timeout=timeout_s).topics[self._topic]
-        except KafkaException as error:
-            raise self.failure(error.args[0]) from None
         if found.error is not None:
             raise self.failure(found.error)
         if any(each.leader < 0 for each in found.partitions.values()):
@@ -134,22 +123,25 @@ class Link:
 
     def log_end(self, partition: int, timeout_s: float) -> int:
         where = KafkaPartition(self._topic or "", partition)
-        try:
+        with self._asking():
             return int(self._asker.get_watermark_offsets(where, timeout=timeout_s)[1])
-        except KafkaException as error:
-            raise self.failure(error.args[0]) from None
 
     def offsets_at(self, at_ms: int, numbers: Iterable[int], timeout_s: float) -> dict[int, int]:
         """Return the first offsets of a time or later; -1 where no record is so young."""
         asked = [KafkaPartition(self._topic or "", number, at_ms) for number in numbers]
-        try:
+        with self._asking():
             answers = self._asker.offsets_for_times(asked, timeout=timeout_s)
-        except KafkaException as error:
-            raise self.failure(error.args[0]) from None
         for each in answers:
             if each.error is not None:
                 raise self.failure(each.error)
         return {each.partition: each.offset for each in answers}
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            raise self.failure(error.args[0]) from None
 
     def close(self) -> None:
         self._asker.close()
@@ -171,15 +163,14 @@ class Link:
             was_up, self.answering_since_s = self.up, None
             if not was_up:
                 return
-            self._pause_s = FIRST_PAUSE_S
-            self._probe_at_s = self._clock() + self._pause_s
+            self._probe_at_s = time.monotonic() + PAUSE_S
         self.errors.append(error)
         text = "cluster %s does not answer, and is tried again; the others go on: %s"
         log.warning(text, self.name, error)
 
     def take_errors(self) -> list[OffsetManagerError]:
         """Return the errors since the last call."""
-        return [self.errors.popleft() for _ in range(len(self.errors))]
+        return drain(self.errors)
 
     def answered(self) -> None:
         if self.up:  # nearly always
@@ -187,7 +178,7 @@ class Link:
         with self._lock:
             if self.answering_since_s is not None:
                 return
-            self.answering_since_s = self._clock()
+            self.answering_since_s = time.monotonic()
         log.info("cluster %s answers again", self.name)
 
     def probe_if_due(self) -> None:
@@ -195,18 +186,16 @@ class Link:
 
         Waits up to ``PROBE_S``.
         """
-        since_s, now_s = self.answering_since_s, self._clock()
+        since_s, now_s = self.answering_since_s, time.monotonic()
         if now_s < self._probe_at_s or (since_s is not None and now_s - since_s >= self._settle_s):
             return
         try:
             self.partitions(PROBE_S)
         except OffsetManagerError as error:
             self.failed(error)
-            self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
         else:
             self.answered()
-            self._pause_s = min(max(FIRST_PAUSE_S, self._settle_s / 5), LONGEST_PAUSE_S)
-        self._probe_at_s = self._clock() + self._pause_s
+        self._probe_at_s = time.monotonic() + PAUSE_S
 
 
 def close_all(ends: Mapping[str, Callable[[], None]], timeout_s: float) -> None:

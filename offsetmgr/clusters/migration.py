@@ -1,41 +1,135 @@
-"""Copies the offsets of a group to a cluster that mirrors its topics."""
+"""Copies the offsets of a group to a cluster that mirrors its topics.
+
+Each translated offset is at or before the mirror of the next record to read, so that none is
+skipped; what lies between is read again.  ``translate`` and what it needs is pure.
+"""
 
 from __future__ import annotations
 
 import json
-import time
+import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
-
-from confluent_kafka import Consumer, KafkaError
-from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.admin.changes import GroupChanges
 from offsetmgr.admin.reset import PlannedOffset
-from offsetmgr.clusters.translate import (
-    OffsetSync,
-    PartitionFacts,
-    Translation,
-    best_sync,
-    parse_sync,
-    translate,
-    unknown,
-)
-from offsetmgr.consumer.keepers import request_error
-from offsetmgr.errors import OffsetTimeoutError, listed
+from offsetmgr.consumer.retry import read_to_end
 from offsetmgr.lag.cluster import does_not_exist, known
 from offsetmgr.spark.checkpoint import Checkpoint
-from offsetmgr.types import MAX_OFFSET, OffsetAndMetadata, PartitionRange, TopicPartition
+from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from typing import Any
+    from collections.abc import Iterable, Mapping
 
     from confluent_kafka import Message
     from typing_extensions import Self
 
-_END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 -- its public name
 _BEFORE: Final = 100
 """A record before the next one is looked for so far back: transactions end in offsets without."""
+_LENGTH: Final = struct.Struct(">h")
+_PARTITION: Final = struct.Struct(">i")
+_OFFSETS: Final = struct.Struct(">qq")
+
+
+class OffsetSync(NamedTuple):
+    """MirrorMaker 2's record that two offsets are of one message."""
+
+    source: int
+    target: int
+
+
+def parse_sync(key: bytes, value: bytes) -> tuple[TopicPartition, OffsetSync]:
+    """Return a message of an offset-syncs topic.  Raises ValueError where it is none.
+
+    The format is that of ``org.apache.kafka.connect.mirror.OffsetSync``: key (topic string,
+    partition int32), value (source offset int64, target offset int64), all big-endian.
+    """
+    try:
+        (length,) = _LENGTH.unpack_from(key)
+        topic = key[_LENGTH.size : _LENGTH.size + length].decode()
+        (partition,) = _PARTITION.unpack_from(key, _LENGTH.size + length)
+        return TopicPartition(topic, partition), OffsetSync(*_OFFSETS.unpack(value))
+    except struct.error as error:
+        raise ValueError(f"is no offset sync: {error}") from None
+
+
+def best_sync(syncs: Iterable[OffsetSync], offset: int) -> OffsetSync | None:
+    """Return the sync that most closely precedes ``offset``, as MirrorMaker does.
+
+    ``syncs`` are of one partition, in the order of the topic.  A sync with a lower source offset
+    than the one before says that the source was made anew; those before it count no more.
+    """
+    best: OffsetSync | None = None
+    last = -1
+    for sync in syncs:
+        if sync.source < last:
+            best = None
+        last = sync.source
+        if sync.source <= offset:
+            best = sync
+    return best
+
+
+class PartitionFacts(NamedTuple):
+    """Facts of a partition and its mirror."""
+
+    offset: int
+    """The next offset to read in the source."""
+    source: PartitionRange
+    target: PartitionRange
+    sync: OffsetSync | None = None
+    """As ``best_sync`` returns it."""
+    same_record: OffsetSync | None = None
+    """First offsets with the time of the record at ``offset`` or later, in source and target, where
+    both are of the same record.
+
+    Where there is no record at ``offset``, with the time of the one before it."""
+
+
+class Translation(NamedTuple):
+    """An offset of the target."""
+
+    offset: int | None
+    """None where it is not known; the note says why."""
+    again: int | None
+    """Records that are read again, at most."""
+    by: str
+    note: str = ""
+
+
+def translate(facts: PartitionFacts) -> Translation:
+    """Return the highest offset of the target that skips no record."""
+    offset, source, target = facts.offset, facts.source, facts.target
+    if offset > source.high_watermark:
+        return unknown(f"{offset} is beyond the end of its log, {source.high_watermark}")
+    found = []
+    if facts.sync is not None:
+        found.append(_from_pair(facts.sync, offset, "offset sync"))
+    if facts.same_record is not None:
+        found.append(_from_pair(facts.same_record, offset, "time"))
+    if source == target == (offset, offset):
+        found.append(Translation(offset, 0, "end", "no record in either log"))
+    usable = [each for each in found if (each.offset or 0) <= target.high_watermark]
+    if not usable:
+        return unknown("the mirror does not have the record, or not yet")
+    best = max(usable, key=lambda each: each.offset or 0)
+    if (best.offset or 0) < target.log_start_offset:
+        note = f"{best.offset} is before the log of the mirror: its start"
+        return best._replace(offset=target.log_start_offset, note=note)
+    return best
+
+
+def unknown(problem: str) -> Translation:
+    """Return that no offset is known."""
+    return Translation(None, None, "", f"{problem}; left as it is")
+
+
+def _from_pair(pair: OffsetSync, offset: int, by: str) -> Translation:
+    """Translate by two offsets of the same record.
+
+    Nobody knows which of the records behind it were mirrored: one step is safe, and no more.
+    """
+    step = min(offset - pair.source, 1)
+    return Translation(pair.target + step, offset - pair.source - step, by)
 
 
 class CopiedOffset(NamedTuple):
@@ -201,7 +295,7 @@ class OffsetMigration:
             where = TopicPartition(f"mm2-offset-syncs.{name}.internal", 0)
             log = _logs(cluster, [where]).get(where)
             starts = {} if log is None else {where: log.log_start_offset}
-            for message in self._read(kafka, starts, {}):
+            for message in read_to_end(kafka, starts, self._timeout_s):
                 partition, sync = parse_sync(message.key() or b"", message.value() or b"")
                 if partition in found:
                     found[partition].append(sync)
@@ -218,49 +312,13 @@ class OffsetMigration:
             for where, (offset, log) in wanted.items()
         }
         found: dict[TopicPartition, _Record] = {}
-        for message in self._read(kafka, starts, {w: offset for w, (offset, _) in wanted.items()}):
+        stops = {where: offset for where, (offset, _) in wanted.items()}
+        for message in read_to_end(kafka, starts, self._timeout_s, stops):
             record = _Record(
                 message.offset() or 0, message.timestamp()[1], message.key(), message.value()
             )
             found[_place(message)] = record
         return found
-
-    def _read(
-        self,
-        kafka: Mapping[str, object],
-        starts: Mapping[TopicPartition, int],
-        last: Mapping[TopicPartition, int],
-    ) -> Iterator[Message]:
-        """Iterate over messages from ``starts`` up to the first one at ``last`` or after it."""
-        if not starts:
-            return
-        config: dict[str, Any] = {
-            **kafka,
-            "group.id": "offsetmgr-migration",  # never joined
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "log_level": 0,
-        }
-        deadline = time.monotonic() + self._timeout_s
-        unread = set(starts)
-        consumer = Consumer(config)
-        try:
-            consumer.assign([KafkaPartition(*where, start) for where, start in starts.items()])
-            while unread:
-                if time.monotonic() > deadline:
-                    raise OffsetTimeoutError(f"{listed(unread)} not read in time")
-                for message in consumer.consume(500, 0.2):
-                    error, where = message.error(), _place(message)
-                    if error is None and where in unread:
-                        if (message.offset() or 0) >= last.get(where, MAX_OFFSET):
-                            unread.discard(where)
-                        yield message
-                    elif error is not None and error.code() == _END:
-                        unread.discard(where)
-                    elif error is not None and not error.retriable():
-                        raise request_error("read for a migration", error)
-        finally:
-            consumer.close()
 
 
 def _logs(

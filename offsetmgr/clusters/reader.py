@@ -1,28 +1,42 @@
-"""Reads a topic of several clusters at once, as one stream of messages."""
+"""Reads several clusters at once, as one stream of messages; acks go back to their own cluster.
+
+Each cluster has a thread that makes its consumer and fills it, so that one that does not answer
+holds up no other.  The application's thread takes the messages.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+from abc import ABC, abstractmethod
+from collections import deque
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDoneError
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Message
+from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr.clusters.link import PROBE_S, Link, check_clusters
-from offsetmgr.clusters.merged import FILL_S, Feed, MergedClient
+from offsetmgr.clusters.link import PROBE_S, ClusterClient, Link, check_clusters, close_all
+from offsetmgr.consumer.acks import AckConsumer, AckSettings
+from offsetmgr.consumer.base import LONG_S, BaseConsumer, ConsumerSettings
+from offsetmgr.consumer.deliveries import AckFunctions, AckMessage
 from offsetmgr.consumer.group import GroupConsumer
-from offsetmgr.consumer.membership import ConsumerSettings
 from offsetmgr.errors import (
     InvalidValueError,
     ManagerStoppedError,
+    OffsetManagerError,
     OffsetTimeoutError,
 )
 from offsetmgr.spark.starting import milliseconds
 from offsetmgr.types import (
     OffsetAndMetadata,
     TopicPartition,
+    check_group,
+    check_list,
     check_offset,
     check_partition,
     check_timeout,
@@ -30,10 +44,16 @@ from offsetmgr.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from offsetmgr.clusters.link import Clusters
+
+FILL_S: Final = 0.05
+"""Longest wait of a cluster's thread for messages."""
+
+CLOSE_S: Final = 10.0
+"""After this time a cluster that does not answer is left to itself."""
 
 AT_ONCE: Final = 5_000
 """Messages of a cluster that are fetched at once; so many may wait to be read before that.
@@ -48,6 +68,143 @@ NEVER_JOINED: Final = "offsetmgr-reader"
 """Group of a consumer without one: librdkafka wants a name."""
 
 _LOGICAL: Final = {"first": OFFSET_BEGINNING, "last": OFFSET_END}
+_FULL_S: Final = 0.005
+
+_T = TypeVar("_T")
+_C = TypeVar("_C", bound=BaseConsumer)
+
+log = logging.getLogger("offsetmgr.clusters")
+
+
+class _Feed(ABC, Generic[_T, _C]):
+    """The messages of one cluster, and its thread."""
+
+    def __init__(self, link: Link) -> None:
+        self.link: Final = link
+        self.consumer: _C | None = None
+        self._commits: SimpleQueue[Future[None]] = SimpleQueue()
+        self._news = threading.Event()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"feed-{link.name}", daemon=True)
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Make the consumer.  Raises OffsetManagerError where the cluster does not answer."""
+
+    @abstractmethod
+    def _fill(self, consumer: _C) -> bool:
+        """Fetch for about ``FILL_S``; False where there is no room."""
+
+    @abstractmethod
+    def next(self) -> _T | None:
+        """Return a message that is there already."""
+
+    def start(self, news: threading.Event) -> None:
+        """Begin; ``news`` is set where there may be messages."""
+        self._news = news
+        self._thread.start()
+
+    def commit(self) -> Future[None]:
+        """Have the thread commit between fetches."""
+        done: Future[None] = Future()
+        self._commits.put(done)
+        return done
+
+    def end(self) -> None:
+        self._ended.set()
+        self._close()
+        if self._thread.ident is not None:
+            self._thread.join()
+            self._close()  # it may have made a consumer meanwhile
+            self._answer_commits()
+        self.link.close()
+
+    def _close(self) -> None:
+        if self.consumer is not None:
+            self.consumer.close()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                self._answer_commits()
+                if self.consumer is None and self.link.up:  # else it is probed
+                    self._open()
+                if self.consumer is None:
+                    self._ended.wait(FILL_S)
+                elif not self._fill(self.consumer):
+                    self._ended.wait(_FULL_S)
+                self.link.probe_if_due()
+            except OffsetManagerError as error:
+                self.link.failed(error)
+            except Exception:
+                log.exception("cluster %s: reading failed, and goes on", self.link.name)
+                self._ended.wait(LONG_S)
+            self._news.set()
+
+    def _answer_commits(self) -> None:
+        while not self._commits.empty():
+            done = self._commits.get()
+            try:
+                if self.consumer is not None:
+                    self.consumer.commit_offsets()
+            except OffsetManagerError as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+
+class _MergedClient(ClusterClient, Generic[_T, _C]):
+    """Takes messages of all feeds in turn; for one thread."""
+
+    def __init__(self, feeds: Iterable[_Feed[_T, _C]], close_s: float = CLOSE_S) -> None:
+        self._all = list(feeds)
+        self._turns = deque(self._all)
+        self._close_s = close_s
+        self._news = threading.Event()
+        self._closed = False
+
+    def _start(self) -> None:
+        for feed in self._all:
+            feed.start(self._news)
+
+    def _next(self, timeout: float | None) -> _T | None:
+        """Return the next message; None where none came within ``timeout`` s, or once closed."""
+        deadline: float | None = None
+        while not self._closed:
+            for _ in self._all:
+                self._turns.rotate(-1)
+                message = self._turns[0].next()
+                if message is not None:
+                    return message
+            now_s = time.monotonic()
+            if deadline is None:
+                deadline = now_s + check_timeout(timeout, forever=True)
+            if now_s >= deadline:
+                break
+            self._news.wait(min(deadline - now_s, LONG_S))
+            self._news.clear()
+        return None
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def errors(self) -> list[OffsetManagerError]:
+        """Return the errors since the last call; at most the newest 100 of each cluster."""
+        found: list[OffsetManagerError] = []
+        for feed in self._all:
+            found += feed.link.take_errors()
+            found += feed.consumer.errors() if feed.consumer is not None else []
+        return found
+
+    def close(self) -> None:
+        """Commit and end; twice is harmless.
+
+        A cluster that does not answer is left to itself after 10 s.
+        """
+        self._closed = True
+        self._news.set()
+        close_all({feed.link.name: feed.end for feed in self._all}, self._close_s)
 
 
 class ClusterMessage(NamedTuple):
@@ -69,7 +226,7 @@ class ReaderStats(NamedTuple):
     """As of ``MultiClusterReader.lag``."""
 
 
-class MultiClusterReader(MergedClient[ClusterMessage, "_ClusterConsumer"]):
+class MultiClusterReader(_MergedClient[ClusterMessage, "_ReaderConsumer"]):
     """Reads ``topic`` of several clusters; messages are read by one thread.
 
     ``clusters`` has bootstrap servers, or librdkafka's settings, by name.  With ``group`` it is a
@@ -99,9 +256,7 @@ class MultiClusterReader(MergedClient[ClusterMessage, "_ClusterConsumer"]):
             raise InvalidValueError("partitions", numbers, "cannot be chosen with a group", fix)
         settings = settings or ConsumerSettings()
         self._feeds = {
-            name: _ReaderFeed(
-                Link(name, kafka, topic, time.monotonic), topic, group, numbers, settings
-            )
+            name: _ReaderFeed(Link(name, kafka, topic), topic, group, numbers, settings)
             for name, kafka in check_clusters(clusters).items()
         }
         self._returned: ClusterMessage | None = None  # by `read_message`, to be marked
@@ -152,7 +307,7 @@ class MultiClusterReader(MergedClient[ClusterMessage, "_ClusterConsumer"]):
         feeds = [self._feed(name) for name in found]
         for feed in feeds:
             feed.mark(found[feed.link.name])
-        waiting = [(feed, feed.order(feed.commit)) for feed in feeds] if timeout else []
+        waiting = [(feed, feed.commit()) for feed in feeds] if timeout else []
         for feed, done in waiting:
             try:
                 done.result(max(0.0, deadline - time.monotonic()))
@@ -246,11 +401,8 @@ class MultiClusterReader(MergedClient[ClusterMessage, "_ClusterConsumer"]):
         return self._feed(cluster)
 
 
-class _ReaderFeed(Feed[ClusterMessage, "_ClusterConsumer"]):
-    """Reads as a member of ``group``, or ``numbers`` (None: all partitions) where that is None.
-
-    To move, a new consumer is opened: no message of the old one can come after that.
-    """
+class _ReaderFeed(_Feed[ClusterMessage, "_ReaderConsumer"]):
+    """Reads as a member of ``group``, or ``numbers`` (None: all partitions) where that is None."""
 
     def __init__(
         self,
@@ -266,10 +418,9 @@ class _ReaderFeed(Feed[ClusterMessage, "_ClusterConsumer"]):
         self._group = group
         self.numbers = numbers
         self._settings = settings
+        self._lock = threading.Lock()  # of the consumer's making, and of where it begins
         self._start = OFFSET_BEGINNING if settings.start == "earliest" else OFFSET_END
-        self._lock = threading.Lock()  # of what follows, and of changes of the consumer
-        self._moves = 0
-        self._positions: dict[int, int] = {}  # where the consumer begins
+        self._starts: dict[int, int] = {}
 
     def next(self) -> ClusterMessage | None:
         message = None if self.consumer is None else self.consumer.next()
@@ -282,15 +433,11 @@ class _ReaderFeed(Feed[ClusterMessage, "_ClusterConsumer"]):
         if self.consumer is not None:
             self.consumer.mark_messages(messages)
 
-    def commit(self) -> None:
-        if self.consumer is not None:
-            self.consumer.commit_offsets()
-
     def position(self, partition: int) -> int | None:
         with self._lock:
-            last = None if self.consumer is None else self.consumer.last.get(partition)
-            found = self._positions.get(partition, -1) if last is None else _after(last)
-            return found if found >= 0 else None
+            starts = self._starts if self.consumer is None else self.consumer.positions
+            found = starts.get(partition, -1)
+        return found if found >= 0 else None
 
     def ends(self) -> dict[int, int]:
         consumer = self.consumer
@@ -298,52 +445,48 @@ class _ReaderFeed(Feed[ClusterMessage, "_ClusterConsumer"]):
 
     def move(self, partition: int | None, offset: int) -> None:
         """Read on from ``offset``, all partitions where ``partition`` is None."""
-        known_numbers = self.numbers
-        if partition is not None and known_numbers is not None and partition not in known_numbers:
-            fix = f"give one of {', '.join(map(str, known_numbers))}"
+        numbers = self.numbers
+        if partition is not None and numbers is not None and partition not in numbers:
+            fix = f"give one of {', '.join(map(str, numbers))}"
             raise InvalidValueError("partition", partition, "is not read", fix)
         with self._lock:
-            self._moves += 1
             if self.consumer is not None:
-                self._positions.update(self.consumer.retire())
-                self.order(self.consumer.close)
-                self.consumer = None
-            if partition is None:
+                moved = self.consumer.positions if partition is None else [partition]
+                self.consumer.move(dict.fromkeys(moved, offset))
+            elif partition is None:
                 self._start = offset
-                self._positions.clear()
+                self._starts.clear()
             else:
-                self._positions[partition] = offset
+                self._starts[partition] = offset
 
     def _open(self) -> None:
         config = self.link.settings({})
         if self._group is not None:
-            self.consumer = _ClusterConsumer(
+            self.consumer = _ReaderConsumer(
                 self.link, config, self._group, [self._topic], settings=self._settings
             )
             return
         if self.numbers is None:
             self.numbers = self.link.partitions(PROBE_S)
         with self._lock:
-            moves = self._moves
-            for number in self.numbers:
-                self._positions.setdefault(number, self._start)
-            starts = {TopicPartition(self._topic, n): self._positions[n] for n in self.numbers}
-        made = _ClusterConsumer(
-            self.link,
-            config,
-            NEVER_JOINED,
-            partitions=starts,
-            offsets=_Starts(starts),
-            settings=self._settings,
-        )
-        with self._lock:
-            if moves == self._moves:
-                self.consumer = made
-        if self.consumer is not made:  # it was moved meanwhile
-            made.close()
+            starts = {
+                TopicPartition(self._topic, each): self._starts.get(each, self._start)
+                for each in self.numbers
+            }
+            self.consumer = _ReaderConsumer(
+                self.link,
+                config,
+                NEVER_JOINED,
+                partitions=starts,
+                offsets=_Starts(starts),
+                settings=self._settings,
+            )
+
+    def _fill(self, consumer: _ReaderConsumer) -> bool:
+        return consumer.fill()
 
 
-class _ClusterConsumer(GroupConsumer):
+class _ReaderConsumer(GroupConsumer):
     """The consumer of a feed; the thread that fills it is not the one that takes messages."""
 
     def __init__(self, link: Link, *args: Any, **options: Any) -> None:
@@ -352,9 +495,9 @@ class _ClusterConsumer(GroupConsumer):
 
     def _prepare(self) -> None:
         super()._prepare()
-        self.last: dict[int | None, Message] = {}  # the messages that were taken last
-        self._retired = False
         self._most = AT_ONCE
+        self.positions: dict[int, int] = {}
+        """The next offset to hand out; without a group also of what was not read yet."""
 
     def next(self) -> Message | None:
         """Return a message that is there already."""
@@ -364,32 +507,42 @@ class _ClusterConsumer(GroupConsumer):
                 return None
             message = self._waiting.popleft()
             self._in_work = (message,)
-            self.last[message.partition()] = message
+            self.positions[message.partition() or 0] = (message.offset() or 0) + 1
             return message
 
-    def retire(self) -> dict[int, int]:
-        """Hand out no more; return the positions behind what was handed out."""
-        with self._lock:
-            self._retired = True
-            self._waiting.clear()
-            return {number or 0: _after(message) for number, message in self.last.items()}
+    def move(self, offsets: Mapping[int, int]) -> None:
+        """Read on from ``offsets``; nothing that was fetched before comes after that."""
+        with self._turn:
+            if self._closed:
+                return
+            with self._lock:
+                self._waiting.clear()
+                self.positions.update(offsets)
+            topic = self._partitions[0].topic
+            sent = [KafkaPartition(topic, *each) for each in self.positions.items()]
+            self._consumer.assign(sent)
+            self._consumer.pause(sent)
+            self._paused = self._assigned  # until the next poll
 
     def fill(self) -> bool:
         """Fetch for about ``FILL_S``; False where there is no room."""
         if len(self._waiting) > self._most:
             return False
         with suppress(ManagerStoppedError):
-            self._membership.take(self._most, FILL_S)
+            self._wait_for(self._most, FILL_S)
         return True
 
-    def _received(self, messages: Sequence[Message]) -> None:
+    def _claim(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        super()._claim(committed)
+        if self._partitions:
+            self.positions = {w.partition: known.offset for w, known in committed.items() if known}
+
+    def _receive(self, messages: Sequence[Message]) -> None:
         self._link.answered()
         if messages:
             size = 100 + len(messages[-1])
             self._most = max(1, min(AT_ONCE, AT_ONCE_BYTES // size))
-        with self._lock:
-            if not self._retired:
-                self._waiting.extend(messages)
+        super()._receive(messages)
 
 
 class _Starts(NamedTuple):
@@ -410,5 +563,129 @@ class _Starts(NamedTuple):
         """Nothing was taken over."""
 
 
-def _after(message: Message) -> int:
-    return (message.offset() or 0) + 1
+class MultiClusterAckConsumer(_MergedClient[AckMessage, "_AckConsumer"]):
+    """A member of ``group`` in each of several clusters, with an ack for each message.
+
+    ``clusters`` has bootstrap servers, or librdkafka's settings, by name; ``message.cluster`` is
+    the name.  ``settings`` count for each cluster by itself.  Messages are read by one thread.
+
+    A cluster that does not answer holds up no other one.  Its failure is reported once; it is tried
+    again until the consumer is closed.
+
+    Raises InvalidValueError for a bad name or setting.
+    """
+
+    def __init__(
+        self,
+        clusters: Clusters,
+        group: str,
+        topics: Iterable[str],
+        *,
+        settings: AckSettings | None = None,
+    ) -> None:
+        self._settings = settings or AckSettings()
+        names = [check_topic(each) for each in check_list(topics, "topics", '["orders"]')]
+        if not names:
+            raise InvalidValueError("topics", names, "is empty", 'give some, such as ["orders"]')
+        self._feeds = {
+            name: _AckFeed(
+                Link(name, kafka, names[0]),
+                check_group(group),
+                names,
+                self._settings,
+            )
+            for name, kafka in check_clusters(clusters).items()
+        }
+        super().__init__(self._feeds.values(), self._settings.dwell_s + CLOSE_S)
+        self._reading = False
+
+    def poll(self, *, timeout: float | None = 1.0) -> AckMessage | None:
+        """Return the next message, or None where none came within ``timeout`` s (None: no limit).
+
+        None as well once the consumer is closed.
+        """
+        if not self._reading:
+            self._reading = True
+            self._start()
+        return self._next(timeout)
+
+    def __iter__(self) -> Iterator[AckMessage]:
+        """Iterate over the messages until the consumer is closed."""
+        while (message := self.poll(timeout=None)) is not None:
+            yield message
+
+    def run(
+        self,
+        handler: Callable[[AckMessage], object],
+        *,
+        workers: int = 8,
+        ordered_by: Literal["partition", "key"] | None = None,
+    ) -> None:
+        """Call ``handler`` for each message, until the consumer is closed.
+
+        As AckConsumer.run, with ``workers`` threads for each cluster.
+        """
+        for feed in self._feeds.values():
+            feed.run = lambda each: each.run(handler, workers=workers, ordered_by=ordered_by)
+        self._start()
+        while not self._closed:
+            self._news.wait(LONG_S)
+
+    def commit_up_to(self, message: AckMessage) -> None:
+        """Acknowledge ``message`` and all messages before it in its partition."""
+        consumer = self._feeds[message.cluster].consumer
+        if consumer is not None:
+            consumer.commit_up_to(message)
+
+    @property
+    def pending(self) -> int:
+        """Messages that are handed out or about to be, and not acknowledged."""
+        return sum(each.consumer.pending for each in self._feeds.values() if each.consumer)
+
+
+class _AckFeed(_Feed[AckMessage, "_AckConsumer"]):
+    def __init__(
+        self, link: Link, group: str, topics: Sequence[str], settings: AckSettings
+    ) -> None:
+        super().__init__(link)
+        self.run: Callable[[_AckConsumer], None] | None = None
+        """Used in place of ``fill`` where given."""
+        self._arguments = group, topics, settings
+
+    def next(self) -> AckMessage | None:
+        return None if self.consumer is None else self.consumer.next()
+
+    def _open(self) -> None:
+        self.consumer = _AckConsumer(self.link, *self._arguments)
+
+    def _fill(self, consumer: _AckConsumer) -> bool:
+        if self.run is None:
+            return consumer.fill()
+        self.run(consumer)
+        return False
+
+
+class _AckConsumer(AckConsumer):
+    """An AckConsumer whose messages say the name of the cluster."""
+
+    def __init__(
+        self, link: Link, group: str, topics: Sequence[str], settings: AckSettings
+    ) -> None:
+        self._link = link
+        super().__init__(link.settings({}), group, topics, settings=settings)
+
+    def next(self) -> AckMessage | None:
+        return self._next()
+
+    def fill(self) -> bool:
+        self._fill(FILL_S)
+        return True  # it waits itself where there is no room
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self.cluster = self._link.name
+        self._functions = AckFunctions(self.cluster, self._acknowledge, self._reject)
+
+    def _receive(self, messages: Sequence[Message]) -> None:
+        self._link.answered()
+        super()._receive(messages)

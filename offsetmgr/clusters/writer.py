@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from offsetmgr.clusters.failover import ranking
 from offsetmgr.clusters.link import ClusterClient, Link, check_clusters, close_all
 from offsetmgr.config import is_number
+from offsetmgr.consumer.base import check_choice
 from offsetmgr.errors import (
     InvalidValueError,
     ManagerStoppedError,
@@ -22,7 +22,7 @@ from offsetmgr.errors import (
 from offsetmgr.types import check_list, check_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from offsetmgr.clusters.link import Clusters
 
@@ -50,9 +50,9 @@ _OF_THE_MESSAGE: Final = frozenset(
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 -- the public names of librdkafka's codes
-        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
-        KafkaError._INVALID_ARG,  # noqa: SLF001
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._INVALID_ARG,
     }
 )
 """Errors that say nothing against the cluster; no other one is tried."""
@@ -81,9 +81,7 @@ class WriterSettings:
 
     def __post_init__(self) -> None:
         """Raise InvalidValueError naming the first setting that makes no sense."""
-        if self.mode not in get_args(Mode):
-            fix = f"give one of {', '.join(get_args(Mode))}"
-            raise InvalidValueError("mode", self.mode, "is unknown", fix)
+        check_choice(self.mode, "mode", get_args(Mode))
         for name, least in (("fail_over_s", LEAST_FAIL_OVER_S), ("fail_back_s", 0)):
             value = getattr(self, name)
             if not is_number(value, (int, float)) or not least <= value <= LONGEST_S:
@@ -150,18 +148,16 @@ class MultiClusterWriter(ClusterClient):
         topic: str | None = None,
         *,
         settings: WriterSettings | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``topic`` is that of records that name none."""
         self._settings = settings or WriterSettings()
         self._topic = None if topic is None else check_topic(topic)
-        self._clock = clock
         self._lock = threading.Lock()
         self._order = list(checked := check_clusters(clusters))
         self._current: str | None = None
         self._closed = False
         links = [
-            Link(name, kafka, self._topic, clock, settle_s=self._settings.fail_back_s)
+            Link(name, kafka, self._topic, settle_s=self._settings.fail_back_s)
             for name, kafka in checked.items()
         ]
         self._targets = {link.name: _Target(link, self._settings.fail_over_s) for link in links}
@@ -239,13 +235,45 @@ class MultiClusterWriter(ClusterClient):
         with self._lock:
             since_s = {name: each.link.answering_since_s for name, each in self._targets.items()}
             before = self._current
-            now_s = self._clock()
-            found = ranking(order, since_s, before, now_s, self._settings.fail_back_s)
+            found = ranking(order, since_s, before, time.monotonic(), self._settings.fail_back_s)
             if self._settings.mode == "primary-backup" and before != found[0]:
                 self._current = found[0]
                 if before is not None:
                     log.warning("writes go to cluster %s, no longer to %s", found[0], before)
             return found
+
+
+def ranking(
+    order: Sequence[str],
+    answering_since_s: Mapping[str, float | None],
+    current: str | None,
+    now_s: float,
+    fail_back_s: float,
+) -> list[str]:
+    """Return all clusters, the one to write to first.
+
+    ``order`` begins with the preferred cluster.  ``answering_since_s`` is the time from which a
+    cluster has answered without a failure, None where it does not answer.  A cluster is settled
+    once it has answered for ``fail_back_s``.
+
+    ``current`` is left for a cluster that is preferred to it and settled, or when it does not
+    answer.  Without ``current`` the first settled cluster comes first.
+    """
+    preferred: Sequence[str] = ()
+    if current is not None and answering_since_s[current] is not None:
+        preferred = order[: order.index(current)]
+
+    def rank(name: str) -> int:
+        since_s = answering_since_s[name]
+        if since_s is None:
+            return 4
+        if name == current:
+            return 1
+        if now_s - since_s < fail_back_s:
+            return 3
+        return 0 if name in preferred else 2
+
+    return sorted(order, key=rank)
 
 
 class _Target:
@@ -279,7 +307,7 @@ class _Target:
         for number, record in wanted:
             while not self._produced(record, partial(reports.add, number)):
                 if time.monotonic() >= deadline or self._ended.is_set():
-                    reports.add(number, KafkaError(KafkaError._QUEUE_FULL))  # noqa: SLF001 -- its public name
+                    reports.add(number, KafkaError(KafkaError._QUEUE_FULL))
                     break
                 time.sleep(_ROOM_S)
         failures = reports.wait(self._wait_s + _OVERDUE_S)
@@ -358,7 +386,7 @@ class _Reports:
         """Return the errors; a report that does not come in ``timeout_s`` is one."""
         self._all.wait(timeout_s)
         with self._lock:
-            late = KafkaError(KafkaError._TIMED_OUT)  # noqa: SLF001 -- its public name
+            late = KafkaError(KafkaError._TIMED_OUT)
             return {**self._failures, **dict.fromkeys(self._left, late)}
 
 

@@ -1,16 +1,16 @@
 """Consumers whose marks and acks survive a restart."""
 
 from offsetmgr.consumer.acks import AckConsumer, AckSettings
+from offsetmgr.consumer.base import ConsumerSettings
 from offsetmgr.consumer.deliveries import AckMessage, PartitionProgress
 from offsetmgr.consumer.group import (
     GroupConsumer,
     Notification,
+    OffsetStash,
     PartitionedConsumer,
     PartitionStream,
 )
 from offsetmgr.consumer.keepers import OffsetKeeper
-from offsetmgr.consumer.marks import OffsetStash
-from offsetmgr.consumer.membership import ConsumerSettings
 from offsetmgr.consumer.retry import RetryPolicy
 
 __all__ = [

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-import logging
+import queue
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
-from offsetmgr.consumer.base import PREFETCH, MessageReader
-from offsetmgr.consumer.deliveries import AckFunctions, AckMessage, Claim, Deliveries, Origin
+from offsetmgr.consumer.base import (
+    PREFETCH,
+    SLICE_S,
+    ConsumerSettings,
+    MessageReader,
+    check_choice,
+    log,
+)
+from offsetmgr.consumer.deliveries import AckFunctions, AckMessage, Claim, Deliveries
 from offsetmgr.consumer.keepers import request_error
-from offsetmgr.consumer.membership import ConsumerSettings, MemberCallbacks
-from offsetmgr.consumer.pool import Pool
 from offsetmgr.consumer.retry import DUE, TRIES, RetryPolicy, RetryProducer, number, origin_of
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError
 from offsetmgr.types import OffsetAndMetadata, TopicPartition, check_count, check_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
     from confluent_kafka import KafkaError, Message
 
     from offsetmgr.consumer.deliveries import PartitionProgress
 
-_SLICE_S: Final = 0.1
-"""Longest wait for Kafka or for an ack before time-outs and delays are looked at again."""
-
 _BLOCKED_S: Final = 0.01
-"""The same while messages wait for room in their partition."""
+"""Longest wait for Kafka or for an ack while messages wait for room in their partition."""
 
-log = logging.getLogger("offsetmgr.consumer")
+PROGRESS_S: Final = 30.0
+"""Interval of the progress of ``AckConsumer.run`` in the log."""
 
 
 @dataclass(frozen=True)
@@ -71,23 +74,19 @@ class AckConsumer(MessageReader[AckMessage]):
     """
 
     _SETTINGS = AckSettings
+    _settings: AckSettings
 
     def _prepare(self) -> None:
         settings = self._settings
-        if not isinstance(settings, AckSettings):
-            fix = "give AckSettings(...)"
-            raise InvalidValueError("settings", settings, "are not those of an AckConsumer", fix)
         if settings.retry is not None and self._partitions:
             fix = "give topics, or leave settings.retry out"
             problem = "do not go with retry topics, which a group shares"
             raise InvalidValueError("partitions", self._partitions, problem, fix)
-        self._ack_settings = settings
         self.cluster = str(self._config.get("bootstrap.servers", ""))
         """Bootstrap servers."""
         self._functions = AckFunctions(self.cluster, self._acknowledge, self._reject)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._waiters = 0  # threads that wait for `_changed`
         self._deliveries = Deliveries(settings.ack_timeout_s)
         self._blocked: set[TopicPartition] = set()
         self._closing = False
@@ -95,17 +94,6 @@ class AckConsumer(MessageReader[AckMessage]):
         if settings.retry is not None and self._topics:
             self._retries = RetryProducer(self._config, self._group, settings.retry)
         self._retry_topics = self._retries.topics if self._retries is not None else []
-
-    def _callbacks(self) -> MemberCallbacks:
-        return MemberCallbacks(
-            self._received,
-            self._claimed,
-            self._releasing,
-            self._released,
-            self._to_commit,
-            self._committed,
-            self._errors.append,
-        )
 
     def _topics_to_read(self) -> Sequence[str]:
         return [*self._topics, *self._retry_topics]
@@ -128,9 +116,7 @@ class AckConsumer(MessageReader[AckMessage]):
 
         Raises InvalidValueError.
         """
-        pool = Pool(handler, self._begin, workers, ordered_by)
-        take = partial(self._poll, _SLICE_S, self._next_queued)
-        pool.run(self, take, self._settings.dwell_s)
+        _Pool(self, handler, workers, ordered_by).run()
 
     def commit_up_to(self, message: AckMessage) -> None:
         """Acknowledge ``message`` and all messages before it in its partition."""
@@ -143,8 +129,7 @@ class AckConsumer(MessageReader[AckMessage]):
     def _acknowledge(self, message: AckMessage) -> None:
         with self._lock:
             self._deliveries.acknowledge(message)
-            if self._waiters:
-                self._changed.notify_all()
+            self._changed.notify_all()
 
     def _reject(
         self, message: AckMessage, delay: float | None, error: BaseException | str | None
@@ -155,7 +140,7 @@ class AckConsumer(MessageReader[AckMessage]):
             if not self._deliveries.reject(message):
                 return
             if self._retries is None:
-                wait_s = self._ack_settings.nack_delay_s if delay is None else delay
+                wait_s = self._settings.nack_delay_s if delay is None else delay
                 self._deliveries.redeliver(message, time.monotonic() + wait_s)
                 return
 
@@ -164,7 +149,7 @@ class AckConsumer(MessageReader[AckMessage]):
                 if failure is None:
                     self._deliveries.acknowledge(message)
                 else:
-                    due_s = time.monotonic() + self._ack_settings.nack_delay_s
+                    due_s = time.monotonic() + self._settings.nack_delay_s
                     self._deliveries.redeliver(message, due_s)
                 self._changed.notify_all()
             if failure is not None:
@@ -208,9 +193,9 @@ class AckConsumer(MessageReader[AckMessage]):
         if self._retries is not None:
             self._retries.close(self._settings.dwell_s)
 
-    # Called by the membership
+    # Called in the thread that polls
 
-    def _received(self, messages: Sequence[Message]) -> None:
+    def _receive(self, messages: Sequence[Message]) -> None:
         with self._lock:
             now_s = time.monotonic()
             place: tuple[str | None, int | None] = "", -1
@@ -226,9 +211,9 @@ class AckConsumer(MessageReader[AckMessage]):
                     self._deliveries.add(retried, due_s, now_s)
                 else:
                     self._deliveries.add(AckMessage(message, claim), now_s, now_s)
-            self._pause_and_resume()
+            self._pause_blocked()
 
-    def _claimed(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+    def _claim(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
         with self._lock:
             for where, position in committed.items():
                 self._blocked.discard(where)
@@ -244,12 +229,12 @@ class AckConsumer(MessageReader[AckMessage]):
                     claim = Claim(self._functions, where, OffsetAndMetadata(offset))
                 self._deliveries.claim(claim)
 
-    def _releasing(self, partitions: Collection[TopicPartition], timeout_s: float) -> None:
+    def _begin_release(self, partitions: Collection[TopicPartition], timeout_s: float) -> None:
         with self._lock:
             self._deliveries.begin_release(partitions)
             self._wait_for_work(partitions, timeout_s)
 
-    def _released(self, partitions: Collection[TopicPartition], lost: bool) -> None:  # noqa: FBT001
+    def _release(self, partitions: Collection[TopicPartition], *, lost: bool) -> None:
         del lost
         with self._lock:
             self._deliveries.release(partitions)
@@ -283,52 +268,142 @@ class AckConsumer(MessageReader[AckMessage]):
         with self._lock:
             now_s = time.monotonic()
             self._deliveries.refresh(now_s)
-            self._pause_and_resume()
+            self._pause_blocked()
             overdue = self._deliveries.overdue(now_s)
             due_in_s = self._deliveries.next_due_s() - now_s
             # What is due and waits for room all the same waits for an ack.
-            wait_s = min(timeout_s, _SLICE_S, due_in_s if due_in_s > 0 else _BLOCKED_S)
-            room = self._ack_settings.max_pending - self._deliveries.pending
+            wait_s = min(timeout_s, SLICE_S, due_in_s if due_in_s > 0 else _BLOCKED_S)
+            room = self._settings.max_pending - self._deliveries.pending
             if room <= 0 and not overdue:
-                self._wait(wait_s)
+                self._changed.wait(wait_s)
         for message in overdue:
-            reason = f"neither ack nor nack within {self._ack_settings.ack_timeout_s:g} s"
+            reason = f"neither ack nor nack within {self._settings.ack_timeout_s:g} s"
             self._reject(message, None, reason)
         if room > 0:
             with suppress(ManagerStoppedError):
-                self._membership.take(min(PREFETCH, room), wait_s)
+                self._wait_for(min(PREFETCH, room), wait_s)
 
-    def _pause_and_resume(self) -> None:
+    def _pause_blocked(self) -> None:
         """Pause the partitions whose messages wait; others go on."""
         blocked = self._deliveries.blocked()
         for where in blocked - self._blocked:
-            self._membership.pause(where)
+            self._pause(where)
         for where in self._blocked - blocked:
-            self._membership.resume(where)
+            self._resume(where)
         self._blocked = blocked
 
     def _wait_for_work(
         self, partitions: Collection[TopicPartition] | None, timeout_s: float
     ) -> None:
-        deadline = time.monotonic() + timeout_s
-        while self._deliveries.in_work(partitions):
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                return
-            self._wait(left_s)
+        self._changed.wait_for(lambda: not self._deliveries.in_work(partitions), timeout_s)
 
-    def _wait(self, timeout_s: float) -> None:
-        self._waiters += 1
+
+class _Pool:
+    """Threads that handle messages; those of one key after each other."""
+
+    def __init__(
+        self,
+        consumer: AckConsumer,
+        handler: Callable[[AckMessage], object],
+        workers: int,
+        ordered_by: Literal["partition", "key"] | None,
+    ) -> None:
+        """Raises InvalidValueError."""
+        check_count(workers, "workers")
+        check_choice(ordered_by, "ordered_by", ("partition", "key", None))
+        self._consumer = consumer
+        self._handler = handler
+        self._ordered_by = ordered_by
+        self._queue: queue.SimpleQueue[tuple[Hashable, AckMessage] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._behind: dict[Hashable, deque[AckMessage]] = {}
+        """Messages that wait for another one of their key that is queued or in work."""
+        self._stopping = False
+        self._handled = 0
+        self._failed = 0
+        numbers = range(workers)
+        self._threads = [threading.Thread(target=self._work, name=f"handler-{n}") for n in numbers]
+
+    def run(self) -> None:
+        """Handle what the consumer reads until it is closed; what has begun then is finished."""
+        consumer = self._consumer
+        began_s = told_s = time.monotonic()
+        told = 0
+        for thread in self._threads:
+            thread.start()
         try:
-            self._changed.wait(timeout_s)
+            while not consumer.closed:
+                message = consumer._poll(SLICE_S, consumer._next_queued)
+                if message is not None:
+                    self._put(message, _order_key(message, self._ordered_by))
+                now_s = time.monotonic()
+                if now_s - told_s >= PROGRESS_S:
+                    self._tell("", (self._handled - told) / (now_s - told_s))
+                    told_s, told = now_s, self._handled
         finally:
-            self._waiters -= 1
+            self._stopping = True
+            for _ in self._threads:
+                self._queue.put(None)
+            for thread in self._threads:
+                thread.join()
+            took_s = max(0.001, time.monotonic() - began_s)
+            self._tell("stopped after ", self._handled / took_s)
+
+    def _tell(self, what: str, rate: float) -> None:
+        text = "%s: %s%d handled, %d of them failed, %.1f/s, %d pending"
+        name, pending = self._consumer.name, self._consumer.pending
+        log.info(text, name, what, self._handled, self._failed, rate, pending)
+
+    def _put(self, message: AckMessage, key: Hashable) -> None:
+        """Have a message handled; None as its key is for no order."""
+        if key is not None:
+            with self._lock:
+                behind = self._behind.get(key)
+                if behind is not None:
+                    behind.append(message)
+                    return
+                self._behind[key] = deque()
+        self._queue.put((key, message))
+
+    def _work(self) -> None:
+        while (item := self._queue.get()) is not None and not self._stopping:
+            key, message = item
+            handled = self._consumer._begin(message)
+            failed = handled and not self._handle(message)
+            with self._lock:
+                self._handled += handled
+                self._failed += failed
+                if key is not None:
+                    behind = self._behind[key]
+                    if behind:
+                        self._queue.put((key, behind.popleft()))
+                    else:
+                        del self._behind[key]
+
+    def _handle(self, message: AckMessage) -> bool:
+        """Return True if the handler succeeds."""
+        try:
+            self._handler(message)
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the message failed
+            log.warning("%r failed: %s: %s", message, type(error).__name__, error)
+            message.nack(error=error)
+            return False
+        message.ack()
+        return True
 
 
 def _retried(message: Message, claim: Claim, now_s: float) -> tuple[AckMessage, float]:
     """Return a message of a retry topic, and when it is due by the clock of ``now_s``."""
-    read = AckMessage(message, claim)
-    headers = dict(read.headers)
-    wait_s = number(headers, DUE) / 1000 - time.time()
-    origin = origin_of(headers, Origin(read.topic, read.partition, read.offset))
-    return AckMessage(message, claim, number(headers, TRIES) + 1, origin), now_s + wait_s
+    first = AckMessage(message, claim)
+    headers = dict(first.headers)
+    due_s = now_s + number(headers, DUE) / 1000 - time.time()
+    origin = origin_of(headers, first.origin)
+    return AckMessage(message, claim, number(headers, TRIES) + 1, origin), due_s
+
+
+def _order_key(message: AckMessage, ordered_by: str | None) -> Hashable:
+    if ordered_by == "partition":
+        return message.topic, message.partition
+    if ordered_by == "key" and message.key is not None:
+        return message.topic, message.key
+    return None

@@ -1,27 +1,168 @@
 """Messages of claimed partitions on their way to the application, until each is acknowledged.
 
+The offset to commit is the lowest one that is not acknowledged.  The acknowledged ranges above it
+go into the commit's metadata, so that a restart delivers again only what was not acknowledged.
+
 Nothing here reads a clock, waits or talks to Kafka; ``now_s`` is any clock that does not go back.
 """
 
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, bisect_right
 from collections import deque
 from itertools import count
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from math import ceil, log2
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar, cast
 
-from offsetmgr.consumer.tracker import AckTracker
-from offsetmgr.types import MAX_METADATA_CHARS, TopicPartition
+from offsetmgr.acked_ranges import decode_ranges, encode_ranges, encoded_chars
+from offsetmgr.types import (
+    MAX_METADATA_CHARS,
+    MAX_OFFSET,
+    OffsetAndMetadata,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from confluent_kafka import Message
 
-    from offsetmgr.types import OffsetAndMetadata
-
 LIMIT_CHARS: Final = MAX_METADATA_CHARS - 1
 """Longest metadata of a commit; confluent-kafka sends one character more than it is given."""
+
+_LOOKAHEAD: Final = 64
+"""Offsets for which room is looked for at once."""
+
+_RESERVE: Final = 2 * encoded_chars(2**63)
+"""Characters for one range of offsets that do not exist: these are seen when they are passed."""
+
+_BITS: Final = 5
+"""Of a number, in each character."""
+
+_T = TypeVar("_T")
+
+
+class AckTracker(Generic[_T]):
+    """The acknowledged offsets of one partition, and an item for each pending one.
+
+    ``offset`` is the lowest one that is not acknowledged; that is what to commit.  Offsets are
+    delivered in rising order and acknowledged in any.  An offset that is passed over does not exist
+    (compaction, transaction markers) and counts as acknowledged.
+
+    While callers deliver only where ``has_room`` is true, the metadata of ``position`` has at most
+    ``limit_chars``, whatever is acknowledged in which order.
+    """
+
+    def __init__(
+        self, offset: int, metadata: str = "", *, limit_chars: int = MAX_METADATA_CHARS
+    ) -> None:
+        """Begin at what is committed; raise ValueError where ``metadata`` holds no ranges."""
+        self.offset = offset
+        self._limit_chars = limit_chars
+        self._next = offset
+        self._room = 0  # offsets from `_next` on that can be delivered without a look
+        self._pending: dict[int, _T] = {}
+        # Acknowledged ranges above `offset`, rising and apart: first offsets, and ends.
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        if metadata:
+            for start, end in decode_ranges(offset, metadata):
+                self._acknowledge_range(start, end)
+
+    @property
+    def pending(self) -> int:
+        """Offsets delivered and not acknowledged."""
+        return len(self._pending)
+
+    @property
+    def position(self) -> OffsetAndMetadata:
+        """Return what to commit."""
+        ranges = list(zip(self._starts, self._ends, strict=True))
+        return OffsetAndMetadata(self.offset, encode_ranges(self.offset, ranges))
+
+    @property
+    def oldest(self) -> _T | None:
+        """Return the item of ``offset``; None where it was not delivered yet."""
+        return self._pending.get(self.offset)
+
+    @property
+    def has_room(self) -> bool:
+        """True if one more offset can be delivered and every order of acks fits the metadata.
+
+        The lowest offset of all can be delivered always: its ack makes the metadata no longer.
+        """
+        if self._room > 0 or not self._pending:
+            return True
+        end = max(self._next, self._ends[-1]) if self._ends else self._next
+        if end == self._next and self._has_room(end, _LOOKAHEAD):
+            self._room = _LOOKAHEAD
+        return self._room > 0 or self._has_room(end, 1)
+
+    def _has_room(self, end: int, more: int) -> bool:
+        """True if every order of acks fits, with so many ``more`` delivered behind ``end``.
+
+        Each range follows a gap of at least one offset that is pending or not delivered yet.  A
+        number n takes at most 1 + log2(n) / 5 characters, so equal gaps and ranges take most.
+        """
+        window = end + more - self.offset
+        ahead = len(self._starts) - bisect_right(self._starts, self._next)
+        most = max(1, min(len(self._pending) + more + ahead, window // 2))
+        chars = 2 * most * (1 + log2(max(1.0, window / (2 * most))) / _BITS)
+        return ceil(chars) <= self._limit_chars - _RESERVE
+
+    def is_pending(self, offset: int) -> bool:
+        return offset in self._pending
+
+    def is_acknowledged(self, offset: int) -> bool:
+        if offset < self.offset:
+            return True
+        at = bisect_right(self._starts, offset)
+        return at > 0 and offset < self._ends[at - 1]
+
+    def deliver(self, offset: int, item: _T) -> bool:
+        """Take in that ``offset`` comes to the application; False if it is acknowledged already."""
+        if offset == self._next and self._room:
+            self._room -= 1
+            self._next = offset + 1
+            self._pending[offset] = item
+            return True
+        self._room = 0
+        if offset > self._next:
+            self._acknowledge_range(self._next, offset)
+        self._next = max(self._next, offset + 1)
+        if self.is_acknowledged(offset):
+            return False
+        self._pending[offset] = item
+        return True
+
+    def acknowledge(self, offset: int) -> bool:
+        """Acknowledge a delivered offset; False if it is not pending."""
+        if offset not in self._pending:
+            return False
+        del self._pending[offset]
+        if offset == self.offset and not self._starts:
+            self.offset += 1
+        else:
+            self._acknowledge_range(offset, offset + 1)
+        return True
+
+    def acknowledge_up_to(self, offset: int) -> None:
+        """Acknowledge all that is pending up to and with ``offset``."""
+        for each in sorted(each for each in self._pending if each <= offset):
+            self.acknowledge(each)
+
+    def _acknowledge_range(self, start: int, end: int) -> None:
+        starts, ends = self._starts, self._ends
+        # The ranges from `low` to before `high` touch the new one and become one with it.
+        low, high = bisect_left(ends, start), bisect_right(starts, end)
+        if low < high:
+            start, end = min(start, starts[low]), max(end, ends[high - 1])
+        if start <= self.offset:
+            self.offset = max(self.offset, end)
+            del starts[:high], ends[:high]
+        else:
+            starts[low:high], ends[low:high] = [start], [end]
 
 
 class Origin(NamedTuple):
@@ -65,38 +206,35 @@ class Claim:
         self.committed = committed
         self.releasing = False
         self.released = False
-        self.tracker: AckTracker[AckMessage] | None = None  # with nothing committed: none yet
-        self.read = False
         self.waiting: deque[tuple[float, AckMessage]] = deque()  # with when they are due
-        if committed is not None:
-            metadata = committed.metadata
-            self.tracker = AckTracker(committed.offset, metadata, limit_chars=LIMIT_CHARS)
-
-    @property
-    def pending(self) -> int:
-        return 0 if self.tracker is None else self.tracker.pending
+        self.read = False
+        # With nothing committed, reading begins before this offset.
+        start = committed or OffsetAndMetadata(MAX_OFFSET)
+        self.tracker = AckTracker[AckMessage](start.offset, start.metadata, limit_chars=LIMIT_CHARS)
 
     def is_pending(self, offset: int) -> bool:
         """True unless ``offset`` is acknowledged, or the partition was released."""
-        return self.tracker is not None and not self.released and self.tracker.is_pending(offset)
+        return not self.released and self.tracker.is_pending(offset)
 
-    def track(self, offset: int) -> AckTracker[AckMessage]:
-        """Return the tracker for a message that was read."""
-        if self.tracker is None or (not self.read and offset < self.tracker.offset):
+    def begin(self, offset: int) -> None:
+        """Take in the offset of the first message that was read."""
+        self.read = True
+        if offset < self.tracker.offset:
             # Kafka had nothing at what is committed, so reading began elsewhere.
             self.tracker = AckTracker(offset, limit_chars=LIMIT_CHARS)
-        self.read = True
-        return self.tracker
 
     def progress(self, now_s: float) -> PartitionProgress:
         """``now_s`` is in seconds since 1970."""
         tracker = self.tracker
-        if tracker is None:
-            return PartitionProgress(None, 0, 0.0, 0)
+        known = self.read or self.committed is not None
         oldest = tracker.oldest
         since_ms = oldest.timestamp if oldest else None
-        seconds = 0.0 if since_ms is None else max(0.0, now_s - since_ms / 1000)
-        return PartitionProgress(tracker.offset, self.pending, seconds, tracker.encoded_chars)
+        return PartitionProgress(
+            tracker.offset if known else None,
+            tracker.pending,
+            0.0 if since_ms is None else max(0.0, now_s - since_ms / 1000),
+            len(tracker.position.metadata),
+        )
 
 
 class AckMessage:
@@ -199,7 +337,7 @@ class Deliveries:
     @property
     def pending(self) -> int:
         """Messages that were delivered and are not acknowledged."""
-        return sum(claim.pending for claim in self._claims.values())
+        return sum(claim.tracker.pending for claim in self._claims.values())
 
     def claim(self, claim: Claim) -> None:
         self._claims[claim.where] = claim
@@ -237,7 +375,7 @@ class Deliveries:
         """Return what is to be committed and is not yet."""
         found = {}
         for where, claim in self._claims.items():
-            if claim.tracker is not None and claim.read:
+            if claim.read:
                 position = claim.tracker.position
                 known = claim.committed
                 if known is None or position[:2] != known[:2]:
@@ -272,13 +410,12 @@ class Deliveries:
 
     def _deliver(self, message: AckMessage, claim: Claim) -> bool:
         """Make a message ready, unless it is acknowledged; False where it has no room."""
-        offset = message._offset
+        if not claim.read:
+            claim.begin(message._offset)
         tracker = claim.tracker
-        if tracker is None or not claim.read:
-            tracker = claim.track(offset)
         if not tracker.has_room:
             return False
-        if tracker.deliver(offset, message):
+        if tracker.deliver(message._offset, message):
             self._ready.append(message)
         return True
 
@@ -336,13 +473,13 @@ class Deliveries:
         if self._rejected:
             self._rejected.discard(message)
         claim = message._claim
-        if claim.tracker is not None and not claim.released:
+        if not claim.released:
             claim.tracker.acknowledge(message._offset)
 
     def acknowledge_up_to(self, message: AckMessage) -> None:
         """Acknowledge ``message`` and all messages before it in its partition."""
         claim = message._claim
-        if claim.tracker is not None and not claim.released:
+        if not claim.released:
             claim.tracker.acknowledge_up_to(message._offset)
             self._ready = deque(m for m in self._ready if m._claim.is_pending(m._offset))
             for each in [m for m in self._in_work if not m._claim.is_pending(m._offset)]:

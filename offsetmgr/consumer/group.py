@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from contextlib import suppress
 from queue import SimpleQueue
@@ -13,24 +13,101 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from confluent_kafka import Message
 
-from offsetmgr.consumer.base import PREFETCH, UNREAD, BaseConsumer, MessageReader, drain
-from offsetmgr.consumer.marks import Markable, Marks
-from offsetmgr.consumer.membership import MemberCallbacks, Membership
+from offsetmgr.consumer.base import (
+    LONG_S,
+    PREFETCH,
+    UNREAD,
+    BaseConsumer,
+    MessageReader,
+    drain,
+)
 from offsetmgr.errors import ManagerStoppedError
+from offsetmgr.types import (
+    MAX_METADATA_CHARS,
+    OffsetAndMetadata,
+    TopicPartition,
+    check_metadata,
+    check_offset,
+    check_partition,
+    check_topic,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from offsetmgr.consumer.marks import OffsetStash
-    from offsetmgr.types import OffsetAndMetadata, TopicPartition
-
 BUFFERED: Final = 1_000
 """A partition with so many messages that were not asked for is paused until half are taken."""
 
+MOST_METADATA_CHARS: Final = MAX_METADATA_CHARS - 1
+"""Longest metadata of a mark: confluent-kafka's consumer adds a NUL."""
+
+_NONE: Final = (-1, "")
 _LOOK_S: Final = 0.005
-_LONG_S: Final = 1.0
 
 log = logging.getLogger("offsetmgr.consumer")
+
+
+class Markable(ABC):
+    """Takes marks of processed messages.
+
+    A mark that is not higher than the last one changes nothing; a reset that is higher neither.
+    Metadata has at most 4,095 characters.
+    """
+
+    @abstractmethod
+    def _mark(self, where: tuple[str, int], offset: int, metadata: str, *, reset: bool) -> None:
+        """Take in the next offset to read of a partition."""
+
+    def mark_offset(self, message: Message, metadata: str = "") -> None:
+        """Mark ``message`` and all before it in its partition as processed."""
+        where, offset = _place(message)
+        self._mark(where, offset + 1, _check_metadata(metadata), reset=False)
+
+    def mark_messages(self, messages: Iterable[Message]) -> None:
+        """Mark all of ``messages``, such as those of a batch."""
+        last = {(each.topic(), each.partition()): each for each in messages}
+        for each in last.values():
+            self.mark_offset(each)
+
+    def mark_partition_offset(
+        self, topic: str, partition: int, offset: int, metadata: str = ""
+    ) -> None:
+        """Mark the message at ``offset`` and all before it as processed."""
+        where = check_topic(topic), check_partition(partition)
+        self._mark(where, check_offset(offset) + 1, _check_metadata(metadata), reset=False)
+
+    def reset_offset(self, message: Message, metadata: str = "") -> None:
+        """Let the group go back to after ``message``; reading goes on where it is."""
+        where, offset = _place(message)
+        self._mark(where, offset + 1, _check_metadata(metadata), reset=True)
+
+    def reset_partition_offset(
+        self, topic: str, partition: int, offset: int, metadata: str = ""
+    ) -> None:
+        """Let the group go back to after the message at ``offset``."""
+        where = check_topic(topic), check_partition(partition)
+        self._mark(where, check_offset(offset) + 1, _check_metadata(metadata), reset=True)
+
+
+class OffsetStash(Markable):
+    """Processed offsets of several partitions, to be marked at once; for one thread."""
+
+    def __init__(self) -> None:
+        self.positions: dict[tuple[str, int], tuple[int, str]] = {}
+        """The next offset to read of each partition, and metadata."""
+        self.resets: set[tuple[str, int]] = set()
+        """The partitions that may go back."""
+
+    def _mark(self, where: tuple[str, int], offset: int, metadata: str, *, reset: bool) -> None:
+        known, _ = self.positions.get(where, _NONE)
+        if known < 0 or (offset <= known if reset else offset > known):
+            self.positions[where] = (offset, metadata)
+            if reset:
+                self.resets.add(where)
+
+    def offsets(self) -> dict[TopicPartition, int]:
+        """Return the last processed offset of each partition."""
+        return {TopicPartition(*where): offset - 1 for where, (offset, _) in self.positions.items()}
 
 
 class Notification(NamedTuple):
@@ -53,23 +130,12 @@ class MarkingConsumer(Markable, BaseConsumer):
     """
 
     def _prepare(self) -> None:
-        self._marks = Marks()
-        self._current: frozenset[TopicPartition] = frozenset()
+        self._lock = threading.Lock()
+        # The next offset and metadata of claimed partitions; plain tuples, as each message makes
+        # one.
+        self._marked: dict[tuple[str, int], tuple[int, str]] = {}
+        self._uncommitted: set[tuple[str, int]] = set()
         self._notifications: deque[Notification] = deque(maxlen=UNREAD)
-
-    def _callbacks(self) -> MemberCallbacks:
-        return MemberCallbacks(
-            self._received,
-            self._claimed,
-            self._releasing,
-            self._released,
-            self._marks.to_commit,
-            self._marks.committed,
-            self._errors.append,
-        )
-
-    @abstractmethod
-    def _received(self, messages: Sequence[Message]) -> None: ...
 
     @abstractmethod
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
@@ -82,45 +148,63 @@ class MarkingConsumer(Markable, BaseConsumer):
     def mark_offsets(self, stash: OffsetStash) -> None:
         """Mark what ``stash`` holds, resets included."""
         for where, (offset, metadata) in stash.positions.items():
-            self._marks.mark(where, offset, metadata, may_fall=where in stash.resets)
+            self._mark(where, offset, metadata, reset=where in stash.resets)
 
     def reset_offsets(self, stash: OffsetStash) -> None:
         """Let the group go back to what ``stash`` holds."""
         for where, (offset, metadata) in stash.positions.items():
-            self._marks.mark(where, offset, metadata, may_fall=True)
+            self._mark(where, offset, metadata, reset=True)
 
     def _mark(self, where: tuple[str, int], offset: int, metadata: str, *, reset: bool) -> None:
-        self._marks.mark(where, offset, metadata, may_fall=reset)
+        with self._lock:
+            known = self._marked.get(where)
+            if known is not None and (offset > known[0] or reset):
+                self._marked[where] = (offset, metadata)
+                self._uncommitted.add(where)
 
     def subscriptions(self) -> dict[str, list[int]]:
         """Return the claimed partitions by topic."""
-        return _by_topic(self._current)
+        return _by_topic(self._assigned)
 
     def notifications(self) -> list[Notification]:
         """Return the steps of rebalances since the last call; at most the newest 100."""
         return drain(self._notifications)
 
-    # Called by the membership
+    # Called in the thread that polls
 
-    def _claimed(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        self._marks.claim(committed)
-        self._current |= committed.keys()
+    def _claim(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        with self._lock:
+            for where, known in committed.items():
+                self._marked[where] = _NONE if known is None else (known.offset, known.metadata)
+            self._uncommitted.difference_update(committed)
         self._notify("ok", claimed=committed)
 
-    def _releasing(self, partitions: Collection[TopicPartition], timeout_s: float) -> None:
+    def _begin_release(self, partitions: Collection[TopicPartition], timeout_s: float) -> None:
         self._notify("start", released=partitions)
-        gone = set(partitions)
-        self._drop(gone)
+        self._drop(partitions)
         deadline = time.monotonic() + timeout_s
-        while self._working_on(gone) and time.monotonic() < deadline and not self.closed:
+        while self._working_on(partitions) and time.monotonic() < deadline and not self.closed:
             time.sleep(_LOOK_S)
 
-    def _released(self, partitions: Collection[TopicPartition], lost: bool) -> None:  # noqa: FBT001
-        gone = frozenset(partitions)
-        self._drop(gone)
-        self._marks.release(partitions)
-        self._current -= gone
+    def _release(self, partitions: Collection[TopicPartition], *, lost: bool) -> None:
+        self._drop(partitions)
+        with self._lock:
+            # What is marked is dropped: another member may be further.
+            for where in partitions:
+                self._marked.pop(where, None)
+            self._uncommitted.difference_update(partitions)
         self._notify("error" if lost else "ok", released=partitions)
+
+    def _to_commit(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        with self._lock:
+            found = {where: self._marked[where] for where in self._uncommitted}
+        return {TopicPartition(*where): OffsetAndMetadata(*mark) for where, mark in found.items()}
+
+    def _committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        with self._lock:
+            for where, position in offsets.items():
+                if self._marked.get(where) == (position.offset, position.metadata):
+                    self._uncommitted.discard(where)
 
     def _notify(
         self,
@@ -129,10 +213,9 @@ class MarkingConsumer(Markable, BaseConsumer):
         claimed: Iterable[TopicPartition] = (),
         released: Iterable[TopicPartition] = (),
     ) -> None:
-        current = _by_topic(self._current)
-        self._notifications.append(
-            Notification(kind, _by_topic(claimed), _by_topic(released), current)
-        )
+        current = self._assigned.union(claimed)
+        steps = map(_by_topic, (claimed, released, current))
+        self._notifications.append(Notification(kind, *steps))
 
 
 class GroupConsumer(MarkingConsumer, MessageReader[Message]):
@@ -143,7 +226,6 @@ class GroupConsumer(MarkingConsumer, MessageReader[Message]):
 
     def _prepare(self) -> None:
         super()._prepare()
-        self._lock = threading.Lock()
         self._waiting: deque[Message] = deque()  # received and not handed out yet
         self._in_work: Sequence[Message] = ()  # what the application got last
 
@@ -156,27 +238,23 @@ class GroupConsumer(MarkingConsumer, MessageReader[Message]):
             self._in_work = (message,)
             return message
 
-    def _fill(self, timeout_s: float) -> None:
-        with suppress(ManagerStoppedError):
-            self._membership.take(PREFETCH, min(_LONG_S, timeout_s))
-
     def _next_batch(self, max_records: int, max_wait_s: float) -> list[Message]:
         self._in_work = ()
         deadline: float | None = None
         while (count := len(self._waiting)) < max_records and not self.closed:
             if count and deadline is None:
                 deadline = time.monotonic() + max_wait_s
-            left_s = _LONG_S if deadline is None else deadline - time.monotonic()
+            left_s = LONG_S if deadline is None else deadline - time.monotonic()
             if left_s <= 0:
                 break
             with suppress(ManagerStoppedError):
-                self._membership.take(max_records - count, left_s, patient=True)
+                self._wait_for(max_records - count, left_s, patient=True)
         with self._lock:
             batch = [self._waiting.popleft() for _ in range(min(max_records, len(self._waiting)))]
             self._in_work = batch.copy()
         return batch
 
-    def _received(self, messages: Sequence[Message]) -> None:
+    def _receive(self, messages: Sequence[Message]) -> None:
         with self._lock:
             self._waiting.extend(messages)
 
@@ -195,9 +273,9 @@ class PartitionStream:
     work until the next one is asked for.
     """
 
-    def __init__(self, where: TopicPartition, membership: Membership) -> None:
+    def __init__(self, where: TopicPartition, consumer: PartitionedConsumer) -> None:
         self._where = where
-        self._membership = membership
+        self._consumer = consumer
         self._changed = threading.Condition()
         self._waiting: deque[Message] = deque()
         self._paused = False
@@ -219,7 +297,7 @@ class PartitionStream:
 
     def high_water_mark(self) -> int | None:
         """Return the end of the partition as the last fetch saw it; None before the first."""
-        return self._membership.high_watermarks().get(self._where)
+        return self._consumer.high_water_marks().get(self.topic, {}).get(self.partition)
 
     def __iter__(self) -> Iterator[Message]:
         while (message := self._next()) is not None:
@@ -227,7 +305,7 @@ class PartitionStream:
 
     def close(self) -> None:
         """Read no more; the partition stays with this member until the consumer is closed."""
-        self._membership.pause(self._where)
+        self._consumer._pause(self._where)
         self._end()
 
     def _next(self) -> Message | None:
@@ -241,7 +319,7 @@ class PartitionStream:
             self._in_work = True
             if self._paused and len(self._waiting) <= BUFFERED // 2:
                 self._paused = False
-                self._membership.resume(self._where)
+                self._consumer._resume(self._where)
             return message
 
     def _put(self, messages: Iterable[Message]) -> None:
@@ -252,7 +330,7 @@ class PartitionStream:
             self._changed.notify()
             if len(self._waiting) >= BUFFERED and not self._paused:
                 self._paused = True
-                self._membership.pause(self._where)
+                self._consumer._pause(self._where)
 
     def _end(self) -> None:
         with self._changed:
@@ -296,38 +374,38 @@ class PartitionedConsumer(MarkingConsumer):
     def _read(self) -> None:
         while True:
             try:
-                self._membership.take(PREFETCH, _LONG_S)
+                self._wait_for(PREFETCH, LONG_S)
             except ManagerStoppedError:
                 self._new.put(None)
                 return
             except Exception:
                 log.exception("group %s: reading failed, and goes on", self.name)
-                time.sleep(_LONG_S)
+                time.sleep(LONG_S)
 
-    # Called by the membership
+    # Called in the thread that polls
 
-    def _received(self, messages: Sequence[Message]) -> None:
+    def _receive(self, messages: Sequence[Message]) -> None:
         found: defaultdict[tuple[object, object], list[Message]] = defaultdict(list)
         for message in messages:
             found[message.topic(), message.partition()].append(message)
         for where, theirs in found.items():
             stream = self._streams.get(where)
             if stream is not None:
-                stream._put(theirs)  # noqa: SLF001
+                stream._put(theirs)
 
-    def _claimed(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        super()._claimed(committed)
+    def _claim(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        super()._claim(committed)
         for where in sorted(committed):
-            stream = PartitionStream(where, self._membership)
+            stream = PartitionStream(where, self)
             self._streams[where] = stream
             self._new.put(stream)
 
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
         for stream in self._streams_of(partitions):
-            stream._end()  # noqa: SLF001
+            stream._end()
 
     def _working_on(self, partitions: Collection[TopicPartition]) -> bool:
-        return any(stream._in_work for stream in self._streams_of(partitions))  # noqa: SLF001
+        return any(stream._in_work for stream in self._streams_of(partitions))
 
     def _streams_of(self, partitions: Collection[TopicPartition]) -> list[PartitionStream]:
         return [self._streams[where] for where in partitions if where in self._streams]
@@ -342,3 +420,14 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     for topic, partition in sorted(partitions):
         found.setdefault(topic, []).append(partition)
     return found
+
+
+def _place(message: Message) -> tuple[tuple[str, int], int]:
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    if topic is None or partition is None or offset is None:
+        raise ValueError("the message was not read from Kafka")
+    return (topic, partition), offset
+
+
+def _check_metadata(metadata: str) -> str:
+    return metadata and check_metadata(metadata, most=MOST_METADATA_CHARS)

@@ -55,7 +55,6 @@ class MemberOffsets:
             for name, value in kafka.items()
             if name not in FORCED and not callable(value)
         }
-        self._reader: ClusterReader | None = None
 
     def claim(
         self, group: str, partitions: Collection[TopicPartition]
@@ -64,9 +63,8 @@ class MemberOffsets:
             return {}
         # confluent-kafka's own `committed` reads beyond metadata that has no NUL at its end, and
         # what follows it may look like acks.
-        if self._reader is None:
-            self._reader = ClusterReader(self._kafka, timeout_s=REQUEST_S)
-        answer = self._reader.committed([group])[group]
+        with ClusterReader(self._kafka, timeout_s=REQUEST_S) as reader:
+            answer = reader.committed([group])[group]
         if isinstance(answer, OffsetManagerError):
             raise answer
         return {where: answer.get(where) for where in partitions}
@@ -86,10 +84,6 @@ class MemberOffsets:
 
     def release(self, group: str, partitions: Collection[TopicPartition]) -> None:
         """Nothing is taken over: Kafka itself gives the partitions to the next member."""
-
-    def close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
 
 
 class ManagedOffsets:

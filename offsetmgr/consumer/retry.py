@@ -1,4 +1,9 @@
-"""Retry topics and the dead-letter topic: their names, their headers, and the way into them."""
+"""Retry topics and dead letters: the way into them, and back to where the messages came from.
+
+A letter is replayed at most once.  A replay and the mark that it has happened are one transaction.
+The mark is a message in the dead-letter topic itself, with the header ``offsetmgr-replayed``: the
+offset of the letter, which is in the same partition.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +11,28 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from offsetmgr.config import is_number
 from offsetmgr.consumer.deliveries import Origin
 from offsetmgr.consumer.keepers import request_error
-from offsetmgr.errors import InvalidValueError
-from offsetmgr.types import check_count, check_topic
+from offsetmgr.errors import OffsetManagerError, OffsetTimeoutError, listed
+from offsetmgr.lag.cluster import ClusterReader
+from offsetmgr.types import (
+    MAX_OFFSET,
+    TopicPartition,
+    check_count,
+    check_timeout,
+    check_topic,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Any
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from confluent_kafka import Message
 
     from offsetmgr.consumer.deliveries import AckMessage
 
@@ -40,11 +53,18 @@ DUE: Final = "offsetmgr-due-ms"
 REPLAYS: Final = "offsetmgr-replays"
 """Header with the number of replays from the dead-letter topic; later copies keep it."""
 
+REPLAYED: Final = "offsetmgr-replayed"
+"""Header of a mark: the offset of the letter that was replayed."""
+REPLAYED_FROM: Final = "offsetmgr-replayed-from"
+"""Header of a replayed message: topic, partition and offset of its letter."""
+
 MAX_STACK_CHARS: Final = 8_000
 """Of a longer stack the end is kept."""
 
 REQUEST_S: Final = 30.0
 _SLICE_S: Final = 0.1
+_TOGETHER: Final = 500
+"""Letters of one transaction, and messages that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +87,7 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         """Raise InvalidValueError for what makes no sense."""
         for each in self.delays_s:
-            if not is_number(each, (int, float)) or each < 0:
-                fix = "give seconds, such as (1, 10, 60)"
-                raise InvalidValueError("delays_s", each, "is not a number of seconds", fix)
+            check_timeout(each, "delays_s")
         check_count(self.partitions, "partitions")
 
     def retry_topics(self, group: str) -> list[str]:
@@ -99,31 +117,26 @@ def origin_of(headers: Mapping[str, bytes | None], here: Origin) -> Origin:
     return Origin(text, number(headers, PARTITION), number(headers, OFFSET))
 
 
-class Failed(Protocol):
-    """A message that could not be processed."""
-
-    @property
-    def headers(self) -> Headers: ...
-    @property
-    def origin(self) -> Origin: ...
-    @property
-    def tries(self) -> int: ...
-
-
 def failure_headers(
-    message: Failed, error: BaseException | str | None, *, now_ms: int, due_ms: int | None
+    headers: Headers,
+    origin: Origin,
+    error: BaseException | str | None,
+    *,
+    tries: int,
+    now_ms: int,
+    due_ms: int | None = None,
 ) -> list[tuple[str, bytes | None]]:
     """Return the headers of a rejected message: its own, and why and how often it failed."""
-    before = dict(message.headers)
+    before = dict(headers)
     stack = ""
     if isinstance(error, BaseException):
         stack = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         error = f"{type(error).__name__}: {error}"
     ours = {
-        TOPIC: message.origin.topic,
-        PARTITION: message.origin.partition,
-        OFFSET: message.origin.offset,
-        TRIES: message.tries,
+        TOPIC: origin.topic,
+        PARTITION: origin.partition,
+        OFFSET: origin.offset,
+        TRIES: tries,
         ERROR: error or "rejected without a reason",
         STACK: stack[-MAX_STACK_CHARS:],
         FIRST: number(before, FIRST, now_ms),
@@ -133,8 +146,7 @@ def failure_headers(
         ours[DUE] = due_ms
     if REPLAYS in before:
         ours[REPLAYS] = number(before, REPLAYS)
-    theirs = own_headers(message.headers)
-    return theirs + [(name, str(value).encode()) for name, value in ours.items()]
+    return own_headers(headers) + [(name, str(value).encode()) for name, value in ours.items()]
 
 
 def own_headers(headers: Headers) -> list[tuple[str, bytes | None]]:
@@ -172,7 +184,14 @@ class RetryProducer:
             topic = self.topics[stage]
             wait_s = self._policy.delays_s[stage] if delay_s is None else delay_s
             due_ms = now_ms + int(wait_s * 1000)
-        headers = failure_headers(message, error, now_ms=now_ms, due_ms=due_ms)
+        headers = failure_headers(
+            message.headers,
+            message.origin,
+            error,
+            tries=message.tries,
+            now_ms=now_ms,
+            due_ms=due_ms,
+        )
         try:
             self._producer.produce(
                 topic,
@@ -182,7 +201,7 @@ class RetryProducer:
                 on_delivery=lambda failure, _: done(failure),
             )
         except BufferError:
-            done(KafkaError(KafkaError._QUEUE_FULL))  # noqa: SLF001 -- its public name
+            done(KafkaError(KafkaError._QUEUE_FULL))
         except KafkaException as refused:
             done(refused.args[0])
 
@@ -210,3 +229,182 @@ def _create(kafka: Mapping[str, Any], topics: Iterable[str], partitions: int) ->
             refused.__traceback__ = None
             if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise request_error(f"create topic {topic}", error) from None
+
+
+class Letter(NamedTuple):
+    """A message of a dead-letter topic."""
+
+    place: Origin
+    """Partition and offset in the dead-letter topic."""
+    origin: Origin
+    """Partition and offset where it was first read."""
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    """Those of the message itself, without those that tell of its failures."""
+    tries: int
+    error: str
+    stack: str
+    failed_at_s: float
+    """Seconds since 1970."""
+    replays: int
+    """Replays before it came here."""
+    replayed: bool
+
+
+def read_letters(kafka: Mapping[str, object], topic: str, timeout_s: float) -> list[Letter]:
+    """Return the letters of ``topic``, oldest first.
+
+    Raises KafkaRequestError; OffsetTimeoutError where it was not read to its end in time.
+    """
+    with ClusterReader(kafka, timeout_s=timeout_s) as reader:
+        numbers = reader.partitions_of([topic])[topic]
+    if isinstance(numbers, OffsetManagerError):
+        raise numbers
+    starts = {TopicPartition(topic, each): OFFSET_BEGINNING for each in numbers}
+    marks: set[tuple[int, int]] = set()
+    found = []
+    for message in read_to_end(kafka, starts, timeout_s):
+        headers = _headers(message)
+        if REPLAYED in dict(headers):
+            marks.add((message.partition() or 0, number(dict(headers), REPLAYED)))
+        else:
+            found.append(_letter(message, headers))
+    letters = [
+        each._replace(replayed=(each.place.partition, each.place.offset) in marks) for each in found
+    ]
+    return sorted(letters, key=lambda each: (each.failed_at_s, each.place))
+
+
+def read_to_end(
+    kafka: Mapping[str, object],
+    starts: Mapping[TopicPartition, int],
+    timeout_s: float,
+    stops: Mapping[TopicPartition, int] | None = None,
+) -> Iterator[Message]:
+    """Iterate over messages from ``starts`` to the ends of the logs.
+
+    Of a partition in ``stops`` only up to the first message at that offset or after it.  Raises
+    KafkaRequestError; OffsetTimeoutError where they were not read in time.
+    """
+    config: dict[str, Any] = {
+        **kafka,
+        # It joins no group and commits nothing, but librdkafka wants a name.
+        "group.id": "offsetmgr-reader",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "log_level": 0,
+    }
+    if not starts:
+        return
+    deadline = time.monotonic() + timeout_s
+    unread = set(starts)
+    consumer = Consumer(config)
+    try:
+        consumer.assign([KafkaPartition(*where, start) for where, start in starts.items()])
+        while unread:
+            if time.monotonic() > deadline:
+                raise OffsetTimeoutError(
+                    f"{listed(unread)} not read to the end in time: give more time"
+                )
+            for message in consumer.consume(_TOGETHER, 0.2):
+                error = message.error()
+                where = TopicPartition(message.topic() or "", message.partition() or 0)
+                if error is None and where in unread:
+                    if (message.offset() or 0) >= (stops or {}).get(where, MAX_OFFSET):
+                        unread.discard(where)
+                    yield message
+                elif error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    unread.discard(where)
+                elif error is not None and not error.retriable():
+                    raise request_error(f"read {where.topic}", error)
+    finally:
+        consumer.close()
+
+
+def _headers(message: Message) -> list[tuple[str, bytes | None]]:
+    return cast("list[tuple[str, bytes | None]]", message.headers() or [])
+
+
+def _letter(message: Message, headers: list[tuple[str, bytes | None]]) -> Letter:
+    told = dict(headers)
+    place = Origin(message.topic() or "", message.partition() or 0, message.offset() or 0)
+    return Letter(
+        place,
+        origin_of(told, place),
+        message.key(),
+        message.value(),
+        own_headers(headers),
+        number(told, TRIES),
+        (told.get(ERROR) or b"").decode(errors="replace"),
+        (told.get(STACK) or b"").decode(errors="replace"),
+        number(told, LAST, message.timestamp()[1]) / 1000,
+        number(told, REPLAYS),
+        replayed=False,
+    )
+
+
+class Replayer:
+    """Replays letters of one dead-letter topic; a second one ends the first."""
+
+    def __init__(self, kafka: Mapping[str, object], topic: str, timeout_s: float) -> None:
+        """Raises KafkaRequestError."""
+        self._kafka = kafka
+        self._topic = topic
+        self._timeout_s = timeout_s
+        config: dict[str, Any] = {**kafka, "transactional.id": f"offsetmgr-dlq-{topic}"}
+        self._producer = Producer(config)
+        try:
+            self._producer.init_transactions(timeout_s)
+        except KafkaException as error:
+            raise request_error(f"replay letters of {topic}", error.args[0]) from error
+
+    def replay(self, letters: Iterable[Letter], *, to: str | None = None) -> list[Letter]:
+        """Send ``letters`` to their origin, or to the topic ``to``; return those that were sent.
+
+        A letter that was replayed before, also since it was read, is left out.  Raises
+        KafkaRequestError; then letters of finished transactions are replayed, and marked so.
+        """
+        # Read after the producer has fenced all others: nobody can replay any more.
+        now = read_letters(self._kafka, self._topic, self._timeout_s)
+        waiting = {each.place for each in now if not each.replayed}
+        wanted = [each for each in letters if each.place in waiting]
+        for start in range(0, len(wanted), _TOGETHER):
+            self._send(wanted[start : start + _TOGETHER], to)
+        return wanted
+
+    def _send(self, letters: Sequence[Letter], to: str | None) -> None:
+        failures: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                failures.append(error)
+
+        producer = self._producer
+        try:
+            producer.begin_transaction()
+            for each in letters:
+                place = "/".join(map(str, each.place))
+                ours = {REPLAYS: str(each.replays + 1), REPLAYED_FROM: place}
+                headers = [*each.headers, *((k, v.encode()) for k, v in ours.items())]
+                producer.produce(
+                    to or each.origin.topic,
+                    each.value,
+                    each.key,
+                    headers=headers,  # type: ignore[arg-type]  # a value may be None
+                    on_delivery=delivered,
+                )
+                producer.produce(
+                    self._topic,
+                    None,
+                    each.key,
+                    partition=each.place.partition,
+                    headers={REPLAYED: str(each.place.offset)},
+                    on_delivery=delivered,
+                )
+            producer.commit_transaction(self._timeout_s)
+        except KafkaException as error:
+            cause = failures[0] if failures else error.args[0]
+            if not error.args[0].fatal():
+                producer.abort_transaction(self._timeout_s)
+            raise request_error(f"replay letters of {self._topic}", cause) from error

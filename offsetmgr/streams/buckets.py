@@ -238,16 +238,8 @@ def _put(rows: dict[bytes, bytes], key: bytes, value: bytes | None) -> None:
         rows[key] = value
 
 
-class _Failed(NamedTuple):
-    """A failed message as ``failure_headers`` wants it."""
-
-    headers: Sequence[tuple[str, bytes | None]]
-    origin: Origin
-    tries: int = 1
-
-
 def _dead_letter(topic: str, message: Message, error: ProcessingError) -> Record:
     origin = Origin(message.topic, message.partition, message.offset)
-    failed = _Failed(message.headers or (), origin)
-    headers = failure_headers(failed, error, now_ms=int(time.time() * 1_000), due_ms=None)
+    now_ms = int(time.time() * 1_000)
+    headers = failure_headers(message.headers or (), origin, error, tries=1, now_ms=now_ms)
     return Record(topic, message.key, message.value, headers)

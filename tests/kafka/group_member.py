@@ -1,6 +1,7 @@
 """A member of a group as a process of its own: writes down each message, then marks or acks it.
 
-``group_member.py BROKERS GROUP TOPIC STRATEGY LOG marks|acks``; a SIGTERM lets it leave in order.
+``group_member.py BROKERS GROUP TOPIC STRATEGY LOG marks|acks|retries``; a SIGTERM lets it leave in
+order.  With retries, a message with the value "number/failures" fails so often before.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from offsetmgr.consumer import AckConsumer, AckSettings, GroupConsumer
+from offsetmgr.consumer import AckConsumer, AckSettings, GroupConsumer, RetryPolicy
 
 if TYPE_CHECKING:
     from offsetmgr.consumer import AckMessage
@@ -24,13 +25,18 @@ def main(brokers: str, group: str, topic: str, strategy: str, file: str, kind: s
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     # The marks' members also stand still for longer than their session.
-    session_ms = 6_000 if kind == "marks" else 12_000
+    session_ms = 12_000 if kind == "acks" else 6_000
     kafka = {
         "bootstrap.servers": brokers,
         "session.timeout.ms": session_ms,
         "heartbeat.interval.ms": 500,
     }
-    settings = AckSettings(strategy=strategy, commit_interval_s=0.02, away_s=0.1)  # type: ignore[arg-type]
+    settings = AckSettings(
+        strategy=strategy,  # type: ignore[arg-type]
+        commit_interval_s=0.02,
+        away_s=0.1,
+        retry=RetryPolicy(delays_s=(0.2, 0.4)) if kind == "retries" else None,
+    )
     log = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     if kind == "marks":
         mark(GroupConsumer(kafka, group, [topic], settings=settings), log, stopping)
@@ -53,7 +59,10 @@ def acknowledge(consumer: AckConsumer, log: int, stopping: threading.Event) -> N
 
     def handle(message: AckMessage) -> None:
         time.sleep(message.offset % 11 * _WORK_S)
-        os.write(log, (message.value or b"") + b"\n")
+        number, _, failures = (message.value or b"").partition(b"/")
+        if message.tries <= int(failures or 0):
+            raise ValueError("it fails so often")
+        os.write(log, number + b"\n")
 
     pool = threading.Thread(target=consumer.run, args=[handle])
     pool.start()

@@ -14,50 +14,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 from typer.testing import CliRunner
 
 from offsetmgr.cli.app import app
-from offsetmgr.consumer.acks import AckConsumer, AckSettings
-from offsetmgr.consumer.retry import RetryPolicy
+from offsetmgr.consumer import AckConsumer, AckSettings, RetryPolicy
 from offsetmgr.types import TopicPartition
-from tests.conftest import create_topic
+from tests.kafka.messages import PARTITIONS, WAIT_S, committed, filled, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from confluent_kafka import Message
 
-    from offsetmgr.consumer.deliveries import AckMessage
+    from offsetmgr.consumer import AckMessage
     from offsetmgr.devkafka import DevKafka
 
-PARTITIONS = 4
-WAIT_S = 60.0
-MEMBER = Path(__file__).parent / "acks_member.py"
+MEMBER = Path(__file__).parent / "group_member.py"
 
 
-def produced(kafka: DevKafka, topic: str, values: Iterable[str], keys: int = 0) -> None:
-    """Make ``topic`` with ``values``, by key where there are ``keys``, else by turns."""
-    create_topic(kafka, topic, PARTITIONS)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for number, value in enumerate(values):
-        if keys:
-            producer.produce(topic, value, f"key-{number % keys}")
-        else:
-            producer.produce(topic, value, partition=number % PARTITIONS)
-        if number % 10_000 == 0:
-            producer.poll(0)
-    assert producer.flush(WAIT_S) == 0
-
-
-def committed(kafka: DevKafka, group: str, topic: str) -> dict[int, int]:
-    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": group})
-    try:
-        asked = [KafkaPartition(topic, number) for number in range(PARTITIONS)]
-        return {p.partition: p.offset for p in consumer.committed(asked, WAIT_S) if p.offset >= 0}
-    finally:
-        consumer.close()
+def offsets(kafka: DevKafka, group: str) -> list[int]:
+    return [offset for _, (offset, _) in sorted(committed(kafka, group, group).items())]
 
 
 def all_of(kafka: DevKafka, topic: str, count: int) -> list[Message]:
@@ -96,7 +72,7 @@ def test_a_restart_repeats_what_was_not_acknowledged_and_no_more(
 ) -> None:
     """Acks come from four threads, in random order; every tenth message gets none."""
     count = 2_000
-    produced(kafka, group, map(str, range(count)))
+    filled(kafka, group, count)
     settings = AckSettings(dwell_s=0.2)
     with AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as first:
         messages = taken(first, count)
@@ -125,13 +101,13 @@ def test_a_restart_repeats_what_was_not_acknowledged_and_no_more(
             if batch:
                 second.commit_up_to(batch[-1])
         assert second.errors() == []
-    assert committed(kafka, group, group) == dict.fromkeys(range(PARTITIONS), count // PARTITIONS)
+    assert offsets(kafka, group) == [count // PARTITIONS] * PARTITIONS
 
 
 def test_a_partition_that_waits_for_an_ack_holds_up_no_other(kafka: DevKafka, group: str) -> None:
     """Every second ack of partition 0 is missing, until its metadata is full."""
     count = 40_000
-    produced(kafka, group, map(str, range(count)))
+    filled(kafka, group, count)
     held: list[AckMessage] = []
     seen: Counter[int] = Counter()
     settings = AckSettings(max_pending=20_000)
@@ -152,12 +128,12 @@ def test_a_partition_that_waits_for_an_ack_holds_up_no_other(kafka: DevKafka, gr
             assert message is not None
             message.ack()
             seen[message.partition] += 1
-    assert committed(kafka, group, group) == dict.fromkeys(range(PARTITIONS), count // PARTITIONS)
+    assert offsets(kafka, group) == [count // PARTITIONS] * PARTITIONS
 
 
 def test_pending_acks_of_a_live_group_are_described(kafka: DevKafka, group: str) -> None:
     """By the command, for any group; in its own process the consumer tells the same."""
-    produced(kafka, group, map(str, range(40)))
+    filled(kafka, group, 40)
     asked = ["--bootstrap-servers", kafka.bootstrap_servers]
     settings = AckSettings(dwell_s=0)
     with AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as consumer:
@@ -179,7 +155,7 @@ def test_pending_acks_of_a_live_group_are_described(kafka: DevKafka, group: str)
 
 def test_an_event_loop_acknowledges_as_its_tasks_end(kafka: DevKafka, group: str) -> None:
     count = 400
-    produced(kafka, group, map(str, range(count)))
+    filled(kafka, group, count)
     seen: Counter[int] = Counter()
 
     async def work(message: AckMessage) -> None:
@@ -202,12 +178,12 @@ def test_an_event_loop_acknowledges_as_its_tasks_end(kafka: DevKafka, group: str
     asyncio.run(read())
     assert set(seen) == set(range(count))
     assert seen.total() == count + count // 50
-    assert committed(kafka, group, group) == dict.fromkeys(range(PARTITIONS), count // PARTITIONS)
+    assert offsets(kafka, group) == [count // PARTITIONS] * PARTITIONS
 
 
 def test_no_more_than_max_pending_are_handed_out(kafka: DevKafka, group: str) -> None:
     """And a message without an ack comes back when its time is over."""
-    produced(kafka, group, map(str, range(100)))
+    filled(kafka, group, 100)
     settings = AckSettings(max_pending=10, ack_timeout_s=1.0, nack_delay_s=0, dwell_s=0)
     with AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as consumer:
         first = taken(consumer, 10)
@@ -221,7 +197,7 @@ def test_no_more_than_max_pending_are_handed_out(kafka: DevKafka, group: str) ->
 def test_bad_metadata_is_dropped_with_a_word(
     kafka: DevKafka, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    produced(kafka, group, map(str, range(8)))
+    filled(kafka, group, 8)
     other = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": group})
     other.commit(offsets=[KafkaPartition(group, 0, 1, "not ours!")], asynchronous=False)
     other.close()
@@ -237,7 +213,7 @@ def test_rejected_messages_go_through_the_retries_to_the_dead_letters(
     kafka: DevKafka, group: str
 ) -> None:
     """Message 1 succeeds in its second try, message 2 never; each waits at least its delay."""
-    produced(kafka, group, map(str, range(4)))
+    filled(kafka, group, 4)
     policy = RetryPolicy(delays_s=(0.5, 1.0), partitions=1)
     settings = AckSettings(retry=policy)
     tries: dict[int, list[tuple[float, str, int]]] = {}
@@ -289,14 +265,14 @@ def test_rejected_messages_go_through_the_retries_to_the_dead_letters(
         "offsetmgr-tries": "3",
         "offsetmgr-error": "ValueError: 2 is bad",
     }
-    assert committed(kafka, group, group) == dict.fromkeys(range(PARTITIONS), 1)
+    assert offsets(kafka, group) == [1] * PARTITIONS
 
 
 @pytest.mark.parametrize("ordered_by", ["key", "partition"])
 def test_handlers_are_called_in_order(kafka: DevKafka, group: str, ordered_by: str) -> None:
     """Of 64 workers, no two have the same key (or partition) at once."""
     count, keys = 4_000, 100
-    produced(kafka, group, map(str, range(count)), keys)
+    filled(kafka, group, count, keys=keys)
     seen: dict[object, list[int]] = {}
     in_work: Counter[object] = Counter()
     most = [0]
@@ -325,7 +301,7 @@ def test_handlers_are_called_in_order(kafka: DevKafka, group: str, ordered_by: s
     thread.join()
     assert all(offsets == sorted(offsets) for offsets in seen.values())
     assert most[0] > 1
-    assert sum(committed(kafka, group, group).values()) == count
+    assert sum(offsets(kafka, group)) == count
 
 
 def test_a_pool_that_is_closed_finishes_what_has_begun_and_no_more(
@@ -333,7 +309,7 @@ def test_a_pool_that_is_closed_finishes_what_has_begun_and_no_more(
 ) -> None:
     """A member that joins later handles the rest: each message is handled once."""
     count = 2_000
-    produced(kafka, group, map(str, range(count)))
+    filled(kafka, group, count)
     handled: list[int] = []
 
     def handle(message: AckMessage) -> None:
@@ -344,7 +320,7 @@ def test_a_pool_that_is_closed_finishes_what_has_begun_and_no_more(
         consumer = AckConsumer(kafka.bootstrap_servers, group, [group])
         thread = threading.Thread(target=consumer.run, args=[handle])
         thread.start()
-        wait_for(lambda: len(handled) >= wanted)  # noqa: B023 -- called here
+        wait_until(lambda: len(handled) >= wanted)  # noqa: B023 -- called here
         consumer.close()
         thread.join()
     assert sorted(handled) == list(range(count))
@@ -358,10 +334,10 @@ def kill_and_restart(kafka: DevKafka, group: str, file: Path, kills: int) -> Non
     rng = random.Random(kills)  # noqa: S311
     count = 1_000 * (kills + 1)
     fails = {n: n // 10 % 4 for n in range(0, count, 10)}
-    values = [f"{n}/{fails[n]}" if fails.get(n) else str(n) for n in range(count)]
-    produced(kafka, group, values)
+    filled(kafka, group, count, text=lambda n: f"{n}/{fails.get(n, 0)}")
     letters = sum(failures > 2 for failures in fails.values())
-    command = [sys.executable, str(MEMBER), kafka.bootstrap_servers, group, group, str(file)]
+    arguments = [kafka.bootstrap_servers, group, group, "range", str(file), "retries"]
+    command = [sys.executable, str(MEMBER), *arguments]
     file.touch()
     member = subprocess.Popen(command)
     try:
@@ -373,7 +349,7 @@ def kill_and_restart(kafka: DevKafka, group: str, file: Path, kills: int) -> Non
             member = subprocess.Popen(command)
         wait_for_lines(member, file, count - letters)
         found = {each.value() for each in dead_letters(kafka, group, letters)}
-        assert found == {values[n].encode() for n, failures in fails.items() if failures > 2}
+        assert found == {f"{n}/3".encode() for n, failures in fails.items() if failures > 2}
     finally:
         member.kill()
         member.wait()
@@ -381,7 +357,7 @@ def kill_and_restart(kafka: DevKafka, group: str, file: Path, kills: int) -> Non
     assert set(processed) == {n for n in range(count) if fails.get(n, 0) <= 2}
     # Repeated is at most what was pending when it was killed, and acked since the last commit.
     assert processed.total() - len(processed) <= kills * 1_500
-    for partition, offset in committed(kafka, group, group).items():
+    for partition, offset in enumerate(offsets(kafka, group)):
         for number in range(partition, offset * PARTITIONS, PARTITIONS):
             assert number in processed or fails.get(number, 0) > 0
 
@@ -394,7 +370,7 @@ def dead_letters(kafka: DevKafka, group: str, letters: int) -> list[Message]:
         found[:] = all_of(kafka, f"{group}.dlq", max(letters, len(found) + 1))
         return len({each.value() for each in found}) >= letters
 
-    wait_for(enough)
+    wait_until(enough)
     return found
 
 
@@ -404,15 +380,8 @@ def lines(file: Path) -> list[int]:
 
 def wait_for_lines(member: subprocess.Popen[bytes], file: Path, count: int) -> None:
     """Wait until the member has processed ``count`` different messages."""
-    wait_for(lambda: member.poll() is not None or len(set(lines(file))) >= count)
+    wait_until(lambda: member.poll() is not None or len(set(lines(file))) >= count, 2 * WAIT_S)
     assert member.poll() is None, "it has ended by itself"
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.05)
 
 
 def test_a_killed_consumer_loses_no_message(kafka: DevKafka, group: str, tmp_path: Path) -> None:

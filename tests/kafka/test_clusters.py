@@ -30,15 +30,15 @@ from offsetmgr.consumer import AckSettings, ConsumerSettings
 from offsetmgr.devkafka.cluster import Broker
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError
 from tests.conftest import create_topic
+from tests.kafka.messages import WAIT_S, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from offsetmgr.devkafka import DevKafka
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "surviving_writer.py"
 PARTITIONS = 3
-WAIT_S = 60.0
 DEAD = "127.0.0.1:9"
 """Nobody listens on the port of the protocol "discard"."""
 
@@ -79,13 +79,6 @@ def fetched(reader: MultiClusterReader, count: int) -> list[ClusterMessage]:
         assert message is not None, f"{len(found)} of {count}"
         found.append(message)
     return found
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 class Traffic:
@@ -308,6 +301,31 @@ def test_a_reader_is_put_anywhere_and_says_where_it_is(
             reader.lag("north")
         with pytest.raises(InvalidValueError, match="give one of 1"):
             reader.set_offset("west", 0, 2)
+
+
+def test_after_a_move_nothing_comes_of_what_was_fetched_before(
+    clusters: dict[str, str], unique_name: str
+) -> None:
+    """In the middle of a long log, again and again; the other partition goes on where it was."""
+    count = 20_000
+    with MultiClusterWriter({"west": clusters["west"]}, unique_name) as writer:
+        writer.write_messages(
+            ProducerRecord(str(each), partition=partition)
+            for each in range(count)
+            for partition in (0, 1)
+        )
+    chance = random.Random(7)  # noqa: S311
+    west = {"west": clusters["west"]}
+    with MultiClusterReader(west, unique_name, partitions=[0, 1]) as reader:
+        expected = {0: 0, 1: 0}
+        for _ in range(60):
+            for message in fetched(reader, chance.randrange(1, 300)):
+                partition = message.message.partition() or 0
+                assert number(message) == expected[partition]
+                expected[partition] += 1
+            moved = chance.randrange(2)
+            expected[moved] = chance.randrange(count // 2)
+            reader.set_offset("west", expected[moved], moved)
 
 
 def test_a_group_goes_on_in_each_cluster_where_it_was(

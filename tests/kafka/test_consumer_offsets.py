@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Producer
 
 from offsetmgr import LocalOffsets, ManagerExistsError, OffsetAndMetadata
 from offsetmgr.consumer import (
@@ -18,30 +17,25 @@ from offsetmgr.consumer import (
 from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
 from offsetmgr.lag.cluster import ClusterReader, GroupDescription
 from offsetmgr.types import TopicPartition
-from tests.conftest import create_topic
+from tests.kafka.messages import WAIT_S, filled
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from offsetmgr.devkafka import DevKafka
 
-WAIT_S = 60.0
 COUNT = 100
 
 
-def filled(kafka: DevKafka, topic: str) -> list[tuple[str, int]]:
+def two_partitions(kafka: DevKafka, topic: str) -> list[tuple[str, int]]:
     """Make ``topic`` with 100 messages in each of two partitions; return these."""
-    create_topic(kafka, topic, 2)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for number in range(2 * COUNT):
-        producer.produce(topic, str(number).encode(), partition=number % 2)
-    assert producer.flush(WAIT_S) == 0
+    filled(kafka, topic, 2 * COUNT, partitions=2)
     return [(topic, 0), (topic, 1)]
 
 
 def test_managers_commit_the_marks_of_partitions(kafka: DevKafka, group: str) -> None:
     """There is no member; a partition has one consumer at a time; a reset goes back."""
-    partitions = filled(kafka, group)
+    partitions = two_partitions(kafka, group)
     with LocalOffsets(kafka.bootstrap_servers) as offsets:
         for expected, last in ((0, 59), (60, 99)):
             with GroupConsumer(
@@ -81,7 +75,7 @@ def test_managers_commit_the_marks_of_partitions(kafka: DevKafka, group: str) ->
 @pytest.mark.parametrize("managed", [True, False])
 def test_acks_of_partitions_survive_a_restart(kafka: DevKafka, group: str, managed: bool) -> None:  # noqa: FBT001
     """Of managers, or committed by the consumer itself to a group without members."""
-    partitions = filled(kafka, group)[:1]
+    partitions = two_partitions(kafka, group)[:1]
     with LocalOffsets(kafka.bootstrap_servers) as local:
         offsets = local if managed else None
         settings = AckSettings(dwell_s=0)
@@ -139,7 +133,7 @@ class Shelf:
 
 def test_a_store_has_the_offsets_of_a_member(kafka: DevKafka, group: str) -> None:
     """If it does not answer, the request is repeated; Kafka itself has none of the offsets."""
-    filled(kafka, group)
+    two_partitions(kafka, group)
     shelf = Shelf()
     for offset in (0, 40):
         with GroupConsumer(kafka.bootstrap_servers, group, [group], offsets=shelf) as consumer:

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from offsetmgr.consumer import AckConsumer, AckSettings, RetryPolicy
-from offsetmgr.consumer.dlq import Replayer, read_letters
+from offsetmgr.consumer.retry import Replayer, read_letters
 from offsetmgr.errors import KafkaRequestError
 from tests.commands import run
 from tests.conftest import create_topic
@@ -118,12 +118,11 @@ def test_two_replays_at_once_send_a_letter_once(kafka: DevKafka, group: str) -> 
     settings: dict[str, object] = {"bootstrap.servers": kafka.bootstrap_servers}
     topic = f"{group}.dlq"
     letters = read_letters(settings, topic, WAIT_S)
-    with Replayer(settings, topic, WAIT_S) as first, Replayer(settings, topic, WAIT_S) as second:
-        with pytest.raises(KafkaRequestError):
-            first.replay(letters)
-        assert len(second.replay(letters)) == 1
-    with Replayer(settings, topic, WAIT_S) as third:
-        assert third.replay(letters) == []
+    first, second = (Replayer(settings, topic, WAIT_S) for _ in range(2))
+    with pytest.raises(KafkaRequestError):
+        first.replay(letters)
+    assert len(second.replay(letters)) == 1
+    assert Replayer(settings, topic, WAIT_S).replay(letters) == []
     assert len(read(kafka, f"{group}-reader", group, 2)) == 2
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
-from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka import Producer
 
 from offsetmgr import LocalOffsets
 from offsetmgr.consumer import (
@@ -27,30 +24,13 @@ from offsetmgr.consumer import (
 from offsetmgr.consumer.group import BUFFERED
 from offsetmgr.errors import InvalidValueError
 from tests.conftest import create_topic
+from tests.kafka.messages import PARTITIONS, WAIT_S, committed, filled, produce, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from confluent_kafka import Message
 
-    from offsetmgr.consumer.membership import Strategy
+    from offsetmgr.consumer.base import Strategy
     from offsetmgr.devkafka import DevKafka
-
-PARTITIONS = 4
-WAIT_S = 60.0
-
-
-def filled(kafka: DevKafka, topic: str, count: int) -> None:
-    """Make ``topic`` with ``count`` messages in all, message n in partition n % 4."""
-    create_topic(kafka, topic, PARTITIONS)
-    more(kafka, topic, range(count))
-
-
-def more(kafka: DevKafka, topic: str, values: Iterable[int]) -> None:
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for number in values:
-        producer.produce(topic, str(number).encode(), partition=number % PARTITIONS)
-    assert producer.flush(WAIT_S) == 0
 
 
 def number_of(message: Message) -> int:
@@ -59,25 +39,6 @@ def number_of(message: Message) -> int:
 
 def kinds(steps: list[Notification]) -> set[str]:
     return {each.kind for each in steps}
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def committed(kafka: DevKafka, group: str, topic: str) -> dict[int, tuple[int, str | None]]:
-    """Offset and metadata of each partition that has one."""
-    config = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group}
-    consumer = Consumer(config)
-    try:
-        asked = [KafkaPartition(topic, number) for number in range(PARTITIONS)]
-        answers = consumer.committed(asked, WAIT_S)
-        return {p.partition: (p.offset, p.metadata) for p in answers if p.offset >= 0}
-    finally:
-        consumer.close()
 
 
 def numbers(consumer: GroupConsumer, count: int) -> list[int]:
@@ -99,7 +60,7 @@ def test_the_next_member_goes_on_where_the_marks_are(kafka: DevKafka, group: str
         (joined,) = first.notifications()
         assert (joined.kind, joined.claimed) == ("ok", {group: [0, 1, 2, 3]})
     assert sum(offset for offset, _ in committed(kafka, group, group).values()) == 30
-    with GroupConsumer(kafka.bootstrap_servers, group, [group]) as second:
+    with GroupConsumer(kafka.bootstrap_servers, group, whitelist=f"{group}$") as second:
         assert sorted(read + numbers(second, 10)) == list(range(40))
     second.close()
     assert second.poll() is None
@@ -170,7 +131,7 @@ def test_members_hand_over_in_order_and_repeat_nothing(
     seen: list[int] = []
     with GroupConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as first:
         seen += numbers(first, 40)
-        more(kafka, group, range(40, 80))
+        produce(kafka, group, range(40, 80))
         in_work = first.poll(timeout=WAIT_S)
         assert in_work is not None
         done = threading.Event()
@@ -201,7 +162,7 @@ def test_members_hand_over_in_order_and_repeat_nothing(
                 seen.append(number_of(message))
                 first.mark_offset(message)
             elif not done.is_set():
-                more(kafka, group, range(count, count + 8))
+                produce(kafka, group, range(count, count + 8))
                 count += 8
         other.join(WAIT_S)
         assert kinds([*steps, *first.notifications()]) == {"start", "ok"}
@@ -300,32 +261,17 @@ def test_a_group_that_another_client_committed_with_metadata(kafka: DevKafka, gr
     assert committed(kafka, group, group) == dict.fromkeys(range(PARTITIONS), (10, ""))
 
 
-def test_messages_in_an_event_loop(kafka: DevKafka, group: str) -> None:
-    filled(kafka, group, 20)
-
-    async def read() -> list[int]:
-        found = []
-        with GroupConsumer(kafka.bootstrap_servers, group, whitelist=f"{group}$") as consumer:
-            async for message in consumer:
-                found.append(number_of(message))
-                if len(found) == 20:
-                    break
-        return found
-
-    assert sorted(asyncio.run(read())) == list(range(20))
-
-
 def test_a_stream_for_each_partition_with_a_bounded_buffer(kafka: DevKafka, group: str) -> None:
     """A stream that nobody reads pauses its partition, and the others go on."""
     create_topic(kafka, group, PARTITIONS)
     many = 5 * BUFFERED
-    more(kafka, group, range(0, many * PARTITIONS, PARTITIONS))
+    produce(kafka, group, range(0, many * PARTITIONS, PARTITIONS))
     with PartitionedConsumer(kafka.bootstrap_servers, group, [group]) as consumer:
         new = consumer.partitions()
         streams = {each.partition: each for each in (next(new) for _ in range(PARTITIONS))}
         unread = streams[0]
         wait_until(lambda: len(unread._waiting) >= BUFFERED)
-        more(kafka, group, [1, 2, 3])
+        produce(kafka, group, [1, 2, 3])
         for partition in (1, 2, 3):
             message = next(iter(streams[partition]))
             assert number_of(message) == partition
@@ -367,7 +313,7 @@ def test_streams_end_where_their_partitions_are_released(kafka: DevKafka, group:
         with GroupConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as second:
             wait_until(lambda: second.poll(timeout=0.0) or second.subscriptions())
             wait_until(lambda: len(first.subscriptions().get(group, ())) == 2)
-            more(kafka, group, range(400, 480))
+            produce(kafka, group, range(400, 480))
             theirs = numbers(second, 40)
         wait_until(lambda: len(seen) == 440)
     reader.join(WAIT_S)
@@ -393,4 +339,4 @@ def test_the_example_marks_what_is_on_disk(kafka: DevKafka, group: str, tmp_path
         texts = [path.read_text() for path in tmp_path.glob("*.txt")]
         assert sorted(map(int, "".join(texts).split())) == list(range(count))
         assert committed(kafka, group, group) == dict.fromkeys(range(PARTITIONS), (count // 4, ""))
-        more(kafka, group, range(40, 80))
+        produce(kafka, group, range(40, 80))

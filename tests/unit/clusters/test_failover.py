@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from offsetmgr.clusters.failover import ALWAYS, ranking
+from offsetmgr.clusters.link import ALWAYS
+from offsetmgr.clusters.writer import ranking
 
 ORDER = ["west", "east", "north"]
 FAIL_BACK_S = 60.0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.clusters.translate import (
+from offsetmgr.clusters.migration import (
     OffsetSync,
     PartitionFacts,
     best_sync,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
 from confluent_kafka import Message
 
 from offsetmgr.consumer.deliveries import AckFunctions, AckMessage, Claim, Deliveries
@@ -58,20 +57,6 @@ def offsets(messages: Iterable[AckMessage]) -> list[int]:
     return [each.offset for each in messages]
 
 
-def test_a_second_claim_gets_only_what_was_not_acknowledged() -> None:
-    first = Consumer()
-    first.read(range(100, 110))
-    for message in first.handed_out():
-        if message.offset not in {102, 105}:
-            message.ack()
-    position = first.position
-    assert position is not None
-    assert position.offset == 102
-    second = Consumer(position)
-    second.read(range(102, 112))
-    assert offsets(second.handed_out()) == [102, 105, 110, 111]
-
-
 def test_what_is_committed_is_not_committed_again() -> None:
     consumer = Consumer(OffsetAndMetadata(5))
     assert consumer.deliveries.positions() == {}
@@ -81,11 +66,6 @@ def test_what_is_committed_is_not_committed_again() -> None:
     assert consumer.position == OffsetAndMetadata(7)
     consumer.deliveries.committed({WHERE: OffsetAndMetadata(7)})
     assert consumer.deliveries.positions() == {}
-
-
-def test_metadata_of_others_is_refused() -> None:
-    with pytest.raises(ValueError, match="base64"):
-        Consumer(OffsetAndMetadata(5, "{}"))
 
 
 def test_a_log_that_begins_anew_is_read_from_there() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.acked_ranges import decode_ranges, encode_ranges
-from offsetmgr.consumer.tracker import AckTracker
+from offsetmgr.consumer.deliveries import AckTracker
 from offsetmgr.types import MAX_OFFSET
 
 BASES = st.sampled_from([0, 300, 2**40, MAX_OFFSET - 301])
@@ -25,7 +25,7 @@ def delivered(base: int, count: int, limit_chars: int = 4096) -> AckTracker[None
 
 @given(BASES, st.lists(st.integers(0, 120), max_size=200))
 def test_any_order_of_acks_is_what_a_set_says(base: int, order: list[int]) -> None:
-    """Offset, ranges, size and what a restart delivers again agree with a set of offsets."""
+    """Offset, ranges and what a restart delivers again agree with a set of offsets."""
     tracker = delivered(base, 121)
     acked: set[int] = set()
     for step in order:
@@ -34,7 +34,6 @@ def test_any_order_of_acks_is_what_a_set_says(base: int, order: list[int]) -> No
         lowest = next(each for each in range(122) if each not in acked)
         offset, metadata, _ = tracker.position
         assert offset == base + lowest
-        assert len(metadata) == tracker.encoded_chars
         again = AckTracker[None](offset, metadata)
         assert again.position == tracker.position
         left = {each for each in range(lowest, 121) if again.deliver(base + each, None)}
@@ -56,7 +55,6 @@ def test_offsets_that_do_not_exist_count_as_acknowledged(
         tracker.acknowledge(base + offset)
         left = order[at + 1 :]
         assert tracker.offset == base + min(left, default=max(exist) + 1)
-        assert tracker.encoded_chars == len(tracker.position.metadata)
 
 
 @given(
@@ -78,12 +76,12 @@ def test_what_is_acknowledged_always_fits(
             offset += step  # above 1 there are offsets that do not exist
         else:
             assert pending
-        assert tracker.encoded_chars == len(tracker.position.metadata) <= limit_chars
+        assert len(tracker.position.metadata) <= limit_chars
         if pending and (rng.random() < 0.5 or not tracker.has_room):
             # One that is never acknowledged, if there are others, makes the longest metadata.
             at = rng.randrange(1, len(pending)) if len(pending) > 1 else 0
             tracker.acknowledge(pending.pop(at))
-        assert tracker.encoded_chars == len(tracker.position.metadata) <= limit_chars
+        assert len(tracker.position.metadata) <= limit_chars
 
 
 @pytest.mark.parametrize("hole", [1, 2, 2**40])
@@ -101,7 +99,7 @@ def test_offsets_that_do_not_exist_always_fit(hole: int) -> None:
             offset += hole if rng.random() < 0.1 else 1
         for each in rng.sample(pending[1::2], len(pending) // 2):
             tracker.acknowledge(each)
-            assert tracker.encoded_chars == len(tracker.position.metadata) <= limit_chars
+            assert len(tracker.position.metadata) <= limit_chars
 
 
 @given(st.integers(10, 200), st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40))))
@@ -154,11 +152,3 @@ def test_any_text_is_ranges_or_refused(text: str, base: int) -> None:
     except ValueError:
         return
     assert decode_ranges(base, encode_ranges(base, ranges)) == ranges
-
-
-def test_acknowledge_up_to_takes_all_that_is_pending_below() -> None:
-    tracker = delivered(10, 10)
-    tracker.acknowledge(15)
-    assert tracker.acknowledge_up_to(16) == 6
-    assert tracker.position == (17, "", None)
-    assert tracker.acknowledge_up_to(16) == 0

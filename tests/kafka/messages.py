@@ -1,0 +1,66 @@
+"""Messages for the tests of consumers, and a wait for what they do with them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from tests.conftest import create_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from offsetmgr.devkafka import DevKafka
+
+PARTITIONS = 4
+WAIT_S = 60.0
+
+
+def filled(kafka: DevKafka, topic: str, count: int, **options: Any) -> None:
+    """Make ``topic`` with messages 0 to ``count``; ``options`` are those of ``produce``."""
+    create_topic(kafka, topic, options.get("partitions", PARTITIONS))
+    produce(kafka, topic, range(count), **options)
+
+
+def produce(
+    kafka: DevKafka,
+    topic: str,
+    numbers: Iterable[int],
+    *,
+    partitions: int = PARTITIONS,
+    keys: int = 0,
+    text: Callable[[int], str] = str,
+) -> None:
+    """Produce message n to partition n % ``partitions``, or by key where there are ``keys``."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number in numbers:
+        if keys:
+            producer.produce(topic, text(number), f"key-{number % keys}")
+        else:
+            producer.produce(topic, text(number), partition=number % partitions)
+        if number % 10_000 == 0:
+            producer.poll(0)
+    assert producer.flush(WAIT_S) == 0
+
+
+def committed(
+    kafka: DevKafka, group: str, topic: str, partitions: int = PARTITIONS
+) -> dict[int, tuple[int, str | None]]:
+    """Return offset and metadata of each partition that has one."""
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": group})
+    try:
+        asked = [KafkaPartition(topic, number) for number in range(partitions)]
+        answers = consumer.committed(asked, WAIT_S)
+        return {p.partition: (p.offset, p.metadata) for p in answers if p.offset >= 0}
+    finally:
+        consumer.close()
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float = WAIT_S) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.01)
