@@ -243,15 +243,16 @@ class AckMessage:
     Acks and nacks of a partition that was released meanwhile do nothing, nor does a second one.
     """
 
-    __slots__ = ("_claim", "_message", "_offset", "_origin", "_tries")
+    __slots__ = ("_claim", "_message", "_origin", "offset", "tries")
 
     def __init__(
         self, message: Message, claim: Claim, tries: int = 1, origin: Origin | None = None
     ) -> None:
         self._message = message
         self._claim = claim
-        self._offset = message.offset() or 0
-        self._tries = tries
+        self.offset = message.offset() or 0
+        self.tries = tries
+        """The number of known deliveries of the message, with this one."""
         self._origin = origin
 
     @property
@@ -272,13 +273,9 @@ class AckMessage:
         return self._claim.where.partition
 
     @property
-    def offset(self) -> int:
-        return self._offset
-
-    @property
     def origin(self) -> Origin:
         """Place where it was first produced; differs from its own place after a retry topic."""
-        return self._origin or Origin(self.topic, self.partition, self._offset)
+        return self._origin or Origin(self.topic, self.partition, self.offset)
 
     @property
     def timestamp(self) -> int | None:
@@ -296,11 +293,6 @@ class AckMessage:
         """Bootstrap servers of its cluster."""
         return self._claim.cluster
 
-    @property
-    def tries(self) -> int:
-        """The number of known deliveries of the message, with this one."""
-        return self._tries
-
     def ack(self) -> None:
         """Say that it is processed."""
         self._claim.acknowledge(self)
@@ -313,7 +305,7 @@ class AckMessage:
         self._claim.reject(self, delay, error)
 
     def __repr__(self) -> str:
-        return f"AckMessage({self.topic}-{self.partition}@{self._offset}, tries={self._tries})"
+        return f"AckMessage({self.topic}-{self.partition}@{self.offset}, tries={self.tries})"
 
 
 class Deliveries:
@@ -367,7 +359,7 @@ class Deliveries:
         found = [*self._in_work, *self._rejected]
         return sum(
             (partitions is None or each._claim.where in partitions)
-            and each._claim.is_pending(each._offset)
+            and each._claim.is_pending(each.offset)
             for each in found
         )
 
@@ -411,11 +403,11 @@ class Deliveries:
     def _deliver(self, message: AckMessage, claim: Claim) -> bool:
         """Make a message ready, unless it is acknowledged; False where it has no room."""
         if not claim.read:
-            claim.begin(message._offset)
+            claim.begin(message.offset)
         tracker = claim.tracker
         if not tracker.has_room:
             return False
-        if tracker.deliver(message._offset, message):
+        if tracker.deliver(message.offset, message):
             self._ready.append(message)
         return True
 
@@ -446,14 +438,14 @@ class Deliveries:
         while self._ready:
             message = self._ready.popleft()
             # One that is delivered again may be acknowledged by now.
-            if message._tries == 1 or message._claim.is_pending(message._offset):
+            if message.tries == 1 or message._claim.is_pending(message.offset):
                 return message
         return None
 
     def begin(self, message: AckMessage, now_s: float) -> bool:
         """Take a message into work; False where its partition is being released."""
         claim = message._claim
-        if claim.releasing or not claim.is_pending(message._offset):
+        if claim.releasing or not claim.is_pending(message.offset):
             return False
         self._in_work[message] = now_s + self._ack_timeout_s
         return True
@@ -474,21 +466,21 @@ class Deliveries:
             self._rejected.discard(message)
         claim = message._claim
         if not claim.released:
-            claim.tracker.acknowledge(message._offset)
+            claim.tracker.acknowledge(message.offset)
 
     def acknowledge_up_to(self, message: AckMessage) -> None:
         """Acknowledge ``message`` and all messages before it in its partition."""
         claim = message._claim
         if not claim.released:
-            claim.tracker.acknowledge_up_to(message._offset)
-            self._ready = deque(m for m in self._ready if m._claim.is_pending(m._offset))
-            for each in [m for m in self._in_work if not m._claim.is_pending(m._offset)]:
+            claim.tracker.acknowledge_up_to(message.offset)
+            self._ready = deque(m for m in self._ready if m._claim.is_pending(m.offset))
+            for each in [m for m in self._in_work if not m._claim.is_pending(m.offset)]:
                 del self._in_work[each]
 
     def reject(self, message: AckMessage) -> bool:
         """Take a message out of work; False where it is not in work."""
         was_in_work = self._in_work.pop(message, None) is not None
-        if not was_in_work or not message._claim.is_pending(message._offset):
+        if not was_in_work or not message._claim.is_pending(message.offset):
             return False
         self._rejected.add(message)
         return True
@@ -497,6 +489,6 @@ class Deliveries:
         """Have a rejected message handed out again from ``due_s`` on."""
         self._rejected.discard(message)
         claim = message._claim
-        if claim.is_pending(message._offset) and not claim.releasing:
-            again = AckMessage(message._message, claim, message._tries + 1, message._origin)
+        if claim.is_pending(message.offset) and not claim.releasing:
+            again = AckMessage(message._message, claim, message.tries + 1, message._origin)
             heapq.heappush(self._delayed, (due_s, next(self._numbers), again))
