@@ -9,7 +9,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.codes import error_info
 from offsetmgr.coordinator.clients import FORCED
-from offsetmgr.errors import KafkaRequestError, OffsetManagerError
+from offsetmgr.errors import KafkaRequestError, OffsetManagerError, OverloadedError
 from offsetmgr.lag.cluster import ClusterReader
 
 if TYPE_CHECKING:
@@ -63,8 +63,11 @@ class MemberOffsets:
             return {}
         # confluent-kafka's own `committed` reads beyond metadata that has no NUL at its end, and
         # what follows it may look like acks.
-        with ClusterReader(self._kafka, timeout_s=REQUEST_S) as reader:
-            answer = reader.committed([group])[group]
+        try:
+            with ClusterReader(self._kafka, timeout_s=REQUEST_S) as reader:
+                answer = reader.committed([group])[group]
+        except RuntimeError as error:  # no thread is to be had; it is tried again
+            raise OverloadedError(str(error)) from error
         if isinstance(answer, OffsetManagerError):
             raise answer
         return {where: answer.get(where) for where in partitions}
