@@ -17,7 +17,7 @@ CONSUMERS := $(patsubst %,tests/kafka/test_%.py,acks clusters consumer_offsets d
 KAFKA := tests/kafka $(addprefix --ignore=,$(CONSUMERS))
 BROWSER := tests/browser
 # Those that start programs with a Spark of their own.
-PROGRAMS := $(patsubst %,tests/spark/test_%.py,connect demo documents restarts)
+PROGRAMS := $(patsubst %,tests/spark/test_%.py,demo documents)
 SPARK := tests/spark $(addprefix --ignore=,$(PROGRAMS))
 OTHERS := tests $(addprefix --ignore=,$(UNIT) $(SERVICE) $(BROWSER) tests/kafka tests/spark)
 PARTS := test-unit test-service test-browser test-kafka test-consumers test-programs test-spark \

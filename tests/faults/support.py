@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -14,7 +13,7 @@ from offsetmgr.types import TopicPartition
 from tests.unit.core.core import Listener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from offsetmgr.manager import ManagerHandle
 
@@ -38,14 +37,6 @@ HASTY: Final = CommitSettings(
     retry_backoff_max_s=0.05,
 )
 """Settings for requests that never get an answer."""
-
-
-def until(what: str, holds: Callable[[], bool]) -> None:
-    """Wait for what comes by itself."""
-    deadline_s = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline_s, f"not so after {WAIT_S} s: {what}"
-        time.sleep(0.01)
 
 
 class Committing(NamedTuple):

@@ -12,8 +12,9 @@ from offsetmgr.coordinator import clients
 from offsetmgr.errors import Verdict
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.faults.proxy import Proxy
-from tests.faults.support import HASTY, TOPIC, WAIT_S, committing, until
+from tests.faults.support import HASTY, TOPIC, WAIT_S, committing
 from tests.kafka.mock_cluster import OFFSET_COMMIT, OFFSET_FETCH, MockCluster
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -130,4 +131,4 @@ def test_brokers_that_have_all_moved_away_are_found_by_the_first_address(group: 
             handle.submit(2)
             assert managers.flush(handle) is None
             assert new.count(OFFSET_COMMIT) == 1
-            until("well", lambda: managers.kafka.check(1.0).get(timeout=WAIT_S) is None)
+            until(lambda: managers.kafka.check(1.0).get(timeout=WAIT_S) is None)

@@ -22,9 +22,10 @@ from structlog.testing import capture_logs
 
 from offsetmgr.errors import OffsetCommitError
 from tests.faults.proxy import Proxy
-from tests.faults.support import HASTY, WAIT_S, committing, until
+from tests.faults.support import HASTY, WAIT_S, committing
 from tests.secured import USER, user_login
 from tests.service.support import serve_process
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from offsetmgr.devkafka import DevKafka
@@ -113,10 +114,9 @@ def test_a_refused_login_is_told_once_however_often_it_is_tried(
         committing(refused_at(proxy, pause_ms=10), HASTY) as managers,
     ):
         managers.factory.spawn(group, "t", 0).submit(1)
-        until("told", lambda: "_AUTHENTICATION" in managers.codes())
+        until(lambda: "_AUTHENTICATION" in managers.codes())
         logins, requests = proxy.connections, len(managers.told.asked)
         until(
-            "tried again and again",
             lambda: proxy.connections > logins + 20 and len(managers.told.asked) > requests + 3,
         )
         # Before the first login is over there may be time-outs of which nobody knows more.
@@ -134,7 +134,7 @@ def test_a_refused_login_is_not_tried_for_each_request(kafka: DevKafka, group: s
         committing(refused_at(proxy, pause_ms=600_000), HASTY) as managers,
     ):
         managers.factory.spawn(group, "t", 0).submit(1)
-        until("asked", lambda: len(managers.told.asked) > 5)
+        until(lambda: len(managers.told.asked) > 5)
         # One of each client: for commits, for fetches and for the cluster.
         assert 1 <= proxy.connections <= 3
 
@@ -152,7 +152,7 @@ def test_a_refused_login_that_is_put_right_in_kafka_needs_no_restart(
     with committing(given, HASTY) as managers:
         handle = managers.factory.spawn(group, topic, 0)
         handle.submit(7)
-        until("told", lambda: "_AUTHENTICATION" in managers.codes())
+        until(lambda: "_AUTHENTICATION" in managers.codes())
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         made = UserScramCredentialUpsertion(user, info, login["sasl.password"].encode())
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from tests.faults.support import TOPIC, WAIT_S, until
+from tests.faults.support import TOPIC, WAIT_S
 from tests.kafka.mock_cluster import MockCluster
 from tests.service.support import (
     MEMORY_SERVICE,
@@ -25,6 +25,7 @@ from tests.service.support import (
     memory_process,
     serve_process,
 )
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +67,7 @@ def test_without_room_for_its_log_commits_go_on(tmp_path: Path) -> None:
     with log.open("w") as stderr:
         service = subprocess.Popen([sys.executable, str(MEMORY_SERVICE)], stderr=stderr)
     try:
-        until("it serves", lambda: '"serving"' in log.read_text())
+        until(lambda: '"serving"' in log.read_text())
         address = json.loads(log.read_text().splitlines()[0])["address"]
         with httpx.Client(base_url=address, headers=identity("etl"), timeout=WAIT_S) as http:
 
@@ -78,13 +79,13 @@ def test_without_room_for_its_log_commits_go_on(tmp_path: Path) -> None:
             # No file may grow: to the writer that is a disk without room.
             resource.prlimit(service.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
             service.send_signal(signal.SIGHUP)  # which it logs
-            until("it is counted", dropped)
+            until(dropped)
             assert commit(http, "g", 2)["uncommitted"] == []
             assert '"reloaded"' not in log.read_text()
             everything = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
             resource.prlimit(service.pid, resource.RLIMIT_FSIZE, everything)
             service.send_signal(signal.SIGHUP)
-            until("it is logged", lambda: '"reloaded"' in log.read_text())
+            until(lambda: '"reloaded"' in log.read_text())
         service.terminate()
         assert service.wait(WAIT_S) == 0
     finally:

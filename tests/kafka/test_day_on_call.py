@@ -14,9 +14,10 @@ from offsetmgr import LocalOffsets, OffsetClient
 from tests.chaos.offsets_topic import read_committed
 from tests.commands import Ran, run
 from tests.conftest import create_topic
-from tests.faults.support import WAIT_S, until
+from tests.faults.support import WAIT_S
 from tests.service.support import serve_process
 from tests.unit.spark.checkpoints import WrittenCheckpoint
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,7 +128,7 @@ def a_group_has_live_members(on_call: OnCall) -> None:
     config = {"bootstrap.servers": servers, "group.id": "shared", "client.id": "lauras-notebook"}
     consumer = Consumer({**config, "enable.auto.commit": False})
     consumer.subscribe(["orders"])
-    until("it has joined", lambda: consumer.poll(0.1) is not None)
+    until(lambda: consumer.poll(0.1) is not None)
 
     refused = on_call.types("reset shared --all-topics --to-earliest --execute")
     assert refused.status == 1
@@ -135,7 +136,7 @@ def a_group_has_live_members(on_call: OnCall) -> None:
     assert "lauras-notebook" in on_call.asks_the_doctor("shared")["members"]["what"]
 
     consumer.close()  # she is asked to stop it
-    until("it has left", lambda: "members" not in on_call.asks_the_doctor("shared"))
+    until(lambda: "members" not in on_call.asks_the_doctor("shared"))
     assert on_call.types("reset shared --all-topics --to-earliest --execute").status == 0
     assert on_call.stands("shared") == {0: 0, 1: 0}
 
@@ -147,13 +148,13 @@ def a_topic_was_deleted(on_call: OnCall) -> None:
     admin = AdminClient({"bootstrap.servers": on_call.kafka.bootstrap_servers})
     admin.delete_topics(["returns"])["returns"].result(WAIT_S)
 
-    until("the brokers know", lambda: "deleted" in on_call.asks_the_doctor("refunds"))
+    until(lambda: "deleted" in on_call.asks_the_doctor("refunds"))
     gone = on_call.asks_the_doctor("refunds")["deleted"]
     assert "returns 0, 1: the topic was deleted" in gone["what"]
 
     create_topic(on_call.kafka, "returns", 2)
     # Until its partitions have leaders, nothing can be said of it.
-    until("it is there", lambda: "anew" in str(on_call.asks_the_doctor("refunds").get("deleted")))
+    until(lambda: "anew" in str(on_call.asks_the_doctor("refunds").get("deleted")))
     assert on_call.types(on_call.asks_the_doctor("refunds")["deleted"]["mend"]).status == 0
     assert on_call.stands("refunds", "returns") == {0: 0, 1: 0}
     assert on_call.stands("refunds") == {0: 100, 1: 100}

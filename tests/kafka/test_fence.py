@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -19,9 +18,10 @@ from offsetmgr.devkafka.process import DevKafkaError
 from offsetmgr.errors import Verdict
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.secured import user_login
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from offsetmgr.coordinator.base import Coordinator, Failure
     from offsetmgr.devkafka import DevKafka
@@ -72,14 +72,6 @@ def committed(by: Coordinator, group: str, topic: str) -> int | None:
     return None if value is None else value.offset
 
 
-def until(what: str, holds: Callable[[], bool]) -> None:
-    """Wait for what comes by itself."""
-    deadline_s = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline_s, f"not so after {WAIT_S} s: {what}"
-        time.sleep(0.01)
-
-
 @pytest.mark.fault(7)
 def test_a_newer_service_takes_the_group_over_by_reading_it(
     kafka: DevKafka, new_topic: TopicFactory, group: str
@@ -113,7 +105,7 @@ def test_an_idle_service_finds_out_by_itself(
     with service(kafka) as old, service(kafka) as new:
         assert commit(old, group, topic, 5) is None
         assert commit(new, group, topic, 6) is None
-        until("the older service is fenced", lambda: old.fence == LOST)
+        until(lambda: old.fence == LOST)
 
 
 def test_nobody_else_commits_or_resets(
@@ -161,12 +153,12 @@ def test_a_consumer_that_joins_later(
             else:
                 while not consumer.assignment():
                     consumer.poll(0.1)
-                until("the service has left", lambda: owner.fence.held == 0)
+                until(lambda: owner.fence.held == 0)
                 refused = commit(owner, group, topic, 6)
                 assert refused is not None
                 assert f"group {group} has live members (spark-1, " in refused.detail
                 consumer.close()
-            until("committed", lambda: commit(owner, group, topic, 7) is None)
+            until(lambda: commit(owner, group, topic, 7) is None)
             assert (owner.fence, committed(owner, group, topic)) == (HELD, 7)
     finally:
         consumer.close()
@@ -181,11 +173,11 @@ def test_a_released_group_is_free_at_once(
     with service(kafka) as owner:
         assert commit(owner, group, topic, 5) is None
         owner.release(group)
-        until("the service has left", lambda: owner.fence.held == 0)
-        until("anybody may commit", lambda: commit(plain, group, topic, 6) is None)
+        until(lambda: owner.fence.held == 0)
+        until(lambda: commit(plain, group, topic, 6) is None)
         assert commit(owner, group, topic, 7) is None
         assert owner.fence == HELD
-    until("a closed service has left", lambda: commit(plain, group, topic, 8) is None)
+    until(lambda: commit(plain, group, topic, 8) is None)
     plain.close(WAIT_S)
 
 
@@ -211,7 +203,7 @@ def test_live_consumers_keep_their_group(
         )
         assert consumer.assignment()
         consumer.close()
-        until("the group is free", lambda: commit(late, group, topic, 6) is None)
+        until(lambda: commit(late, group, topic, 6) is None)
 
 
 def test_a_silent_broker(breakable_kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
@@ -232,7 +224,7 @@ def test_a_silent_broker(breakable_kafka: DevKafka, new_topic: TopicFactory, gro
         assert (lost.info.name, lost.info.verdict) == ("_TIMED_OUT", Verdict.UNKNOWN)
         assert unsent is not None
         assert (unsent.info.name, unsent.info.verdict) == ("NOT_SENT", Verdict.REFUSED)
-        until("committed", lambda: commit(owner, group, topic, 7) is None)
+        until(lambda: commit(owner, group, topic, 7) is None)
         assert committed(owner, group, topic) == 7
 
 
@@ -251,7 +243,7 @@ def test_a_coordinator_that_goes_down_is_replaced(
         broker = kafka3.broker(described.coordinator.id)
         broker.stop()
         try:
-            until("committed elsewhere", lambda: commit(owner, group, topic, 6, 5.0) is None)
+            until(lambda: commit(owner, group, topic, 6, 5.0) is None)
             assert (owner.fence, committed(owner, group, topic)) == (HELD, 6)
             # The owner keeps its place, so it does not become free by itself.
             assert commit(newer, group, topic, 7) is None
@@ -262,7 +254,7 @@ def test_a_coordinator_that_goes_down_is_replaced(
                 return refused.info.name == "FENCED_INSTANCE_ID"
 
             # Who is in the group now, it may ask the broker first that is gone.
-            until("the owner is fenced", fenced)
+            until(fenced)
             assert committed(newer, group, topic) == 7
         finally:
             broker.start()
@@ -302,7 +294,7 @@ def test_more_groups_than_the_limit_allows(
         assert "limits.fenced_groups" in refused.info.hint
         assert commit(full, group, topic, 7) is None
         full.release(group)
-        until("there is room", lambda: commit(full, f"{group}-2", topic, 8) is None)
+        until(lambda: commit(full, f"{group}-2", topic, 8) is None)
 
 
 def test_a_topic_that_does_not_exist_keeps_no_other_back(

@@ -10,8 +10,8 @@ from offsetmgr import OffsetClient
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.commands import run
 from tests.kafka.test_cluster_reader import commit, produce
-from tests.kafka.test_watch import until
 from tests.service.support import serve_process
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

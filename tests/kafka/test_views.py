@@ -7,7 +7,6 @@ import random
 import subprocess
 import sys
 import threading
-import time
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -30,9 +29,10 @@ from offsetmgr.streams.table_source import KafkaTable
 from offsetmgr.streams.view import View, ViewState
 from tests.conftest import create_topic
 from tests.service.support import ServeProcess
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from offsetmgr.devkafka import DevKafka
     from offsetmgr.streams.storage import Storage
@@ -41,14 +41,6 @@ if TYPE_CHECKING:
 WAIT_S = 60.0
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 3
-
-
-def eventually(found: Callable[[], object], expected: object) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while (last := found()) != expected:
-        if time.monotonic() > deadline:
-            pytest.fail(f"{last!r} never became {expected!r}")
-        threading.Event().wait(0.02)
 
 
 def emit(kafka: DevKafka, topic: str, rows: Mapping[str, int | None]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +22,10 @@ from tests.kafka.test_cluster_reader import commit, produce
 from tests.kafka.test_lag_commands import our_rows
 from tests.secured import user_login
 from tests.service.support import serve_process
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from offsetmgr.devkafka import DevKafka
     from tests.conftest import TopicFactory
@@ -56,17 +56,6 @@ def watching(kafka: DevKafka) -> Iterator[ServeProcess]:
 
 def get(service: ServeProcess, path: str) -> httpx.Response:
     return httpx.get(f"{service.address}{path}", timeout=_WAIT_S)
-
-
-def until(look: Callable[[], Any]) -> Any:
-    """Return the first answer that is none of nothing."""
-    deadline_s = time.monotonic() + _WAIT_S
-    while time.monotonic() < deadline_s:
-        found = look()
-        if found:
-            return found
-        time.sleep(0.1)
-    pytest.fail("it did not come about in time")
 
 
 def watched(service: ServeProcess, group: str) -> Any:

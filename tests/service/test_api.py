@@ -11,6 +11,7 @@ from offsetmgr.coordinator.base import FenceCounts
 from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.service.support import Running, running
+from tests.waiting import until
 
 if TYPE_CHECKING:
     import httpx
@@ -33,10 +34,9 @@ def submit(client: httpx.Client, *entries: dict[str, Any], **more: Any) -> dict[
 
 
 def once_kafka_has_answered(client: httpx.Client) -> httpx.Response:
-    """The answer of /readyz then; the service serves before, and the run's guard ends the wait."""
-    while (answer := client.get("/readyz")).json()["kafka"] != "ok":
-        pass
-    return answer
+    """The answer of /readyz then; the service serves before."""
+    until(lambda: client.get("/readyz").json()["kafka"] == "ok")
+    return client.get("/readyz")
 
 
 def committed(service: Running, partition: int, group: str = GROUP) -> OffsetAndMetadata | None:

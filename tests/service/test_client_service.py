@@ -18,6 +18,7 @@ from offsetmgr.errors import (
 )
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.service.support import Running, memory_process, running
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,11 +47,9 @@ def test_queries_are_shown_by_the_next_service_too() -> None:
         address = first.address
         client = OffsetClient(address, "etl")
         client.report_query(report)
-        while not shown(first):
-            pass
+        until(lambda: shown(first))
     with running(listen=address.removeprefix("http://")) as second, client:
-        while not shown(second):
-            pass
+        until(lambda: shown(second))
         assert shown(second) == ["etl"]
 
 

@@ -13,6 +13,7 @@ from offsetmgr.client.transport import Unreachable
 from offsetmgr.errors import ManagerExistsError, OffsetTimeoutError, OverloadedError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.service.support import Running, running
+from tests.waiting import until
 
 KEY = ManagerKey("g", "t", 0)
 PEER = ManagerKey("g", "t", 1)
@@ -92,6 +93,5 @@ def test_a_manager_spawned_anew_outlives_the_stop_of_its_predecessor(
         client.submit("g", {("t", 0): 2}, sync=True)
         cut.clear()
         client.submit("h", {("t", 0): 1})
-        while owner(service, PEER) is not None:
-            client.committed("h")  # until it is stopped, or the guard of the test run ends it
+        until(lambda: owner(service, PEER) is None)
         assert owner(service, KEY) == "etl"

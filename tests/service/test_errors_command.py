@@ -8,6 +8,7 @@ import sys
 
 from offsetmgr.coordinator.memory import Refuse
 from tests.service.support import running
+from tests.waiting import until
 
 _METADATA_TOO_LARGE = 12
 _WAIT_S = 120
@@ -28,8 +29,11 @@ def test_errors() -> None:
         follow = command(service.address, "bad", "--follow", "--json")
         with subprocess.Popen(follow, stdout=subprocess.PIPE, text=True) as following:
             try:
-                while b"\noffsetmgr_event_streams 1.0" not in etl.get("/metrics").content:
-                    assert following.poll() is None
+                streams = b"\noffsetmgr_event_streams 1.0"
+                until(
+                    lambda: following.poll() is not None or streams in etl.get("/metrics").content
+                )
+                assert following.poll() is None
                 offsets = [{"topic": "t", "partition": 3, "offset": 7}]
                 etl.post("/v1/offsets", json={"group": "bad", "offsets": offsets})
                 assert following.stdout is not None

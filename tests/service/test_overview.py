@@ -12,6 +12,7 @@ import pytest
 
 from offsetmgr.coordinator.memory import Refuse
 from tests.service.support import memory_process, running
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     import httpx
@@ -70,8 +71,7 @@ def test_queries_are_shown_until_the_lease_of_their_client_ends() -> None:
             assert found == []
     with running(lease_s=0.1) as service, service.http("etl") as etl, service.http() as nobody:
         etl.post("/v1/queries", json={"queries": [QUERY]}).raise_for_status()
-        while nobody.get("/v1/queries").json()["queries"]:
-            pass
+        eventually(lambda: nobody.get("/v1/queries").json()["queries"], [])
 
 
 class _ViewStatus(BaseHTTPRequestHandler):

@@ -12,6 +12,7 @@ from offsetmgr.service import http
 from offsetmgr.service.core import OffsetService
 from offsetmgr.types import TopicPartition
 from tests.service.support import Running, connected, running
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from typing import Any, NoReturn
@@ -124,12 +125,10 @@ def test_unfinished_large_bodies_have_a_limit(
                 b"Content-Type: application/json\r\nContent-Length: 1000000\r\n\r\n" % count
             )
             raw.sendall(b" " * 2 * http.LARGE_BYTES)
-            while count < http.LARGE_BODIES and large.taken <= count:
-                pass  # until it is under way, or the guard of the test run ends it
+            eventually(lambda: large.taken, min(count + 1, http.LARGE_BODIES))
         assert b" 429 " in raw.recv(100)
         assert etl.post("/v1/offsets", json=GOOD).json()["accepted"] == 1
-    while large.taken:
-        pass  # until the service has seen them go
+    eventually(lambda: large.taken, 0)
 
 
 def test_a_request_for_another_process_is_refused(service: Running) -> None:

@@ -24,6 +24,7 @@ from tests.service.support import (
     serve_process,
     settings_of,
 )
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -239,23 +240,22 @@ def test_a_token_is_changed_without_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "etl.token"
     with running(**identities(tmp_path)) as service, as_identity(service, "etl") as etl:
 
-        def until(status: int, token: str) -> None:
+        def becomes(status: int, token: str) -> None:
             headers = {"Authorization": f"Bearer {token}"}
-            while etl.get("/v1/managers", headers=headers).status_code != status:
-                pass  # until the service has looked, or the test run's guard ends it
+            eventually(lambda: etl.get("/v1/managers", headers=headers).status_code, status)
 
         new = "a-new-token-9876543210"
         path.write_text(f"{new}\n{TOKENS['etl']}\n")
-        until(200, new)
+        becomes(200, new)
         assert etl.get("/v1/managers").status_code == 200
         path.write_text(f"{new}\n")
-        until(401, TOKENS["etl"])
+        becomes(401, TOKENS["etl"])
         path.chmod(0o644)
-        until(401, new)
+        becomes(401, new)
         path.chmod(0o600)
-        until(200, new)
+        becomes(200, new)
         path.unlink()
-        until(401, new)
+        becomes(401, new)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from pyspark.sql.streaming import StreamingQueryListener
 from offsetmgr import OffsetClient
 from offsetmgr.spark import commit_offsets
 from offsetmgr.spark.progress import read_snapshot
-from tests.spark.support import eventually, new_session, offsets_of
+from tests.spark.support import new_session, offsets_of
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

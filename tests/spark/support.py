@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from pyspark.sql import SparkSession
@@ -34,8 +31,6 @@ if TYPE_CHECKING:
 
 WAIT_S = 60.0
 """A guard against what never comes, not a measure."""
-
-_POLL_S = 0.05
 
 
 def new_session(master: str, scratch: Path, settings: Mapping[str, str] = {}) -> SparkSession:
@@ -197,12 +192,3 @@ class Job(NamedTuple):
     def committed(self) -> dict[TopicPartition, int]:
         """Return the committed offsets of the group."""
         return offsets_of(self.client.committed(self.group, timeout=WAIT_S))
-
-
-def eventually(found: Callable[[], Any], expected: object) -> None:
-    """Wait until ``found()`` is what is expected; fails with what it is instead."""
-    deadline = time.monotonic() + WAIT_S
-    while (last := found()) != expected:
-        if time.monotonic() >= deadline:
-            pytest.fail(f"{last!r} never became {expected!r}")
-        threading.Event().wait(_POLL_S)

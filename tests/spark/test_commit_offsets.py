@@ -15,7 +15,8 @@ from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetCommi
 from offsetmgr.spark import commit_offsets
 from offsetmgr.types import TopicPartition
 from tests.service.support import serve_process
-from tests.spark.support import WAIT_S, Collected, Topic, ends, eventually, offsets_of, run, start
+from tests.spark.support import WAIT_S, Collected, Topic, ends, offsets_of, run, start
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

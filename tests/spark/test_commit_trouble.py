@@ -12,7 +12,8 @@ from offsetmgr.client import OffsetClient
 from offsetmgr.errors import InvalidValueError, OffsetCommitError
 from offsetmgr.spark import commit_offsets
 from offsetmgr.spark import commits as committing
-from tests.spark.support import WAIT_S, Collected, ends, eventually, run, start
+from tests.spark.support import WAIT_S, Collected, ends, run, start
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

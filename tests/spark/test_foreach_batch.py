@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from offsetmgr.cli.app import app
 from offsetmgr.spark import batch_ranges, commit_offsets, reconcile
-from tests.spark.support import WAIT_S, Topic, ends, eventually, offsets_of, run
+from tests.spark.support import WAIT_S, Topic, ends, offsets_of, run
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

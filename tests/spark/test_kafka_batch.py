@@ -9,7 +9,8 @@ from confluent_kafka import Producer
 
 from offsetmgr.spark import kafka_batch
 from offsetmgr.types import TopicPartition
-from tests.spark.support import WAIT_S, Topic, eventually
+from tests.spark.support import WAIT_S, Topic
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,7 +28,8 @@ from offsetmgr.streams.errors import ProcessorError, TopicsError
 from offsetmgr.streams.processor import Processor, ProcessorSettings
 from offsetmgr.types import TopicPartition as Partition
 from tests.conftest import create_topic
-from tests.spark.support import WAIT_S, eventually
+from tests.spark.support import WAIT_S
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

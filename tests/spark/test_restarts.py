@@ -11,7 +11,7 @@ import pytest
 from offsetmgr.client import OffsetClient
 from offsetmgr.spark.checkpoint import Checkpoint
 from tests.spark.jobs import run_job
-from tests.spark.support import eventually
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.service.support import ServeProcess

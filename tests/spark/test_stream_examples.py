@@ -94,6 +94,7 @@ def spark_home(tmp_path: Path) -> Path:
     return home
 
 
+@pytest.mark.chaos
 def test_the_counter_runs_on_executors_of_their_own(
     kafka: DevKafka, spark_home: Path, tmp_path: Path
 ) -> None:

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +22,7 @@ from offsetmgr.spark import commits as committing
 from offsetmgr.spark.listener import JsonListener
 from offsetmgr.types import ManagerKey, TopicPartition
 from tests.service.support import WAIT_S, running
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -118,14 +118,6 @@ def at(client: OffsetClient) -> int | None:
 def managers(service: Running) -> int:
     with service.http() as http:
         return len(http.get("/v1/managers").json()["managers"])
-
-
-def eventually(found: Callable[[], object], expected: object) -> None:
-    """Wait until ``found()`` is what is expected."""
-    deadline = time.monotonic() + WAIT_S
-    while (last := found()) != expected:
-        assert time.monotonic() < deadline, f"{last!r} never became {expected!r}"
-        threading.Event().wait(0.01)
 
 
 def test_every_public_name_has_its_sentence() -> None:
