@@ -68,6 +68,9 @@ class KafkaTable:
         self._timeout_s = timeout_s
         self._topic_id = ""
         self._settings: dict[str, Any] = {
+            # librdkafka's own, 1 MB and a second's pause whenever a queue is full, slow a recovery.
+            "max.partition.fetch.bytes": 8 * 1024**2,
+            "fetch.queue.backoff.ms": 5,
             **settings,
             "group.id": "offsetmgr-view",  # it joins no group and commits nothing
             "enable.auto.commit": False,
