@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from actors import MonotonicClock
 from offsetmgr.admin.history import group_at
 from offsetmgr.admin.reset import (
     LogFacts,
@@ -25,6 +26,7 @@ from offsetmgr.admin.times import parse_duration, parse_time
 from offsetmgr.coordinator.base import TIMED_OUT, one_line
 from offsetmgr.coordinator.clients import (
     CLOSE_S,
+    ConnectionReports,
     checked_config,
     client_config,
     failure_of_code,
@@ -246,7 +248,8 @@ class GroupChanges:
         Raises OffsetTimeoutError: whether it was done is not known then.
         """
         config = client_config(checked_config(self._config))
-        client = GroupClient(config, PRODUCER, None, "kafka-deletes")
+        reports = ConnectionReports(MonotonicClock())
+        client = GroupClient(config, PRODUCER, reports, "kafka-deletes")
         try:
             sent = client.delete(group, partitions, self._timeout_s)
             answer = self._result(sent, f"deletion of offsets of group {group}")

@@ -29,7 +29,6 @@ UNKNOWN_MEMBER_ID: Final = 25
 TIMED_OUT: Final = -185
 """librdkafka's code for a request whose deadline passed before an answer came."""
 
-_NAME_CHARS: Final = 100
 _VARYING: Final = re.compile(r"\S+/(?:bootstrap|\d+)\b|'[^']*'|\(after .*|\d+", re.DOTALL)
 """Names of brokers, times with counts of repetitions, other numbers."""
 
@@ -204,7 +203,7 @@ def cause_of(text: str) -> str:
     return _VARYING.sub("", text)
 
 
-def one_line(text: str, most_chars: int = _NAME_CHARS) -> str:
+def one_line(text: str, most_chars: int = 100) -> str:
     """Return ``text`` with control and unprintable characters escaped, and cut when long."""
     shown = "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii")

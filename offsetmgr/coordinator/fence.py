@@ -44,7 +44,6 @@ from offsetmgr.types import check_group
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from offsetmgr.coordinator.base import LiveMember
     from offsetmgr.coordinator.kafka import KafkaCoordinator
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
@@ -435,7 +434,10 @@ class _FencedGroup:
         strangers = [each for each in members if each.instance_id != INSTANCE]
         if strangers:
             return Failure(error_info(UNKNOWN_MEMBER_ID), live_members(self.name, strangers))
-        others = [each for each in members if not self._is_ours(each)]
+        ours = {self._member_id}
+        if self._unanswered:
+            ours |= {m.member_id for m in members if m.client_id == self._config["client.id"]}
+        others = [each for each in members if each.member_id not in ours]
         if others and self._member_id:
             return self._fence("is owned by another service now")
         check_thread_room()
@@ -449,10 +451,6 @@ class _FencedGroup:
             with self._changed:
                 self.held = True
         return failure
-
-    def _is_ours(self, member: LiveMember) -> bool:
-        lost_answer = self._unanswered and member.client_id == self._config["client.id"]
-        return lost_answer or member.member_id == self._member_id
 
     def _await_assignment(self, member: Member) -> Failure | None:
         unknown = set(self._topics)

@@ -40,7 +40,6 @@ from offsetmgr.coordinator.base import (
     live_members,
 )
 from offsetmgr.coordinator.clients import (
-    CLOSE_S,
     LIBRDKAFKA_S,
     STUCK_S,
     ConnectionQueue,
@@ -114,19 +113,11 @@ class KafkaCoordinator(Coordinator):
         self._clock = MonotonicClock()
         self._reports = ConnectionReports(self._clock)
         self._timers = ThreadTimers(self._clock, name="kafka-deadlines")
-        complete = client_config(config)
-
         shared = self._timers, self._clock, self._reports.timed_out
-
-        def open_committer() -> GroupClient:
-            return GroupClient(complete, PRODUCER, self._reports, "kafka-commits")
-
-        def open_fetcher() -> GroupClient:  # silent: the others say what there is to say
-            return GroupClient(complete, CONSUMER, None, "kafka-fetches")
-
-        def end(client: GroupClient) -> None:
-            client.close(CLOSE_S)
-
+        complete = client_config(config)
+        open_committer = partial(GroupClient, complete, PRODUCER, self._reports, "kafka-commits")
+        open_fetcher = partial(GroupClient, complete, CONSUMER, self._reports, "kafka-fetches")
+        end = GroupClient.close
         self._commits = [ConnectionQueue(open_committer, end, *shared) for _ in range(clients)]
         self._fetches = ConnectionQueue(open_fetcher, end, *shared)
         # Questions about the cluster go past the groups' queues: a busy group is no sick Kafka.
@@ -156,7 +147,7 @@ class KafkaCoordinator(Coordinator):
 
         def send(client: GroupClient, request: QueuedRequest[FetchResult]) -> None:
             read = partial(fetch_result, asked)
-            sent = client.fetch(group, asked, self._limit_s(request.deadline_s))
+            sent = client.fetch(group, asked, self._left_s(request.deadline_s) + LIBRDKAFKA_S)
             sent.add_done_callback(partial(self._heard, self._fetches, request, read))
 
         deadline_s = self._clock.now() + timeout_s
@@ -275,7 +266,7 @@ class KafkaCoordinator(Coordinator):
         committed: Future[CommitResult] = Future()
 
         def send(client: GroupClient, request: QueuedRequest[CommitResult]) -> None:
-            sent = client.commit(group, offsets, self._limit_s(deadline_s))
+            sent = client.commit(group, offsets, self._left_s(deadline_s) + LIBRDKAFKA_S)
             sent.add_done_callback(partial(self._heard, queue, request, commit_result))
 
         failed = partial(CommitResult.failed, offsets)
@@ -376,10 +367,6 @@ class KafkaCoordinator(Coordinator):
 
     def _left_s(self, deadline_s: float) -> float:
         return max(deadline_s - self._clock.now(), 0.0)
-
-    def _limit_s(self, deadline_s: float) -> float:
-        """Return what to give librdkafka for a request: more than it can need."""
-        return self._left_s(deadline_s) + LIBRDKAFKA_S
 
     def _poll(self) -> None:
         # Without it librdkafka's log and errors pile up unread.

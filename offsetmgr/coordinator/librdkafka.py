@@ -27,7 +27,7 @@ from confluent_kafka import cimpl
 
 from actors.logs import get_logger
 from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
-from offsetmgr.coordinator.clients import failure_of_code
+from offsetmgr.coordinator.clients import CLOSE_S, failure_of_code
 from offsetmgr.errors import error_info
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
@@ -141,7 +141,6 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "conf_destroy": (None, (_POINTER,)),
     "conf_set": (_INT, (_POINTER, _TEXT, _TEXT, _TEXT, _SIZE)),
     "conf_set_events": (None, (_POINTER, _INT)),
-    "conf_set_log_cb": (None, (_POINTER, _POINTER)),
     "new": (_POINTER, (_INT, _POINTER, _TEXT, _SIZE)),
     "destroy_flags": (None, (_POINTER, _INT)),
     "set_log_queue": (_INT, (_POINTER, _POINTER)),
@@ -225,21 +224,16 @@ class Library:
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"{name} is not among the functions of librdkafka that are used here")
 
-    def open_client(self, config: Mapping[str, object], kind: int, events: int) -> int:
-        """Return a new client, which reports ``events``; without any it is silent.
+    def open_client(self, config: Mapping[str, object], kind: int) -> int:
+        """Return a new client.
 
         ``config`` is as for confluent-kafka; callbacks in it are left out.  Raises ValueError where
         librdkafka does not take a setting.
         """
         conf = self.conf_new()
         error = ctypes.create_string_buffer(_ERROR_CHARS)
-        own: dict[str, object] = {}
-        if events:
-            own["log.queue"] = True
-            self.conf_set_events(conf, events)
-        else:
-            self.conf_set_log_cb(conf, None)
-        for name, value in {**config, **own}.items():
+        self.conf_set_events(conf, _LOG_EVENT | _ERROR_EVENT | _REBALANCE_EVENT | _COMMIT_EVENT)
+        for name, value in {**config, "log.queue": True}.items():
             if callable(value):
                 continue
             text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -333,10 +327,10 @@ class GroupClient:
         self,
         config: Mapping[str, object],
         kind: int,
-        listener: ConnectionReports | None = None,
+        listener: ConnectionReports,
         name: str = "kafka-client",
     ) -> None:
-        """Open a client, of the kind ``CONSUMER`` if it is to fetch; silent without ``listener``.
+        """Open a client, of the kind ``CONSUMER`` if it is to fetch; ``listener`` hears the log.
 
         ``config`` is as for confluent-kafka.  Raises ValueError where librdkafka does not take a
         setting, and RuntimeError where no thread is to be had.
@@ -348,11 +342,9 @@ class GroupClient:
         self._number = 0
         self._closed = False
         own = {"group.id": OWN_GROUP} if kind == CONSUMER else {}
-        events = 0 if listener is None else _LOG_EVENT | _ERROR_EVENT
-        self._handle = library.open_client({**config, **own}, kind, events)
+        self._handle = library.open_client({**config, **own}, kind)
         self._queue: int = library.queue_new(self._handle)
-        if listener is not None:
-            library.send_reports(self._handle, self._queue)
+        library.send_reports(self._handle, self._queue)
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
@@ -386,7 +378,7 @@ class GroupClient:
         wanted = self._library.partition_list(partitions)
         return self._ask("DeleteConsumerGroupOffsets", group, wanted, timeout_s)
 
-    def close(self, timeout_s: float) -> None:
+    def close(self, timeout_s: float = CLOSE_S) -> None:
         """Take no more; what is open is answered as failed.  Returns by ``timeout_s``."""
         with self._lock:
             if not self._closed:
@@ -451,7 +443,7 @@ class GroupClient:
 
     def _hear(self, event: int) -> None:
         library = self._library
-        if self._listener is not None and library.pass_on(event, self._listener):
+        if library.pass_on(event, self._listener):
             return
         with self._lock:
             asked = self._open.pop(library.event_opaque(event) or 0, None)
@@ -496,8 +488,7 @@ class Member:
         """``listener`` hears the log.  Raises ValueError where a setting is refused."""
         library = self._library = Library()
         self._listener = listener
-        events = _LOG_EVENT | _ERROR_EVENT | _REBALANCE_EVENT | _COMMIT_EVENT
-        self._handle = library.open_client(config, CONSUMER, events)
+        self._handle = library.open_client(config, CONSUMER)
         self._answers = library.queue_new(self._handle)
         self._queue = library.queue_get_consumer(self._handle)
         library.send_reports(self._handle, self._queue)

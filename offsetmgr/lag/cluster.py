@@ -140,7 +140,7 @@ class ClusterReader:
         except KafkaException as error:
             raise refused_config(settings, error) from None
         # For committed offsets the admin client is not safe: see coordinator/librdkafka.py.
-        self._fetcher = GroupClient(client_config(settings), CONSUMER, None, "kafka-lag")
+        self._fetcher = GroupClient(client_config(settings), CONSUMER, self._reports)
 
     def groups(self) -> list[GroupListing]:
         """Return all consumer groups, sorted by name.  Raises if a broker did not answer."""

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from actors import MonotonicClock
+from offsetmgr.coordinator.clients import ConnectionReports
 from offsetmgr.coordinator.librdkafka import CONSUMER, GroupClient
 
 ROOT = Path(__file__).parents[2]
@@ -15,12 +17,15 @@ WAIT_S = 60.0
 
 ASK_A_COORDINATOR_THAT_ANSWERS = """
 import sys
+from actors import MonotonicClock
+from offsetmgr.coordinator.clients import ConnectionReports
 from offsetmgr.coordinator.librdkafka import CONSUMER, GroupClient
 from tests.kafka.mock_cluster import MockCluster
 
 OFFSET_FETCH = 9
 with MockCluster() as cluster:
-    fetcher = GroupClient({"bootstrap.servers": cluster.bootstrap_servers}, CONSUMER)
+    config = {"bootstrap.servers": cluster.bootstrap_servers}
+    fetcher = GroupClient(config, CONSUMER, ConnectionReports(MonotonicClock()))
     cluster.push_errors(OFFSET_FETCH, int(sys.argv[1]))
     print(fetcher.fetch("g", [("t", 0)], 10).result(30).error)
     fetcher.close(10)
@@ -44,7 +49,8 @@ def test_a_coordinator_that_moved_does_not_end_the_process(code: int) -> None:
 
 def test_without_a_broker_it_answers_by_its_time_out() -> None:
     """Nobody waits for ever for a Kafka that is not there."""
-    fetcher = GroupClient({"bootstrap.servers": "127.0.0.1:1"}, CONSUMER)
+    config = {"bootstrap.servers": "127.0.0.1:1"}
+    fetcher = GroupClient(config, CONSUMER, ConnectionReports(MonotonicClock()))
     answer = fetcher.fetch("g", [("no-such-topic", 0)], 0.5).result(WAIT_S)
     fetcher.close(WAIT_S)
     assert answer.error == -185

@@ -57,7 +57,7 @@ def test_a_listener_that_fails_costs_nobody_an_answer() -> None:
 
 def test_a_commit_is_no_success_unless_the_answer_names_the_partition() -> None:
     """The answer is the list that was sent, here as it is before the answer."""
-    client = GroupClient(NOWHERE, PRODUCER)
+    client = GroupClient(NOWHERE, PRODUCER, ConnectionReports(ManualClock()))
     library = client._library
     offsets = {
         TopicPartition("b", 1): OffsetAndMetadata(2**63 - 1, "é 'x'\n", 7),
