@@ -82,9 +82,7 @@ _MEMBERS = (
 _NETWORK = "Kafka did not answer in time; tried again; check the brokers and the network to them"
 _ELECTING = "the partition is between two leaders, or was just created; tried again"
 _AUTH = "Kafka did not accept the service's credentials; check sasl.* and ssl.* of the service"
-_NO_TOPIC = (
-    "the topic or partition does not exist in the cluster; create it, or stop submitting for it"
-)
+_NO_TOPIC = "the topic or partition does not exist in the cluster; create it, or stop submitting"
 _OLD_BROKER = "the broker is too old for this request; Kafka 2.4 or newer is needed"
 
 _CLASSES: Final[Mapping[tuple[bool, Scope, Fault, Verdict], tuple[tuple[int, str, str], ...]]] = {
@@ -98,8 +96,7 @@ _CLASSES: Final[Mapping[tuple[bool, Scope, Fault, Verdict], tuple[tuple[int, str
         (5, "LEADER_NOT_AVAILABLE", _ELECTING),
         (6, "NOT_LEADER_OR_FOLLOWER", _ELECTING),
         (75, "UNKNOWN_LEADER_EPOCH", _ELECTING),
-        (88, "UNSTABLE_OFFSET_COMMIT",
-         "a transaction holds offsets of this partition; tried again"),
+        (88, "UNSTABLE_OFFSET_COMMIT", "a transaction holds offsets of the partition; tried again"),
     ),
     (_FINAL, _P, _C, _REFUSED): (
         (12, "OFFSET_METADATA_TOO_LARGE",
@@ -120,8 +117,7 @@ _CLASSES: Final[Mapping[tuple[bool, Scope, Fault, Verdict], tuple[tuple[int, str
          "another process has claimed the partition in the offset store; stop one of the two"),
     ),
     (_RETRIED, _G, _B, _REFUSED): (
-        (14, "COORDINATOR_LOAD_IN_PROGRESS",
-         "the coordinator is still loading the group's offsets; tried again"),
+        (14, "COORDINATOR_LOAD_IN_PROGRESS", "the group's offsets are still loading; tried again"),
     ),
     (_RETRIED, _G, _B, _UNKNOWN): (
         (-1, "UNKNOWN_SERVER_ERROR",
@@ -134,11 +130,9 @@ _CLASSES: Final[Mapping[tuple[bool, Scope, Fault, Verdict], tuple[tuple[int, str
         (16, "NOT_COORDINATOR", _MOVING),
         (56, "KAFKA_STORAGE_ERROR", "a broker's disk failed; tried again on its successor"),
         (129, "REBOOTSTRAP_REQUIRED", _NETWORK),
-        (-155, "_UNDERFLOW",
-         "the coordinator's answer was cut short; read back, then tried again"),
+        (-155, "_UNDERFLOW", "the coordinator's answer was cut short; read back, then tried again"),
         (-180, "_WAIT_COORD", _MOVING),
-        (-199, "_BAD_MSG",
-         "the coordinator's answer could not be read; read back, then tried again"),
+        (-199, "_BAD_MSG", "the coordinator's answer is not readable; read back, then tried again"),
     ),
     (_RETRIED, _G, _N, _UNKNOWN): (
         (13, "NETWORK_EXCEPTION", _NETWORK),
@@ -159,8 +153,7 @@ _CLASSES: Final[Mapping[tuple[bool, Scope, Fault, Verdict], tuple[tuple[int, str
         (27, "REBALANCE_IN_PROGRESS", _MEMBERS),
         (79, "MEMBER_ID_REQUIRED",
          "the group takes no commits without a member; joined again under the id that Kafka gives"),
-        (89, "THROTTLING_QUOTA_EXCEEDED",
-         "the service is over its quota; raise it, or the commit interval"),
+        (89, "THROTTLING_QUOTA_EXCEEDED", "the quota is reached; raise it, or the commit interval"),
         (110, "FENCED_MEMBER_EPOCH", _MEMBERS),
         (111, "UNRELEASED_INSTANCE_ID", _MEMBERS),
         (113, "STALE_MEMBER_EPOCH", _MEMBERS),
@@ -183,8 +176,7 @@ _CLASSES: Final[Mapping[tuple[bool, Scope, Fault, Verdict], tuple[tuple[int, str
          "the broker's group.min/max.session.timeout.ms exclude the service's; widen them"),
         (30, "GROUP_AUTHORIZATION_FAILED",
          "the service lacks READ on the group; grant it, then submit again"),
-        (31, "CLUSTER_AUTHORIZATION_FAILED",
-         "grant the service's principal what it needs on the cluster"),
+        (31, "CLUSTER_AUTHORIZATION_FAILED", "grant the service what it needs on the cluster"),
         (33, "UNSUPPORTED_SASL_MECHANISM", _AUTH),
         (34, "ILLEGAL_SASL_STATE", _AUTH),
         (35, "UNSUPPORTED_VERSION", _OLD_BROKER),

@@ -372,8 +372,7 @@ class MemoryCoordinator(Coordinator):
     def pause(self, group: str | None = None) -> None:
         """Hold every request (of ``group``) unread, as a stopped broker does, until resume.
 
-        Callers are answered at their deadline, given ``call_after``; what is held takes effect on
-        resume all the same.
+        Callers are answered at their deadline; what is held takes effect on resume all the same.
         """
         with self._lock:
             self._paused.add(group)
