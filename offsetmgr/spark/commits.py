@@ -10,7 +10,6 @@ is asked for its progress when it is idle and when it ends.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import shlex
 import threading
@@ -66,9 +65,6 @@ _log = logging.getLogger("offsetmgr.spark")
 DETACH_S: Final = 10.0
 """Seconds that leaving a ``with`` block waits for the last commits."""
 
-AT_EXIT_S: Final = 2.0
-"""Seconds that the interpreter's exit waits for the last commits of listeners still attached."""
-
 LOOK_UP_S: Final = 1.0
 """Longest wait for what a group had committed, once for each new run of a query."""
 
@@ -80,9 +76,6 @@ STOP_S: Final = 2.0
 
 RETRY_S: Final = 2.0
 """Pause after a round that left something uncommitted."""
-
-CLOSE_S: Final = 60.0
-"""Longest wait for a client that another thread closes."""
 
 _SHOWN_CHARS: Final = 255
 _SHOWN_GROUPS: Final = 10
@@ -155,8 +148,8 @@ def commit_offsets(
 class OffsetCommits:
     """The commits of a session's queries; made by ``commit_offsets``.
 
-    As a context manager it detaches at the end of the block.  If nobody detaches, the exit of the
-    interpreter waits up to 2 s for the last commits.
+    As a context manager it detaches at the end of the block.  If nobody detaches, the close of the
+    client commits the last offsets.
     """
 
     def __init__(
@@ -183,7 +176,6 @@ class OffsetCommits:
             name, args = "offsetmgr-errors", (on_error,)
             threading.Thread(target=self._call, args=args, name=name, daemon=True).start()
         self._unwatch = client.watch_errors(self._failed)
-        atexit.register(self._at_exit)
         # In this order nothing falls between: what comes twice is the same batch.
         spark.streams.addListener(self._listener)
         for query in spark.streams.active:
@@ -266,30 +258,21 @@ class OffsetCommits:
         if self._detached:
             return
         self._detached = True
-        atexit.unregister(self._at_exit)
         try:
             self._spark.streams.removeListener(self._listener)
         except Exception:  # noqa: BLE001 -- of py4j or of Spark Connect
             # A session that was stopped before has no listeners any more.
             _log.debug("the listener was not removed", exc_info=True)
-        self._close(timeout)
+        self._committer.close(timeout)
+        self._unwatch()
+        self._errors.close()
+        self._to_call.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.detach()
-
-    def _at_exit(self) -> None:
-        """Commit and log what is left; Spark may not answer any more, so it is not asked."""
-        self._detached = True
-        self._close(AT_EXIT_S)
-
-    def _close(self, timeout: float) -> None:
-        self._committer.close(timeout)
-        self._unwatch()
-        self._errors.close()
-        self._to_call.close()
 
     def _failed(self, key: ManagerKey | None, error: OffsetManagerError) -> None:
         """Take an error from the client's threads; it is logged by the client."""
@@ -463,10 +446,6 @@ class Committer:
             self._tasks.put(None)
             if self._changed.wait_for(lambda: self._handed_over and not self._unread, timeout):
                 return
-            for group, partitions in by_group(self._unread).items():
-                result = self._client.flush(timeout=0.0, group=group, partitions=partitions)
-                for key, left in result.uncommitted.items():
-                    self._unread[key].left = self._unread[key].left or left
             self._report(self._unread)
             self._is_overdue = True
 
@@ -660,8 +639,6 @@ class Committer:
     ) -> None:
         """Stop the managers of a group that hold nothing which this client may still commit."""
         flushed = self._client.flush(timeout=FLUSH_S, group=group, partitions=partitions)
-        if self._client.closed:
-            flushed = self._client.close(timeout=CLOSE_S)  # says again what it ended with
         with self._managers:
             with self._changed:
                 stopped: dict[ManagerKey, _Unread] = {}

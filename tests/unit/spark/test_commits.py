@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -382,38 +380,6 @@ def test_what_is_handed_over_too_late_is_logged_too(
         eventually(lambda: "orders-0 at 9" in caplog.text, expected=True)
         client.close(timeout=0.1)
     assert len([each for each in caplog.messages if "reconcile" in each]) == 1
-
-
-def test_a_client_that_is_closed_first_is_logged_too(
-    away: Away, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Offsets that a closed client leaves are logged with a remedy, and nothing waits any more."""
-    away.client.close(timeout=0.1)
-    away.commits.detach(WAIT_S)
-    (logged,) = [each for each in caplog.messages if "reconcile" in each]
-    assert "orders-0 at 9" in logged
-
-
-DRIVER = f"""
-import threading
-from offsetmgr import OffsetClient
-from tests.unit.spark.test_commits import Session, attach
-
-session = Session()
-commits = attach(session, OffsetClient("{NOWHERE}", name="driver"))
-session.report(50)
-while not commits.counts.submitted:
-    threading.Event().wait(0.01)
-"""
-
-
-def test_a_driver_that_just_ends_logs_what_is_left() -> None:
-    """Without detach or close, the interpreter's exit still tries, and says what to do."""
-    ended = subprocess.run(
-        [sys.executable, "-c", DRIVER], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert "offsetmgr spark reconcile --checkpoint CHECKPOINT --group etl" in ended.stderr
-    assert "orders-0 at 50" in ended.stderr
 
 
 def test_nothing_is_raised_into_spark(
