@@ -410,16 +410,12 @@ class Wait:
             if not self._stops:
                 return not any(map(self._is_outstanding, self._targets))
             # The service may have managers to stop, or has yet to be given offsets.
-            found = map(core.partitions.get, self._held)
-            return not any(
-                held and (held.version or core.partitions.may_exist(held)) for held in found
-            )
+            found = filter(None, map(core.partitions.get, self._held))
+            return not any(held.version or core.partitions.may_exist(held) for held in found)
 
     def _is_outstanding(self, key: ManagerKey) -> bool:
-        return not (key in self.final or self._is_committed(key) or self._is_gone(key))
-
-    def _is_committed(self, key: ManagerKey) -> bool:
-        return self._held[key].committed_version >= self._targets[key]
+        is_committed = self._held[key].committed_version >= self._targets[key]
+        return not (is_committed or key in self.final or self._is_gone(key))
 
     def _is_gone(self, key: ManagerKey) -> bool:
         """True if somebody else has stopped the manager meanwhile."""
@@ -482,37 +478,37 @@ class Wait:
 
     def _apply(self, settled: wire.Settled, sent: Mapping[ManagerKey, int]) -> None:
         core = self._core
-        for key, value in settled.committed.items():
-            version = sent.get(key, 0)
-            with core.lock:
-                held = core.partitions.get(key)
-                error = None if held is None else held.superseded_by(key, value, version)
-                if held is not None:  # where nothing was sent it is the initial offset
-                    held.commit(value, version if error is None else held.committed_version)
-            if error is not None:
-                self._reasons[key] = error
-                self.final.add(key)
-            core.failure_log.committed(key)
-        for key, failure in settled.uncommitted.items():
-            self._reasons[key] = failure or kafka_is_silent()
-            core.heed(key, self._reasons[key])
-            if self._is_final(key, self._reasons[key], sent):
-                self.final.add(key)
         with core.lock:
+            for key, value in settled.committed.items():
+                held, version = core.partitions.get(key), sent.get(key, 0)
+                if held is None:
+                    continue
+                error = held.superseded_by(key, value, version)
+                if error is not None:
+                    self._reasons[key] = error
+                    self.final.add(key)
+                # Where nothing was sent it is the initial offset.
+                held.commit(value, version if error is None else held.committed_version)
+            for key, failure in settled.uncommitted.items():
+                reason = self._reasons[key] = failure or kafka_is_silent()
+                core.heed(key, reason)
+                if self._is_final(key, reason, sent):
+                    self.final.add(key)
             for key in self._targets:
                 held = core.partitions.get(key)
                 if held is not None and held.error is not None:
                     self.final.add(key)
+        for key in settled.committed:
+            core.failure_log.committed(key)
 
     def _is_final(
         self, key: ManagerKey, error: OffsetManagerError, sent: Mapping[ManagerKey, int]
     ) -> bool:
         """True if what the service had when it was asked will not be committed any more."""
         if isinstance(error, OffsetRegressionError):
-            with self._core.lock:
-                held = self._core.partitions.get(key)
-                # Else something newer is on its way, and may be high enough.
-                return held is None or held.version <= sent.get(key, 0)
+            held = self._core.partitions.get(key)
+            # Else something newer is on its way, and may be high enough.
+            return held is None or held.version <= sent.get(key, 0)
         return isinstance(error, CoordinatorError) and not error.retriable
 
     def result(self) -> FlushResult:
