@@ -1,4 +1,4 @@
-"""Requests that are too large for the service: nothing that it would take is dropped."""
+"""The offsets of a client: requests that are too large for the service, and what is committed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.client import wire
-from offsetmgr.client.partitions import Partitions
+from offsetmgr.client.partitions import ClientPartition, Partitions
 from offsetmgr.errors import ServiceError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.unit.client.scripted import error_body
@@ -80,3 +80,25 @@ def test_text_is_not_escaped() -> None:
     batch = partitions.take()
     assert batch is not None
     assert len(wire.batch_body(batch)) < 8_200
+
+
+def test_what_is_known_to_be_committed() -> None:
+    """A late answer undoes nothing, and an event counts only if it must be about the newest."""
+    partition = ClientPartition(-1)
+
+    def submit(offset: int, version: int, *, rewind: bool = False) -> None:
+        partition.submit(OffsetAndMetadata(offset), version, rewind=rewind)
+
+    def seen(offset: int) -> tuple[OffsetAndMetadata | None, int]:
+        partition.commit_seen(OffsetAndMetadata(offset))
+        return partition.committed, partition.committed_version
+
+    submit(5, 1)
+    submit(9, 2)
+    assert seen(5) == (None, 0)
+    assert seen(9) == (OffsetAndMetadata(9), 2)
+    submit(5, 3, rewind=True)
+    assert seen(5) == (OffsetAndMetadata(9), 2)  # it may be about the first 5
+    partition.commit(OffsetAndMetadata(5), 3)
+    partition.commit(OffsetAndMetadata(9), 2)
+    assert seen(9) == (OffsetAndMetadata(5), 3)

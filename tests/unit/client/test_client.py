@@ -13,6 +13,7 @@ from offsetmgr.errors import (
     OffsetRegressionError,
     OffsetsUncommittedError,
     OffsetTimeoutError,
+    ServiceUnavailableError,
 )
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 from tests.unit.client.scripted import WAIT_S, Fault
@@ -188,3 +189,41 @@ def test_sync_refused(service: ScriptedService, client: OffsetClient) -> None:
     assert not result
     with pytest.raises(OffsetsUncommittedError, match=r"not committed: g/orders/\d, g/orders/\d;"):
         result.raise_for_uncommitted()
+
+
+def test_topics(client: OffsetClient) -> None:
+    """Ranges of all topics, however many requests that takes."""
+    names = [f"t{number}" for number in range(120)]
+    found = client.topics([*names, "t0"])
+    assert list(found) == names
+    assert found["t0"] == {0: (0, 10), 1: (1, 11)}
+
+
+def test_reads_wait_for_a_service_that_starts(
+    service: ScriptedService, client: OffsetClient
+) -> None:
+    """A read asks again until its timeout: the service may just be starting."""
+    service.script("/v1/offsets", Fault(status=503, body=b"{}"), Fault(act=False, cut=True))
+    assert client.committed("g", timeout=20) == {}
+    service.down()
+    with pytest.raises(ServiceUnavailableError, match="cannot be reached: connection refused"):
+        client.committed("g", timeout=0.2)
+
+
+def test_close_with_the_service_away(
+    service: ScriptedService, client: OffsetClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A close ends by its deadline, and says what was left and why."""
+    service.down()
+    client.submit("g", {("orders", 3): 5})
+    result = client.close(timeout=1)
+    assert result.uncommitted[KEY].offset == OffsetAndMetadata(5)
+    assert "is closed; not committed: g/orders/3 at 5; reason: the service" in caplog.text
+
+
+def test_a_client_that_was_never_used_closes_in_silence(
+    service: ScriptedService, client: OffsetClient
+) -> None:
+    """Without managers there is nothing to ask the service."""
+    client.close()
+    assert not service.requests
