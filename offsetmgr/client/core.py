@@ -209,6 +209,12 @@ class Core:
         self._mails: dict[ManagerKey, Mailboxes] = {}
         self._sender: threading.Thread | None = None
         self._reader: threading.Thread | None = None
+        self._retry_at = 0.0
+        """Managers that were refused are asked for then."""
+        self._stop_at = 0.0
+        """Stops that nobody waits for are sent then."""
+        self._report_at = 0.0
+        """Streaming queries are reported then, if there is news of them."""
 
     # Managers and their offsets
 
@@ -318,7 +324,7 @@ class Core:
         if self.idle:
             self.wake.notify()
         elif self._sender is None:
-            self._sender = _start(Sender(self).run, f"offsetmgr-{self.name}")
+            self._sender = _start(self._run, f"offsetmgr-{self.name}")
 
     def expedite(self) -> None:
         """Somebody waits: the sender tries at once, whatever pause it is in."""
@@ -418,53 +424,40 @@ class Core:
                 self.queries_unsent = bool(self.queries)
                 self.notify()
 
+    # The thread that sends: at most one request is in flight, and none while the service is away.
 
-class Sender:
-    """At most one request is in flight, and none while the service is known to be away."""
-
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._retry_at = 0.0
-        """Managers that were refused are asked for then."""
-        self._stop_at = 0.0
-        """Stops that nobody waits for are sent then."""
-        self._report_at = 0.0
-        """Streaming queries are reported then, if there is news of them."""
-
-    def run(self) -> None:
+    def _run(self) -> None:
         """Send until the client is closed or fenced."""
-        core = self._core
         while (turn := self._next_turn()) is not None:
             try:
                 turn()
             except Exception as error:  # noqa: BLE001 -- the client's only thread must outlive it
-                core.failure_log.unforeseen(error, time.monotonic())
+                self.failure_log.unforeseen(error, time.monotonic())
                 self._pause()
-            with core.lock:
-                core.changed.notify_all()
+            with self.lock:
+                self.changed.notify_all()
 
     def _next_turn(self) -> Callable[[], None] | None:
         """Wait for something to do; None when there will be nothing more."""
-        core = self._core
-        with core.lock:
-            while core.fenced is None and not core.ended.is_set():
+        with self.lock:
+            while self.fenced is None and not self.ended.is_set():
                 now = time.monotonic()
-                resume_at = core.times.resume_at
+                resume_at = self.times.resume_at
                 turn = resume_at if now < resume_at else self._decide(now)
                 if not isinstance(turn, float):
                     return turn
-                core.idle = not core.partitions.unsent and now >= resume_at
-                core.wake.wait(min(max(turn - now, 0.0), LONGEST_WAIT_S))
-                core.idle = False
+                self.idle = not self.partitions.unsent and now >= resume_at
+                self.wake.wait(min(max(turn - now, 0.0), LONGEST_WAIT_S))
+                self.idle = False
         return None
 
     def _decide(self, now: float) -> Callable[[], None] | float:
         """Return what to do at `now`, or until when to wait."""
-        core, times, partitions = self._core, self._core.times, self._core.partitions
-        if not core.met or now >= times.beat_at:
+        times, partitions = self.times, self.partitions
+        if not self.met or now >= times.beat_at:
             return self._beat
         if partitions.pending_stops and now >= self._stop_at:
-            return self._stop
+            return self._stop_unanswered
         if now >= self._retry_at:
             partitions.retry_deferred()
             self._retry_at = now + RETRY_S
@@ -472,112 +465,107 @@ class Sender:
             return times.send_at
         if batch := partitions.take():
             return partial(self._send, batch)
-        if core.queries_unsent and now >= self._report_at:
+        if self.queries_unsent and now >= self._report_at:
             return self._report
         return min(
             times.beat_at,
-            self._report_at if core.queries_unsent else math.inf,
+            self._report_at if self.queries_unsent else math.inf,
             self._retry_at if partitions.deferred else math.inf,
             self._stop_at if partitions.pending_stops else math.inf,
         )
 
     def _beat(self) -> None:
         """Renew the lease, and learn how long it is and which event was the newest before ours."""
-        core = self._core
         try:
-            data = core.post(wire.HEARTBEAT, b"{}", Deadline(REQUEST_TIMEOUT_S))
+            data = self.post(wire.HEARTBEAT, b"{}", Deadline(REQUEST_TIMEOUT_S))
             with wire.reading("a heartbeat"):
                 lease_s, event_id = float(data["lease_s"]), int(data["last_event_id"])
         except OffsetManagerError as error:
-            self._failed(error)
+            self._try_later(error)
             return
-        with core.lock:
-            core.times.lease_s = max(lease_s, MIN_LEASE_S)
-            core.first_event_id = core.first_event_id or str(event_id)
-            core.met = True
-            core.changed.notify_all()
-        core.succeeded()
+        with self.lock:
+            self.times.lease_s = max(lease_s, MIN_LEASE_S)
+            self.first_event_id = self.first_event_id or str(event_id)
+            self.met = True
+            self.changed.notify_all()
+        self.succeeded()
 
-    def _stop(self) -> None:
+    def _stop_unanswered(self) -> None:
         """Stop what nobody holds, and waits for, any more."""
-        core = self._core
-        with core.lock:
-            group, keys = core.partitions.pending_stops.take(BATCH_LIMIT)
-            keys = [key for key in keys if key not in core.partitions]  # else spawned again
-            version = core.partitions.next_version()
+        with self.lock:
+            group, keys = self.partitions.pending_stops.take(BATCH_LIMIT)
+            keys = [key for key in keys if key not in self.partitions]  # else spawned again
+            version = self.partitions.next_version()
         if not keys:
             return
         partitions = [key.topic_partition for key in keys]
         body = wire.flush_body(group, partitions, REQUEST_TIMEOUT_S, version=version)
         try:
-            core.post(wire.STOP, body, Deadline(ASIDE_S))
+            self.post(wire.STOP, body, Deadline(ASIDE_S))
         except OffsetManagerError:
-            with core.lock:
+            with self.lock:
                 for key in keys:
-                    core.partitions.pending_stops.add(key)
+                    self.partitions.pending_stops.add(key)
             self._stop_at = time.monotonic() + RETRY_S
 
     def _report(self) -> None:
         """Report the streaming queries; the next batch of one of them makes up for a failure."""
-        core = self._core
-        with core.lock:
-            body = wire.queries_body(core.queries.values())
-            core.queries_unsent = False
+        with self.lock:
+            body = wire.queries_body(self.queries.values())
+            self.queries_unsent = False
         self._report_at = time.monotonic() + REPORT_INTERVAL_S
         with suppress(OffsetManagerError):  # such as of a service that is older than this client
-            core.post(wire.QUERIES, body, Deadline(ASIDE_S))
+            self.post(wire.QUERIES, body, Deadline(ASIDE_S))
 
     def _send(self, batch: Batch) -> None:
         """Hand `batch` over, to no other process of the service than it was made for.
 
         Another one may have been started since, and the one before it have committed newer offsets.
         """
-        core = self._core
         path = wire.OFFSETS if batch.submits else wire.MANAGERS
-        core.times.send_at = time.monotonic() + SEND_INTERVAL_S
+        self.times.send_at = time.monotonic() + SEND_INTERVAL_S
         body, deadline = wire.batch_body(batch), Deadline(REQUEST_TIMEOUT_S)
         try:
-            data = core.post(path, body, deadline, batch.instance)
+            data = self.post(path, body, deadline, batch.instance)
             with wire.reading("submitted offsets"):
                 refused = wire.refused_of(data, batch)
         except OffsetManagerError as error:
             self._refused(batch, error)
             return
-        with core.lock:
-            news = core.partitions.accept(batch, refused)
-        core.succeeded()
+        with self.lock:
+            news = self.partitions.accept(batch, refused)
+        self.succeeded()
         for key, refusal in news:
-            core.deliver(key, refusal)
+            self.deliver(key, refusal)
 
     def _refused(self, batch: Batch, error: OffsetManagerError) -> None:
-        core = self._core
         if isinstance(error, ServiceError) and error.status in _BAD_REQUESTS:
-            with core.lock:
-                news = core.partitions.reject(batch, error)
+            with self.lock:
+                news = self.partitions.reject(batch, error)
             for key, refusal in news:
-                core.deliver(key, refusal)
+                self.deliver(key, refusal)
             return
-        with core.lock:
-            core.partitions.give_back(batch)
-        self._failed(error)
+        with self.lock:
+            self.partitions.give_back(batch)
+        self._try_later(error)
 
-    def _failed(self, error: OffsetManagerError) -> None:
+    def _try_later(self, error: OffsetManagerError) -> None:
         """Pause after an answer of which nothing can be made, and try again."""
         status = error.status if isinstance(error, ServiceError) else None
         if isinstance(error, ClientFencedError):
             return  # the loop sees it
-        with self._core.lock:
+        with self.lock:
             if status == _NOT_FOUND:
-                self._core.partitions.renew()
+                self.partitions.renew()
             if status == _OTHER_INSTANCE:
-                self._core.met = False
+                self.met = False
         if status != _OTHER_INSTANCE:
-            self._core.failed(error)
+            self.failed(error)
         self._pause()
 
     def _pause(self) -> None:
-        with self._core.lock:
-            self._core.times.failed(time.monotonic())
+        with self.lock:
+            self.times.failed(time.monotonic())
 
 
 class EventReader:

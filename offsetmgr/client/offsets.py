@@ -163,7 +163,7 @@ class Offsets(ABC):
 
     @property
     def url(self) -> str:
-        """ServiceAddress of the service or cluster, such as ``http://127.0.0.1:8741``."""
+        """Address of the service or cluster, such as ``http://127.0.0.1:8741``."""
         return self._url
 
     @property
