@@ -289,9 +289,8 @@ class Offsets(ABC):
         Raises ServiceError with Kafka's name of the error as its ``code``; ServiceUnavailableError
         if the service does not answer.
         """
-        deadline = Deadline(timeout)
         check_group(group)
-        return self._persist(lambda: self._committed(group, deadline), deadline)
+        return self._persist(lambda deadline: self._committed(group, deadline), timeout)
 
     def topics(
         self, topics: Iterable[str], *, timeout: float = 10.0
@@ -329,22 +328,23 @@ class Offsets(ABC):
 
     def topic_names(self, *, timeout: float = 10.0) -> list[str]:
         """Return the topics of the cluster except Kafka's own, sorted."""
-        deadline = Deadline(timeout)
-        return self._persist(lambda: self._topic_names(deadline), deadline)
+        return self._persist(self._topic_names, timeout)
 
     def _known_logs(
         self, topics: list[str], timeout: float, at_ms: int | None = None, *, stable: bool = False
     ) -> dict[TopicPartition, LogEnds]:
-        deadline = Deadline(timeout)
-        return self._persist(lambda: self._logs(topics, deadline, at_ms, stable=stable), deadline)
+        return self._persist(
+            lambda deadline: self._logs(topics, deadline, at_ms, stable=stable), timeout
+        )
 
-    def _persist(self, ask: Callable[[], _T], deadline: Deadline) -> _T:
+    def _persist(self, ask: Callable[[Deadline], _T], timeout: float) -> _T:
         """Ask until there is an answer: the service may be starting, or Kafka electing a leader."""
+        deadline = Deadline(timeout)
         reason: OffsetManagerError | None = None
         for _ in pauses(self._ended, deadline):
             self._check_open()
             try:
-                return ask()
+                return ask(deadline)
             except (ServiceUnavailableError, PassingError) as error:
                 reason = better_reason(reason, error, deadline)
             except OffsetManagerError as error:
