@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 JAVA := $(VENV)/.java
 JARS := $(VENV)/.jars
+CLASSES := $(VENV)/.classes
 PACKAGES := $(VENV)/.packages
 # T narrows what pytest runs: make test T="tests/unit -k state"
 T ?=
@@ -36,7 +37,7 @@ TRIES ?= 3
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(INSTALLED) $(JARS) $(PACKAGES) ## Install everything: virtual environment, Java, Kafka's jars, PostgreSQL, Chromium
+setup: $(INSTALLED) $(JARS) $(CLASSES) $(PACKAGES) ## Install everything: virtual environment, Java, Kafka's jars, PostgreSQL, Chromium
 
 demo: setup ## Start a Kafka, the service and a Spark job, and show what happens
 	$(BIN)/offsetmgr demo
@@ -135,4 +136,8 @@ $(PACKAGES): scripts/ensure-packages.sh | $(BIN)/python
 
 $(JARS): $(INSTALLED) $(JAVA)
 	$(BIN)/python -c 'from offsetmgr.devkafka import *; kafka_jars(print); spark_kafka_jars(print)'
+	@touch $@
+
+$(CLASSES): $(JARS)
+	$(BIN)/python -m tests.shared_classes
 	@touch $@

@@ -16,6 +16,7 @@ from hypothesis import settings
 from offsetmgr.devkafka import DevKafka, command
 from tests.postgres import Postgres
 from tests.secured import SecuredKafka
+from tests.shared_classes import JAVA_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
 settings.register_profile("offsetmgr", deadline=None, derandomize=True)
 settings.load_profile("offsetmgr")
 
-# Most Java here lives for seconds: the second compiler takes half of the processor for its start
-# and never pays off, nor do threads that collect garbage.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
 
 _TOPIC_READY_S = 60.0
 
