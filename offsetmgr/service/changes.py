@@ -72,21 +72,19 @@ class Changes:
     """History, plan and reset; each works in a thread that may wait for Kafka."""
 
     def __init__(self, parts: Assembly) -> None:
-        settings = parts.settings
         self._parts = parts
-        self._kafka = settings.kafka.for_librdkafka()
-        self._store = None if settings.keeps_groups_in_kafka else settings.coordinator
-        self._timeout_s = settings.commit.request_timeout_s
+        self._kafka = parts.settings.kafka.for_librdkafka()
+        self._timeout_s = parts.settings.commit.request_timeout_s
         self._reading = asyncio.Lock()
         """A history may be of a million commits: one at a time."""
 
     @operation("GET", "/v1/history", HistoryQuery, StepsAnswer)
     async def history(self, _: Caller | None, asked: HistoryQuery) -> StepsAnswer:
         """Return the commits of a group that Kafka still has."""
-        if self._store is not None:
+        if self._parts.settings.database is not None:
             fix = "ask for a group that Kafka keeps: a database keeps no earlier offsets"
             raise InvalidValueError("query.group", asked.group, "has no history", fix)
-        now_s = self._parts.watch.wall()
+        now_s = self._parts.wall()
         since_s = 0.0 if asked.since is None else parse_since(asked.since, "query.since", now_s)
 
         def read() -> StepsAnswer:
@@ -111,7 +109,7 @@ class Changes:
         scope = None if asked.topics is None else parse_scope(asked.topics, "topics")
         if asked.mode == "from-group" and asked.value:
             check_group_seen(asked.value)
-        owners = self._owners(caller)
+        owners = _Owners(self._parts, caller)
 
         def make() -> PlanAnswer:
             refused: OffsetManagerError | None = None
@@ -131,7 +129,7 @@ class Changes:
     async def reset(self, caller: Caller, asked: ResetRequest) -> PlanAnswer:
         """Carry a plan out, if the group is still committed where the plan saw it."""
         self._parts.service.renew(caller)
-        owners = self._owners(caller)
+        owners = _Owners(self._parts, caller)
         before = {each.where: each.current for each in asked.partitions}
         rows = [
             PlannedOffset(each.where, each.current, OffsetAndMetadata(each.new, each.metadata))
@@ -168,11 +166,9 @@ class Changes:
             failures=failures,
         )
 
-    def _owners(self, caller: Caller) -> _Owners:
-        return _Owners(self._parts, caller)
-
     def _changes(self, owners: _Owners) -> GroupChanges:
-        return GroupChanges(self._kafka, owners, timeout_s=self._timeout_s, store=self._store)
+        store = self._parts.settings.database
+        return GroupChanges(self._kafka, owners, timeout_s=self._timeout_s, store=store)
 
     def _answer(
         self,

@@ -54,9 +54,7 @@ if TYPE_CHECKING:
     from starlette.datastructures import Headers
     from starlette.types import Receive, Scope, Send
 
-    from offsetmgr.service.access import Access
-    from offsetmgr.service.core import OffsetService
-    from offsetmgr.service.events import EventHub
+    from offsetmgr.service.run import Assembly
 
 Answer: TypeAlias = msgspec.Struct | Response
 _R = TypeVar("_R", bound=messages.ApiRequest)
@@ -99,38 +97,24 @@ log = structlog.get_logger("offsetmgr.http")
 class Api:
     """The HTTP API as an ASGI application over the service's parts."""
 
-    def __init__(
-        self,
-        service: OffsetService,
-        hub: EventHub,
-        access: Access,
-        further: Iterable[Operation],
-        *,
-        version: str,
-        hosts: frozenset[str] | None,
-        instance: str,
-    ) -> None:
-        """``further`` operations are offered beside those of this table.
-
-        ``hosts`` are the names that a Host header may carry, None for any.  ``instance`` is this
-        process's id, which every answer carries.
-        """
+    def __init__(self, parts: Assembly, further: Iterable[Operation]) -> None:
+        """``further`` operations are offered beside those of this table."""
         self.working = Quota(REQUESTS, "requests")
         self.waiting = Quota(WAITING, "waiting requests")
         self.large = Quota(LARGE_BODIES, "large requests")
         self.answers = Quota(ANSWER_BYTES, "bytes of answers")
-        self._service = service
-        self._hub = hub
-        self._access = access
-        self._hosts = hosts
-        self._instance = instance
+        self._service = parts.service
+        self._hub = parts.hub
+        self._access = parts.access
+        self._hosts = parts.settings.address.hosts(parts.settings.hosts)
+        self._instance = parts.instance
         self._page = page_files()
         self.operations = (*operations(self), *further)
         self._routes: dict[re.Pattern[str], dict[str, Operation]] = {}
         for each in self.operations:
             pattern, _, _ = compile_path(each.path)
             self._routes.setdefault(pattern, {})[each.method] = each
-        self._document = encode(document(version, self.operations))
+        self._document = encode(document(parts.version, self.operations))
 
     @operation("POST", "/v1/heartbeat", HeartbeatRequest, HeartbeatAnswer, reads=True)
     async def heartbeat(self, caller: Caller, _: object) -> HeartbeatAnswer:

@@ -20,7 +20,6 @@ from starlette.responses import Response
 
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetTimeoutError
 from offsetmgr.lag.report import group_summary
-from offsetmgr.service import version
 from offsetmgr.service.access import asker
 from offsetmgr.service.errors import kafka_error
 from offsetmgr.service.messages import (
@@ -315,7 +314,7 @@ class Reads:
         return OverviewAnswer(
             settings.cluster_name,
             self._parts.instance,
-            version(),
+            self._parts.version,
             ready.draining,
             ready.ready,
             _reasons(ready),

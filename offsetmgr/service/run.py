@@ -120,9 +120,11 @@ class Assembly:
         self.settings = settings
         self.coordinator = coordinator
         self.clock = clock
+        self.wall = wall
+        self.version = version()
         self.dropped_logs = dropped_logs
         self.instance = uuid.uuid4().hex
-        self.metrics = Metrics(settings.cluster_name, version())
+        self.metrics = Metrics(settings.cluster_name, self.version)
         self.hub = EventHub(
             lambda: self.factory,
             self.metrics,
@@ -141,19 +143,12 @@ class Assembly:
         self.audit = AuditLog(settings.audit_log, wall)
         self.service = OffsetService(self.factory, self.registry, clock, self.audit)
         self.health = Health(coordinator, clock, lambda: self.service.draining)
-        self.watch = GroupWatch(settings, self.factory.managers, clock, wall)
+        self.watch = GroupWatch(self)
         self.metrics.registry.register(ServiceMetrics(self))
         self.metrics.registry.register(self.watch)
         parts = (self.hub, self.service, self.health, Reads(self), Changes(self), self.watch)
-        self.app = Api(
-            self.service,
-            self.hub,
-            self.access,
-            [*chain.from_iterable(map(operations, parts)), *self.watch.burrow()],
-            version=version(),
-            hosts=settings.address.hosts(settings.hosts),
-            instance=self.instance,
-        )
+        more = chain.from_iterable(map(operations, parts))
+        self.app = Api(self, [*more, *self.watch.burrow()])
 
     @contextlib.asynccontextmanager
     async def background(
@@ -414,10 +409,10 @@ def over_kafka(settings: Settings) -> Callable[[ActorSystem], Coordinator]:
     def connect(_: ActorSystem) -> Coordinator:
         config = settings.kafka.for_librdkafka()
         plain = KafkaCoordinator(config)
-        if not settings.keeps_groups_in_kafka:
+        if settings.database is not None:
             from offsetmgr.stores.coordinator import open_coordinator  # noqa: PLC0415
 
-            return open_coordinator(settings.coordinator, plain)
+            return open_coordinator(settings.database, plain)
         if not settings.fence:
             return plain
         return FencedCoordinator(

@@ -324,7 +324,7 @@ class Settings:
                 ServiceReader(url)
             except InvalidValueError as error:
                 raise InvalidValueError("streams", url, error.problem, error.fix) from None
-        if self.keeps_groups_in_kafka:
+        if self.database is None:
             return
         if "://" not in self.coordinator:
             fix = f"give {KAFKA}, or a URL such as postgresql+psycopg://user@host/database"
@@ -356,8 +356,9 @@ class Settings:
         return Address.parse(self.listen)._replace(tls=bool(self.tls.certificate))
 
     @property
-    def keeps_groups_in_kafka(self) -> bool:
-        return self.coordinator == KAFKA
+    def database(self) -> str | None:
+        """The URL of the database that keeps the groups; None where Kafka does."""
+        return None if self.coordinator == KAFKA else self.coordinator
 
     @property
     def masked_coordinator(self) -> str:

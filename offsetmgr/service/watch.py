@@ -6,12 +6,12 @@ import asyncio
 import re
 import socket
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import anyio
+import anyio.to_thread
 import msgspec
 import structlog
 from prometheus_client.registry import Collector
@@ -37,17 +37,15 @@ from offsetmgr.service.openapi import Operation, operation
 from offsetmgr.stores.reader import open_reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from prometheus_client import Metric
     from starlette.responses import Response
 
-    from actors import Clock
     from offsetmgr.lag.cluster import ClusterReader
     from offsetmgr.lag.commit_log import CommitRecord
     from offsetmgr.lag.watcher import WatchedGroup
-    from offsetmgr.manager import ManagerHandle
-    from offsetmgr.service.settings import Settings
+    from offsetmgr.service.run import Assembly
     from offsetmgr.types import TopicPartition
 
 _T = TypeVar("_T")
@@ -108,25 +106,10 @@ class StreamsAnswer(msgspec.Struct, frozen=True):
 class GroupWatch(Collector):
     """Watches groups, and answers what is asked of them over HTTP."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        managers: Callable[[], Sequence[ManagerHandle]],
-        clock: Clock,
-        wall: Callable[[], float],
-    ) -> None:
-        """``clock`` is that of the managers, ``wall`` the wall clock."""
-        self._settings = settings.watch
-        self._views = settings.streams
-        self._cluster = settings.cluster_name
-        self._kafka = settings.kafka.for_librdkafka()
-        self._database = None if settings.keeps_groups_in_kafka else settings.coordinator
-        self._timeout_s = settings.commit.request_timeout_s
-        self._managers = managers
-        self._clock = clock
-        self.wall = wall
-        """The wall clock, in seconds since 1970."""
-        self._chosen = re.compile(settings.watch.groups)
+    def __init__(self, parts: Assembly) -> None:
+        self._parts = parts
+        self._settings = parts.settings.watch
+        self._chosen = re.compile(self._settings.groups)
         self._lock = threading.Lock()
         self._reader: ClusterReader | None = None
         self._watcher: Watcher | None = None
@@ -136,7 +119,7 @@ class GroupWatch(Collector):
         self.listing: dict[str, str] = {}
         """State by group of the cluster, as of the last round."""
         self.listing_error: OffsetManagerError | None = None
-        self._workers = ThreadPoolExecutor(_THREADS, thread_name_prefix="offsetmgr-lag")
+        self._workers = anyio.CapacityLimiter(_THREADS)
         self._ended = threading.Event()
         self._host = socket.gethostname()
         self._trouble = ""
@@ -148,7 +131,7 @@ class GroupWatch(Collector):
 
     def look(self) -> Mapping[str, WatchedGroup]:
         """Return the groups as of the last round; the service's own are watched from now on."""
-        self._looked_s = self._clock.now()
+        self._looked_s = self._parts.clock.now()
         self._look.set()
         self._start()
         return self._view()
@@ -162,7 +145,6 @@ class GroupWatch(Collector):
         """Take no more questions, and end the connections."""
         self._ended.set()
         self._look.set()
-        self._workers.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             if self._reader is not None:
                 self._reader.close()
@@ -171,7 +153,8 @@ class GroupWatch(Collector):
         """Return the metrics of the groups of ``watch.groups``; none where none are named."""
         if not self._settings.groups:
             return ()
-        return families(self._cluster, self._chosen_view(), other_names=self._settings.other_names)
+        cluster, other_names = self._parts.settings.cluster_name, self._settings.other_names
+        return families(cluster, self._chosen_view(), other_names=other_names)
 
     def burrow(self) -> list[Operation]:
         """Return what is offered over HTTP as Burrow offers it."""
@@ -192,7 +175,7 @@ class GroupWatch(Collector):
         def read() -> dict[str, Any]:
             watcher = self._watcher
             ends = {} if watcher is None else watcher.timelines
-            found = measure(self.reader(), asked.group, self.wall(), ends)
+            found = measure(self.reader(), asked.group, self._parts.wall(), ends)
             return lag_report(found, self._view(), self._committers(), asked.field)
 
         return GroupsAnswer(**await self.in_worker(read))
@@ -210,7 +193,7 @@ class GroupWatch(Collector):
     @operation("GET", "/v1/streams", ApiRequest, StreamsAnswer)
     async def streams(self, *_: object) -> StreamsAnswer:
         """Return the views of the setting ``streams``, and processors among the watched groups."""
-        asked = (self.in_worker(partial(_view, url)) for url in self._views)
+        asked = (self.in_worker(partial(_view, url)) for url in self._parts.settings.streams)
         views = [each for each in await asyncio.gather(*asked) if asker().sees(None, each["topic"])]
         return StreamsAnswer(views, await self.in_worker(self._processors))
 
@@ -227,7 +210,7 @@ class GroupWatch(Collector):
     ) -> Operation:
         async def answer(_: object, asked: ApiRequest) -> Response:
             fields = msgspec.structs.asdict(asked)
-            api = BurrowApi(self._cluster, self._chosen_view())
+            api = BurrowApi(self._parts.settings.cluster_name, self._chosen_view())
             found = await self.in_worker(lambda: read(api, **fields))
             if isinstance(found, dict) and isinstance(found.get("topics"), list):
                 found["topics"] = [each for each in found["topics"] if asker().sees(None, each)]
@@ -260,7 +243,7 @@ class GroupWatch(Collector):
 
     def _committers(self) -> dict[tuple[str, TopicPartition], OwningClient]:
         found = {}
-        for each in self._managers():
+        for each in self._parts.factory.managers():
             status = each.status()
             found[each.key.group, each.key.topic_partition] = OwningClient(
                 each.owner,
@@ -273,24 +256,28 @@ class GroupWatch(Collector):
 
     def wall_s(self, at_s: float) -> float:
         """Return seconds since 1970 of a time of the managers' clock."""
-        return at_s + self.wall() - self._clock.now()
+        return at_s + self._parts.wall() - self._parts.clock.now()
 
     async def in_worker(self, work: Callable[[], _T]) -> _T:
         """Return what ``work`` returns, in a thread of those that may wait for Kafka."""
-        within = copy_context()  # it knows who asks
-        return await asyncio.get_running_loop().run_in_executor(self._workers, within.run, work)
+        return await anyio.to_thread.run_sync(work, limiter=self._workers, abandon_on_cancel=True)
 
     def reader(self) -> ClusterReader:
         """Return the reader, made at its first use.  Raises InvalidValueError."""
         with self._lock:
             if self._reader is None:
-                self._reader = open_reader(self._kafka, self._database, timeout_s=self._timeout_s)
+                settings = self._parts.settings
+                timeout_s = settings.commit.request_timeout_s
+                kafka = settings.kafka.for_librdkafka()
+                self._reader = open_reader(kafka, settings.database, timeout_s=timeout_s)
             return self._reader
 
     # The thread that watches
 
     def _watch(self) -> None:
-        tail = CommitTail(self._kafka) if self._settings.groups and not self._database else None
+        settings, tail = self._parts.settings, None
+        if settings.watch.groups and settings.database is None:
+            tail = CommitTail(settings.kafka.for_librdkafka())
         while not self._ended.is_set():
             self._look.clear()
             if not self._settings.groups and not self._is_looked_at():
@@ -311,7 +298,7 @@ class GroupWatch(Collector):
             tail.close()
 
     def _is_looked_at(self) -> bool:
-        return self._looked_s is not None and self._clock.now() - self._looked_s < LOOKED_S
+        return self._looked_s is not None and self._parts.clock.now() - self._looked_s < LOOKED_S
 
     def _round(self, tail: CommitTail | None) -> None:
         """Read the groups of ``watch.groups``, and for the page those that the service holds."""
@@ -319,11 +306,11 @@ class GroupWatch(Collector):
         if self._watcher is None:
             distance_s, allowed_lag = self._settings.min_distance_s, self._settings.allowed_lag
             rules = WatchSettings(min_distance_s=distance_s, allowed_lag=allowed_lag)
-            self._watcher = Watcher(reader, self.wall, rules)
+            self._watcher = Watcher(reader, self._parts.wall, rules)
         self.listing = {each.name: each.state for each in reader.groups()}
         names = dict.fromkeys(filter(self._is_chosen, self.listing))
         if self._is_looked_at():
-            names |= dict.fromkeys(each.key.group for each in self._managers())
+            names |= dict.fromkeys(each.key.group for each in self._parts.factory.managers())
         self._watcher.poll(names, None if tail is None else self._new_commits(tail))
 
     def _new_commits(self, tail: CommitTail) -> list[CommitRecord] | None:
