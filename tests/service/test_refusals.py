@@ -266,18 +266,6 @@ def test_a_stream_has_no_head_alone(service: Running, etl: httpx.Client) -> None
 
 
 @pytest.mark.fault(30)
-def test_managers_beyond_the_limit_are_refused_alone() -> None:
-    """The limit is named, and the others are made."""
-    with running(limits__managers=2) as service, service.http("etl") as etl:
-        offsets = [{"topic": "t", "partition": number, "offset": 1} for number in range(3)]
-        answer = etl.post("/v1/offsets", json={"group": "g", "offsets": offsets})
-        [refused] = answer.json()["refused"]
-        assert (refused["partition"], refused["error"]["code"]) == (2, "overloaded")
-        assert "limits.managers" in refused["error"]["message"]
-        assert answer.json()["accepted"] == len(etl.get("/v1/managers").json()["managers"]) == 2
-
-
-@pytest.mark.fault(30)
 def test_too_many_requests_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Health is still answered, and the one under way goes on."""
     monkeypatch.setattr(http, "REQUESTS", 1)
