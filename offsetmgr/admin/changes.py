@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from actors import MonotonicClock
 from offsetmgr.admin.history import group_at
 from offsetmgr.admin.reset import (
-    LogFacts,
-    Mode,
     PlannedOffset,
-    Target,
+    Wanted,
+    asked,
     parse_csv,
     plan,
     to_group_at,
-    whole,
 )
 from offsetmgr.admin.times import parse_duration, parse_time
 from offsetmgr.coordinator.base import TIMED_OUT, one_line
@@ -45,7 +43,7 @@ from offsetmgr.lag.cluster import does_not_exist, known
 from offsetmgr.lag.commit_log import read_commits
 from offsetmgr.stores import open_store
 from offsetmgr.stores.reader import open_reader
-from offsetmgr.types import TopicPartition, check_group
+from offsetmgr.types import OffsetAndMetadata, TopicPartition, check_group
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -54,7 +52,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offsetmgr.admin.service import LiveManager
-    from offsetmgr.types import OffsetAndMetadata
+    from offsetmgr.types import PartitionRange
 
 _FREE: Final = frozenset({"Empty", "Dead"})
 
@@ -132,66 +130,76 @@ class GroupChanges:
                     "or let the service set the offsets: reset --live"
                 )
 
-    def target(self, mode: str, value: str, group: str, option: str = "") -> Target:
-        """Return the target that an option of ``reset`` names, such as ``to-offset``, ``42``.
-
-        Errors name ``option``, by default that of the command line.  Raises InvalidValueError, and
-        OSError where a file cannot be read.
-        """
-        option = option or f"--{mode}"
-        match mode:
-            case "to-offset" | "shift-by":
-                target = Target(Mode(mode), whole(value, option))
-            case "to-datetime":
-                target = Target(Mode.TO_TIME, round(parse_time(value, option) * 1_000))
-            case "by-duration":
-                at_s = time.time() - parse_duration(value, option)
-                target = Target(Mode.TO_TIME, round(at_s * 1_000))
-            case "from-file":
-                offsets = parse_csv(Path(value).read_text(), group)
-                target = Target(Mode.TO_OFFSETS, offsets=offsets)
-            case "from-group":
-                offsets = self.committed(check_group(value, option))
-                target = Target(Mode.TO_OFFSETS, offsets=offsets)
-            case "to-history" if self._store is not None:
-                fix = "use another mode: a store keeps no earlier offsets"
-                raise InvalidValueError(option, value, "is of groups in Kafka", fix)
-            case "to-history":
-                at_s = parse_time(value, option)
-                target = to_group_at(group_at(read_commits(self._config, {group}), at_s), value)
-            case _:
-                target = Target(Mode(mode))
-        return target
-
     def committed(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what the group has committed."""
         return known(self.reader.committed([group])[group])
 
     def plan(
-        self, group: str, target: Target, scope: Mapping[str, list[int] | None] | None
+        self,
+        group: str,
+        mode: str,
+        value: str,
+        scope: Mapping[str, list[int] | None] | None,
+        option: str = "",
     ) -> list[PlannedOffset]:
-        """Return where a reset would put the partitions of ``scope``; None: all that are committed.
+        """Return where an option of ``reset``, such as ``to-offset``, ``42``, puts ``scope``.
 
-        A target of given offsets speaks of its own partitions where ``scope`` is None.  Raises
-        InvalidValueError.
+        None stands for all partitions that are committed, or that the given offsets name.  Errors
+        name ``option``, by default that of the command line.  Raises InvalidValueError, and
+        OSError where a file cannot be read.
         """
+        option = option or f"--{mode}"
         committed = self.committed(group)
+        given = self._given(group, mode, value, option)
         if scope is not None:
             partitions = self._partitions_in(scope)
-        elif target.mode is Mode.TO_OFFSETS:
-            partitions = [*target.offsets, *target.notes]
+        elif given is not None:
+            partitions = [*given.offsets, *given.notes]
         else:
             partitions = list(committed)
+        logs = self._logs(partitions)
+        match mode:
+            case "to-datetime":
+                given = self._at_time(logs, parse_time(value, option))
+            case "by-duration":
+                given = self._at_time(logs, time.time() - parse_duration(value, option))
+        return plan(
+            partitions, given or asked(mode, value, option, committed, logs), committed, logs
+        )
+
+    def plan_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> list[PlannedOffset]:
+        """Return the plan that sets single offsets."""
+        return plan(offsets, Wanted(offsets), self.committed(group), self._logs(offsets))
+
+    def _given(self, group: str, mode: str, value: str, option: str) -> Wanted | None:
+        """Return the offsets of a file, of another group or of the history; else None."""
+        match mode:
+            case "from-file":
+                return Wanted(parse_csv(Path(value).read_text(), group))
+            case "from-group":
+                return Wanted(self.committed(check_group(value, option)))
+            case "to-history" if self._store is not None:
+                fix = "use another mode: a store keeps no earlier offsets"
+                raise InvalidValueError(option, value, "is of groups in Kafka", fix)
+            case "to-history":
+                at_s = parse_time(value, option)
+                return to_group_at(group_at(read_commits(self._config, {group}), at_s), value)
+        return None
+
+    def _logs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionRange]:
+        """Return the logs of those that exist."""
         answers = self.reader.log_ranges(partitions)
-        logs = {each: known(a) for each, a in answers.items() if not does_not_exist(a)}
-        at_time: dict[TopicPartition, int] = {}
-        if target.mode is Mode.TO_TIME:
-            for each, answer in self.reader.offsets_at(dict.fromkeys(logs, target.number)).items():
-                offset = known(answer)
-                if offset is not None:
-                    at_time[each] = offset
-        offsets = {each: value.offset for each, value in committed.items()}
-        return plan(target, partitions, LogFacts(offsets, logs, at_time))
+        return {where: known(log) for where, log in answers.items() if not does_not_exist(log)}
+
+    def _at_time(self, partitions: Iterable[TopicPartition], at_s: float) -> Wanted:
+        found = self.reader.offsets_at(dict.fromkeys(partitions, round(at_s * 1_000)))
+        offsets = {where: known(answer) for where, answer in found.items()}
+        return Wanted(
+            {where: OffsetAndMetadata(each) for where, each in offsets.items() if each is not None},
+            at_end="no record is so young: end of the log",
+        )
 
     def check_unmoved(
         self, group: str, before: Mapping[TopicPartition, int | None], *, live: bool = False

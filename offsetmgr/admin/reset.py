@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import re
-from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -31,49 +30,19 @@ if TYPE_CHECKING:
 
 _WITHOUT_GROUP: Final = 3
 _WITH_GROUP: Final = 4
-
-
-class Mode(str, Enum):
-    """The modes of a reset."""
-
-    TO_EARLIEST = "to-earliest"
-    TO_LATEST = "to-latest"
-    TO_OFFSET = "to-offset"
-    SHIFT_BY = "shift-by"
-    TO_CURRENT = "to-current"
-    TO_TIME = "to-datetime"
-    TO_OFFSETS = "from"
-    """To given offsets: of a file, of another group, or of the group's history."""
-
-
 _ONE_OFFSET: Final = re.compile(r"(.+):(\d{1,9})=(\d{1,19})")
 
-_AT_END: Final = {
-    Mode.TO_CURRENT: "nothing committed: end of the log",
-    Mode.TO_TIME: "no record is so young: end of the log",
-}
 
+class Wanted(NamedTuple):
+    """The offsets that a reset asks for."""
 
-class Target(NamedTuple):
-    """The target of a reset."""
-
-    mode: Mode
-    number: int = 0
-    """The offset, the shift, or the time in milliseconds since 1970."""
-    offsets: Mapping[TopicPartition, OffsetAndMetadata] = MappingProxyType({})
-    """By ``TO_OFFSETS``: what the partitions are set to; others are left as they are."""
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
     notes: Mapping[TopicPartition, str] = MappingProxyType({})
-    """By ``TO_OFFSETS``: why a partition is left as it is."""
-
-
-class LogFacts(NamedTuple):
-    """Facts of the cluster that a plan needs."""
-
-    committed: Mapping[TopicPartition, int]
-    logs: Mapping[TopicPartition, PartitionRange]
-    """Partitions that do not exist are absent."""
-    at_time: Mapping[TopicPartition, int] = MappingProxyType({})
-    """The first offset at the time of the target or later; absent where there is none."""
+    """Why other partitions are left as they are."""
+    at_end: str = ""
+    """Why other partitions are set to the end of their log instead; empty where they are not."""
+    within_log: bool = True
+    """Offsets outside their log are set to its nearer end."""
 
 
 class PlannedOffset(NamedTuple):
@@ -114,74 +83,84 @@ def plan_rows(
     return rows
 
 
-def plan(
-    target: Target, partitions: Iterable[TopicPartition], facts: LogFacts
-) -> list[PlannedOffset]:
-    """Return a row for each of ``partitions``, sorted.
+def asked(
+    mode: str,
+    value: str,
+    option: str,
+    committed: Mapping[TopicPartition, OffsetAndMetadata],
+    logs: Mapping[TopicPartition, PartitionRange],
+) -> Wanted:
+    """Return what a mode asks for that needs no more than this: from ``to-earliest`` on.
 
-    Raises InvalidValueError where the target cannot be applied to one of them.
+    Raises InvalidValueError, of ``option``.
     """
-    wanted = sorted(set(partitions))
-    if target.mode is Mode.SHIFT_BY:
-        bare = [each for each in wanted if each not in facts.committed]
-        if bare:
-            problem = f"needs committed offsets, and there are none of {listed(bare)}"
-            fix = "leave these partitions out, or use another mode"
-            raise InvalidValueError("shift-by", target.number, problem, fix)
-    return [_row(target, each, facts) for each in wanted]
+    at_end = ""
+    match mode:
+        case "to-earliest":
+            offsets = {where: log.log_start_offset for where, log in logs.items()}
+        case "to-latest":
+            offsets = {where: log.high_watermark for where, log in logs.items()}
+        case "to-offset":
+            offsets = dict.fromkeys(logs, whole(value, option))
+        case "to-current":
+            offsets = {where: each.offset for where, each in committed.items()}
+            at_end = "nothing committed: end of the log"
+        case _:
+            shift = whole(value, option)
+            bare = [where for where in logs if where not in committed]
+            if bare:
+                problem = f"needs committed offsets, and there are none of {listed(sorted(bare))}"
+                fix = "leave these partitions out, or use another mode"
+                raise InvalidValueError(option, value, problem, fix)
+            offsets = {where: committed[where].offset + shift for where in logs}
+    found = {where: OffsetAndMetadata(offset) for where, offset in offsets.items()}
+    return Wanted(found, at_end=at_end, within_log=mode != "to-current")
 
 
-def _row(target: Target, partition: TopicPartition, facts: LogFacts) -> PlannedOffset:
-    current, log = facts.committed.get(partition), facts.logs.get(partition)
-    if log is None:
-        return PlannedOffset(partition, current, None, "does not exist; left as it is")
-    metadata, note = "", ""
-    if target.mode is Mode.TO_OFFSETS:
-        given = target.offsets.get(partition)
-        if given is None:
-            note = target.notes.get(partition, "left as it is")
-            return PlannedOffset(partition, current, None, note)
-        offset, metadata = given.offset, given.metadata
-    else:
-        asked = _asked(target, partition, log, facts)
-        offset, note = (log.high_watermark, _AT_END[target.mode]) if asked is None else (asked, "")
-    if target.mode in {Mode.TO_OFFSETS, Mode.TO_OFFSET, Mode.SHIFT_BY}:
-        offset, note = _within(offset, log)
-    new = OffsetAndMetadata(offset, metadata)
-    return PlannedOffset(partition, current, new, note, max(log.high_watermark - offset, 0))
+def plan(
+    partitions: Iterable[TopicPartition],
+    wanted: Wanted,
+    committed: Mapping[TopicPartition, OffsetAndMetadata],
+    logs: Mapping[TopicPartition, PartitionRange],
+) -> list[PlannedOffset]:
+    """Return a row for each of ``partitions``, sorted; those that do not exist have no log."""
+    rows = []
+    for where in sorted(set(partitions)):
+        current = committed[where].offset if where in committed else None
+        log, new, note = logs.get(where), wanted.offsets.get(where), ""
+        if log is None:
+            rows.append(PlannedOffset(where, current, None, "does not exist; left as it is"))
+            continue
+        if new is None and not wanted.at_end:
+            note = wanted.notes.get(where, "left as it is")
+            rows.append(PlannedOffset(where, current, None, note))
+            continue
+        if new is None:
+            new, note = OffsetAndMetadata(log.high_watermark), wanted.at_end
+        elif wanted.within_log:
+            new, note = _within(new, log)
+        lag = max(log.high_watermark - new.offset, 0)
+        rows.append(PlannedOffset(where, current, new, note, lag))
+    return rows
 
 
-def _asked(
-    target: Target, partition: TopicPartition, log: PartitionRange, facts: LogFacts
-) -> int | None:
-    """Return the offset that the target names; None where it finds none."""
-    if target.mode is Mode.TO_EARLIEST:
-        return log.log_start_offset
-    if target.mode is Mode.TO_LATEST:
-        return log.high_watermark
-    if target.mode is Mode.TO_OFFSET:
-        return target.number
-    if target.mode is Mode.SHIFT_BY:
-        return facts.committed[partition] + target.number
-    found = facts.at_time if target.mode is Mode.TO_TIME else facts.committed
-    return found.get(partition)
-
-
-def _within(offset: int, log: PartitionRange) -> tuple[int, str]:
+def _within(new: OffsetAndMetadata, log: PartitionRange) -> tuple[OffsetAndMetadata, str]:
     """Return the offset held within its log, with a note where that changed it."""
+    offset, metadata, _ = new
     if offset > log.high_watermark:
-        return log.high_watermark, f"{offset} is beyond the end of the log: its end"
+        note = f"{offset} is beyond the end of the log: its end"
+        return OffsetAndMetadata(log.high_watermark, metadata), note
     if offset < log.log_start_offset:
-        return log.log_start_offset, f"{offset} is before the log: its start"
-    return offset, ""
+        note = f"{offset} is before the log: its start"
+        return OffsetAndMetadata(log.log_start_offset, metadata), note
+    return OffsetAndMetadata(offset, metadata), ""
 
 
-def to_group_at(group: GroupAt, time: str) -> Target:
-    """Return the target that takes a group back to where it stood at ``time``."""
+def to_group_at(group: GroupAt, time: str) -> Wanted:
+    """Return what takes a group back to where it stood at ``time``."""
     notes = dict.fromkeys(group.nothing, f"nothing was committed at {time}; left as it is")
     lost = f"its commits of before {time} are compacted away; left as it is"
-    notes |= dict.fromkeys(group.unknown, lost)
-    return Target(Mode.TO_OFFSETS, offsets=group.offsets, notes=notes)
+    return Wanted(group.offsets, notes | dict.fromkeys(group.unknown, lost))
 
 
 def parse_scope(texts: Iterable[str], field: str = "--topic") -> dict[str, list[int] | None]:

@@ -18,9 +18,7 @@ from offsetmgr.admin.facts import gather
 from offsetmgr.admin.history import HISTORY_FIELDS, history_report, steps
 from offsetmgr.admin.reset import (
     PLAN_FIELDS,
-    Mode,
     PlannedOffset,
-    Target,
     in_scope,
     parse_offsets,
     parse_scope,
@@ -188,7 +186,7 @@ def reset(
         for group in groups:
             if not live:
                 change.check_free(check_group(group))
-            plans[group] = change.plan(group, change.target(name, value, group), wanted)
+            plans[group] = change.plan(group, name, value, wanted)
         do = change.rewind if live else change.commit
         execute = options.execute
         failures = {group: do(group, rows) for group, rows in plans.items()} if execute else {}
@@ -210,10 +208,10 @@ def set_offsets(
     output: OutputOptions,
 ) -> int:
     """Set single offsets of a group that nobody else commits; otherwise like reset."""
-    target = Target(Mode.TO_OFFSETS, offsets=parse_offsets(offsets))
+    wanted = parse_offsets(offsets)
     with options.changes(store) as change:
         change.check_free(check_group(group))
-        plans = {group: change.plan(group, target, None)}
+        plans = {group: change.plan_offsets(group, wanted)}
         failures = {group: change.commit(group, plans[group]) if options.execute else {}}
     _print_plans(plans, failures, executed=options.execute, output=output)
     return _status(plans, failures)

@@ -6,14 +6,14 @@ broker, in ``tests/kafka/test_resets.py``.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from offsetmgr.admin.history import GroupAt
 from offsetmgr.admin.reset import (
-    LogFacts,
-    Mode,
     PlannedOffset,
-    Target,
+    asked,
     in_scope,
     parse_csv,
     parse_offsets,
@@ -25,52 +25,65 @@ from offsetmgr.admin.reset import (
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 P0, P1, P2 = (TopicPartition("orders", number) for number in range(3))
-FACTS = LogFacts({P0: 15, P1: 50}, {P0: PartitionRange(10, 20), P1: PartitionRange(0, 20)})
+LOGS = {P0: PartitionRange(10, 20), P1: PartitionRange(0, 20)}
 
 
 def new(offset: int, metadata: str = "") -> OffsetAndMetadata:
     return OffsetAndMetadata(offset, metadata)
 
 
+COMMITTED = {P0: new(15), P1: new(50)}
+
+
+def planned(
+    mode: str,
+    value: str,
+    *partitions: TopicPartition,
+    committed: Mapping[TopicPartition, OffsetAndMetadata] = COMMITTED,
+) -> list[PlannedOffset]:
+    logs = {where: log for where, log in LOGS.items() if where in partitions}
+    wanted = asked(mode, value, f"--{mode}", committed, logs)
+    return plan(partitions, wanted, committed, logs)
+
+
 def test_an_offset_outside_its_log_is_held_within_it_and_the_row_says_so() -> None:
     """Both ways; an operator sees that it is not the offset asked for, and the lag after it."""
-    low, high = plan(Target(Mode.TO_OFFSET, 5), [P1, P0], FACTS)
+    low, high = planned("to-offset", "5", P1, P0)
     assert low == PlannedOffset(P0, 15, new(10), "5 is before the log: its start", 10)
     assert high == PlannedOffset(P1, 50, new(5), lag=15)
-    (row,) = plan(Target(Mode.SHIFT_BY, 1), [P1], FACTS)
+    (row,) = planned("shift-by", "1", P1)
     assert row == PlannedOffset(P1, 50, new(20), "51 is beyond the end of the log: its end", 0)
 
 
 def test_a_shift_without_a_committed_offset_is_refused_whole() -> None:
     """As Kafka's tool does, with the partitions named."""
-    facts = FACTS._replace(committed={P0: 15})
     with pytest.raises(InvalidValueError, match="none of orders-1; leave these partitions out"):
-        plan(Target(Mode.SHIFT_BY, 1), [P0, P1], facts)
+        planned("shift-by", "1", P0, P1, committed={P0: new(15)})
 
 
-def test_the_end_of_the_log_stands_in_where_there_is_no_offset_and_the_row_says_so() -> None:
-    """No record of that time or later; nothing committed."""
-    (row,) = plan(Target(Mode.TO_TIME, 0), [P0], FACTS)
-    assert row == PlannedOffset(P0, 15, new(20), "no record is so young: end of the log", 0)
-    (row,) = plan(Target(Mode.TO_CURRENT), [P0], FACTS._replace(committed={}))
-    assert row == PlannedOffset(P0, None, new(20), "nothing committed: end of the log", 0)
+def test_the_end_of_the_log_stands_in_where_nothing_is_committed_and_the_row_says_so() -> None:
+    """What is committed is committed again, wherever it lies."""
+    bare, beyond = planned("to-current", "", P0, P1, committed={P1: new(50)})
+    assert bare == PlannedOffset(P0, None, new(20), "nothing committed: end of the log", 0)
+    assert beyond == PlannedOffset(P1, 50, new(50), lag=0)
 
 
 def test_a_partition_that_is_gone_is_left_as_it_is() -> None:
     """The rest of the group is planned."""
-    gone, there = TopicPartition("gone", 0), P0
-    facts = FACTS._replace(committed={gone: 3, there: 15})
-    left, planned = plan(Target(Mode.TO_EARLIEST), [gone, there], facts)
+    gone = TopicPartition("gone", 0)
+    left, there = planned("to-earliest", "", gone, P0, committed={**COMMITTED, gone: new(3)})
     assert left == PlannedOffset(gone, 3, None, "does not exist; left as it is")
-    assert planned.new == new(10)
+    assert there.new == new(10)
 
 
 def test_history_brings_offsets_back_with_their_metadata_and_says_what_it_cannot() -> None:
     """Never a guess: what was compacted away or not committed then is left as it is."""
-    target = to_group_at(GroupAt({P0: new(12, "m")}, {P1}, {P2: 7.0}), "T")
-    facts = FACTS._replace(logs={**FACTS.logs, P2: PartitionRange(0, 9)})
-    assert plan(target, [P0, P1, P2], facts) == [
+    wanted = to_group_at(GroupAt({P0: new(12, "m")}, {P1}, {P2: 7.0}), "T")
+    assert plan([P0, P1, P2], wanted, COMMITTED, {**LOGS, P2: PartitionRange(0, 9)}) == [
         PlannedOffset(P0, 15, new(12, "m"), lag=8),
         PlannedOffset(P1, 50, None, "nothing was committed at T; left as it is"),
         PlannedOffset(P2, None, None, "its commits of before T are compacted away; left as it is"),
