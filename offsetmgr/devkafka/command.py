@@ -14,7 +14,7 @@ from confluent_kafka.admin import NewTopic
 
 from offsetmgr.devkafka.cluster import DevKafka, quiet_admin
 from offsetmgr.devkafka.jars import KAFKA_VERSION
-from offsetmgr.devkafka.process import DevKafkaError, log_tail
+from offsetmgr.devkafka.process import DevKafkaError
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.types import check_topic
 
@@ -71,11 +71,7 @@ def run_dev_kafka(
         signal.signal(number, signal.default_int_handler)
     try:
         with kafka:
-            try:
-                filled = _fill(kafka.bootstrap_servers, wanted, produce)
-            except KafkaException as error:
-                tail = log_tail(kafka.broker(1).log_path)
-                raise DevKafkaError(f"Kafka does not answer: {error}; broker 1: {tail}") from error
+            filled = _fill(kafka.bootstrap_servers, wanted, produce)
             _say(f"Kafka {KAFKA_VERSION} is ready: {kafka.bootstrap_servers}{filled}")
             _say("Ctrl-C stops it. Its data goes with it.")
             while True:
