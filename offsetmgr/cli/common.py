@@ -156,17 +156,6 @@ class KafkaOptions(SettingsOptions):
 
 
 @dataclass(frozen=True)
-class SourceOptions(KafkaOptions):
-    """The options by which a command finds groups: in Kafka, a database or a service."""
-
-    service: Annotated[
-        str | None, Option(help="Ask a running service: http://host:port or unix:///path/to.sock.")
-    ] = None
-    token_file: TokenFile = None
-    store: Store = None
-
-
-@dataclass(frozen=True)
 class OwnersOptions(KafkaOptions):
     """Kafka's options, and a service that may hold groups."""
 
@@ -183,6 +172,16 @@ class OwnersOptions(KafkaOptions):
         if self.service is None:
             return None
         return service_reader(self.service, self.token_file, self.timeout)
+
+
+@dataclass(frozen=True)
+class SourceOptions(OwnersOptions):
+    """The options by which a command finds groups: in Kafka, a database or a service."""
+
+    service: Annotated[
+        str | None, Option(help="Ask a running service: http://host:port or unix:///path/to.sock.")
+    ] = None
+    store: Store = None
 
 
 @dataclass(frozen=True)

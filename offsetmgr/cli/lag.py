@@ -92,7 +92,8 @@ class _Service:
 
 @contextlib.contextmanager
 def _opened(source: SourceOptions) -> Iterator[_Kafka | _Service]:
-    if source.service is None:
+    service = source.owner()
+    if service is None:
         settings = source.for_librdkafka()
         with open_reader(settings, source.store, timeout_s=source.timeout) as reader:
             yield _Kafka(reader)
@@ -104,7 +105,7 @@ def _opened(source: SourceOptions) -> Iterator[_Kafka | _Service]:
         if given is not None:
             text = "a service was named too, which has its own; give one of the two"
             raise typer.BadParameter(text, param_hint=option)
-    yield _Service(service_reader(source.service, source.token_file, source.timeout))
+    yield _Service(service)
 
 
 def _checked(groups: Iterable[str] | None) -> list[str]:
