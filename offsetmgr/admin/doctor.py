@@ -102,7 +102,10 @@ def examine(facts: Facts) -> list[Finding]:
         for group, each in facts.groups.items():
             for check in _CHECKS:
                 name = check.__name__.strip("_").replace("_", " ")
-                bad = [finding._replace(group=group) for finding in check(facts, group, each)]
+                bad = [
+                    finding._replace(check=name, group=group)
+                    for finding in check(facts, group, each)
+                ]
                 found += bad or [Finding(Level.OK, name, f"group {group}", group=group)]
     order = list(Level)
     return sorted(found, key=lambda finding: order.index(finding.level))
@@ -121,10 +124,10 @@ def deletions(steps: Iterable[CommitStep], now_s: float) -> dict[TopicPartition,
 def _connection(facts: Facts) -> Iterable[Finding]:
     if isinstance(facts.cluster, OffsetManagerError):
         yield _trouble(
-            "connection",
             str(facts.cluster),
             "without Kafka nothing is committed, and nothing else can be checked",
             "offsetmgr config check shows the settings that are used",
+            check="connection",
         )
         return
     versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
@@ -138,26 +141,26 @@ def _service(facts: Facts) -> Iterable[Finding]:
         return
     if isinstance(service, OffsetManagerError):
         yield _trouble(
-            "service",
             str(service),
             "its clients keep their newest offsets, and commit nothing until it is back",
             "offsetmgr serve",
+            check="service",
         )
         return
     if service.fenced_groups:
         yield _trouble(
-            "fence",
             f"another service has taken {service.fenced_groups} groups over from {service.url}",
             "this service commits nothing of those groups any more",
             "stop one of the two services, then restart this one",
+            check="fence",
         )
     if not service.ready:
         problem = "is stopping" if service.draining else f"is not ready: {service.kafka}"
         yield _trouble(
-            "service",
             f"the service at {service.url} {problem}",
             "nothing is committed meanwhile; clients keep their newest offsets",
             "see its log; without a reason there, offsetmgr config check",
+            check="service",
         )
     elif not service.fenced_groups:
         clients = sorted({each.client for each in service.managers})
@@ -172,10 +175,10 @@ def _clock(facts: Facts) -> Iterable[Finding]:
     ahead_s = newest_s - facts.now_s
     if ahead_s > _SKEW_S:
         yield _trouble(
-            "clock",
             f"the newest commit is {seconds_text(ahead_s)} in the future: a clock is wrong",
             "resets by time and the age of commits are off by as much",
             "set the clocks of this machine and of the brokers by NTP",
+            check="clock",
         )
 
 
@@ -187,23 +190,23 @@ def _rights(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     grant = "kafka-acls --add --allow-principal User:NAME --operation Read"
     described = each.description
     if isinstance(described, OffsetManagerError):
-        yield _unknown("rights", described, why)
+        yield _unknown(described, why)
     elif described.state != "Dead" and "READ" not in described.rights:
         what = f"this user lacks READ on group {group}"
-        yield _trouble("rights", what, why, f"{grant} --group {group}")
+        yield _trouble(what, why, f"{grant} --group {group}")
     for topic in sorted({where.topic for where in each.offsets}):
         rights = facts.topic_rights.get(topic, frozenset())
         if isinstance(rights, OffsetManagerError):
             if not does_not_exist(rights):
-                yield _unknown("rights", rights, why)
+                yield _unknown(rights, why)
         elif "READ" not in rights:
             what = f"this user lacks READ on topic {topic}"
-            yield _trouble("rights", what, why, f"{grant} --topic {topic}")
+            yield _trouble(what, why, f"{grant} --topic {topic}")
 
 
 def _members(_facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     if isinstance(each.description, OffsetManagerError):
-        yield _unknown("members", each.description, "members would refuse other commits")
+        yield _unknown(each.description, "members would refuse other commits")
         return
     # A service with a fence is the only member of its groups.
     members = [one for one in each.description.members if one.group_instance_id != INSTANCE]
@@ -211,14 +214,13 @@ def _members(_facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
         return
     named = listed([f"{one.client_id} (host {one.host.lstrip('/')})" for one in members])
     yield _trouble(
-        "members",
         f"group {group} has live members: {named}",
         "Kafka takes commits from them alone: those of a service or a job, and resets, are refused",
         "stop these consumers, or give them or the job another group",
     )
 
 
-def _failing(facts: Facts, group: str, _each: GroupFacts) -> Iterable[Finding]:
+def _commits(facts: Facts, group: str, _each: GroupFacts) -> Iterable[Finding]:
     service = facts.service
     if service is None or isinstance(service, OffsetManagerError):
         return
@@ -226,7 +228,6 @@ def _failing(facts: Facts, group: str, _each: GroupFacts) -> Iterable[Finding]:
     for reason in sorted({one.error for one in failing}):
         same = [one for one in failing if one.error == reason]
         yield _trouble(
-            "commits",
             f"client {listed(sorted({one.client for one in same}))} reports of "
             f"{_places(one.partition for one in same)}: {reason}",
             "the group does not show, or not yet, how far the job has come",
@@ -246,7 +247,6 @@ def _stuck(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
             behind[where] = log.high_watermark - committed.offset
     if behind and quiet_s > facts.stuck_after_s:
         yield _trouble(
-            "stuck",
             f"nothing was committed to group {group} for {seconds_text(quiet_s)}, and "
             f"{sum(behind.values())} records wait in {_places(behind)}",
             "the job has stopped, hangs, or cannot commit",
@@ -257,10 +257,10 @@ def _stuck(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
 def _retention(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     why = "a job without a checkpoint and without offsets starts anew: it repeats or skips records"
     if isinstance(facts.history, OffsetManagerError):
-        yield _unknown("retention", facts.history, why)
+        yield _unknown(facts.history, why)
         return
     if isinstance(facts.retention_s, OffsetManagerError):
-        yield _unknown("retention", facts.retention_s, why)
+        yield _unknown(facts.retention_s, why)
         return
     if not isinstance(each.description, OffsetManagerError) and each.description.members:
         return  # the offsets of a group with members do not expire
@@ -270,7 +270,6 @@ def _retention(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     if old:
         age_s = max(old.values())
         yield _trouble(
-            "retention",
             f"the offsets of {_places(old)} were last committed {seconds_text(age_s)} ago; "
             f"Kafka may forget them in {seconds_text(facts.retention_s - age_s)}",
             f"{why}; to commit them again:",
@@ -282,7 +281,7 @@ def _regressions(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
     """Find partitions that went backwards and are still behind where they were."""
     why = "what was processed already is read again from there"
     if isinstance(facts.history, OffsetManagerError):
-        yield _unknown("regressions", facts.history, why)
+        yield _unknown(facts.history, why)
         return
     highest: dict[TopicPartition, CommitStep] = {}
     for step in facts.steps(group):
@@ -300,7 +299,6 @@ def _regressions(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
     first = min(fallen, key=lambda step: step.at_s)
     at, before = time_text(first.at_s), time_text(first.at_s - _MILLISECOND_S)
     yield _trouble(
-        "regressions",
         f"{_places(step.partition for step in fallen)} went backwards, first at {at} "
         f"({first.partition} from {first.before} to {first.after})",
         f"{why}; to go back to where they were:",
@@ -318,7 +316,6 @@ def _outside_log(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
             expired.append(where)
     if beyond:
         yield _trouble(
-            "outside log",
             f"{_places(beyond)}: committed beyond the end of the log; the topic was made anew, or "
             "the offset is wrong",
             "lag is shown as 0, and records up to that offset are skipped",
@@ -326,7 +323,6 @@ def _outside_log(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
         )
     if expired:
         yield _trouble(
-            "outside log",
             f"{_places(expired)}: committed before the start of the log; records expired unread",
             "a job that starts there fails (failOnDataLoss) or skips to the start of the log",
             f"offsetmgr reset {group} {_options(expired)} --to-earliest --execute",
@@ -353,14 +349,12 @@ def _deleted(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
             expired[where] = step
     if gone:
         yield _trouble(
-            "deleted",
             f"{_places(gone)}: the topic was deleted, and Kafka deleted the offsets with it",
             "a job that reads it fails, or waits for it",
             "take the topic out of the job; in Kafka there is nothing to mend",
         )
     if anew:
         yield _trouble(
-            "deleted",
             f"{_places(anew)}: the topic was made anew, and Kafka deleted the offsets",
             why,
             f"offsetmgr reset {group} {_options(anew)} --to-earliest --execute",
@@ -368,7 +362,6 @@ def _deleted(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     if expired:
         before = time_text(min(step.at_s for step in expired.values()) - _MILLISECOND_S)
         yield _trouble(
-            "deleted",
             f"{_places(expired)}: the offsets expired, or somebody deleted them",
             f"{why}; to bring them back:",
             f"offsetmgr reset {group} {_options(expired)} --to-history {before} --execute",
@@ -379,19 +372,17 @@ def _topics_gone(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
     gone = [where for where in each.offsets if does_not_exist(facts.logs.get(where))]
     if gone:
         yield _trouble(
-            "topics gone",
             f"{_places(gone)}: committed, but there is no such partition; Kafka has not deleted it",
             "lag tools alert on it for ever; for a new topic of that name it is a wrong start",
             f"offsetmgr delete-offsets {group} {_options(gone)} --execute",
         )
 
 
-def _readable(_facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
+def _offsets(_facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     if isinstance(each.committed, OffsetManagerError):
-        yield _unknown("offsets", each.committed, f"nothing can be said of group {group}")
+        yield _unknown(each.committed, f"nothing can be said of group {group}")
     elif not each.committed:
         yield _trouble(
-            "offsets",
             f"group {group} has no committed offsets",
             "a job without a checkpoint starts anew: it repeats or skips records",
             f"offsetmgr history {group}",
@@ -399,10 +390,10 @@ def _readable(_facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
 
 
 _CHECKS: Final[tuple[Callable[[Facts, str, GroupFacts], Iterable[Finding]], ...]] = (
-    _readable,
+    _offsets,
     _rights,
     _members,
-    _failing,
+    _commits,
     _stuck,
     _retention,
     _regressions,
@@ -412,13 +403,14 @@ _CHECKS: Final[tuple[Callable[[Facts, str, GroupFacts], Iterable[Finding]], ...]
 )
 
 
-def _trouble(check: str, what: str, why: str, mend: str) -> Finding:
+def _trouble(what: str, why: str, mend: str, check: str = "") -> Finding:
+    """Return a finding of ``check``; ``examine`` names the checks of a group."""
     return Finding(Level.TROUBLE, check, what, why, mend)
 
 
-def _unknown(check: str, error: OffsetManagerError, why: str) -> Finding:
+def _unknown(error: OffsetManagerError, why: str) -> Finding:
     mend = f"grant READ on {TOPIC}" if TOPIC in str(error) else "grant what the error names"
-    return Finding(Level.UNKNOWN, check, f"could not be checked: {error}", why, mend)
+    return Finding(Level.UNKNOWN, "", f"could not be checked: {error}", why, mend)
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
