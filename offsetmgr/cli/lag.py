@@ -46,7 +46,7 @@ _WIDE = 120
 """From so many columns on, a table tells who reads a partition."""
 
 
-class _Kafka:
+class KafkaSource:
     """Kafka as the source of answers, in the JSON format of docs/operator.md."""
 
     def __init__(self, reader: ClusterReader) -> None:
@@ -91,12 +91,12 @@ class _Service:
 
 
 @contextlib.contextmanager
-def _opened(source: SourceOptions) -> Iterator[_Kafka | _Service]:
+def _opened(source: SourceOptions) -> Iterator[KafkaSource | _Service]:
     service = source.owner()
     if service is None:
         settings = source.for_librdkafka()
         with open_reader(settings, source.store, timeout_s=source.timeout) as reader:
-            yield _Kafka(reader)
+            yield KafkaSource(reader)
         return
     for option, given in (
         ("--store", source.store),

@@ -14,9 +14,8 @@ from typer import Argument, Option
 
 from offsetmgr.admin.service import ServiceReader
 from offsetmgr.cli.common import Exit, KafkaOptions, OutputOptions, SomeGroups, print_json, records
+from offsetmgr.cli.lag import KafkaSource
 from offsetmgr.lag.cluster import ClusterReader
-from offsetmgr.lag.report import watched_report
-from offsetmgr.lag.watcher import Watcher
 from offsetmgr.types import check_group
 
 DEFAULT_VIEW = "http://127.0.0.1:8742"
@@ -149,10 +148,10 @@ def _processors(groups: Iterable[str], kafka: KafkaOptions) -> list[dict[str, An
 
     names = [check_group(group) for group in groups]
     with ClusterReader(kafka.for_librdkafka(), timeout_s=kafka.timeout) as reader:
-        watcher = Watcher(reader, time.time)
-        watcher.poll(names)
+        source = KafkaSource(reader)
+        source.watched(names)
         time.sleep(1.0)  # rates are of two rounds
-        found: list[dict[str, Any]] = watched_report(watcher.poll(names).values())["groups"]
+        found: list[dict[str, Any]] = source.watched(names)["groups"]
         tables = tables_of(reader, names)
     for group in found:
         empty = {"topic": group_table(group["name"]), "messages": {}}
