@@ -249,8 +249,9 @@ def timelines(
     for each in partitions:
         where, at = each.partition, each.committed
         if each.lag and at is not None and each.end is not None:
-            if where in known and known[where].reaches(at.offset):
-                made[where] = known[where].with_end(each.end, now_s)
+            timeline = known.get(where, LogTimeline()).with_end(each.end, now_s)
+            if timeline.reaches(at.offset):
+                made[where] = timeline
             else:
                 lowest[where] = min(lowest.get(where, at.offset), at.offset)
                 points[where] = [(each.end, now_s)]

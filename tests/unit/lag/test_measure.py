@@ -90,6 +90,10 @@ def test_known_ends_of_a_log_are_not_asked_for() -> None:
     kafka.commit("etl", ORDERS[0], 59)
     measure(kafka, ["etl"], NOW_S, known)
     assert "offsets_at" in kafka.asked
+    kafka.asked.clear()
+    kafka.ends[ORDERS[0]] = 62  # made anew
+    measure(kafka, ["etl"], NOW_S, known)
+    assert "offsets_at" in kafka.asked
 
 
 def test_seconds_of_a_group() -> None:
