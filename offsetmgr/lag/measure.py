@@ -183,20 +183,29 @@ def measure(
 
     ``known`` are earlier ends of logs, for which Kafka is not asked then.
     """
-    names = list(groups)
+    found, _ = read_groups(source, groups)
+    partitions = (each for group in found.values() for each in group.partitions)
+    times = timelines(source, partitions, now_s, known)
+    return [_with_seconds(group, times, now_s) for group in found.values()]
+
+
+def read_groups(
+    source: LagSource, groups: Iterable[str], also: Iterable[TopicPartition] = ()
+) -> tuple[dict[str, GroupLag], dict[TopicPartition, int | OffsetManagerError]]:
+    """Return ``groups`` with their lag in records, and the ends of their logs and of ``also``."""
+    names = list(dict.fromkeys(groups))
     described = source.describe(names)
     # Before the ends: a record that arrives in between makes lag, never a negative one.
     committed = source.committed(names)
-    partitions = dict.fromkeys(
-        each for name in names for each in partitions_of(described[name], committed[name])
-    )
+    partitions = dict.fromkeys(also)
+    for name in names:
+        partitions |= dict.fromkeys(_partitions_of(described[name], committed[name]))
     ends = source.log_ends(partitions)
-    found = [group_lag(name, described[name], committed[name], ends) for name in names]
-    times = timelines(source, (each for group in found for each in group.partitions), now_s, known)
-    return [_with_seconds(group, times, now_s) for group in found]
+    read = {name: _group_lag(name, described[name], committed[name], ends) for name in names}
+    return read, ends
 
 
-def partitions_of(
+def _partitions_of(
     described: GroupDescription | OffsetManagerError,
     committed: Mapping[TopicPartition, OffsetAndMetadata] | OffsetManagerError,
 ) -> list[TopicPartition]:
@@ -209,7 +218,7 @@ def partitions_of(
     return sorted(found)
 
 
-def group_lag(
+def _group_lag(
     name: str,
     described: GroupDescription | OffsetManagerError,
     committed: Mapping[TopicPartition, OffsetAndMetadata] | OffsetManagerError,
@@ -222,7 +231,7 @@ def group_lag(
         return GroupLag(name, None, (), described)
     members = {each: member for member in described.members for each in member.partitions}
     partitions = []
-    for each in partitions_of(described, committed):
+    for each in _partitions_of(described, committed):
         at, end = committed.get(each), ends[each]
         if isinstance(end, OffsetManagerError):
             partitions.append(PartitionLag(each, at, None, None, None, members.get(each), end))

@@ -14,14 +14,7 @@ from offsetmgr.lag.burrow import (
     group_status,
     partition_status,
 )
-from offsetmgr.lag.measure import (
-    GroupLag,
-    LogTimeline,
-    PartitionLag,
-    group_lag,
-    partitions_of,
-    timelines,
-)
+from offsetmgr.lag.measure import GroupLag, LogTimeline, PartitionLag, read_groups, timelines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -114,16 +107,9 @@ class Watcher:
         known, an offset that differs from that of the last round counts as a commit; one that was
         committed again unchanged is not seen then.
         """
-        names = list(dict.fromkeys(groups))
-        described = self._source.describe(names)
-        committed = self._source.committed(names)
-        partitions: set[TopicPartition] = set()
-        for name in names:
-            partitions.update(partitions_of(described[name], committed[name]))
-            partitions.update(self._groups.get(name, ()))  # kept while the group has an error
-        ends = self._source.log_ends(sorted(partitions))
+        kept = {where for watches in self._groups.values() for where in watches}
+        read, ends = read_groups(self._source, groups, kept)  # kept while a group has an error
         now_s = self._clock()
-        read = {name: group_lag(name, described[name], committed[name], ends) for name in names}
         self._take_ends(ends, read.values(), now_s)
         for key, offset, _, at_s in commits or ():
             watch = self._groups.get(key.group, {}).get(key.topic_partition)
