@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.admin.history import CommitStep, Move
-from offsetmgr.admin.times import seconds_text, time_text
+from offsetmgr.admin.times import seconds_text, time_before, time_text
 from offsetmgr.coordinator.librdkafka import INSTANCE
 from offsetmgr.errors import OffsetManagerError, listed
 from offsetmgr.lag.cluster import does_not_exist
@@ -31,7 +31,6 @@ _SKEW_S: Final = 2.0
 """A difference of clocks that is no chance."""
 _RECENT_S: Final = 86_400.0
 """Older deletions are taken for wanted ones."""
-_MILLISECOND_S: Final = 0.001
 
 
 class Level(str, Enum):
@@ -297,7 +296,7 @@ def _regressions(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
     if not fallen:
         return
     first = min(fallen, key=lambda step: step.at_s)
-    at, before = time_text(first.at_s), time_text(first.at_s - _MILLISECOND_S)
+    at, before = time_text(first.at_s), time_before(first.at_s)
     yield _trouble(
         f"{_places(step.partition for step in fallen)} went backwards, first at {at} "
         f"({first.partition} from {first.before} to {first.after})",
@@ -360,7 +359,7 @@ def _deleted(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
             f"offsetmgr reset {group} {_options(anew)} --to-earliest --execute",
         )
     if expired:
-        before = time_text(min(step.at_s for step in expired.values()) - _MILLISECOND_S)
+        before = time_before(min(step.at_s for step in expired.values()))
         yield _trouble(
             f"{_places(expired)}: the offsets expired, or somebody deleted them",
             f"{why}; to bring them back:",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from offsetmgr.admin.times import time_text
+from offsetmgr.admin.times import time_before, time_text
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 
 HISTORY_FIELDS: Final = ("time", "topic", "partition", "from", "to", "metadata", "change")
-
-_MILLISECOND_S: Final = 0.001
 
 
 class Move(str, Enum):
@@ -91,7 +89,7 @@ def history_report(group: str, shown: Collection[CommitStep]) -> dict[str, Any]:
     )
     return {
         "group": group,
-        "undo_to": time_text(bad[-1].at_s - _MILLISECOND_S) if bad else None,
+        "undo_to": time_before(bad[-1].at_s) if bad else None,
         "steps": [dict(zip(HISTORY_FIELDS, row, strict=True)) for row in rows],
     }
 

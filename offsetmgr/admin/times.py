@@ -58,6 +58,11 @@ def time_text(at_s: float) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1_000:03}Z"
 
 
+def time_before(at_s: float) -> str:
+    """Return the last time before one, for ``--to-history``."""
+    return time_text(at_s - 0.001)
+
+
 def seconds_text(seconds: float | None) -> str | None:
     """Return a length of time as people say it, such as ``25 s`` or ``3.5 h``."""
     if seconds is None or math.isinf(seconds):
