@@ -63,9 +63,9 @@ class ObservedCommit(NamedTuple):
 class CommitWindow:
     """The last commits of one partition, oldest first."""
 
-    def __init__(self, intervals: int = INTERVALS, min_distance_s: float = 0.0) -> None:
+    def __init__(self, min_distance_s: float = 0.0) -> None:
         """Commits closer than ``min_distance_s`` are merged into one."""
-        self.commits: deque[ObservedCommit] = deque(maxlen=intervals)
+        self.commits: deque[ObservedCommit] = deque(maxlen=INTERVALS)
         self._min_distance_ms = min_distance_s * 1000
 
     def add(self, commit: ObservedCommit) -> None:
@@ -81,7 +81,7 @@ class CommitWindow:
     @property
     def complete(self) -> float:
         """The filled share of the window, from 0 to 1."""
-        return len(self.commits) / (self.commits.maxlen or 1)
+        return len(self.commits) / INTERVALS
 
 
 def partition_status(

@@ -33,8 +33,6 @@ _RATE_ROUNDS: Final = 6
 class WatchSettings(NamedTuple):
     """Burrow's settings, by its names."""
 
-    intervals: int = INTERVALS
-    """Commits and ends of logs that are kept of each partition."""
     min_distance_s: float = 0.0
     """Commits closer than this are merged."""
     allowed_lag: int = 0
@@ -143,7 +141,7 @@ class Watcher:
                 log = self._logs.get(where)
                 if log is None:
                     timeline = before.get(where, LogTimeline())
-                    log = self._logs[where] = _LogWatch(self._settings.intervals, timeline)
+                    log = self._logs[where] = _LogWatch(timeline)
                 log.add(end, now_s)
         for where in self._logs.keys() - ends.keys():
             del self._logs[where]
@@ -170,8 +168,8 @@ class Watcher:
 class _LogWatch:
     """The last ends of one log."""
 
-    def __init__(self, intervals: int, timeline: LogTimeline) -> None:
-        self.ends: deque[int] = deque(maxlen=intervals)
+    def __init__(self, timeline: LogTimeline) -> None:
+        self.ends: deque[int] = deque(maxlen=INTERVALS)
         self.timeline = timeline
 
     def add(self, end: int, now_s: float) -> None:
@@ -195,7 +193,7 @@ class _PartitionWatch:
     def __init__(self, settings: WatchSettings, log: _LogWatch) -> None:
         self._settings = settings
         self._log = log
-        self._window = CommitWindow(settings.intervals, settings.min_distance_s)
+        self._window = CommitWindow(settings.min_distance_s)
         self._newest: OffsetAndMetadata | None = None
         self._samples: deque[_Sample] = deque(maxlen=_RATE_ROUNDS)
         self._rounds = 0
@@ -226,7 +224,7 @@ class _PartitionWatch:
         commits, complete = tuple(self._window.commits), self._window.complete
         status = Status.OK
         # Of one that was first seen just now it is not known how long it has stood there.
-        if complete == 1 or self._rounds > self._settings.intervals:
+        if complete == 1 or self._rounds > INTERVALS:
             allowed = self._settings.allowed_lag
             status = partition_status(commits, self._log.ends, found.lag or 0, now_s, allowed)
         now = found._replace(seconds=self._log.timeline.seconds_behind(committed.offset, now_s))

@@ -118,10 +118,10 @@ def test_frequent_commits_are_merged() -> None:
 
 def test_the_oldest_commit_goes() -> None:
     """The window holds the last commits alone, and says how full it is."""
-    kept = CommitWindow(intervals=4)
+    kept = CommitWindow()
     kept.add(ObservedCommit(0, 0, 0, 0))
-    assert kept.complete == 0.25
-    for number in range(1, 6):
+    assert kept.complete == 0.1
+    for number in range(1, 12):
         kept.add(ObservedCommit(number, number, number, 0))
-    assert [each.offset for each in kept.commits] == [2, 3, 4, 5]
+    assert [each.offset for each in kept.commits] == list(range(2, 12))
     assert kept.complete == 1
