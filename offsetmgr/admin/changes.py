@@ -17,10 +17,11 @@ from offsetmgr.admin.reset import (
     Wanted,
     asked,
     parse_csv,
+    parse_value,
     plan,
     to_group_at,
 )
-from offsetmgr.admin.times import parse_duration, parse_time
+from offsetmgr.admin.times import parse_time
 from offsetmgr.coordinator.base import TIMED_OUT, one_line
 from offsetmgr.coordinator.clients import (
     CLOSE_S,
@@ -149,8 +150,9 @@ class GroupChanges:
         OSError where a file cannot be read.
         """
         option = option or f"--{mode}"
-        committed = self.committed(group)
+        number = parse_value(mode, value, option, time.time())
         given = self._given(group, mode, value, option)
+        committed = self.committed(group)
         if scope is not None:
             partitions = self._partitions_in(scope)
         elif given is not None:
@@ -158,14 +160,10 @@ class GroupChanges:
         else:
             partitions = list(committed)
         logs = self._logs(partitions)
-        match mode:
-            case "to-datetime":
-                given = self._at_time(logs, parse_time(value, option))
-            case "by-duration":
-                given = self._at_time(logs, time.time() - parse_duration(value, option))
-        return plan(
-            partitions, given or asked(mode, value, option, committed, logs), committed, logs
-        )
+        if mode in {"to-datetime", "by-duration"}:
+            given = self._at_time(logs, number)
+        wanted = given or asked(mode, int(number), option, committed, logs)
+        return plan(partitions, wanted, committed, logs)
 
     def plan_offsets(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]

@@ -12,6 +12,7 @@ import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from offsetmgr.admin.times import parse_duration, parse_time
 from offsetmgr.errors import InvalidValueError, listed
 from offsetmgr.types import (
     OffsetAndMetadata,
@@ -85,12 +86,12 @@ def plan_rows(
 
 def asked(
     mode: str,
-    value: str,
+    number: int,
     option: str,
     committed: Mapping[TopicPartition, OffsetAndMetadata],
     logs: Mapping[TopicPartition, PartitionRange],
 ) -> Wanted:
-    """Return what a mode asks for that needs no more than this: from ``to-earliest`` on.
+    """Return what a mode asks for that needs no more than this, such as ``to-earliest``.
 
     Raises InvalidValueError, of ``option``.
     """
@@ -101,18 +102,17 @@ def asked(
         case "to-latest":
             offsets = {where: log.high_watermark for where, log in logs.items()}
         case "to-offset":
-            offsets = dict.fromkeys(logs, whole(value, option))
+            offsets = dict.fromkeys(logs, number)
         case "to-current":
             offsets = {where: each.offset for where, each in committed.items()}
             at_end = "nothing committed: end of the log"
         case _:
-            shift = whole(value, option)
             bare = [where for where in logs if where not in committed]
             if bare:
                 problem = f"needs committed offsets, and there are none of {listed(sorted(bare))}"
                 fix = "leave these partitions out, or use another mode"
-                raise InvalidValueError(option, value, problem, fix)
-            offsets = {where: committed[where].offset + shift for where in logs}
+                raise InvalidValueError(option, number, problem, fix)
+            offsets = {where: committed[where].offset + number for where in logs}
     found = {where: OffsetAndMetadata(offset) for where, offset in offsets.items()}
     return Wanted(found, at_end=at_end, within_log=mode != "to-current")
 
@@ -161,6 +161,21 @@ def to_group_at(group: GroupAt, time: str) -> Wanted:
     notes = dict.fromkeys(group.nothing, f"nothing was committed at {time}; left as it is")
     lost = f"its commits of before {time} are compacted away; left as it is"
     return Wanted(group.offsets, notes | dict.fromkeys(group.unknown, lost))
+
+
+def parse_value(mode: str, value: str, option: str, now_s: float) -> float:
+    """Return the number that a mode takes: an offset, a shift, or seconds since 1970; else 0.
+
+    Raises InvalidValueError, of ``option``.
+    """
+    match mode:
+        case "to-offset" | "shift-by":
+            return whole(value, option)
+        case "to-datetime":
+            return parse_time(value, option)
+        case "by-duration":
+            return now_s - parse_duration(value, option)
+    return 0
 
 
 def parse_scope(texts: Iterable[str], field: str = "--topic") -> dict[str, list[int] | None]:

@@ -114,11 +114,11 @@ class Changes:
         def make() -> PlanAnswer:
             refused: OffsetManagerError | None = None
             with self._changes(owners) as change:
+                rows = change.plan(asked.group, asked.mode, asked.value or "", scope, "value")
                 try:
                     owners.check(change, asked.group, live=asked.live)
                 except (GroupHeldError, HttpStatusError) as error:
                     refused = error
-                rows = change.plan(asked.group, asked.mode, asked.value or "", scope, "value")
                 rows = [each for each in rows if asker().sees(None, each.partition.topic)]
             return self._answer(asked, rows, refused=refused)
 

@@ -41,33 +41,33 @@ COMMITTED = {P0: new(15), P1: new(50)}
 
 def planned(
     mode: str,
-    value: str,
+    number: int,
     *partitions: TopicPartition,
     committed: Mapping[TopicPartition, OffsetAndMetadata] = COMMITTED,
 ) -> list[PlannedOffset]:
     logs = {where: log for where, log in LOGS.items() if where in partitions}
-    wanted = asked(mode, value, f"--{mode}", committed, logs)
+    wanted = asked(mode, number, f"--{mode}", committed, logs)
     return plan(partitions, wanted, committed, logs)
 
 
 def test_an_offset_outside_its_log_is_held_within_it_and_the_row_says_so() -> None:
     """Both ways; an operator sees that it is not the offset asked for, and the lag after it."""
-    low, high = planned("to-offset", "5", P1, P0)
+    low, high = planned("to-offset", 5, P1, P0)
     assert low == PlannedOffset(P0, 15, new(10), "5 is before the log: its start", 10)
     assert high == PlannedOffset(P1, 50, new(5), lag=15)
-    (row,) = planned("shift-by", "1", P1)
+    (row,) = planned("shift-by", 1, P1)
     assert row == PlannedOffset(P1, 50, new(20), "51 is beyond the end of the log: its end", 0)
 
 
 def test_a_shift_without_a_committed_offset_is_refused_whole() -> None:
     """As Kafka's tool does, with the partitions named."""
     with pytest.raises(InvalidValueError, match="none of orders-1; leave these partitions out"):
-        planned("shift-by", "1", P0, P1, committed={P0: new(15)})
+        planned("shift-by", 1, P0, P1, committed={P0: new(15)})
 
 
 def test_the_end_of_the_log_stands_in_where_nothing_is_committed_and_the_row_says_so() -> None:
     """What is committed is committed again, wherever it lies."""
-    bare, beyond = planned("to-current", "", P0, P1, committed={P1: new(50)})
+    bare, beyond = planned("to-current", 0, P0, P1, committed={P1: new(50)})
     assert bare == PlannedOffset(P0, None, new(20), "nothing committed: end of the log", 0)
     assert beyond == PlannedOffset(P1, 50, new(50), lag=0)
 
@@ -75,7 +75,7 @@ def test_the_end_of_the_log_stands_in_where_nothing_is_committed_and_the_row_say
 def test_a_partition_that_is_gone_is_left_as_it_is() -> None:
     """The rest of the group is planned."""
     gone = TopicPartition("gone", 0)
-    left, there = planned("to-earliest", "", gone, P0, committed={**COMMITTED, gone: new(3)})
+    left, there = planned("to-earliest", 0, gone, P0, committed={**COMMITTED, gone: new(3)})
     assert left == PlannedOffset(gone, 3, None, "does not exist; left as it is")
     assert there.new == new(10)
 
