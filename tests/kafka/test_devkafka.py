@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from typer.testing import CliRunner
 
@@ -28,6 +28,9 @@ from offsetmgr.devkafka import (
 from offsetmgr.devkafka.cluster import free_ports
 from offsetmgr.devkafka.command import create_topic
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.lag.cluster import ClusterReader, known
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.kafka.test_cluster_reader import commit, produce
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,47 +44,11 @@ _WAIT_S = 60.0
 _OFFSETMGR = (sys.executable, "-c", "from offsetmgr.cli import main; main()")
 
 
-def _produce(kafka: DevKafka, topic: str, *values: bytes) -> None:
-    errors: list[object] = []
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "acks": "all"})
-    for value in values:
-        producer.produce(topic, value, on_delivery=lambda error, _: errors.append(error))
-    assert producer.flush(_WAIT_S) == 0
-    assert errors == [None] * len(values)
-
-
-def _consume(kafka: DevKafka, topic: str, group: str, count: int) -> list[bytes | None]:
-    """Read ``count`` records of partition 0 from its start, and commit."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "group.id": group,
-            "enable.auto.commit": False,
-        }
-    )
-    try:
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        messages = consumer.consume(count, _WAIT_S)
-        consumer.commit(offsets=[TopicPartition(topic, 0, count)], asynchronous=False)
-        return [message.value() for message in messages]
-    finally:
-        consumer.close()
-
-
-def _answers(kafka: DevKafka, timeout_s: float) -> bool:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
-    try:
-        admin.list_topics(timeout=timeout_s)
-    except KafkaException:
-        return False
-    return True
-
-
 def test_consumer_groups_command(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
     """The command passes the tool's options on, prints its output, and fails where it does."""
     topic = new_topic()
-    _produce(kafka, topic, b"a")
-    _consume(kafka, topic, group, 1)
+    produce(kafka, topic, 0, 1)
+    commit(kafka, group, {TopicPartition(topic, 0): 1})
 
     def run(name: str) -> Result:
         options = ("--bootstrap-server", kafka.bootstrap_servers, "--describe", "--group", name)
@@ -101,15 +68,15 @@ def test_killed_broker_keeps_its_data(
 ) -> None:
     """A broker that was killed comes back on its port with every record and commit."""
     topic = new_topic(on=breakable_kafka)
-    _produce(breakable_kafka, topic, b"kept")
-    _consume(breakable_kafka, topic, group, 1)
+    where = TopicPartition(topic, 0)
+    produce(breakable_kafka, topic, 0, 3)
+    commit(breakable_kafka, group, {where: 1})
     broker = breakable_kafka.broker(1)
     address, pid = breakable_kafka.bootstrap_servers, broker.pid
 
     broker.kill()
     assert not psutil.pid_exists(pid)
     assert not broker.running
-    assert not _answers(breakable_kafka, 1.0)
     with pytest.raises(DevKafkaError, match="broker 1 is not running"):
         _ = broker.pid
     broker.start()
@@ -118,11 +85,9 @@ def test_killed_broker_keeps_its_data(
 
     assert breakable_kafka.bootstrap_servers == address
     assert broker.pid != pid
-    assert _consume(breakable_kafka, topic, f"{group}-2", 1) == [b"kept"]
-    consumer = Consumer({"bootstrap.servers": address, "group.id": group})
-    (kept,) = consumer.committed([TopicPartition(topic, 0)], _WAIT_S)
-    consumer.close()
-    assert kept.offset == 1
+    with ClusterReader(address, timeout_s=_WAIT_S) as reader:
+        assert reader.log_ends([where]) == {where: 3}
+        assert reader.committed([group]) == {group: {where: OffsetAndMetadata(1)}}
 
 
 @pytest.fixture
@@ -207,17 +172,10 @@ def test_topics_are_made_while_a_busy_broker_is_left_out(
         create_topic(kafka.bootstrap_servers, "no-topic?", 1)
 
 
-def _ends(address: str, topic: str) -> list[int]:
-    consumer = Consumer({"bootstrap.servers": address, "group.id": "unused"})
-    try:
-        partitions = consumer.list_topics(topic, timeout=_WAIT_S).topics[topic].partitions
-        watermarks = [
-            consumer.get_watermark_offsets(TopicPartition(topic, each), timeout=_WAIT_S)
-            for each in sorted(partitions)
-        ]
-        return [high for _, high in watermarks]
-    finally:
-        consumer.close()
+def _ends(port: int, topic: str, partitions: int) -> list[int]:
+    wanted = [TopicPartition(topic, number) for number in range(partitions)]
+    with ClusterReader(f"127.0.0.1:{port}", timeout_s=_WAIT_S) as reader:
+        return [known(end) for end in reader.log_ends(wanted).values()]
 
 
 @contextmanager
@@ -248,8 +206,8 @@ def test_command_makes_topics_and_fills_them() -> None:
     (port,) = free_ports(1)
     options = ["--produce", "100", "--topic", "orders:8", "--topic", "refunds"]
     with dev_kafka(port, *options) as (command, broker):
-        assert _ends(f"127.0.0.1:{port}", "orders") == [13, 13, 13, 13, 12, 12, 12, 12]
-        assert _ends(f"127.0.0.1:{port}", "refunds") == [100]
+        assert _ends(port, "orders", 8) == [13, 13, 13, 13, 12, 12, 12, 12]
+        assert _ends(port, "refunds", 1) == [100]
         broker.suspend()
         os.killpg(command.pid, signal.SIGINT)
         output = command.communicate(timeout=_WAIT_S)[0]
