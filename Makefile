@@ -53,7 +53,7 @@ endif
 at_its_end = log=$$(mktemp); trap 'rm -f $$log' EXIT; \
   $(1) >$$log 2>&1; status=$$?; cat $$log; exit $$status
 
-# The parts without brokers take what the others leave of the processors.
+# The two with Spark take longest, so they come first; the parts without brokers take what is left.
 test-unit:
 	@$(call at_its_end,nice bash -c "$(LINT) && $(BIN)/python -m pytest $(UNIT)")
 
@@ -64,16 +64,16 @@ test-browser:
 	@$(call at_its_end,nice $(BIN)/python -m pytest $(BROWSER))
 
 test-kafka:
-	@$(call at_its_end,$(BIN)/python -m pytest $(KAFKA))
+	@$(call at_its_end,nice -n 3 $(BIN)/python -m pytest $(KAFKA))
 
 test-consumers:
-	@$(call at_its_end,$(BIN)/python -m pytest $(CONSUMERS))
+	@$(call at_its_end,nice -n 3 $(BIN)/python -m pytest $(CONSUMERS))
 
 test-programs:
 	@$(call at_its_end,$(BIN)/python -m pytest $(PROGRAMS))
 
 test-others:
-	@$(call at_its_end,$(BIN)/python -m pytest $(OTHERS))
+	@$(call at_its_end,nice -n 3 $(BIN)/python -m pytest $(OTHERS))
 
 test-spark:
 	@$(BIN)/python -m pytest $(SPARK)
