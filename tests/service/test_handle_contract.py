@@ -1,4 +1,4 @@
-"""One handle, three ways to it, which keep the same promises."""
+"""One handle, two ways to it, which keep the same promises; `LocalOffsets` has the first."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from offsetmgr import (
 from offsetmgr.config import CommitSettings
 from offsetmgr.coordinator.memory import MemoryCoordinator, Refuse
 from offsetmgr.manager import Factory
-from tests.service.support import WAIT_S, local_over, running
+from tests.service.support import WAIT_S, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -81,17 +81,7 @@ def through_the_service() -> Iterator[Way]:
         service.coordinator.resume()
 
 
-@contextmanager
-def local_offsets() -> Iterator[Way]:
-    """The client's methods over a factory."""
-    with ActorSystem(name="test") as system:
-        coordinator = MemoryCoordinator(call_after=system.timers.call_after)
-        with local_over(coordinator) as offsets:
-            yield Way(offsets, coordinator)
-            coordinator.resume()
-
-
-WAYS: Final = [in_process, through_the_service, local_offsets]
+WAYS: Final = [in_process, through_the_service]
 
 
 @pytest.fixture(params=WAYS, ids=lambda way: way.__name__)

@@ -116,8 +116,8 @@ def test_stop_when_one_manager_of_several_is_gone(
     assert not service.managers
 
 
-def test_flush_during_a_stop(service: ScriptedService, client: OffsetClient) -> None:
-    """A flush that meets a stop ends with it and with what it ended with, and undoes nothing."""
+def flushed_beside_a_stop(service: ScriptedService, client: OffsetClient) -> FlushResult:
+    """The result of a flush whose managers a stop ends meanwhile."""
     client.submit("g", {("orders", 3): 5})
     service.wait_for(lambda: KEY in service.taken)
     answer = threading.Event()
@@ -132,7 +132,12 @@ def test_flush_during_a_stop(service: ScriptedService, client: OffsetClient) -> 
     answer.set()
     stopping.join()
     flushing.join(WAIT_S)
-    assert flushed == [({KEY: OffsetAndMetadata(5)}, {})]
+    return flushed[0]
+
+
+def test_flush_during_a_stop(service: ScriptedService, client: OffsetClient) -> None:
+    """A flush that meets a stop ends with it and with what it ended with, and undoes nothing."""
+    assert flushed_beside_a_stop(service, client) == ({KEY: OffsetAndMetadata(5)}, {})
     assert not service.managers  # what was stopped was not asked for again
 
 
@@ -141,21 +146,7 @@ def test_flush_during_a_stop_that_commits_nothing(
 ) -> None:
     """A flush tells what a stop beside it has given up as uncommitted, and waits no longer."""
     service.commits = False
-    client.submit("g", {("orders", 3): 5})
-    service.wait_for(lambda: KEY in service.taken)
-    answer = threading.Event()
-    service.script("/v1/stop", Fault(hold=answer))
-    stopping = threading.Thread(target=client.stop_managers)
-    stopping.start()
-    service.wait_for(lambda: KEY not in service.managers)
-    flushed: list[FlushResult] = []
-    flushing = threading.Thread(target=lambda: flushed.append(client.flush(timeout=600)))
-    flushing.start()
-    service.wait_for(lambda: len(service.of("/v1/flush")) >= 1)
-    answer.set()
-    stopping.join()
-    flushing.join(WAIT_S)
-    [(committed, uncommitted)] = flushed
+    committed, uncommitted = flushed_beside_a_stop(service, client)
     assert committed == {}
     offset, error = uncommitted[KEY]
     assert offset == OffsetAndMetadata(5)
