@@ -1,5 +1,7 @@
 # offsetmgr: everything starts from here. `make` alone lists the targets.
 SHELL := /bin/bash
+# The tests start Python hundreds of times: without bytecode each would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
