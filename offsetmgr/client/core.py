@@ -171,11 +171,6 @@ class SendTimes:
         self.failures = 0
         self.resume_at = 0.0
 
-    def expedite(self) -> None:
-        """Somebody waits: try at once."""
-        self.resume_at = 0.0
-        self.send_at = 0.0
-
 
 class Core:
     """The state of a client, safe between threads; its threads start with their first use."""
@@ -329,7 +324,7 @@ class Core:
     def expedite(self) -> None:
         """Somebody waits: the sender tries at once, whatever pause it is in."""
         with self.lock:
-            self.times.expedite()
+            self.times.resume_at = self.times.send_at = 0.0
             self.partitions.retry_deferred()
             self.wake.notify()
 
@@ -431,8 +426,8 @@ class Core:
         while (turn := self._next_turn()) is not None:
             try:
                 turn()
-            except Exception as error:  # noqa: BLE001 -- the client's only thread must outlive it
-                self.failure_log.unforeseen(error, time.monotonic())
+            except Exception:  # a bug: the client's only thread must outlive it
+                log.exception("a request to the offset service failed unexpectedly")
                 self._pause()
             with self.lock:
                 self.changed.notify_all()

@@ -87,11 +87,6 @@ class FailureLog:
             self._trouble = None
             log.warning("the service at %s answers again", url)
 
-    def unforeseen(self, error: Exception, now_s: float) -> None:
-        """Log a bug of the client itself, with its traceback."""
-        if self._repeats.suppressed(type(error).__name__, now_s) is not None:
-            log.error("a request to the offset service failed unexpectedly", exc_info=error)
-
     def committed(self, key: ManagerKey) -> None:
         """Log the end of what failed for `key` last, if nothing else of its group fails for it."""
         for group, code in self._take(key):

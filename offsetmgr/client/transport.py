@@ -15,10 +15,10 @@ from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from offsetmgr.client.offsets import Deadline
-from offsetmgr.client.wire import failure_of, header_text
+from offsetmgr.client.wire import failure_of
 from offsetmgr.errors import InvalidValueError, ServiceUnavailableError, shown
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ _IS_IT_KAFKA: Final = "was it killed, or is this not its port? Kafka's does not 
 _NO_CERTIFICATE: Final = "was it killed, or does it refuse cert_file and key_file, or want them?"
 _MAX_IDLE: Final = 2
 _NOT_ASKED: Final = "was not asked: no time was left"
+_PLAIN: Final = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
+"""What a header carries as it is, beside letters and digits; all else is percent-encoded."""
+
 _CHUNK_BYTES: Final = 65536
 _INSTANCE: Final = "offsetmgr-instance"
 
@@ -356,7 +359,7 @@ class Session:
         self._busy: set[Connection] = set()
         self._ended = False
         self._headers = {
-            "Offsetmgr-Client": header_text(name),
+            "Offsetmgr-Client": quote(name, safe=_PLAIN),
             # A larger incarnation is newer: it takes over what an older one of the name has.
             "Offsetmgr-Incarnation": str(time.time_ns()),
             "Accept": "application/json",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from offsetmgr.client.offsets import LogEnds, kafka_refusal
 from offsetmgr.errors import (
@@ -44,7 +44,6 @@ TOPICS: Final = "/v1/topics"
 TOPIC_NAMES: Final = "/v1/topic-names"
 
 _BAD_GATEWAY: Final = 502
-_SAFE: Final = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
 class Settled(NamedTuple):
@@ -55,11 +54,6 @@ class Settled(NamedTuple):
 
 
 # Requests
-
-
-def header_text(name: str) -> str:
-    """Return `name` as a header carries it: percent-encoded where it is not plain ASCII."""
-    return quote(name, safe=_SAFE)
 
 
 def target(path: str, *parameters: tuple[str, object]) -> str:
