@@ -215,7 +215,7 @@ class KafkaCoordinator(Coordinator):
         check_timeout(timeout_s, "timeout_s")
 
         def question(client: AdminClient, left_s: float, _: float) -> TopicNames:
-            found = client.list_topics(timeout=left_s).topics
+            found = _topics(client, None, left_s)
             return TopicNames(sorted(name for name in found if name not in _INTERNAL))
 
         return self._ask(question, lambda failure: TopicNames([], failure), timeout_s)
@@ -226,7 +226,7 @@ class KafkaCoordinator(Coordinator):
         def question(client: AdminClient, left_s: float, _: float) -> Failure | None:
             # Of one topic, as a cluster may have many; ``describe_cluster`` aborts the process
             # where a broker has not heard of any yet (``rdkafka_admin.c:960``).
-            client.list_topics("__consumer_offsets", left_s)
+            _topics(client, "__consumer_offsets", left_s)
             return None
 
         return self._ask(question, lambda failure: failure, timeout_s)
@@ -355,10 +355,7 @@ class KafkaCoordinator(Coordinator):
         except NotAnsweredError:
             return
         except Exception as error:  # noqa: BLE001 -- told as the answer, whatever it is
-            failure = failure_of_exception(error)
-            # No connection in all that time is no answer in time.
-            lost = failure.info.code in {TIMED_OUT, _TRANSPORT}
-            answer = request.failed(self._reports.timed_out() if lost else failure)
+            answer = request.failed(failure_of_exception(error))
         else:
             self._reports.answered()
         self._questions.finish(request, answer)
@@ -378,6 +375,18 @@ class KafkaCoordinator(Coordinator):
     def _end_clients(self) -> None:
         for queue in self._queues:
             queue.end_clients()
+
+
+def _topics(client: AdminClient, topic: str | None, left_s: float) -> list[str]:
+    """Ask for the names of all topics, or for one.  Raises TimeoutError, KafkaException."""
+    try:
+        return list(client.list_topics(topic, left_s).topics)
+    except KafkaException as error:
+        # No connection in all that time is no answer either: the client may know no broker any
+        # more, and is replaced like any that sits on a request.
+        if failure_of_exception(error).info.code in {TIMED_OUT, _TRANSPORT}:
+            raise NotAnsweredError from None
+        raise
 
 
 def _topic_logs(
