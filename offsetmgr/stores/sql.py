@@ -129,7 +129,9 @@ class SqlOffsetStore(OffsetStore):
         self._owned = isinstance(database, str)
         self.engine: Engine = _open_engine(database) if isinstance(database, str) else database
         """SQLAlchemy's engine, for transactions of the user's."""
-        self._claims = Claims()
+        self._lock = threading.Lock()
+        self._generations: dict[ManagerKey, int] = {}  # of what this store has claimed
+        self._ends: dict[ManagerKey, int] = {}  # of the messages that were given to a transaction
 
     @property
     def url(self) -> str:
@@ -158,7 +160,7 @@ class SqlOffsetStore(OffsetStore):
             fix = "use one without isolation_level='AUTOCOMMIT'"
             raise InvalidValueError("connection", "AUTOCOMMIT", "has no transactions", fix)
         _begin(bound)
-        yield OffsetTransaction(bound, self._claims)
+        yield OffsetTransaction(bound, self)
 
     def run(self, work: Callable[[Connection, OffsetTransaction], _T]) -> _T:
         """Return what ``work`` returns, in a transaction of its own that is committed.
@@ -205,12 +207,16 @@ class SqlOffsetStore(OffsetStore):
         raised = partial(_raise_generations, group=check_group(group), partitions=wanted)
         with _raised_as(OffsetFetchError, group, *wanted[0], None):
             found = self._retried(raised)
-        self._claims.take(group, found)
+        with self._lock:
+            for where, row in found.items():
+                key = ManagerKey(group, *where)
+                self._generations[key] = row.generation
+                self._ends.pop(key, None)
         return {where: found[where].offset for where in wanted}
 
     def claim_new(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         """Claim those of ``partitions`` that this store has never claimed."""
-        new = [each for each in partitions if ManagerKey(group, *each) not in self._claims]
+        new = [each for each in partitions if ManagerKey(group, *each) not in self._generations]
         self.claim(group, new)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
@@ -218,7 +224,7 @@ class SqlOffsetStore(OffsetStore):
         marked = {
             (where.topic, where.partition): offset
             for where, offset in offsets.items()
-            if not self._claims.in_transactions(ManagerKey(group, *where))
+            if ManagerKey(group, *where) not in self._ends
         }
         self.commit_offsets(group, marked)
 
@@ -230,7 +236,7 @@ class SqlOffsetStore(OffsetStore):
     ) -> dict[TopicPartition, OffsetCommitError]:
         def work(connection: Connection) -> dict[TopicPartition, OffsetCommitError]:
             found = _lock_rows(connection, group, offsets)
-            refused = self._claims.refusals(group, offsets, found)
+            refused = self._refusals(group, offsets, found)
             taken = {where: each for where, each in offsets.items() if where not in refused}
             _write_rows(connection, group, taken)
             return refused
@@ -276,31 +282,7 @@ class SqlOffsetStore(OffsetStore):
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-
-class Claims:
-    """The partitions that a store has claimed, and what its transactions were given; any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._generations: dict[ManagerKey, int] = {}
-        self._ends: dict[ManagerKey, int] = {}  # of the messages that were given to a transaction
-
-    def __contains__(self, key: ManagerKey) -> bool:
-        return key in self._generations
-
-    def take(self, group: str, claimed: Mapping[TopicPartition, StoredOffset]) -> None:
-        """Take in the rows of claimed partitions."""
-        with self._lock:
-            for where, row in claimed.items():
-                key = ManagerKey(group, *where)
-                self._generations[key] = row.generation
-                self._ends.pop(key, None)
-
-    def in_transactions(self, key: ManagerKey) -> bool:
-        """Return True if the partition's offsets go with transactions."""
-        return key in self._ends
-
-    def refusals(
+    def _refusals(
         self,
         group: str,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
@@ -320,7 +302,9 @@ class Claims:
                 refused[where] = OffsetCommitError(group, *where, offset.offset, fenced, text)
         return refused
 
-    def check_order(self, group: str, where: TopicPartition, first: int, end: int, at: int) -> None:
+    def _check_order(
+        self, group: str, where: TopicPartition, first: int, end: int, at: int
+    ) -> None:
         """Take in that a transaction is to store messages from ``first`` to before ``end``.
 
         Raises OffsetConflictError where messages before them were given to a transaction, and
@@ -348,9 +332,9 @@ class OffsetTransaction:
     OffsetStoreError.
     """
 
-    def __init__(self, connection: Connection, claims: Claims) -> None:
+    def __init__(self, connection: Connection, store: SqlOffsetStore) -> None:
         self._connection = connection
-        self._claims = claims
+        self._store = store
 
     def new_messages(self, group: str, messages: Iterable[Message]) -> list[Message]:
         """Return those of a consumer's ``messages`` that are not stored yet, and commit them.
@@ -369,11 +353,10 @@ class OffsetTransaction:
             firsts.setdefault(where, offset)
             lasts[where] = offset
         ends = {TopicPartition(*each): OffsetAndMetadata(lasts[each] + 1) for each in lasts}
-        found = self._lock(check_group(group), ends)
-        raise_for(group, self._claims.refusals(group, ends, found))
+        found = self._own(group, ends)
         stored = {where: row.offset.offset if row.offset else 0 for where, row in found.items()}
         for where, end in ends.items():
-            self._claims.check_order(group, where, firsts[where], end.offset, stored[where])
+            self._store._check_order(group, where, firsts[where], end.offset, stored[where])
         self._write(group, {w: end for w, end in ends.items() if end.offset > stored[w]})
         if all(firsts[where] >= stored[where] for where in ends):
             return given
@@ -435,9 +418,16 @@ class OffsetTransaction:
         partitions after this store has.
         """
         wanted = check_offsets(offsets)
-        found = self._lock(check_group(group), wanted)
-        raise_for(group, self._claims.refusals(group, wanted, found))
+        self._own(group, wanted)
         self._write(group, wanted)
+
+    def _own(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, StoredOffset]:
+        """Return the rows, locked.  Raises OffsetCommitError where another process claimed one."""
+        found = self._lock(check_group(group), offsets)
+        raise_for(group, self._store._refusals(group, offsets, found))
+        return found
 
     def _lock(
         self, group: str, partitions: Iterable[TopicPartition]
