@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDoneError
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
@@ -71,33 +72,49 @@ _LOGICAL: Final = {"first": OFFSET_BEGINNING, "last": OFFSET_END}
 _FULL_S: Final = 0.005
 
 _T = TypeVar("_T")
-_C = TypeVar("_C", bound=BaseConsumer)
+_S = TypeVar("_S", bound="_Source[Any]")
 
 log = logging.getLogger("offsetmgr.clusters")
 
 
-class _Feed(ABC, Generic[_T, _C]):
+class _Source(BaseConsumer, Generic[_T]):
+    """The consumer of one cluster.  One thread fills it, maybe another one takes the messages."""
+
+    def __init__(self, link: Link, *args: Any, **options: Any) -> None:
+        self.link = link
+        super().__init__(link.settings({}), *args, **options)
+
+    @abstractmethod
+    def next(self) -> _T | None:
+        """Return a message that is there already."""
+
+    @abstractmethod
+    def fill(self) -> bool:
+        """Fetch for about ``FILL_S``; False where there is no room."""
+
+    def _poll_kafka(self, most: int, timeout_s: float, more_s: float) -> bool:
+        received = super()._poll_kafka(most, timeout_s, more_s)
+        if received:
+            self.link.answered()
+        return received
+
+
+class _Feed(Generic[_T, _S]):
     """The messages of one cluster, and its thread."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, make: Callable[[], _S]) -> None:
+        """``make`` returns the consumer, or raises OffsetManagerError where none can be had yet."""
         self.link: Final = link
-        self.consumer: _C | None = None
+        self.consumer: _S | None = None
+        self.fill: Callable[[_S], object] = lambda consumer: consumer.fill()
+        self._make = make
         self._commits: SimpleQueue[Future[None]] = SimpleQueue()
         self._news = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"feed-{link.name}", daemon=True)
 
-    @abstractmethod
-    def _open(self) -> None:
-        """Make the consumer.  Raises OffsetManagerError where the cluster does not answer."""
-
-    @abstractmethod
-    def _fill(self, consumer: _C) -> bool:
-        """Fetch for about ``FILL_S``; False where there is no room."""
-
-    @abstractmethod
     def next(self) -> _T | None:
-        """Return a message that is there already."""
+        return None if self.consumer is None else self.consumer.next()
 
     def start(self, news: threading.Event) -> None:
         """Begin; ``news`` is set where there may be messages."""
@@ -128,10 +145,10 @@ class _Feed(ABC, Generic[_T, _C]):
             try:
                 self._answer_commits()
                 if self.consumer is None and self.link.up:  # else it is probed
-                    self._open()
+                    self.consumer = self._make()
                 if self.consumer is None:
                     self._ended.wait(FILL_S)
-                elif not self._fill(self.consumer):
+                elif not self.fill(self.consumer):
                     self._ended.wait(_FULL_S)
                 self.link.probe_if_due()
             except OffsetManagerError as error:
@@ -153,10 +170,10 @@ class _Feed(ABC, Generic[_T, _C]):
                 done.set_result(None)
 
 
-class _MergedClient(ClusterClient, Generic[_T, _C]):
+class _MergedClient(ClusterClient, Generic[_T, _S]):
     """Takes messages of all feeds in turn; for one thread."""
 
-    def __init__(self, feeds: Iterable[_Feed[_T, _C]], close_s: float = CLOSE_S) -> None:
+    def __init__(self, feeds: Iterable[_Feed[_T, _S]], close_s: float = CLOSE_S) -> None:
         self._all = list(feeds)
         self._turns = deque(self._all)
         self._close_s = close_s
@@ -412,7 +429,7 @@ class _ReaderFeed(_Feed[ClusterMessage, "_ReaderConsumer"]):
         numbers: Sequence[int] | None,
         settings: ConsumerSettings,
     ) -> None:
-        super().__init__(link)
+        super().__init__(link, self._open)
         self.read = 0
         self._topic = topic
         self._group = group
@@ -423,11 +440,9 @@ class _ReaderFeed(_Feed[ClusterMessage, "_ReaderConsumer"]):
         self._starts: dict[int, int] = {}
 
     def next(self) -> ClusterMessage | None:
-        message = None if self.consumer is None else self.consumer.next()
-        if message is None:
-            return None
-        self.read += 1
-        return ClusterMessage(self.link.name, message)
+        message = super().next()
+        self.read += message is not None
+        return message
 
     def mark(self, messages: Iterable[Message]) -> None:
         if self.consumer is not None:
@@ -459,13 +474,9 @@ class _ReaderFeed(_Feed[ClusterMessage, "_ReaderConsumer"]):
             else:
                 self._starts[partition] = offset
 
-    def _open(self) -> None:
-        config = self.link.settings({})
+    def _open(self) -> _ReaderConsumer:
         if self._group is not None:
-            self.consumer = _ReaderConsumer(
-                self.link, config, self._group, [self._topic], settings=self._settings
-            )
-            return
+            return _ReaderConsumer(self.link, self._group, [self._topic], settings=self._settings)
         if self.numbers is None:
             self.numbers = self.link.partitions(PROBE_S)
         with self._lock:
@@ -475,32 +486,23 @@ class _ReaderFeed(_Feed[ClusterMessage, "_ReaderConsumer"]):
             }
             self.consumer = _ReaderConsumer(
                 self.link,
-                config,
                 NEVER_JOINED,
                 partitions=starts,
                 offsets=_Starts(starts),
                 settings=self._settings,
             )
+            # Here, before a move can look for it.
+            return self.consumer
 
-    def _fill(self, consumer: _ReaderConsumer) -> bool:
-        return consumer.fill()
 
-
-class _ReaderConsumer(GroupConsumer):
-    """The consumer of a feed; the thread that fills it is not the one that takes messages."""
-
-    def __init__(self, link: Link, *args: Any, **options: Any) -> None:
-        self._link = link
-        super().__init__(*args, **options)
-
+class _ReaderConsumer(_Source[ClusterMessage], GroupConsumer):
     def _prepare(self) -> None:
         super()._prepare()
         self._most = AT_ONCE
         self.positions: dict[int, int] = {}
         """The next offset to hand out; without a group also of what was not read yet."""
 
-    def next(self) -> Message | None:
-        """Return a message that is there already."""
+    def next(self) -> ClusterMessage | None:
         with self._lock:
             if not self._waiting:
                 self._in_work = ()
@@ -508,7 +510,7 @@ class _ReaderConsumer(GroupConsumer):
             message = self._waiting.popleft()
             self._in_work = (message,)
             self.positions[message.partition() or 0] = (message.offset() or 0) + 1
-            return message
+        return ClusterMessage(self.link.name, message)
 
     def move(self, offsets: Mapping[int, int]) -> None:
         """Read on from ``offsets``; nothing that was fetched before comes after that."""
@@ -525,7 +527,6 @@ class _ReaderConsumer(GroupConsumer):
             self._paused = self._assigned  # until the next poll
 
     def fill(self) -> bool:
-        """Fetch for about ``FILL_S``; False where there is no room."""
         if len(self._waiting) > self._most:
             return False
         with suppress(ManagerStoppedError):
@@ -538,7 +539,6 @@ class _ReaderConsumer(GroupConsumer):
             self.positions = {w.partition: known.offset for w, known in committed.items() if known}
 
     def _receive(self, messages: Sequence[Message]) -> None:
-        self._link.answered()
         if messages:
             size = 100 + len(messages[-1])
             self._most = max(1, min(AT_ONCE, AT_ONCE_BYTES // size))
@@ -587,15 +587,12 @@ class MultiClusterAckConsumer(_MergedClient[AckMessage, "_AckConsumer"]):
         names = [check_topic(each) for each in check_list(topics, "topics", '["orders"]')]
         if not names:
             raise InvalidValueError("topics", names, "is empty", 'give some, such as ["orders"]')
-        self._feeds = {
-            name: _AckFeed(
-                Link(name, kafka, names[0]),
-                check_group(group),
-                names,
-                self._settings,
-            )
-            for name, kafka in check_clusters(clusters).items()
-        }
+        check_group(group)
+        self._feeds: dict[str, _Feed[AckMessage, _AckConsumer]] = {}
+        for name, kafka in check_clusters(clusters).items():
+            link = Link(name, kafka, names[0])
+            make = partial(_AckConsumer, link, group, names, settings=self._settings)
+            self._feeds[name] = _Feed(link, make)
         super().__init__(self._feeds.values(), self._settings.dwell_s + CLOSE_S)
         self._reading = False
 
@@ -626,7 +623,7 @@ class MultiClusterAckConsumer(_MergedClient[AckMessage, "_AckConsumer"]):
         As AckConsumer.run, with ``workers`` threads for each cluster.
         """
         for feed in self._feeds.values():
-            feed.run = lambda each: each.run(handler, workers=workers, ordered_by=ordered_by)
+            feed.fill = lambda each: each.run(handler, workers=workers, ordered_by=ordered_by)
         self._start()
         while not self._closed:
             self._news.wait(LONG_S)
@@ -643,36 +640,8 @@ class MultiClusterAckConsumer(_MergedClient[AckMessage, "_AckConsumer"]):
         return sum(each.consumer.pending for each in self._feeds.values() if each.consumer)
 
 
-class _AckFeed(_Feed[AckMessage, "_AckConsumer"]):
-    def __init__(
-        self, link: Link, group: str, topics: Sequence[str], settings: AckSettings
-    ) -> None:
-        super().__init__(link)
-        self.run: Callable[[_AckConsumer], None] | None = None
-        """Used in place of ``fill`` where given."""
-        self._arguments = group, topics, settings
-
-    def next(self) -> AckMessage | None:
-        return None if self.consumer is None else self.consumer.next()
-
-    def _open(self) -> None:
-        self.consumer = _AckConsumer(self.link, *self._arguments)
-
-    def _fill(self, consumer: _AckConsumer) -> bool:
-        if self.run is None:
-            return consumer.fill()
-        self.run(consumer)
-        return False
-
-
-class _AckConsumer(AckConsumer):
+class _AckConsumer(_Source[AckMessage], AckConsumer):
     """An AckConsumer whose messages say the name of the cluster."""
-
-    def __init__(
-        self, link: Link, group: str, topics: Sequence[str], settings: AckSettings
-    ) -> None:
-        self._link = link
-        super().__init__(link.settings({}), group, topics, settings=settings)
 
     def next(self) -> AckMessage | None:
         return self._next()
@@ -683,9 +652,5 @@ class _AckConsumer(AckConsumer):
 
     def _prepare(self) -> None:
         super()._prepare()
-        self.cluster = self._link.name
+        self.cluster = self.link.name
         self._functions = AckFunctions(self.cluster, self._acknowledge, self._reject)
-
-    def _receive(self, messages: Sequence[Message]) -> None:
-        self._link.answered()
-        super()._receive(messages)
