@@ -87,6 +87,7 @@ class AckConsumer(MessageReader[AckMessage]):
         self._functions = AckFunctions(self.cluster, self._acknowledge, self._reject)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
+        self._waiters = 0  # threads that wait for `_changed`
         self._deliveries = Deliveries(settings.ack_timeout_s)
         self._blocked: set[TopicPartition] = set()
         self._closing = False
@@ -129,7 +130,8 @@ class AckConsumer(MessageReader[AckMessage]):
     def _acknowledge(self, message: AckMessage) -> None:
         with self._lock:
             self._deliveries.acknowledge(message)
-            self._changed.notify_all()
+            if self._waiters:
+                self._changed.notify_all()
 
     def _reject(
         self, message: AckMessage, delay: float | None, error: BaseException | str | None
@@ -273,9 +275,10 @@ class AckConsumer(MessageReader[AckMessage]):
             due_in_s = self._deliveries.next_due_s() - now_s
             # What is due and waits for room all the same waits for an ack.
             wait_s = min(timeout_s, SLICE_S, due_in_s if due_in_s > 0 else _BLOCKED_S)
-            room = self._settings.max_pending - self._deliveries.pending
+            most = self._settings.max_pending
+            room = most - self._deliveries.pending
             if room <= 0 and not overdue:
-                self._changed.wait(wait_s)
+                self._wait(lambda: self._deliveries.pending < most, wait_s)
         for message in overdue:
             reason = f"neither ack nor nack within {self._settings.ack_timeout_s:g} s"
             self._reject(message, None, reason)
@@ -295,7 +298,12 @@ class AckConsumer(MessageReader[AckMessage]):
     def _wait_for_work(
         self, partitions: Collection[TopicPartition] | None, timeout_s: float
     ) -> None:
-        self._changed.wait_for(lambda: not self._deliveries.in_work(partitions), timeout_s)
+        self._wait(lambda: not self._deliveries.in_work(partitions), timeout_s)
+
+    def _wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        self._waiters += 1
+        self._changed.wait_for(condition, timeout_s)
+        self._waiters -= 1
 
 
 class _Pool:

@@ -544,6 +544,8 @@ class MessageReader(BaseConsumer, Generic[_T]):
         return self._poll(check_timeout(timeout, forever=True), self._next)
 
     def _poll(self, timeout_s: float, take: Callable[[], _T | None]) -> _T | None:
+        if (message := take()) is not None:  # nearly always
+            return message
         deadline = time.monotonic() + timeout_s
         expired = False
         while (message := take()) is None and not (expired or self.closed):
