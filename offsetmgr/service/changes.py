@@ -156,14 +156,8 @@ class Changes:
             {**each.where._asdict(), "from": each.current, "to": each.new}
             for each in asked.partitions
         ]
-        self._parts.audit.record(
-            "reset",
-            outcome,
-            group=asked.group,
-            partitions=moves,
-            live=asked.live,
-            failures=failures,
-        )
+        done = {"partitions": moves, "live": asked.live, "failures": failures}
+        self._parts.audit.record("reset", outcome, group=asked.group, **done)
 
     def _changes(self, owners: _Owners) -> GroupChanges:
         store = self._parts.settings.database

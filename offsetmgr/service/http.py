@@ -176,8 +176,8 @@ class Api:
             with self.working.place(who):
                 asked = decode(found.request, await read_body(request, self.large))
             check_rights(asker(), found, asked)
-            waits = getattr(asked, "wait", isinstance(asked, messages.FlushRequest))
-            with (self.waiting if waits else self.working).place(who):
+            places = self.waiting if getattr(asked, "wait", False) else self.working
+            with places.place(who):
                 return await found.handler(caller, asked)
         query = read_query(found.request, request)
         check_rights(asker(), found, query)

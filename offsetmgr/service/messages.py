@@ -216,6 +216,8 @@ class FlushRequest(ApiRequest, frozen=True):
     Partitions need their group.
     """
 
+    wait: ClassVar[bool] = True
+
     group: Group | None = None
     partitions: Annotated[list[PartitionRef], Entries] | None = None
     timeout_s: Timeout = 10.0
