@@ -1,28 +1,36 @@
-"""Judges gathered facts of a cluster, its groups and a service; pure.
+"""Gathers facts of a cluster, its groups and a service, and judges them.
 
-Each check returns what it found: trouble with the command that mends it, that it could not look, or
-that all is well.
+``gather`` asks; the checks are pure.  Each check returns what it found: trouble with the command
+that mends it, that it could not look, or that all is well.
 """
 
 from __future__ import annotations
 
+import sys
+import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from offsetmgr.admin.history import CommitStep, Move
+import confluent_kafka
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import ConfigResource, ResourceType
+
+from offsetmgr.admin.history import CommitStep, Move, steps
 from offsetmgr.admin.times import seconds_text, time_before, time_text
+from offsetmgr.coordinator.clients import failure_of_exception
 from offsetmgr.coordinator.librdkafka import INSTANCE
-from offsetmgr.errors import OffsetManagerError, listed
-from offsetmgr.lag.cluster import does_not_exist
-from offsetmgr.lag.commit_log import TOPIC
+from offsetmgr.errors import KafkaRequestError, OffsetManagerError, listed
+from offsetmgr.lag.cluster import ClusterReader, does_not_exist
+from offsetmgr.lag.commit_log import TOPIC, read_commits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from offsetmgr.admin.service import ServiceFacts
+    from offsetmgr.admin.service import ServiceFacts, ServiceReader
     from offsetmgr.lag.cluster import GroupDescription
+    from offsetmgr.lag.commit_log import CommitRecord
     from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 
 _EXPIRY_SHARE: Final = 0.75
@@ -31,6 +39,9 @@ _SKEW_S: Final = 2.0
 """A difference of clocks that is no chance."""
 _RECENT_S: Final = 86_400.0
 """Older deletions are taken for wanted ones."""
+_RETENTION: Final = "offsets.retention.minutes"
+
+_T = TypeVar("_T")
 
 
 class Level(str, Enum):
@@ -92,6 +103,90 @@ class Facts:
         """Return the range of a log, None if it could not be read."""
         found = self.logs.get(where)
         return None if isinstance(found, OffsetManagerError) else found
+
+
+def gather(
+    config: Mapping[str, object],
+    groups: Iterable[str] | None,
+    service: ServiceReader | None,
+    *,
+    version: str,
+    stuck_after_s: float = 600.0,
+    timeout_s: float = 10.0,
+) -> Facts:
+    """Return the facts of ``groups``, of all groups of the cluster where None.
+
+    What could not be learned stands in them as an error.  ``config`` is librdkafka's, ``version``
+    that of this product.  Raises InvalidValueError where librdkafka does not take a setting.
+    """
+    versions = {
+        "offsetmgr": version,
+        "confluent-kafka": str(confluent_kafka.version()),
+        "librdkafka": confluent_kafka.libversion()[0],
+        "Python": sys.version.split()[0],
+    }
+    with ClusterReader(config, timeout_s=timeout_s) as reader:
+        cluster = _tried(lambda: _cluster(reader))
+        asked = None if service is None else _tried(service.facts)
+        if isinstance(cluster, OffsetManagerError):
+            return Facts(time.time(), versions, cluster, service=asked)
+        names = [each.name for each in reader.groups()] if groups is None else list(groups)
+        described, committed = reader.describe(names), reader.committed(names)
+        history, now_s = _tried(lambda: _history(config, names)), time.time()
+        partitions = {
+            where
+            for each in committed.values()
+            if not isinstance(each, OffsetManagerError)
+            for where in each
+        }
+        topics = {where.topic for where in partitions}
+        if not isinstance(history, OffsetManagerError):
+            partitions.update(*(deletions(each, now_s) for each in history.values()))
+        return Facts(
+            now_s=now_s,
+            versions=versions,
+            cluster=cluster,
+            stuck_after_s=stuck_after_s,
+            retention_s=_tried(lambda: _retention_s(reader)),
+            groups={name: GroupFacts(described[name], committed[name]) for name in names},
+            logs=reader.log_ranges(partitions),
+            topic_rights=reader.topic_rights(topics),
+            history=history,
+            service=asked,
+        )
+
+
+def _tried(ask: Callable[[], _T]) -> _T | OffsetManagerError:
+    try:
+        return ask()
+    except OffsetManagerError as error:
+        return error
+
+
+def _cluster(reader: ClusterReader) -> str:
+    began_s = time.monotonic()
+    try:
+        found = reader.admin.list_topics(TOPIC, timeout=reader.timeout_s)
+    except KafkaException as error:
+        raise KafkaRequestError("connection to Kafka", *failure_of_exception(error)) from None
+    took_ms = (time.monotonic() - began_s) * 1_000
+    brokers = ", ".join(f"{each.host}:{each.port}" for each in found.brokers.values())
+    return f"cluster {found.cluster_id} ({brokers}) answered in {took_ms:.0f} ms"
+
+
+def _retention_s(reader: ClusterReader) -> float:
+    broker = next(iter(reader.admin.list_topics(TOPIC, timeout=reader.timeout_s).brokers))
+    resource = ConfigResource(ResourceType.BROKER, str(broker))
+    sent = reader.admin.describe_configs([resource])[resource]
+    found = reader.result(sent, f"setting {_RETENTION} of the brokers")
+    return float(found[_RETENTION].value) * 60.0
+
+
+def _history(config: Mapping[str, object], groups: list[str]) -> dict[str, list[CommitStep]]:
+    records: dict[str, list[CommitRecord]] = {group: [] for group in groups}
+    for record in read_commits(config, records.keys()):
+        records[record.key.group].append(record)
+    return {group: list(steps(each)) for group, each in records.items()}
 
 
 def examine(facts: Facts) -> list[Finding]:

@@ -13,8 +13,7 @@ from rich.padding import Padding
 from rich.text import Text
 from typer import Argument, Option
 
-from offsetmgr.admin.doctor import Finding, Level, examine
-from offsetmgr.admin.facts import gather
+from offsetmgr.admin.doctor import Finding, Level, examine, gather
 from offsetmgr.admin.history import HISTORY_FIELDS, history_report, steps
 from offsetmgr.admin.reset import (
     PLAN_FIELDS,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from offsetmgr import LocalOffsets
-from offsetmgr.admin.doctor import Level, examine
-from offsetmgr.admin.facts import gather
+from offsetmgr.admin.doctor import Level, examine, gather
 from tests.faults.support import WAIT_S
 from tests.faults.test_credentials import allow
 from tests.secured import user_login
