@@ -39,7 +39,6 @@ from offsetmgr.cli.common import (
     Store,
     console,
     print_table,
-    records,
 )
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.lag.cluster import ClusterReader, does_not_exist, known
@@ -276,8 +275,7 @@ def doctor(
         _print_findings(findings)
     else:
         rows = [(each.level.value, *each[1:]) for each in findings]
-        found = records(Finding._fields, rows)
-        output.print({"versions": facts.versions, "findings": found}, Finding._fields, rows)
+        output.print({"versions": facts.versions}, Finding._fields, rows, "findings")
     levels = {each.level for each in findings}
     unknown = Exit.INCOMPLETE if Level.UNKNOWN in levels else 0
     return Exit.TROUBLE if Level.TROUBLE in levels else unknown
@@ -316,7 +314,7 @@ def spark_status(
         end = None if each.log is None else each.log.high_watermark
         offsets = each.finished, each.begun, each.committed, end
         rows.append((*each.partition, *offsets, each.lag, each.note))
-    output.print(answer | {"partitions": records(heads, rows)}, heads, rows)
+    output.print(answer, heads, rows, "partitions")
     if output.as_table:
         _print_restart(answer)
     return Exit.TROUBLE if any(each.note for each in found) else 0
@@ -373,8 +371,7 @@ def _print_plans(
 ) -> None:
     rows = plan_rows(plans, failures)
     if rows or not output.as_table:
-        answer = {"executed": executed, "partitions": records(PLAN_FIELDS, rows)}
-        output.print(answer, PLAN_FIELDS, rows)
+        output.print({"executed": executed}, PLAN_FIELDS, rows, "partitions")
     if not output.as_table:
         return
     undone = sum(map(len, failures.values()))

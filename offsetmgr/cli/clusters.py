@@ -76,11 +76,10 @@ def copy_offsets(
         "to": target,
         "group": group,
         "executed": execute,
-        "partitions": records(_HEADS, rows),
     }
     if checkpoint is not None:
         answer["startingOffsets"] = None if left else starting_offsets(plan)
-    output.print(answer, _HEADS, rows)
+    output.print(answer, _HEADS, rows, "partitions")
     if output.as_table:
         _print_summary(answer, len(plan), len(left), sum(row.new.again or 0 for row in plan))
     return Exit.INCOMPLETE if left else 0

@@ -230,10 +230,12 @@ class OutputOptions:
     def as_table(self) -> bool:
         return not (self.as_json or self.as_csv)
 
-    def print(self, answer: object, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Print ``answer`` as JSON, or ``rows`` as CSV or as a table."""
+    def print(
+        self, answer: Any, heads: Sequence[str], rows: Sequence[Sequence[object]], name: str = ""
+    ) -> None:
+        """Print ``rows`` as CSV or as a table, or ``answer`` as JSON, where ``name`` holds them."""
         if self.as_json:
-            print_json(answer)
+            print_json({**answer, name: records(heads, rows)} if name else answer)
         elif self.as_csv:
             writer = csv.writer(sys.stdout, lineterminator="\n")
             writer.writerow(heads)

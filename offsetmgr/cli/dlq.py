@@ -18,7 +18,6 @@ from offsetmgr.cli.common import (
     OutputOptions,
     Since,
     print_json,
-    records,
 )
 from offsetmgr.consumer.retry import Letter, Replayer, read_letters
 from offsetmgr.errors import InvalidValueError
@@ -145,4 +144,4 @@ def _print(letters: list[Letter], head: dict[str, Any], output: OutputOptions) -
     if output.as_table and not rows:
         print("There are no such letters.")
     else:
-        output.print({**head, "letters": records(_HEADS, rows)}, _HEADS, rows)
+        output.print(head, _HEADS, rows, "letters")

@@ -30,7 +30,6 @@ from offsetmgr.cli.common import (
     TokenFile,
     console,
     print_table,
-    records,
     service_reader,
 )
 from offsetmgr.lag.cluster import ClusterReader
@@ -226,7 +225,7 @@ def errors(
     found = [each for each in asked.managers(group) if each.error]
     heads = "group", "topic", "partition", "client", "message"
     rows = [[each.group, *each.partition, each.client, each.error] for each in found]
-    output.print({"errors": records(heads, rows)}, heads, rows)
+    output.print({}, heads, rows, "errors")
     return Exit.TROUBLE if found else 0
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from typer import Argument, Option
 
 from offsetmgr.admin.service import ServiceReader
-from offsetmgr.cli.common import Exit, KafkaOptions, OutputOptions, SomeGroups, print_json, records
+from offsetmgr.cli.common import Exit, KafkaOptions, OutputOptions, SomeGroups, print_json
 from offsetmgr.cli.lag import KafkaSource
 from offsetmgr.lag.cluster import ClusterReader
 from offsetmgr.types import check_group
@@ -122,7 +122,7 @@ def status(
     }
     rows = [row for each in answer["views"] for row in _view_rows(each)]
     rows += [row for each in answer["processors"] for row in _processor_rows(each)]
-    output.print(records(_HEADS, rows) if output.as_csv else answer, _HEADS, rows)
+    output.print(answer, _HEADS, rows)
     failed = any(each["error"] for each in (*answer["views"], *answer["processors"]))
     return Exit.TROUBLE if failed else 0
 
