@@ -91,9 +91,9 @@ def asked(
     committed: Mapping[TopicPartition, OffsetAndMetadata],
     logs: Mapping[TopicPartition, PartitionRange],
 ) -> Wanted:
-    """Return what a mode asks for that needs no more than this, such as ``to-earliest``.
+    """Return the offsets of a mode that takes no time and no other offsets.
 
-    Raises InvalidValueError, of ``option``.
+    ``number`` is the offset or the shift.  Raises InvalidValueError, of ``option``.
     """
     at_end = ""
     match mode:
