@@ -32,24 +32,32 @@ class _Point(NamedTuple):
     last_s: float
 
 
-class LogTimeline(NamedTuple):
+class LogTimeline:
     """Known ends of one log, each with its time: an estimate of the age of a record in it."""
 
-    points: tuple[_Point, ...] = ()
+    def __init__(self, points: Iterable[_Point] = ()) -> None:
+        self.points = list(points)
 
-    def with_end(self, end: int, at_s: float) -> LogTimeline:
-        """Return it with one more end; of a log that shrank, which was made anew, alone."""
+    def add(self, end: int, at_s: float) -> None:
+        """Take in that the log ended at ``end``; a log that shrank was made anew."""
         points = self.points
         last = points[-1] if points else None
         if last is not None and at_s < last.last_s:
-            return self
+            return
         if last is not None and end == last.offset:
-            return LogTimeline((*points[:-1], last._replace(last_s=at_s)))
+            points[-1] = last._replace(last_s=at_s)
+            return
         if last is not None and end < last.offset:
-            points = ()
-        if len(points) == POINTS:
-            points = (points[0], *points[1::2])
-        return LogTimeline((*points, _Point(end, at_s, at_s)))
+            points.clear()
+        points.append(_Point(end, at_s, at_s))
+        if len(points) > POINTS:
+            del points[1:-1:2]
+
+    def with_end(self, end: int, at_s: float) -> LogTimeline:
+        """Return a copy with one more end, while another thread may add ends."""
+        copy = LogTimeline(self.points)
+        copy.add(end, at_s)
+        return copy
 
     def reaches(self, offset: int) -> bool:
         """Return True if an end at or before ``offset`` is known."""
@@ -279,7 +287,7 @@ def timelines(
     for where, ends in points.items():
         made[where] = LogTimeline()
         for end, at_s in reversed(ends):
-            made[where] = made[where].with_end(end, at_s)
+            made[where].add(end, at_s)
     return made
 
 

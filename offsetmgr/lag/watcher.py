@@ -176,7 +176,7 @@ class _LogWatch:
         if self.ends and end < self.ends[-1]:  # made anew
             self.ends.clear()
         self.ends.append(end)
-        self.timeline = self.timeline.with_end(end, now_s)
+        self.timeline.add(end, now_s)
 
 
 class _Sample(NamedTuple):

@@ -12,7 +12,7 @@ from offsetmgr.lag.measure import POINTS, LogTimeline
 def timeline(*points: tuple[int, float]) -> LogTimeline:
     made = LogTimeline()
     for end, at_s in points:
-        made = made.with_end(end, at_s)
+        made.add(end, at_s)
     return made
 
 
@@ -56,7 +56,7 @@ def test_bounded() -> None:
     """However long a log is watched: few ends are kept, the oldest and the newest among them."""
     made = LogTimeline()
     for number in range(1_000):
-        made = made.with_end(number, float(number))
+        made.add(number, float(number))
         assert len(made.points) <= POINTS
     assert made.seconds_behind(0, 999.0) == 999.0
     assert made.seconds_behind(998, 999.0) == 1.0
@@ -72,7 +72,7 @@ def test_never_negative(steps: list[tuple[int, float]], committed: int, later_s:
     made, end, now_s = LogTimeline(), 0, 0.0
     for written, passed_s in steps:
         end, now_s = end + written, now_s + passed_s
-        made = made.with_end(end, now_s)
+        made.add(end, now_s)
     now_s += later_s
     behind = made.seconds_behind(committed, now_s)
     assert behind is None or behind >= 0
