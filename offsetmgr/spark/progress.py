@@ -103,7 +103,7 @@ def read_snapshot(progress: object) -> Snapshot:
         sources=tuple(sources),
         problems=problems,
         figures=BatchFigures(
-            batch_ms=_number(progress, "batchDuration", int),
+            batch_ms=_number(progress, "durationMs.triggerExecution", int),
             input_rows=_number(progress, "numInputRows", int),
             input_rows_per_second=_number(progress, "inputRowsPerSecond", float),
             processed_rows_per_second=_number(progress, "processedRowsPerSecond", float),
@@ -112,9 +112,11 @@ def read_snapshot(progress: object) -> Snapshot:
 
 
 def _number(progress: object, name: str, kind: type[_Number]) -> _Number | None:
-    """Return a number from 0 up; None where there is none."""
+    """Return a number from 0 up; None where there is none.  A dot leads into a mapping."""
     try:
-        value = kind(str(_field(progress, name)))
+        for part in name.split("."):
+            progress = _field(progress, part)
+        value = kind(str(progress))
     except (InvalidValueError, ValueError):
         return None
     return value if 0 <= value < _ENDLESS else None

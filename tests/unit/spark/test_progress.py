@@ -56,8 +56,10 @@ def test_every_kafka_source_is_read_in_its_place(kind: Any, end: object) -> None
 def test_figures_that_are_none_spoil_no_report() -> None:
     """A rate of no time, a figure of another release; JSON has no number for them."""
     rates = {"inputRowsPerSecond": float("nan"), "processedRowsPerSecond": "12.5"}
-    report = fields([], **rates, batchDuration=None, numInputRows=30)
+    report = fields([], **rates, durationMs=None, numInputRows=30)
     assert read_snapshot(report).figures == BatchFigures(None, 30, None, 12.5)
+    report["durationMs"] = {"addBatch": 5, "triggerExecution": 9}  # in all releases of Spark
+    assert read_snapshot(report).figures.batch_ms == 9
 
 
 @pytest.mark.parametrize(
