@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,12 +16,12 @@ from confluent_kafka import Producer
 from offsetmgr.acked_ranges import decode_ranges
 from offsetmgr.lag.cluster import ClusterReader
 from tests.conftest import create_topic
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from offsetmgr.devkafka import DevKafka
 
 PARTITIONS = 4
-WAIT_S = 120.0
 MEMBER = Path(__file__).with_name("group_member.py")
 
 
@@ -63,10 +62,7 @@ class Members:
         process = subprocess.Popen([sys.executable, str(MEMBER), *arguments])
         self._stack.callback(process.wait)
         self._stack.callback(process.kill)
-        deadline = time.monotonic() + WAIT_S
-        while not log.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(log.exists)
         self._logs.append(log)
         return process
 
@@ -80,10 +76,7 @@ class Members:
 
     def wait_for(self, count: int) -> None:
         """Wait until ``count`` messages are processed; judge the commits meanwhile."""
-        deadline = time.monotonic() + WAIT_S
-        while len(self.judged()) < count:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: len(self.judged()) >= count)
 
     def kill(self, member: subprocess.Popen[bytes]) -> None:
         member.kill()

@@ -1,13 +1,11 @@
 """A member of a group as a process of its own: stores each message as a row, exactly once.
 
-``database_member.py BROKERS GROUP TOPIC DATABASE``; a SIGTERM lets it leave in order.
+``database_member.py BROKERS GROUP TOPIC DATABASE``; it goes on until it is killed.
 """
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 
 from sqlalchemy import BigInteger, Column, Integer, MetaData, Table, insert
 
@@ -27,8 +25,6 @@ BATCH = 50
 
 
 def main(brokers: str, group: str, topic: str, database: str) -> None:
-    stopping = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     kafka = {"bootstrap.servers": brokers, "session.timeout.ms": 6000, "heartbeat.interval.ms": 500}
     settings = ConsumerSettings(commit_interval_s=0.1, away_s=0.1)
     with SqlOffsetStore(database) as store:
@@ -47,8 +43,6 @@ def main(brokers: str, group: str, topic: str, database: str) -> None:
                     ]
                     if rows:
                         connection.execute(insert(RESULTS), rows)
-                if stopping.is_set():
-                    return
 
 
 if __name__ == "__main__":
