@@ -43,8 +43,11 @@ class Mailbox(Generic[T]):
         with self._lock:
             if self._closed:
                 return False
-            self._dropped += len(self._items) == self._limit
-            self._items = (*self._items, value)[-self._limit :]
+            kept = self._items
+            if len(kept) == self._limit:
+                self._dropped += 1
+                kept = kept[1:]
+            self._items = (*kept, value)
             if self._ready is not None:
                 self._ready.notify_all()
         return True

@@ -301,7 +301,7 @@ class Factory:
     def _start_again(self, state: PartitionState, waiter: Waiter) -> None:
         """Its actor is not started yet, or its parent is just being started again."""
         if not self._ref.try_tell(Start(state.key.group, {state.submits.partition: state})):
-            waiter.answer([(state, state.result_without_actor())])
+            waiter.answer([(state, state.result_after(None))])
 
     def _waiter(
         self, states: Sequence[PartitionState], timeout: float, *, stopping: bool

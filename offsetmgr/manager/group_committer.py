@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from actors import Future, PooledActor
 from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
-from offsetmgr.errors import OffsetRegressionError, Scope, error_info
+from offsetmgr.errors import Scope, error_info
 from offsetmgr.manager import lifecycle
 from offsetmgr.manager.history import CommitHistory
 from offsetmgr.manager.partition_state import Flush
@@ -66,7 +66,7 @@ class Expedite(NamedTuple):
     def give_up(self) -> None:
         """Answer where there is no committer any more."""
         if self.flush is not None:
-            self.flush.answer([(each, each.result_without_actor()) for each in self.states])
+            self.flush.answer([(each, each.result_after(None)) for each in self.states])
 
 
 class Vacant(NamedTuple):
@@ -203,7 +203,7 @@ class GroupCommitter(PooledActor):
                 if group.served.get(partition) is state:
                     del group.served[partition]
                     self._plan.detach(partition, now)
-                self._answer(state, inf, state.result_without_actor())
+                self._answer(state, inf, state.result_after(None))
         # At the end of the inbox, so that one request carries all that come and go.
         if not self._pumping and group.flight is None:
             self._pumping = True
@@ -386,16 +386,13 @@ class GroupCommitter(PooledActor):
         uncommitted, dropped = submits.outlook()
         if uncommitted is not None:
             self._plan.mark_dirty([submits.partition], -inf if self._awaited(state) else now)
-            return lifecycle.Fetched(committed, dirty=True)
+            return lifecycle.Fetched(committed)
         if first and submits.settled and dropped is None and committed is not None:
             # The same was submitted: whoever did waits for it.
             state.acknowledge(Version(submits.settled, committed), now)
-        error, result = None, StopResult(committed)
-        if dropped is not None and committed is not None:
-            error = OffsetRegressionError(str(state.key), dropped.offset, committed.offset)
-            result = StopResult(committed, dropped, error)
+        result = state.result_clean(dropped)
         self._answer(state, inf, result)
-        return lifecycle.Fetched(committed, dirty=False, dropped=dropped, error=error)
+        return lifecycle.Fetched(committed, result.error)
 
     def _answer(self, state: PartitionState, number: float, result: StopResult) -> None:
         """Answer the flushes that wait for versions of ``state`` up to ``number``."""

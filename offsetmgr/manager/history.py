@@ -127,8 +127,8 @@ class CommitHistory:
             self._recommit_in(partition, now, self._recommit_soon_s)
 
     def _recommit_in(self, partition: TopicPartition, now: float, seconds: float) -> None:
-        self._recommit_at[partition] = now + seconds
-        self.check_at = min(self.check_at, now + seconds)
+        self._recommit_at[partition] = at = now + seconds
+        self.check_at = min(self.check_at, at)
 
     def drop(self, partition: TopicPartition) -> None:
         """Forget what is committed there."""

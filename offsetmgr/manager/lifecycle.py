@@ -1,10 +1,10 @@
-"""The life of an offset manager: ``step(state, event) -> (state, effects)``.
+"""The life of an offset manager: ``step(state, event, newest) -> (state, effects)``.
 
 Nothing here knows of actors, threads or Kafka.  The phases::
 
     FETCHING ──fetched──► READY ──stop, dirty──► STOPPING ──committed / refused / abandoned──┐
        │                    └────stop, clean────────────────────────────────────────────────►│
-       ├──stop, dirty──► CLOSING ──fetched──► STOPPING                                       ▼
+       ├──stop, dirty──► STOPPING, which waits to be fetched first                           ▼
        └──stop, clean───────────────────────────────────────────────────────────────────► STOPPED
 """
 
@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
-
-from offsetmgr.types import StopResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,21 +28,18 @@ class Phase(Enum):
     """Its initial offset is not known yet; submits are kept, nothing is committed."""
     READY = "ready"
     """Submits are committed."""
-    CLOSING = "closing"
-    """Stop was asked for while fetching; what was submitted still has to be committed."""
     STOPPING = "stopping"
     """Stop was asked for; the newest offset is being committed."""
     STOPPED = "stopped"
     """The end."""
 
 
-_INITIAL_UNKNOWN = frozenset({Phase.FETCHING, Phase.CLOSING})
-
-
 class State(NamedTuple):
     """All that a manager's actor remembers beside its ``PartitionState``."""
 
     phase: Phase = Phase.FETCHING
+    fetched: bool = False
+    """True if the initial offset is known."""
     last_error: OffsetManagerError | None = None
     """The last error; None once a later commit or fetch succeeded."""
     failed: int = 0
@@ -58,12 +53,8 @@ class Fetched(NamedTuple):
     """The committed offset at the start is known."""
 
     committed: OffsetAndMetadata | None
-    dirty: bool
-    """True if what was submitted meanwhile has to be committed."""
-    dropped: OffsetAndMetadata | None = None
-    """The submit that is lower than what is committed."""
     error: OffsetManagerError | None = None
-    """The regression, where one was dropped."""
+    """The regression, where a submit was dropped as lower than what is committed."""
 
 
 class FetchFailed(NamedTuple):
@@ -77,7 +68,7 @@ class Committed(NamedTuple):
 
     version: Version
     clean: bool
-    """True if nothing newer waits."""
+    """True if nothing newer waited then."""
 
 
 class CommitFailed(NamedTuple):
@@ -117,7 +108,7 @@ Event: TypeAlias = (
 
 
 class PublishInitial(NamedTuple):
-    """Fill the initial-offset mailbox."""
+    """Answer who waits for the initial offset."""
 
     committed: OffsetAndMetadata | None
 
@@ -131,32 +122,20 @@ class PublishError(NamedTuple):
 class Finish(NamedTuple):
     """Close the mailboxes, answer the stops, end the actor."""
 
-    result: StopResult | None = None
-    """The answer; None for what the manager's ``PartitionState`` says."""
-
 
 Effect: TypeAlias = PublishInitial | PublishError | Finish
 Outcome: TypeAlias = tuple[State, tuple[Effect, ...]]
 
 
 def _fetched(state: State, event: Fetched) -> Outcome:
-    if state.phase not in _INITIAL_UNKNOWN:
-        return state, ()  # a second answer, after a restart
-    stopping = state.phase is Phase.CLOSING
-    phase = Phase.STOPPING if stopping else Phase.READY
+    phase = Phase.READY if state.phase is Phase.FETCHING else state.phase
     effects: tuple[Effect, ...] = (PublishInitial(event.committed),)
-    result = None
     if event.error is not None:
         effects = (*effects, PublishError(event.error))
-        result = StopResult(event.committed, event.dropped, event.error)
-    if stopping and not event.dirty:
-        phase, effects = Phase.STOPPED, (*effects, Finish(result))
-    return State(phase, event.error), effects
+    return State(phase, fetched=True, last_error=event.error), effects
 
 
 def _fetch_failed(state: State, event: FetchFailed) -> Outcome:
-    if state.phase not in _INITIAL_UNKNOWN:
-        return state, ()  # a second answer, after a restart
     # Tried again for as long as it takes: reported once, until something else happens.
     reported = state.last_error is not None and state.last_error.code == event.error.code
     return state._replace(last_error=event.error), () if reported else (PublishError(event.error),)
@@ -164,37 +143,24 @@ def _fetch_failed(state: State, event: FetchFailed) -> Outcome:
 
 def _committed(state: State, event: Committed) -> Outcome:
     # The error of a newer version stays: it says why that one is not committed.
-    known = State(state.phase) if event.version.number >= state.failed else state
-    if state.phase is Phase.STOPPING and event.clean:
-        return known._replace(phase=Phase.STOPPED), (Finish(),)
-    return known, ()
+    if event.version.number >= state.failed:
+        state = state._replace(last_error=None, failed=0)
+    return state, ()
 
 
 def _commit_failed(state: State, event: CommitFailed) -> Outcome:
-    known = state
     if event.version.number >= state.failed:
-        known = State(state.phase, event.error, event.version.number)
-    if event.final and state.phase is Phase.STOPPING:
-        return known._replace(phase=Phase.STOPPED), (PublishError(event.error), Finish())
-    return known, (PublishError(event.error),)
+        state = state._replace(last_error=event.error, failed=event.version.number)
+    return state, (PublishError(event.error),)
 
 
 def _noticed(state: State, event: Noticed) -> Outcome:
     return state, (PublishError(event.error),)
 
 
-def _stop_asked(state: State, event: StopAsked) -> Outcome:
-    if state.phase in {Phase.CLOSING, Phase.STOPPING}:
-        return state, ()
-    if not event.dirty:
-        return state._replace(phase=Phase.STOPPED), (Finish(),)
+def _stopping(state: State, _event: StopAsked | Abandoned) -> Outcome:
     # The committer has been told by whoever asks for the stop.
-    fetching = state.phase is Phase.FETCHING
-    return state._replace(phase=Phase.CLOSING if fetching else Phase.STOPPING), ()
-
-
-def _abandoned(state: State, _event: Abandoned) -> Outcome:
-    return state._replace(phase=Phase.STOPPED), (Finish(),)
+    return state._replace(phase=Phase.STOPPING), ()
 
 
 _TRANSITIONS: Final[Mapping[type[Event], Callable[[State, Any], Outcome]]] = {
@@ -203,20 +169,44 @@ _TRANSITIONS: Final[Mapping[type[Event], Callable[[State, Any], Outcome]]] = {
     Committed: _committed,
     CommitFailed: _commit_failed,
     Noticed: _noticed,
-    StopAsked: _stop_asked,
-    Abandoned: _abandoned,
+    StopAsked: _stopping,
+    Abandoned: _stopping,
 }
 
 
-def step(state: State, event: Event) -> Outcome:
-    """Return the next state and the effects, in order; pure."""
+def _ends(state: State, event: Event, newest: int) -> bool:
+    """Return True if a manager that stops has nothing more to wait for."""
+    match event:
+        case Fetched():
+            return not newest
+        case Committed():
+            return state.fetched and not newest
+        case CommitFailed(version, _, final):
+            return state.fetched and final and newest <= version.number
+        case StopAsked(dirty):
+            return state.phase is not Phase.STOPPING and not dirty
+    return isinstance(event, Abandoned)
+
+
+def step(state: State, event: Event, newest: int) -> Outcome:
+    """Return the next state and the effects, in order; pure.
+
+    ``newest`` is the number of the newest version if that is not committed, else 0.  An event may
+    be older than the last submit, whose stop may have come in between: a manager must not end with
+    what is older.
+    """
     if state.phase is Phase.STOPPED:
         return state, ()
-    return _TRANSITIONS[type(event)](state, event)
+    if state.fetched and isinstance(event, (Fetched, FetchFailed)):
+        return state, ()  # a second answer, after a restart
+    following, effects = _TRANSITIONS[type(event)](state, event)
+    if following.phase is Phase.STOPPING and _ends(state, event, newest):
+        return following._replace(phase=Phase.STOPPED), (*effects, Finish())
+    return following, effects
 
 
-def restarted(state: State, *, initial_known: bool) -> State:
+def restarted(state: State, *, fetched: bool) -> State:
     """Return the state in which a restarted actor begins; a stop has to be asked for again."""
     if state.phase is Phase.STOPPED:
         return state
-    return state._replace(phase=Phase.READY if initial_known else Phase.FETCHING)
+    return state._replace(phase=Phase.READY if fetched else Phase.FETCHING, fetched=fetched)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from actors import ActorRef
     from offsetmgr.manager.observer import Observer
     from offsetmgr.manager.partition_state import PartitionState
-    from offsetmgr.types import StopResult
 
 
 class Stop(NamedTuple):
@@ -55,9 +54,9 @@ class OffsetManager(PooledActor):
     def on_start(self) -> None:
         """Go on from the state: an earlier instance may have failed over anything."""
         own = self._state
-        own.state = lifecycle.restarted(own.state, initial_known=own.initial.done())
+        own.state = lifecycle.restarted(own.state, fetched=own.initial.done())
         if own.state.phase is lifecycle.Phase.STOPPED:
-            self._finish(None)
+            self._finish()
         elif own.submits.closed:
             self._committer.tell(Expedite([own]))
             self._step(self._stop_asked())
@@ -67,7 +66,7 @@ class OffsetManager(PooledActor):
     def on_restart(self, reason: BaseException) -> None:
         """Ask for the initial offset again, where that is what the failure was about."""
         del reason
-        if self._state.state.phase in {lifecycle.Phase.FETCHING, lifecycle.Phase.CLOSING}:
+        if not self._state.state.fetched:
             self._committer.tell(Rejoin(self._state))
 
     def on_receive(self, message: ManagerMessage) -> None:
@@ -77,7 +76,7 @@ class OffsetManager(PooledActor):
         elif isinstance(message, Abandon):
             self._abandon_late()
         else:
-            self._step(self._as_of_now(message))
+            self._step(message)
 
     def _abandon_late(self) -> None:
         """End now where no stop gives more time."""
@@ -85,32 +84,16 @@ class OffsetManager(PooledActor):
         if all(waiter.deadline <= now for waiter in self._state.stops):
             self._step(lifecycle.Abandoned())
 
-    def _as_of_now(self, event: lifecycle.Event) -> lifecycle.Event:
-        """Return ``event``, corrected where something newer was submitted since it was made.
-
-        Its stop may have come in between: the manager must not end with what is older.
-        """
-        newest = self._state.submits.uncommitted
-        match event:
-            case lifecycle.Committed(version, clean=True) if newest:
-                return lifecycle.Committed(version, clean=False)
-            case lifecycle.CommitFailed(version, final=True) if (
-                newest and newest.number > version.number
-            ):
-                return event._replace(final=False)
-            case lifecycle.Fetched() if newest:
-                return event._replace(dirty=True)
-        return event
-
     def _stop_asked(self) -> lifecycle.StopAsked:
         own = self._state
         # The outcome of the last submit may be known while the message of it is on its way.
-        pending = own.submits.established and own.state.phase is lifecycle.Phase.FETCHING
+        pending = own.submits.established and not own.state.fetched
         return lifecycle.StopAsked(own.submits.dirty or pending)
 
     def _step(self, event: lifecycle.Event) -> None:
         own = self._state
-        own.state, effects = lifecycle.step(own.state, event)
+        newest = own.submits.uncommitted
+        own.state, effects = lifecycle.step(own.state, event, newest.number if newest else 0)
         for effect in effects:
             match effect:
                 case lifecycle.PublishInitial(committed):
@@ -118,17 +101,17 @@ class OffsetManager(PooledActor):
                 case lifecycle.PublishError(error):
                     own.errors.put(error)
                     self._observer.failed(own.key, error)
-                case lifecycle.Finish(result):
-                    self._finish(result)
+                case lifecycle.Finish():
+                    self._finish()
 
     def _waited_s(self) -> float:
         return max((waiter.timeout for waiter in self._state.stops), default=0.0)
 
-    def _finish(self, answer: StopResult | None) -> None:
+    def _finish(self) -> None:
         """End; again where an earlier instance failed over it."""
         own = self._state
         first = own.result is None
-        result = own.result = own.result or answer or own.result_after(self._waited_s())
+        result = own.result = own.result_after(self._waited_s())
         own.submits.close()
         text = f"{own.key} was stopped before its initial offset arrived"
         own.initial.set_exception(ManagerStoppedError(text))

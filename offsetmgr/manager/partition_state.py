@@ -15,7 +15,7 @@ from offsetmgr.errors import (
     OffsetRegressionError,
     OffsetTimeoutError,
 )
-from offsetmgr.manager.lifecycle import Phase, State
+from offsetmgr.manager.lifecycle import State
 from offsetmgr.manager.submits import SubmitBuffer
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 
@@ -127,8 +127,11 @@ class PartitionState:
             clean = self.submits.settle(number)
         return clean
 
-    def result_after(self, waited_s: float) -> StopResult:
-        """Return what is committed and what is not, after a wait; after its end, how it ended."""
+    def result_after(self, waited_s: float | None) -> StopResult:
+        """Return what is committed and what is not; after its end, how it ended.
+
+        ``waited_s`` is how long Kafka had to answer; None where no actor is left to commit.
+        """
         if self.result is not None:
             return self.result
         uncommitted, dropped = self.submits.outlook()
@@ -137,25 +140,20 @@ class PartitionState:
         reason = self._why_uncommitted(uncommitted.value, waited_s)
         return StopResult(self.acknowledged, uncommitted.value, reason)
 
-    def _why_uncommitted(self, value: OffsetAndMetadata, waited_s: float) -> OffsetManagerError:
+    def _why_uncommitted(
+        self, value: OffsetAndMetadata, waited_s: float | None
+    ) -> OffsetManagerError:
         """Return Kafka's last answer, or that there was none."""
+        text = f"{self.key}: offset {value.offset} is not committed: "
+        if waited_s is None:
+            return ManagerStoppedError(f"{text}the actor system was stopped before")
         error = self.state.last_error
         if error is not None and not isinstance(error, OffsetRegressionError):
             return error
         failure = self.submits.group.last_failure
         if failure is not None:
             return OffsetCommitError(*self.key, value.offset, failure.info, failure.detail)
-        text = f"{self.key}: offset {value.offset} is not committed: "
         return OffsetTimeoutError(f"{text}Kafka has not answered within {waited_s:.3g} s")
-
-    def result_without_actor(self) -> StopResult:
-        """Return the same where no actor is left to commit."""
-        uncommitted = self.submits.uncommitted
-        if self.result is not None or uncommitted is None:
-            return self.result or StopResult(self.acknowledged)
-        offset = uncommitted.value.offset
-        text = f"{self.key}: the actor system was stopped before offset {offset} was committed"
-        return StopResult(self.acknowledged, uncommitted.value, ManagerStoppedError(text))
 
     def result_clean(self, dropped: OffsetAndMetadata | None) -> StopResult:
         """Return the result where nothing waits but a dropped regression."""
@@ -170,10 +168,9 @@ class PartitionState:
     def status(self) -> ManagerStatus:
         """Return a snapshot."""
         state, submits = self.state, self.submits
-        phase = Phase.STOPPING if state.phase is Phase.CLOSING else state.phase
         newest = submits.newest
         return ManagerStatus(
-            phase.value,
+            state.phase.value,
             None if newest is None else newest.value,
             self.acknowledged,
             self.acknowledged_at,

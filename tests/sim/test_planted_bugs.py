@@ -136,9 +136,9 @@ def test_a_stop_that_drops_the_last_submit(monkeypatch: pytest.MonkeyPatch) -> N
     """A stop that ends at once, whatever is still to be committed, is found."""
     step = lifecycle.step
 
-    def drop(state: lifecycle.State, event: lifecycle.Event) -> lifecycle.Outcome:
+    def drop(state: lifecycle.State, event: lifecycle.Event, newest: int) -> lifecycle.Outcome:
         asked = isinstance(event, lifecycle.StopAsked)
-        return step(state, lifecycle.StopAsked(dirty=False) if asked else event)
+        return step(state, lifecycle.StopAsked(dirty=False) if asked else event, newest)
 
     monkeypatch.setattr(lifecycle, "step", drop)
     assert "nothing went wrong, yet this was left" in found()

@@ -328,7 +328,7 @@ class TestFactoryStop:
         handle.submit(3)
         result = handle.stop(timeout=1.0)
         assert result.uncommitted == at(3)
-        assert "the actor system was stopped before offset 3" in str(result.error)
+        assert "offset 3 is not committed: the actor system was stopped" in str(result.error)
 
     def test_it_leaves_the_system_it_was_given(self) -> None:
         """Only a system of its own ends with it."""
