@@ -74,20 +74,16 @@ class Factory:
 
         Raises InvalidValueError.
         """
-        if not callable(getattr(coordinator, "commit", None)):
-            fix = 'give a KafkaCoordinator, such as KafkaCoordinator("localhost:9092")'
-            raise InvalidValueError("coordinator", coordinator, "is no coordinator", fix)
-        for field, value, kind in (
-            ("settings", settings, CommitSettings),
-            ("system", system, ActorSystem),
+        for field, value, kind, attribute in (
+            ("coordinator", coordinator, "KafkaCoordinator", "commit"),
+            ("settings", settings, "CommitSettings", "commit_interval_s"),
+            ("system", system, "ActorSystem", "spawn"),
+            ("observer", observer, "manager.Observer", "committed"),
+            ("rng", rng, "random.Random", "random"),
         ):
-            if value is not None and not isinstance(value, kind):
-                fix = f"give a {kind.__name__}, or nothing"
-                raise InvalidValueError(field, value, f"is no {kind.__name__}", fix)
-        for field, given, method in (("observer", observer, "committed"), ("rng", rng, "random")):
-            if given is not None and not callable(getattr(given, method, None)):
-                fix = "see the types of the parameters"
-                raise InvalidValueError(field, given, f"has no method {method}", fix)
+            given = value is not None or field == "coordinator"
+            if given and not hasattr(value, attribute):
+                raise InvalidValueError(field, value, f"is no {kind}", f"give a {kind}")
         self._settings = settings if settings is not None else CommitSettings()
         self._owns_system = system is None
         self._system = ActorSystem(name="offsetmgr") if system is None else system

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from actors import PooledActor
 from offsetmgr.manager.group_committer import Attach, Expedite, Group, GroupCommitter, Vacant
 from offsetmgr.manager.offset_manager import OffsetManager, Stop
-from offsetmgr.manager.submits import WakeUp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -155,8 +154,7 @@ class FactoryActor(PooledActor):
                 state.ref.try_tell(Stop())  # who asked for it may not have had the ref
         group.told += 1
         committer.tell(Attach(absent))
-        interval_s = self._settings.commit_interval_s
-        group.submits.attach(WakeUp(committer, self.system.timers, self.system.clock, interval_s))
+        group.submits.attach(committer, self._settings.commit_interval_s)
 
     def _start_committer(self, group: Group) -> ActorRef[GroupCommitter]:
         return self.spawn_child(

@@ -32,26 +32,9 @@ class Observer(Protocol):
         """A manager is gone."""
 
 
-class _NoObserver:
-    def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
-        pass
-
-    def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
-        pass
-
-    def requested(
-        self,
-        kind: Literal["commit", "fetch"],
-        group: str,
-        partitions: int,
-        failures: int,
-        duration_s: float,
-    ) -> None:
-        pass
-
-    def stopped(self, key: ManagerKey, result: StopResult) -> None:
-        pass
+class _NoObserver(Observer):
+    pass
 
 
-NO_OBSERVER: Final[Observer] = _NoObserver()
+NO_OBSERVER: Final[Observer] = _NoObserver()  # type: ignore[abstract]  # its methods do nothing
 """Ignores everything."""

@@ -18,8 +18,7 @@ from offsetmgr.types import MAX_OFFSET, ManagerKey, OffsetAndMetadata
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from actors import ActorRef, Clock
-    from actors.timers import Timers
+    from actors import ActorRef
     from offsetmgr.coordinator.base import Failure
     from offsetmgr.types import TopicPartition
 
@@ -280,19 +279,19 @@ class Collect(NamedTuple):
     """Message to the committer, an interval after the first submit to a clean group."""
 
 
-class WakeUp(NamedTuple):
-    """Wakes a group's committer one interval after the first submit."""
-
-    committer: ActorRef[Any]
-    timers: Timers
-    clock: Clock
-    interval_s: float
-
-
 class GroupSubmits:
     """The submit buffers of one group: their lock, and which of them the committer must collect."""
 
-    __slots__ = ("_pending", "_queue", "_since", "_wake_up", "last_failure", "lock", "name")
+    __slots__ = (
+        "_committer",
+        "_interval_s",
+        "_pending",
+        "_queue",
+        "_since",
+        "last_failure",
+        "lock",
+        "name",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -300,22 +299,24 @@ class GroupSubmits:
         self.last_failure: Failure | None = None
         """The reason why the last request failed for the whole group; None if it did not."""
         self._queue: list[SubmitBuffer] = []
-        self._wake_up: WakeUp | None = None
+        self._committer: ActorRef[Any] | None = None
+        self._interval_s = 0.0
         self._since: float | None = None  # when the first in the queue was submitted
         self._pending = False  # whether a wake-up is under way; at most one is
 
-    def attach(self, wake_up: WakeUp) -> None:
-        """Wake this committer from now on, also for what waits already."""
+    def attach(self, committer: ActorRef[Any], interval_s: float) -> None:
+        """Wake this committer an interval after each first submit, and after what waits now."""
         with self.lock:
-            if self._wake_up is None or self._wake_up.committer is not wake_up.committer:
-                self._wake_up, self._since, self._pending = wake_up, None, False
+            self._interval_s = interval_s
+            if self._committer is not committer:
+                self._committer, self._since, self._pending = committer, None, False
             if self._queue:
                 self._wake()
 
     def tell(self, message: object) -> bool:
         """Tell the committer; return False where there is none at present."""
-        wake_up = self._wake_up
-        return wake_up is not None and wake_up.committer.try_tell(message)
+        committer = self._committer
+        return committer is not None and committer.try_tell(message)
 
     @property
     def waiting(self) -> bool:
@@ -358,13 +359,13 @@ class GroupSubmits:
         return refused
 
     def _wake(self) -> None:
-        wake_up = self._wake_up
+        committer = self._committer
         # A group without a committer is collected when the committer comes.
-        if wake_up is not None and self._since is None:
-            now = wake_up.clock.now()
+        if committer is not None and self._since is None:
+            system = committer.loop.system
+            now = system.clock.now()
             if not self._pending:
                 # In this order a Ctrl-C may cost a second wake-up, but never the only one.
-                tell = partial(wake_up.committer.tell_due, Collect())
-                wake_up.timers.call_after(wake_up.interval_s, tell)
+                system.timers.call_after(self._interval_s, partial(committer.tell_due, Collect()))
                 self._pending = True
             self._since = now
