@@ -62,7 +62,7 @@ _ASSIGN: Final = -175
 _ALL_PARTITIONS: Final = -1
 _NO_CONSUMER_CLOSE: Final = 0x8
 _ERROR_CHARS: Final = 512
-_POLL_MS: Final = 200
+_POLL_MS: Final = 1000
 _LEAVE_POLL_S: Final = 0.1
 _LEAVE_POLLS: Final = 50
 
