@@ -147,7 +147,6 @@ class GroupCommitter(PooledActor):
         self._timeout_s = settings.request_timeout_s
         self._observer = observer
         self._plan = CommitPlan(self._name, settings, rng, group.history)
-        self._timer_at = inf
         self._pumping = False
 
     def on_restart(self, reason: BaseException) -> None:
@@ -177,7 +176,6 @@ class GroupCommitter(PooledActor):
                 self._serve(message, now)
             case _Pump():
                 self._pumping = False
-                self._timer_at = -inf  # the timer may have told it, a rounding error too early
                 self._pump()
 
     # Managers come and go.
@@ -252,16 +250,8 @@ class GroupCommitter(PooledActor):
             self._send(request, now)
         elif self._plan.over and self.parent is not None:
             self.parent.try_tell(Vacant(self._group, self._group.attached))
-        else:
-            self._wake_by(self._plan.wake_at(), now)
-
-    def _wake_by(self, at: float, now: float) -> None:
-        """Look again at ``at``; a timer that comes earlier is left to come and look again."""
-        if now < self._timer_at <= at:
-            return
-        self._timer_at = at
-        if at < inf:
-            self.tell_after(max(0.0, at - now), _Pump())
+        elif (wake_at := self._plan.wake_at()) < inf:
+            self.tell_after(max(0.0, wake_at - now), _Pump())
 
     # Requests.
 
