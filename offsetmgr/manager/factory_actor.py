@@ -106,7 +106,8 @@ class FactoryActor(PooledActor):
         for name in groups:
             group = self._registry.groups[name]
             group.served.clear()
-            group.committer, group.told, group.attached = None, 0, 0
+            # Numbers only rise: a group that was left before the crash may not be so any more.
+            group.committer, group.attached = None, group.told
         # Also committers without managers: their last request may still be under way.
         for name, states in groups.items():
             self._start(name, states)

@@ -95,13 +95,15 @@ class _Answered(NamedTuple):
     result: CommitResult | FetchResult
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Flight:
     """A request under way."""
 
     request: GroupRequest
     future: Future[Any]
     started_at: float
+    committer: ActorRef[Any] | None = None
+    """The one that is told the answer."""
 
 
 class Group:
@@ -117,11 +119,11 @@ class Group:
         self.history = CommitHistory(settings)
         self.flight: Flight | None = None
         self.attached = 0
-        """The number of ``Attach`` messages handled since the committer's parent started."""
+        """The number of ``Attach`` messages handled, or lost in a crash of the factory."""
         self.committer: ActorRef[GroupCommitter] | None = None
         """Its parent's, as is the next."""
         self.told = 0
-        """The number of ``Attach`` messages sent since the committer's parent started."""
+        """The number of ``Attach`` messages sent."""
 
 
 CommitterMessage: TypeAlias = (
@@ -191,8 +193,7 @@ class GroupCommitter(PooledActor):
                     if partition in group.served:  # its predecessor has not said yet that it left
                         self._plan.detach(partition, now)
                 self._join(live)
-                if group.attached == 1:
-                    self._await_flight()
+                self._await_flight()
             case Rejoin(state):
                 self._join({state.submits.partition: state})
             case Leave(state):
@@ -274,9 +275,11 @@ class GroupCommitter(PooledActor):
             self._read_logs(request)
 
     def _await_flight(self) -> None:
+        """Hear the answer; that of a committer before this one too, once its managers are known."""
         flight, ref = self._group.flight, self.actor_ref
-        if flight is None:
+        if flight is None or flight.committer is ref:
             return
+        flight.committer = ref
 
         def answered(done: Future[Any]) -> None:
             error = done.exception()

@@ -9,6 +9,7 @@ import structlog
 
 from offsetmgr.coordinator.memory import Unknown
 from offsetmgr.manager.factory_actor import Start
+from offsetmgr.manager.group_committer import Vacant
 from offsetmgr.types import StopResult
 from tests.unit.core.core import POISON, TIMED_OUT, Core, at, tp
 
@@ -121,6 +122,24 @@ def test_a_crashed_factory_starts_each_manager_once(core: Core) -> None:
     second.submit(2)
     core.advance(3.0)
     assert (core.holds(0), core.holds(1)) == (at(1), at(2))
+
+
+def test_what_is_known_of_a_group_outlives_a_crash_of_the_factory(core: Core) -> None:
+    """Before it the group was empty; since then it has a commit in doubt, which may land yet."""
+    handle = core.spawn()
+    group = core.factory._registry.groups["g"]
+    empty = Vacant(group, group.told)
+    core.factory._ref.tell(POISON)
+    core.advance(5.0)
+    core.coordinator.inject("commit", Unknown(TIMED_OUT, None))
+    handle.submit(5)
+    core.advance(2.0)
+    core.stop(handle, 5.0)
+    core.advance(5.0)
+    assert not core.factory.managers()
+    core.factory._ref.tell(empty)
+    core.system.run_until_idle()
+    assert core.factory._registry.groups["g"] is group
 
 
 @pytest.mark.parametrize("method", ["committed", "failed", "requested", "stopped"])
