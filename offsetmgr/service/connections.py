@@ -1,15 +1,18 @@
 """Connections: how many there may be, for how long, and with which certificates.
 
 uvicorn has no deadline for a connection on which nothing comes, or nothing is read, and does not
-pass certificates on.
+pass certificates on.  So each of its protocols is wrapped in one that knows the connection's state;
+both are plain ``asyncio.Protocol``, and uvicorn takes any as its ``http`` option.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import time
+from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -18,8 +21,9 @@ from offsetmgr.errors import InvalidValueError
 from offsetmgr.service.access import check_private, file_state
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from offsetmgr.service.settings import Tls
 
@@ -28,28 +32,59 @@ IDLE_S: Final = 75.0
 STALLED_S: Final = 60.0
 """A reader may take nothing of its answer for so long."""
 
-CERTIFICATE_NAMES: Final = "offsetmgr.certificate_names"
-"""In the ``state`` of a request's scope: the names in the certificate of the client that asks."""
-
 log = structlog.get_logger("offsetmgr.http")
+
+_CONNECTION: ContextVar[Connection | None] = ContextVar("connection", default=None)
+
+
+def certificate_names() -> frozenset[str]:
+    """Return the names in the certificate of the client that asks; empty without one."""
+    connection = _CONNECTION.get()
+    return frozenset() if connection is None else connection.names
 
 
 class Connections:
-    """All open connections.  One too many takes the place of the one that was idle for longest."""
+    """All open connections; an ASGI application around ``app``, which knows the requests of each.
 
-    def __init__(self, limit: int) -> None:
+    One too many takes the place of the one that has been idle for longest.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
         self.limit = limit
         self.open: set[Connection] = set()
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection = _CONNECTION.get()
+        assert connection is not None, "served by another protocol"  # noqa: S101 -- for mypy
+
+        async def receive_next() -> Message:
+            message = await receive()
+            connection.is_answering = not message.get("more_body", False)
+            return message
+
+        async def send_next(message: Message) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                connection.is_answering = False
+            await send(message)
+
+        connection.requests += 1
+        try:
+            await self._app(scope, receive_next, send_next)
+        finally:
+            connection.requests -= 1
+            connection.is_answering = False
+            connection.idle_at = time.monotonic()
 
     def protocol(self, **given: Any) -> Connection:
         """Return the protocol of a new connection, as uvicorn makes its own."""
-        return Connection(self, **given)
+        return Connection(self, H11Protocol(**given))
 
     def make_room(self) -> bool:
         """Return True if there is room for one more; an idle connection may be ended for it."""
         if len(self.open) < self.limit:
             return True
-        idle = [each for each in self.open if not each.is_busy]
+        idle = [each for each in self.open if not each.requests]
         if idle:
             min(idle, key=lambda each: each.idle_at).abort()
         return bool(idle)
@@ -59,64 +94,77 @@ class Connections:
         now = time.monotonic()
         for each in list(self.open):
             stalled = each.stalled_at is not None and now - each.stalled_at > STALLED_S
-            if stalled or (not each.is_busy and now - each.idle_at > IDLE_S):
+            if stalled or (not each.requests and now - each.idle_at > IDLE_S):
                 each.abort()
 
 
-class Connection(H11Protocol):
-    def __init__(self, connections: Connections, **given: Any) -> None:
-        super().__init__(**given)
+class Connection(asyncio.Protocol):
+    """One connection, for uvicorn's protocol behind it."""
+
+    def __init__(self, connections: Connections, inner: asyncio.Protocol) -> None:
+        self.requests = 0
+        """Under way; one, or none."""
+        self.is_answering = False
+        """The request has arrived as a whole, its answer has not left yet."""
         self.idle_at = time.monotonic()
         """When the last request ended."""
         self.stalled_at: float | None = None
         """Since when the client has not read what waits for it."""
+        self.names: frozenset[str] = frozenset()
         self._connections = connections
+        self._inner: asyncio.Protocol | None = inner
+        self._transport: asyncio.Transport | None = None
 
-    @property
-    def is_busy(self) -> bool:
-        """True while a request is under way."""
-        return bool(self.cycle) and not self.cycle.response_complete
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
         if not self._connections.make_room():
-            transport.abort()
+            self._inner = None
+            self._transport.abort()
             return
         self._connections.open.add(self)
         tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
-        names = frozenset() if tls is None else _names(tls.getpeercert() or {})
-        self.app_state = {**self.app_state, CERTIFICATE_NAMES: names}
+        self.names = frozenset() if tls is None else _names(tls.getpeercert() or {})
+        assert self._inner is not None  # noqa: S101
+        self._inner.connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc  # with an error uvicorn would leave its timer running, which keeps all of this
         self._connections.open.discard(self)
-        super().connection_lost(None)
+        if self._inner is not None:
+            self._inner.connection_lost(None)
+        self._inner = None
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self._inner is None:
             return
-        if self.is_busy and not self.cycle.more_body:
+        if self.is_answering:
             # Whoever does not wait for answers would fill uvicorn's buffer, which has no end.
             self.abort()
             return
-        super().data_received(data)
+        token = _CONNECTION.set(self)  # for the tasks of requests that begin here
+        try:
+            self._inner.data_received(data)
+        finally:
+            _CONNECTION.reset(token)
 
-    def on_response_complete(self) -> None:
-        self.idle_at = time.monotonic()
-        super().on_response_complete()
+    def eof_received(self) -> bool | None:
+        return None if self._inner is None else self._inner.eof_received()
 
     def pause_writing(self) -> None:
         self.stalled_at = time.monotonic()
-        super().pause_writing()
+        if self._inner is not None:
+            self._inner.pause_writing()
 
     def resume_writing(self) -> None:
         self.stalled_at = None
-        super().resume_writing()
+        if self._inner is not None:
+            self._inner.resume_writing()
 
     def abort(self) -> None:
         """End it at once; what waits to be read is lost."""
         self._connections.open.discard(self)
-        self.transport.abort()
+        if self._transport is not None:
+            self._transport.abort()
 
 
 def _names(certificate: Any) -> frozenset[str]:

@@ -25,7 +25,7 @@ from starlette.routing import compile_path
 from offsetmgr.errors import InvalidValueError, OffsetManagerError, OverloadedError, shown
 from offsetmgr.service import messages
 from offsetmgr.service.access import Asker, asker, check_rights, set_asker
-from offsetmgr.service.connections import CERTIFICATE_NAMES
+from offsetmgr.service.connections import certificate_names
 from offsetmgr.service.errors import (
     HttpStatusError,
     MissingError,
@@ -194,8 +194,7 @@ class Api:
         """
         known = Asker()
         if self._access.needs_identity(operation):
-            names = request.scope.get("state", {}).get(CERTIFICATE_NAMES, frozenset())
-            known = self._access.identify(request.headers, names)
+            known = self._access.identify(request.headers, certificate_names())
         from_page = "origin" in request.headers or "sec-fetch-site" in request.headers
         if operation.changes and from_page and known.identity is None:
             text = (

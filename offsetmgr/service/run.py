@@ -199,7 +199,7 @@ class Service:
         self.assembly = Assembly(
             settings, coordinator, system, wall=time.time, dropped_logs=lambda: logs.dropped
         )
-        self._connections = Connections(most_connections(settings))
+        self._connections = Connections(self.assembly.app, most_connections(settings))
         self._certificates = Certificates(settings.tls) if settings.tls.certificate else None
         self._stop_asked = asyncio.Event()
         self._deserted_s = system.clock.now()
@@ -210,7 +210,7 @@ class Service:
         certificates = self._certificates
         server = _Server(
             uvicorn.Config(
-                self.assembly.app,
+                self._connections,
                 access_log=False,
                 h11_max_incomplete_event_size=HEAD_BYTES,
                 http=cast("type[asyncio.Protocol]", self._connections.protocol),
