@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyspark
 import pytest
 from confluent_kafka import Producer
+from pyspark.errors import StreamingQueryException
 
 from tests.spark.support import WAIT_S, offsets_of
 
@@ -148,12 +150,18 @@ def test_orders_are_in_the_database_once(
     )
     last.unlink()  # as if the driver had died before Spark's own commit
     (commits / f".{last.name}.crc").unlink(missing_ok=True)
+    runs = 2
+    if pyspark.__version__.startswith("4.1."):
+        # Spark's own bug, SPARK-55271, as in test_foreach_batch.py.
+        with pytest.raises(StreamingQueryException, match=r"scala\.Option\.get"):
+            example("database_batches", "--database", database)
+        runs += 1
     example("database_batches", "--database", database)
     said = capsys.readouterr().out
     assert f"batch {last.name} is in the table already" in said
-    assert f"{2 * ORDERS} orders in the table, 0 of them twice" in said
+    assert f"{runs * ORDERS:,} orders in the table, 0 of them twice" in said
     shutil.rmtree(tmp_path / "checkpoint")
     example("database_batches", "--database", database)
     said = capsys.readouterr().out
-    assert f"{3 * ORDERS:,} orders in the table, 0 of them twice" in said
+    assert f"{(runs + 1) * ORDERS:,} orders in the table, 0 of them twice" in said
     assert "group orders-database is 0 orders behind" in said
