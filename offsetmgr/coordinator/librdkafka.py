@@ -174,7 +174,7 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "AdminOptions_set_request_timeout": (_INT, (_POINTER, _INT, _TEXT, _SIZE)),
     "AdminOptions_set_require_stable_offsets": (_POINTER, (_POINTER, _INT)),
     "topic_partition_list_new": (_LIST, (_INT,)),
-    "topic_partition_list_add": (_ELEMENT, (_LIST, _TEXT, _INT)),
+    "topic_partition_list_add": (_POINTER, (_LIST, _TEXT, _INT)),
     "topic_partition_list_destroy": (None, (_LIST,)),
     "topic_partition_get_leader_epoch": (ctypes.c_int32, (_ELEMENT,)),
     "topic_partition_set_leader_epoch": (None, (_ELEMENT, ctypes.c_int32)),
@@ -269,9 +269,9 @@ class Library:
 
     def partition_list(self, partitions: Iterable[tuple[str, int]]) -> Any:
         """Return a new list of partitions, in this order."""
-        made = self.topic_partition_list_new(1)
+        made, add = self.topic_partition_list_new(1), self.topic_partition_list_add
         for topic, number in partitions:
-            self.topic_partition_list_add(made, topic.encode(), number)
+            add(made, topic.encode(), number)
         return made
 
     def offset_list(self, handle: int, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Any:
@@ -280,10 +280,10 @@ class Library:
         librdkafka answers with this list, and writes a code (0 for none) into it for each
         partition that the coordinator's answer names, and for no other.
         """
-        made = self.topic_partition_list_new(len(offsets))
-        for (topic, number), (offset, metadata, leader_epoch) in offsets.items():
-            added = self.topic_partition_list_add(made, topic.encode(), number)
-            partition = added.contents
+        made = self.partition_list(offsets)
+        elements = made.contents.elems
+        for index, (offset, metadata, leader_epoch) in enumerate(offsets.values()):
+            partition = elements[index]
             partition.offset = offset
             partition.error = NOT_NAMED
             if metadata:
@@ -292,15 +292,16 @@ class Library:
                 partition.metadata_size = len(raw)
                 ctypes.memmove(partition.metadata, raw, len(raw))
             if leader_epoch is not None:
-                self.topic_partition_set_leader_epoch(added, leader_epoch)
+                pointer = ctypes.pointer(partition)
+                self.topic_partition_set_leader_epoch(pointer, leader_epoch)
         return made
 
     def read_list(self, found: Any, *, refused: bool = False) -> Iterator[PartitionAnswer]:
         """Read partitions out of librdkafka's memory; if ``refused`` those with an error."""
         names: dict[bytes, str] = {}
-        elements = found.contents
-        for index in range(elements.cnt):
-            partition = elements.elems[index]
+        elements = found.contents.elems
+        for index in range(found.contents.cnt):
+            partition = elements[index]
             error = partition.error
             if refused and not error:
                 continue

@@ -155,7 +155,8 @@ class CommitPlan:
         Those of reads only where one of these has to be read first.
         """
         self._dirty.expedite()
-        if not self._reads.blocked.isdisjoint(partitions):
+        blocked = self._reads.blocked
+        if blocked and not blocked.isdisjoint(partitions):
             self._reads.forgive()
 
     # The next request.
@@ -504,14 +505,15 @@ class CommitPlan:
                 self._history.commit(partition, version, now)
         self._history.commit_ours(ours, now)
         results: Results = []
-        for partition, member in served.items():
+        for partition, version in ours.items():
+            clean = self._settle(partition, version, now)
+            if not clean or self._members[partition].concerned:
+                results.append((partition, Committed(version, clean)))
+        for partition, failure in failures.items():
+            if partition not in served:
+                continue
             version = request.versions[partition]
-            failure = failures.get(partition)
-            if failure is None:
-                clean = self._settle(partition, version, now)
-                if not clean or member.concerned:
-                    results.append((partition, Committed(version, clean)))
-            elif failure.info.verdict is Verdict.UNKNOWN:
+            if failure.info.verdict is Verdict.UNKNOWN:
                 self._reads.unknown[partition] = version
                 failed = self._failed(partition, version, failure, final=False)
                 results.append((partition, failed))

@@ -129,7 +129,7 @@ class SubmitBuffer:
             self._offset, self._metadata, self._leader_epoch = offset, metadata, leader_epoch
             self.number = number
             self._force = False
-        if self.number > self.settled:
+        if (rewind or not self.queued) and self.number > self.settled:
             if rewind:
                 self._rewind = self.number
             if not self.queued:
