@@ -105,6 +105,26 @@ def test_the_most_urgent_group_is_first(tab: Tab) -> None:
     assert cells(page, 1) == ["billing", "emails"]
 
 
+def test_each_view_keeps_its_filter(tab: Tab) -> None:
+    """Who comes back to a view finds it filtered as before; the other views are not filtered."""
+    crowded(tab)
+    page = tab.open("")
+    search = page.get_by_role("searchbox")
+    search.fill("il")
+    page.get_by_role("link", name="billing").click()
+    expect(page.get_by_role("heading", name="billing")).to_be_visible()
+    expect(search).to_have_value("")
+    search.fill("orders 1")
+    page.get_by_role("link", name="Consumers").click()
+    expect(search).to_have_value("")
+    page.get_by_role("link", name="Partitions").click()
+    expect(search).to_have_value("orders 1")
+    page.get_by_role("link", name="Groups").first.click()
+    expect(search).to_have_value("il")
+    expect(page.get_by_text("2 of 5", exact=True)).to_be_visible()
+    assert cells(page, 1) == ["billing", "emails"]
+
+
 def test_ten_thousand_partitions_are_a_few_rows(tab: Tab) -> None:
     """The page draws the rows in sight alone, and the keyboard reaches the last one."""
     tab.api.says("lag", answers.lag("orders-etl", *map(answers.partition, range(10_000))))

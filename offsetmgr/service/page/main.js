@@ -27,6 +27,7 @@ const links = new Map(
 );
 nav.append(...links.values());
 
+const filters = new Map(); // what was typed into the filter of each view, for the next visit
 let view = null;
 let overview = null;
 let answeredAt = null;
@@ -42,15 +43,24 @@ function closeView() {
 function openView() {
   closeView();
   const [, name = "", subject, tab] = location.hash.split("/").map(decodeURIComponent);
-  const chosen = subject ? "group" : name;
+  const chosen = subject ? "group" : name || "groups";
   const { open } = VIEWS[chosen] ?? groups;
   main.replaceChildren();
   view = open(main, { name: subject, tab });
+  keepFilter([chosen, subject, tab].join("/"));
   for (const [each, link] of links) {
     link.ariaCurrent = each === (name || "groups") ? "page" : null;
   }
   if (overview !== null) {
     view.onOverview?.(overview);
+  }
+}
+
+function keepFilter(place) {
+  const filter = main.querySelector("input[type=search]");
+  if (filter) {
+    filter.value = filters.get(place) ?? "";
+    filter.addEventListener("input", () => filters.set(place, filter.value));
   }
 }
 
@@ -128,6 +138,7 @@ function stop() {
 function askForToken(message, refused) {
   stop();
   token.forget();
+  filters.clear();
   header.hidden = footer.hidden = true;
   overview = null;
   document.title = "offsetmgr";
