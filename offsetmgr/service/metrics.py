@@ -103,7 +103,7 @@ class ServiceMetrics(Collector):
         managers = parts.factory.managers()
         for name, text, value in (
             ("managers", "Live offset managers.", len(managers)),
-            ("clients", "Clients whose lease has not lapsed.", parts.registry.client_count),
+            ("clients", "Clients whose lease has not lapsed.", len(parts.registry.clients())),
             ("event_streams", "Open event streams.", parts.hub.reader_count),
             ("held_groups", "Groups kept by the fence.", fence.held),
             ("fenced_groups", "Groups lost to another service.", fence.fenced),

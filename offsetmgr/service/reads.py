@@ -318,7 +318,7 @@ class Reads:
             ready.draining,
             ready.ready,
             _reasons(ready),
-            self._parts.registry.client_count,
+            len(self._parts.registry.clients()),
             sum(each.partitions for each in held.values()),
             sum(each.uncommitted for each in held.values()),
             sum(each.failing for each in held.values()),

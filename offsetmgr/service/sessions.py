@@ -95,11 +95,6 @@ class Registry:
         self._managers = 0
 
     @property
-    def client_count(self) -> int:
-        """Clients whose lease has not lapsed."""
-        return len(self._clients)
-
-    @property
     def deserted(self) -> bool:
         """True if clients have come, and all of them have closed or lapsed."""
         anybody_came = bool(self._clients or self._fences)
@@ -179,13 +174,13 @@ class Registry:
 
     def own(self, client: Client, group: str, versions: Mapping[TopicPartition, int]) -> None:
         """Note that ``client`` owns the partitions, and that these versions were taken."""
-        held = client.held.setdefault(group, {})
-        for where in versions:
-            if where not in held:
-                self._managers += 1
-                client.stopped.pop(ManagerKey(group, *where), None)
-        held.update(versions)
-        _prune(client.held, group)
+        if versions:
+            held = client.held.setdefault(group, {})
+            for where in versions:
+                if where not in held:
+                    self._managers += 1
+                    client.stopped.pop(ManagerKey(group, *where), None)
+            held.update(versions)
 
     def stop(self, client: Client, keys: Iterable[ManagerKey], version: int) -> list[ManagerKey]:
         """Take ``keys`` from ``client``; return those that it owned and did not touch since.
@@ -197,21 +192,21 @@ class Registry:
             seen = client.held.get(key.group, {}).get(key.topic_partition, NEVER)
             if seen > version:
                 continue
-            if self.disown(client, [key]):
+            if self.disown(client, key):
                 stopped.append(key)
             client.stopped[key] = max(version, client.stopped.pop(key, NEVER))
         _bound(client.stopped, STOPS_KEPT)
         return stopped
 
-    def disown(self, client: Client, keys: Iterable[ManagerKey]) -> bool:
-        """Take ``keys`` from ``client``; return True if it owned one."""
-        before = self._managers
-        for key in keys:
-            if client.held.get(key.group, {}).pop(key.topic_partition, None) is None:
-                continue
-            self._managers -= 1
-            _prune(client.held, key.group)
-        return self._managers < before
+    def disown(self, client: Client, key: ManagerKey) -> bool:
+        """Take ``key`` from ``client``; return True if it owned it."""
+        held = client.held.get(key.group, {})
+        if held.pop(key.topic_partition, None) is None:
+            return False
+        self._managers -= 1
+        if not held:
+            del client.held[key.group]
+        return True
 
     def lapse(self, now: float) -> list[tuple[str, list[ManagerKey]]]:
         """Forget clients that were silent for a lease; return their names and what they owned."""
@@ -219,18 +214,13 @@ class Registry:
         lapsed = []
         for client in silent:
             keys = client.keys()
-            self.disown(client, keys)
+            self._managers -= len(keys)
             del self._clients[client.name]
             self._fences.pop(client.name, None)
             self._fences[client.name] = client.incarnation
             lapsed.append((client.name, keys))
         _bound(self._fences, FENCES_KEPT)
         return lapsed
-
-
-def _prune(groups: dict[str, dict[TopicPartition, _T]], group: str) -> None:
-    if not groups.get(group, True):
-        del groups[group]
 
 
 def _bound(kept: dict[_K, int], limit: int) -> None:

@@ -93,7 +93,7 @@ def test_what_is_wrong_with_a_certificate_is_told(authority: Authority, tmp_path
             ):
                 client.committed("orders-etl", timeout=1)
             assert told in str(caught.value)
-        assert not service.service.assembly.registry.client_count
+        assert not service.service.assembly.registry.clients()
 
 
 def test_an_expired_certificate_of_the_service_is_not_trusted(
