@@ -65,6 +65,7 @@ _LACKS: Final = {
 _NO_SUCH_PARTITION: Final = frozenset({3, -188, -190})
 """UNKNOWN_TOPIC_OR_PARTITION, and librdkafka's two ways to find that out by itself."""
 
+_K = TypeVar("_K")
 _T = TypeVar("_T")
 
 
@@ -144,11 +145,11 @@ class ClusterReader:
 
     def groups(self) -> list[GroupListing]:
         """Return all consumer groups, sorted by name.  Raises if a broker did not answer."""
-        deadline_s = self._deadline()
         pending = self.admin.list_consumer_groups(request_timeout=self._limit_s)
-        listed = self._result(pending, deadline_s, "list of consumer groups")
+        what = "list of consumer groups"
+        listed = self.result(pending, what)
         if listed.errors:
-            raise self._error("list of consumer groups", listed.errors[0])
+            raise self._explained(what, failure_of_exception(listed.errors[0]))
         found = [
             GroupListing(each.group_id, _state(each.state), each.type.name.lower())
             for each in listed.valid
@@ -160,20 +161,16 @@ class ClusterReader:
         asked = _checked_groups(groups)
         if not asked:
             return {}
-        deadline_s = self._deadline()
         sent = self.admin.describe_consumer_groups(
             asked, include_authorized_operations=True, request_timeout=self._limit_s
         )
-        return {
-            group: self._answer(pending, deadline_s, f"description of group {group}", _description)
-            for group, pending in sent.items()
-        }
+        return self._answers(sent, "description of group", _description)
 
     def committed(
         self, groups: Iterable[str]
     ) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | OffsetManagerError]:
         """Return all that ``groups`` have committed; a group that does not exist has nothing."""
-        deadline_s = self._deadline()
+        deadline_s = time.monotonic() + self.timeout_s
         sent = {
             group: self._fetcher.fetch(group, None, self._limit_s, stable=False)
             for group in _checked_groups(groups)
@@ -241,20 +238,28 @@ class ClusterReader:
         asked = sorted({check_topic(topic) for topic in topics})
         if not asked:
             return {}
-        deadline_s = self._deadline()
         sent = self.admin.describe_topics(
             TopicCollection(asked),
             include_authorized_operations=True,
             request_timeout=self._limit_s,
         )
-        return {
-            topic: self._answer(pending, deadline_s, f"description of topic {topic}", read)
-            for topic, pending in sent.items()
-        }
+        return self._answers(sent, "description of topic", read)
 
-    def result(self, pending: Pending[Any], what: str) -> Any:
-        """Wait for an answer of ``admin``.  Raises KafkaRequestError."""
-        return self._result(pending, self._deadline(), what)
+    def result(self, pending: Pending[Any], what: str, deadline_s: float | None = None) -> Any:
+        """Wait for an answer of ``admin``, by default for ``timeout_s``.  Raises KafkaRequestError.
+
+        ``deadline_s`` is a time of the monotonic clock.
+        """
+        left_s = self.timeout_s if deadline_s is None else deadline_s - time.monotonic()
+        try:
+            result = pending.result(max(left_s, 0.0))
+        except NotAnsweredError:
+            self.admin.poll(0)  # what failed meanwhile is told to the reports
+            raise self._explained(what, self._reports.timed_out()) from None
+        except KafkaException as error:
+            raise self._explained(what, failure_of_exception(error)) from None
+        self._reports.answered()
+        return result
 
     def close(self) -> None:
         """End the connections; within 5 seconds."""
@@ -274,26 +279,19 @@ class ClusterReader:
         # times out in it; see coordinator/clients.py.
         return self.timeout_s + LIBRDKAFKA_S
 
-    def _deadline(self) -> float:
-        return time.monotonic() + self.timeout_s
-
     def _offsets(
         self, specs: Mapping[TopicPartition, OffsetSpec]
     ) -> dict[TopicPartition, int | OffsetManagerError]:
         if not specs:
             return {}
-        deadline_s = self._deadline()
         request = {KafkaPartition(*each): spec for each, spec in specs.items()}
         sent = self.admin.list_offsets(request, request_timeout=self._limit_s)
+        by_name = {TopicPartition(each.topic, each.partition): sent[each] for each in sent}
 
         def offset(found: Any) -> int:
             return int(found.offset)
 
-        found = {}
-        for each, pending in sent.items():
-            where = TopicPartition(each.topic, each.partition)
-            found[where] = self._answer(pending, deadline_s, f"log of {where}", offset)
-        return found
+        return self._answers(by_name, "log of", offset)
 
     def _committed_of(
         self, group: str, answer: GroupAnswer
@@ -306,28 +304,22 @@ class ClusterReader:
             raise self._explained(f"committed offset of {where} in group {group}", failure)
         return {where: each for where, each in offsets.items() if each is not None}
 
+    def _answers(
+        self, sent: Mapping[_K, Pending[Any]], what: str, read: Callable[[Any], _T]
+    ) -> dict[_K, _T | OffsetManagerError]:
+        deadline_s = time.monotonic() + self.timeout_s
+        return {
+            name: self._answer(pending, deadline_s, f"{what} {name}", read)
+            for name, pending in sent.items()
+        }
+
     def _answer(
         self, pending: Pending[Any], deadline_s: float, what: str, read: Callable[[Any], _T]
     ) -> _T | OffsetManagerError:
         try:
-            return read(self._result(pending, deadline_s, what))
+            return read(self.result(pending, what, deadline_s))
         except OffsetManagerError as error:
             return error
-
-    def _result(self, pending: Pending[Any], deadline_s: float, what: str) -> Any:
-        """Wait for an answer.  Raises KafkaRequestError."""
-        try:
-            result = pending.result(max(deadline_s - time.monotonic(), 0.0))
-        except NotAnsweredError:
-            self.admin.poll(0)  # what failed meanwhile is told to the reports
-            raise self._explained(what, self._reports.timed_out()) from None
-        except KafkaException as error:
-            raise self._error(what, error) from None
-        self._reports.answered()
-        return result
-
-    def _error(self, what: str, error: BaseException) -> KafkaRequestError:
-        return self._explained(what, failure_of_exception(error))
 
     def _explained(self, what: str, failure: Failure) -> KafkaRequestError:
         if failure.info.code == TIMED_OUT and not failure.detail:

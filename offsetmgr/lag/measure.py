@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.acked_ranges import pending_below
 from offsetmgr.errors import OffsetManagerError
@@ -12,7 +12,7 @@ from offsetmgr.errors import OffsetManagerError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from offsetmgr.lag.cluster import GroupDescription, GroupMember
+    from offsetmgr.lag.cluster import ClusterReader, GroupDescription, GroupMember
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 _AGES_S: Final = tuple(10 * 3**step for step in range(11))
@@ -85,28 +85,6 @@ class LogTimeline:
         seconds_per_record = (later.first_s - earlier.last_s) / (later.offset - earlier.offset)
         written_s = earlier.last_s + (committed - earlier.offset) * seconds_per_record
         return max(now_s - written_s, 0.0)
-
-
-class LagSource(Protocol):
-    """The reads that lag is computed from; a ClusterReader is one."""
-
-    def describe(self, groups: Iterable[str]) -> dict[str, GroupDescription | OffsetManagerError]:
-        """Return state and members of ``groups``."""
-
-    def committed(
-        self, groups: Iterable[str]
-    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | OffsetManagerError]:
-        """Return all that ``groups`` have committed."""
-
-    def log_ends(
-        self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, int | OffsetManagerError]:
-        """Return the offset after the last record of each log."""
-
-    def offsets_at(
-        self, times: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int | OffsetManagerError | None]:
-        """Return the first offset of a time (milliseconds since 1970) or later."""
 
 
 class PartitionLag(NamedTuple):
@@ -182,7 +160,7 @@ def worst_seconds(behind: Iterable[tuple[int | None, float | None]]) -> float | 
 
 
 def measure(
-    source: LagSource,
+    source: ClusterReader,
     groups: Iterable[str],
     now_s: float,
     known: Mapping[TopicPartition, LogTimeline] = MappingProxyType({}),
@@ -198,7 +176,7 @@ def measure(
 
 
 def read_groups(
-    source: LagSource, groups: Iterable[str], also: Iterable[TopicPartition] = ()
+    source: ClusterReader, groups: Iterable[str], also: Iterable[TopicPartition] = ()
 ) -> tuple[dict[str, GroupLag], dict[TopicPartition, int | OffsetManagerError]]:
     """Return ``groups`` with their lag in records, and the ends of their logs and of ``also``."""
     names = list(dict.fromkeys(groups))
@@ -251,7 +229,7 @@ def _group_lag(
 
 
 def timelines(
-    source: LagSource,
+    source: ClusterReader,
     partitions: Iterable[PartitionLag],
     now_s: float,
     known: Mapping[TopicPartition, LogTimeline] = MappingProxyType({}),

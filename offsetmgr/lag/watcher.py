@@ -19,8 +19,8 @@ from offsetmgr.lag.measure import GroupLag, LogTimeline, PartitionLag, read_grou
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from offsetmgr.lag.cluster import ClusterReader
     from offsetmgr.lag.commit_log import CommitRecord
-    from offsetmgr.lag.measure import LagSource
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 POINTS: Final = 30
@@ -28,15 +28,6 @@ POINTS: Final = 30
 
 _RATE_ROUNDS: Final = 6
 """Rates are of so many rounds, so that a batch job's commits do not make them jump."""
-
-
-class WatchSettings(NamedTuple):
-    """Burrow's settings, by its names."""
-
-    min_distance_s: float = 0.0
-    """Commits closer than this are merged."""
-    allowed_lag: int = 0
-    """Records behind that are no trouble."""
 
 
 class WatchedPartition(NamedTuple):
@@ -81,14 +72,21 @@ class Watcher:
 
     def __init__(
         self,
-        source: LagSource,
+        source: ClusterReader,
         clock: Callable[[], float],
-        settings: WatchSettings = WatchSettings(),  # noqa: B008 -- it cannot be changed
+        *,
+        min_distance_s: float = 0.0,
+        allowed_lag: int = 0,
     ) -> None:
-        """``clock`` returns seconds since 1970."""
+        """``clock`` returns seconds since 1970.
+
+        Burrow's settings: commits closer than ``min_distance_s`` are merged, ``allowed_lag``
+        records behind are no trouble.
+        """
         self._source = source
         self._clock = clock
-        self._settings = settings
+        self._min_distance_s = min_distance_s
+        self._allowed_lag = allowed_lag
         self._groups: dict[str, dict[TopicPartition, _PartitionWatch]] = {}
         self._logs: dict[TopicPartition, _LogWatch] = {}
         self.view: Mapping[str, WatchedGroup] = {}
@@ -155,7 +153,9 @@ class Watcher:
             where = each.partition
             watched = WatchedPartition(each, Status.OK, 0.0, ())
             if each.committed is not None and where in self._logs:
-                watch = before.get(where) or _PartitionWatch(self._settings, self._logs[where])
+                watch = before.get(where) or _PartitionWatch(
+                    CommitWindow(self._min_distance_s), self._allowed_lag, self._logs[where]
+                )
                 watches[where] = watch
                 if each.end is not None:
                     watched = watch.seen(each, each.committed, each.end, now_s, logged=logged)
@@ -190,10 +190,10 @@ class _Sample(NamedTuple):
 class _PartitionWatch:
     """The commits of one partition by one group."""
 
-    def __init__(self, settings: WatchSettings, log: _LogWatch) -> None:
-        self._settings = settings
+    def __init__(self, window: CommitWindow, allowed_lag: int, log: _LogWatch) -> None:
+        self._window = window
+        self._allowed_lag = allowed_lag
         self._log = log
-        self._window = CommitWindow(settings.min_distance_s)
         self._newest: OffsetAndMetadata | None = None
         self._samples: deque[_Sample] = deque(maxlen=_RATE_ROUNDS)
         self._rounds = 0
@@ -225,8 +225,8 @@ class _PartitionWatch:
         status = Status.OK
         # Of one that was first seen just now it is not known how long it has stood there.
         if complete == 1 or self._rounds > INTERVALS:
-            allowed = self._settings.allowed_lag
-            status = partition_status(commits, self._log.ends, found.lag or 0, now_s, allowed)
+            ends, lag = self._log.ends, found.lag or 0
+            status = partition_status(commits, ends, lag, now_s, self._allowed_lag)
         now = found._replace(seconds=self._log.timeline.seconds_behind(committed.offset, now_s))
         return WatchedPartition(now, status, complete, commits, *_rates(self._samples))
 

@@ -158,7 +158,8 @@ class Assembly:
 
         ``sweeps`` are called every second.
         """
-        self.watch.start()
+        if self.settings.watch.groups:
+            self.watch.start()
         sweeping = self._sweep([self.service.sweep, self.access.refresh, *sweeps])
         work = (sweeping, self.health.watch(), *more)
         tasks = [asyncio.create_task(each) for each in work]

@@ -23,7 +23,7 @@ from offsetmgr.lag.commit_log import TOPIC, CommitTail
 from offsetmgr.lag.measure import measure
 from offsetmgr.lag.metrics import families
 from offsetmgr.lag.report import OwningClient, lag_report, listing_report, watched_report
-from offsetmgr.lag.watcher import Watcher, WatchSettings
+from offsetmgr.lag.watcher import Watcher
 from offsetmgr.service.access import asker
 from offsetmgr.service.http import json_response
 from offsetmgr.service.messages import (
@@ -125,21 +125,17 @@ class GroupWatch(Collector):
         self._trouble = ""
 
     def start(self) -> None:
-        """Begin to watch, if any groups are to be watched."""
-        if self._settings.groups:
-            self._start()
+        """Begin to watch, unless that was done."""
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._watch, name="offsetmgr-watch", daemon=True).start()
 
     def look(self) -> Mapping[str, WatchedGroup]:
         """Return the groups as of the last round; the service's own are watched from now on."""
         self._looked_s = self._parts.clock.now()
         self._look.set()
-        self._start()
+        self.start()
         return self._view()
-
-    def _start(self) -> None:
-        if not self._started:
-            self._started = True
-            threading.Thread(target=self._watch, name="offsetmgr-watch", daemon=True).start()
 
     def close(self) -> None:
         """Take no more questions, and end the connections."""
@@ -304,9 +300,12 @@ class GroupWatch(Collector):
         """Read the groups of ``watch.groups``, and for the page those that the service holds."""
         reader = self.reader()
         if self._watcher is None:
-            distance_s, allowed_lag = self._settings.min_distance_s, self._settings.allowed_lag
-            rules = WatchSettings(min_distance_s=distance_s, allowed_lag=allowed_lag)
-            self._watcher = Watcher(reader, self._parts.wall, rules)
+            self._watcher = Watcher(
+                reader,
+                self._parts.wall,
+                min_distance_s=self._settings.min_distance_s,
+                allowed_lag=self._settings.allowed_lag,
+            )
         self.listing = {each.name: each.state for each in reader.groups()}
         names = dict.fromkeys(filter(self._is_chosen, self.listing))
         if self._is_looked_at():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError, error_info
-from offsetmgr.lag.cluster import GroupDescription, GroupMember
+from offsetmgr.lag.cluster import ClusterReader, GroupDescription, GroupMember
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -15,10 +15,10 @@ UNKNOWN_TOPIC = 3
 TIMED_OUT = -185
 
 
-class FakeCluster:
+class FakeCluster(ClusterReader):
     """Committed offsets and logs; counts the questions it is asked."""
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # it connects to nothing
         self.offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
         self.ends: dict[TopicPartition, int] = {}
         self.members: dict[str, tuple[GroupMember, ...]] = {}

@@ -6,7 +6,7 @@ from offsetmgr.errors import KafkaRequestError
 from offsetmgr.lag.burrow import Status
 from offsetmgr.lag.commit_log import CommitRecord
 from offsetmgr.lag.report import group_summary
-from offsetmgr.lag.watcher import WatchedPartition, Watcher, WatchSettings
+from offsetmgr.lag.watcher import WatchedPartition, Watcher
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 from tests.unit.lag.fake_cluster import FakeCluster
 
@@ -18,10 +18,10 @@ ROUND_S = 30
 class Watched:
     """A watcher of the group ``etl`` whose cluster and clock the test moves."""
 
-    def __init__(self, settings: WatchSettings = WatchSettings()) -> None:  # noqa: B008
+    def __init__(self, allowed_lag: int = 0) -> None:
         self.kafka = FakeCluster()
         self.now_s = 1_000_000.0
-        self.watcher = Watcher(self.kafka, lambda: self.now_s, settings)
+        self.watcher = Watcher(self.kafka, lambda: self.now_s, allowed_lag=allowed_lag)
 
     def round(
         self,
@@ -202,7 +202,7 @@ def test_an_outage_is_no_trouble_of_the_group() -> None:
 
 def test_settings() -> None:
     """Lag that is allowed is no trouble."""
-    watched = Watched(WatchSettings(allowed_lag=500))
+    watched = Watched(allowed_lag=500)
     for _ in range(12):
         watched.round(1_000, 600)
     assert watched.status() is Status.OK
