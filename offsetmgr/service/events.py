@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from dataclasses import dataclass, field
 from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -23,7 +24,7 @@ from offsetmgr.errors import (
     OverloadedError,
 )
 from offsetmgr.repeats import RepeatLimiter
-from offsetmgr.service.access import asker
+from offsetmgr.service.access import Asker, asker
 from offsetmgr.service.messages import CommittedEntry, EventsQuery, OfGroup, encode, error_body
 from offsetmgr.service.openapi import operation
 
@@ -73,37 +74,32 @@ class News(NamedTuple):
     stopped: bool
 
 
+@dataclass(eq=False)
 class Subscription:
-    """One reader of events, for its hub, which locks it; None stands for any client or group."""
+    """One reader of events, for its hub, which locks it; None stands for any client."""
 
-    def __init__(
-        self,
-        client: str | None,
-        group: str | None,
-        next_failure: int,
-        news_limit: int,
-        *,
-        failures_only: bool,
-    ) -> None:
-        self.client = client
-        self.group = group
-        self.asker = asker()
-        self.failures_only = failures_only
-        self.next_failure = next_failure
-        """Number of the first failure that it was not told."""
-        self.news: dict[ManagerKey, News] = {}
-        self.closed = False
-        self.event = asyncio.Event()
-        """Set when there may be something to read."""
-        self.woken = False
-        """True if ``event`` is set, or about to be, since the last read."""
-        self._news_limit = news_limit
-        self._loop = asyncio.get_running_loop()
+    client: str | None
+    asked: EventsQuery
+    next_failure: int
+    """Number of the first failure that it was not told."""
+    news_limit: int
+    closed: bool
+    asker: Asker = field(default_factory=asker)
+    news: dict[ManagerKey, News] = field(default_factory=dict)
+    event: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when there may be something to read."""
+    woken: bool = False
+    """True if ``event`` is set, or about to be, since the last read."""
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+
+    @property
+    def failures_only(self) -> bool:
+        return self.asked.only == "failed"
 
     def wants(self, key: ManagerKey, client: str | None) -> bool:
         """Return whether a manager's events are for this reader."""
         return (
-            self.group in {None, key.group}
+            self.asked.group in {None, key.group}
             and self.client in {None, client}
             and self.asker.sees(key.group, key.topic)
         )
@@ -115,8 +111,8 @@ class Subscription:
         if news.committed is None and before is not None:
             news = news._replace(committed=before.committed)
         self.news[key] = news
-        if len(self.news) > self._news_limit:
-            log.warning("event_reader_too_slow", client=self.client, group=self.group)
+        if len(self.news) > self.news_limit:
+            log.warning("event_reader_too_slow", client=self.client, group=self.asked.group)
             self.close()
         self.wake()
 
@@ -125,7 +121,7 @@ class Subscription:
         if not self.woken:
             self.woken = True
             with contextlib.suppress(RuntimeError):  # a closed loop has no readers
-                self._loop.call_soon_threadsafe(self.event.set)
+                self.loop.call_soon_threadsafe(self.event.set)
 
     def close(self) -> None:
         """End the stream at its next turn; a reader that hangs may never take another."""
@@ -226,20 +222,10 @@ class EventHub:
     @operation("GET", "/v1/events", EventsQuery, media_type="text/event-stream")
     async def events(self, caller: Caller | None, asked: EventsQuery) -> EventStream:
         """Server-sent events: committed, failed, stopped, dropped."""
-        client = None if caller is None else caller.name
-        failures_only = asked.only == "failed"
-        reader = self.subscribe(client, asked.group, asked.after, failures_only=failures_only)
-        return EventStream(self, reader)
+        return EventStream(self, self.subscribe(None if caller is None else caller.name, asked))
 
-    def subscribe(
-        self,
-        client: str | None,
-        group: str | None,
-        after: int | None = None,
-        *,
-        failures_only: bool = False,
-    ) -> Subscription:
-        """Return a new reader; ``after`` is the last failure it knows.  Raises OverloadedError."""
+    def subscribe(self, client: str | None, asked: EventsQuery) -> Subscription:
+        """Return a new reader of the events of a client, or of all.  Raises OverloadedError."""
         if len(self._readers) >= self._stream_limit:
             raise OverloadedError(
                 f"{self._stream_limit} event streams are open, the limit (limits.event_streams); "
@@ -249,13 +235,10 @@ class EventHub:
         if sum(each.asker.who == who for each in self._readers) >= share:
             raise OverloadedError(f"{share} event streams of one client are open; close some")
         with self._lock:
-            number = self._number if after is None else min(after + 1, self._number)
+            number = self._number if asked.after is None else min(asked.after + 1, self._number)
             if number < self._first_number:  # of an earlier process, which took its failures along
                 number = self._number - len(self._failures)
-            reader = Subscription(
-                client, group, number, self._news_limit, failures_only=failures_only
-            )
-            reader.closed = self._closed
+            reader = Subscription(client, asked, number, self._news_limit, self._closed)
             self._readers = (*self._readers, reader)
         return reader
 
@@ -294,7 +277,7 @@ class EventHub:
         """Yield the reader's events, until it goes or the service stops."""
         # At once: the reader then knows that it misses nothing from here on.
         yield b": connected\n\n"
-        managers = [] if reader.failures_only else self._factory().managers(reader.group)
+        managers = [] if reader.failures_only else self._factory().managers(reader.asked.group)
         keys = [each.key for each in managers if reader.wants(each.key, each.owner)]
         for start in range(0, len(keys), BATCH):
             self._present(reader, keys[start : start + BATCH])

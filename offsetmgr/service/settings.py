@@ -257,12 +257,11 @@ class Tls:
     client_ca: str = ""
 
     def __post_init__(self) -> None:
-        given = {"certificate": self.certificate, "key": self.key}
-        if any(given.values()) or self.client_ca:
-            for name, path in given.items():
-                if not path:
+        if self.certificate or self.key or self.client_ca:
+            for name in ("certificate", "key"):
+                if not getattr(self, name):
                     fix = "give tls.certificate and tls.key, the paths of PEM files"
-                    raise InvalidValueError(name, path, "is empty", fix)
+                    raise InvalidValueError(name, "", "is empty", fix)
 
 
 @dataclass(frozen=True)
@@ -316,9 +315,8 @@ class Settings:
         for name, identity in self.identities.items():
             if identity.certificate and not self.tls.client_ca:
                 fix = "set tls.client_ca, the authority of the clients' certificates"
-                problem = "cannot be checked"
-                where = f"identities.{name}.certificate"
-                raise InvalidValueError(where, identity.certificate, problem, fix)
+                where, given = f"identities.{name}.certificate", identity.certificate
+                raise InvalidValueError(where, given, "cannot be checked", fix)
         for url in self.streams:
             try:
                 ServiceReader(url)
@@ -423,15 +421,13 @@ def _take_clusters(found: Found) -> dict[str, Found]:
 
 
 def _named_cluster(clusters: Mapping[str, Found], cluster: str) -> Found:
-    values = clusters.get(cluster)
-    if values is None:
-        fix = (
-            f"give one of {', '.join(clusters)}" if clusters else "add [clusters.NAME] to --config"
-        )
+    if cluster not in clusters:
+        known = f"give one of {', '.join(clusters)}"
+        fix = known if clusters else "add [clusters.NAME] to --config"
         raise InvalidValueError("--cluster", cluster, "is not in the configuration file", fix)
     return {
         f"kafka.{key}": (value, f"[clusters.{cluster}] in {source}")
-        for key, (value, source) in values.items()
+        for key, (value, source) in clusters[cluster].items()
     }
 
 
