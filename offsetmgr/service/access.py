@@ -156,9 +156,10 @@ def check_group_seen(group: str) -> None:
         _forbidden(by.identity, f"group {shown(group)}", "groups", by.rights.groups)
 
 
-def check_rights(asker: Asker, operation: Operation, asked: object) -> None:
-    """Raise HttpStatusError where the asker may not do that, or not for the names in ``asked``."""
-    name, rights = asker.identity, asker.rights
+def check_rights(operation: Operation, asked: object) -> None:
+    """Raise HttpStatusError where who asks may not do that, or not for the names in ``asked``."""
+    by = asker()
+    name, rights = by.identity, by.rights
     if name is None or rights is None:
         return
     if rights.read_only and operation.changes:
@@ -168,10 +169,10 @@ def check_rights(asker: Asker, operation: Operation, asked: object) -> None:
     ):
         _forbidden(name, "/metrics, which names all groups", "groups and topics", "less")
     for group in _texts(asked, "group", "consumer"):
-        if not asker.sees(group):
+        if not by.sees(group):
             _forbidden(name, f"group {shown(group)}", "groups", rights.groups)
     for topic in _topics(asked):
-        if not asker.sees(None, topic):
+        if not by.sees(None, topic):
             _forbidden(name, f"topic {shown(topic)}", "topics", rights.topics)
 
 
@@ -280,7 +281,7 @@ class AuditLog:
         self._lock = threading.Lock()
         if path:
             try:
-                os.close(self._open())
+                self._write(b"")
             except OSError as error:
                 fix = "give a file in a folder that the service may write"
                 problem = f"cannot be written ({error.strerror})"
@@ -312,13 +313,10 @@ class AuditLog:
     def _write(self, line: bytes) -> None:
         # Opened for each line, so that logrotate may move it away.
         with self._lock:
-            descriptor = self._open()
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            descriptor = os.open(self._path, flags, 0o600)
             try:
                 if os.write(descriptor, line) < len(line):
                     raise OSError(0, "only a part of the line was written")
             finally:
                 os.close(descriptor)
-
-    def _open(self) -> int:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        return os.open(self._path, flags, 0o600)

@@ -166,7 +166,7 @@ class Api:
             return await found.handler(None, None)
         caller = self._admit(request, found)
         if found.request is None:
-            check_rights(asker(), found, None)
+            check_rights(found, None)
             with self.working.place(asker().who):
                 return await _unless_hung_up(request, found.handler(None, None))
         if found.method == "POST":
@@ -175,12 +175,12 @@ class Api:
             who = asker().who
             with self.working.place(who):
                 asked = decode(found.request, await read_body(request, self.large))
-            check_rights(asker(), found, asked)
+            check_rights(found, asked)
             places = self.waiting if getattr(asked, "wait", False) else self.working
             with places.place(who):
                 return await found.handler(caller, asked)
         query = read_query(found.request, request)
-        check_rights(asker(), found, query)
+        check_rights(found, query)
         self._service.renew(caller)
         if found.streams:  # the hub limits how many
             return await found.handler(caller, query)
