@@ -105,8 +105,8 @@ class Changes:
     @operation("POST", "/v1/plan", PlanRequest, PlanAnswer, others=_KAFKA, reads=True)
     async def plan(self, caller: Caller, asked: PlanRequest) -> PlanAnswer:
         """Return what a reset would set, and why it would be refused; change nothing."""
-        self._parts.service.renew(caller)
         scope = None if asked.topics is None else parse_scope(asked.topics, "topics")
+        self._parts.service.renew(caller)
         if asked.mode == "from-group" and asked.value:
             check_group_seen(asked.value)
         owners = _Owners(self._parts, caller)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from offsetmgr.admin.reset import parse_scope
 from offsetmgr.errors import (
     CoordinatorError,
     InvalidValueError,
@@ -287,8 +286,6 @@ class PlanRequest(ApiRequest, frozen=True):
         super().__post_init__()
         if self.value is None and self.mode not in {"to-earliest", "to-latest", "to-current"}:
             raise MissingError("value", f"give the value of {self.mode}")
-        if self.topics is not None:
-            parse_scope(self.topics, "topics")
 
 
 class ResetEntry(PartitionRef, frozen=True, gc=False):
