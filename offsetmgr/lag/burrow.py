@@ -21,13 +21,7 @@ if TYPE_CHECKING:
 INTERVALS: Final = 10
 """Commits, and ends of the log, that are kept of each partition."""
 
-ROOT: Final = "/v3/kafka"
-CONSUMERS: Final = f"{ROOT}/{{cluster}}/consumer"
-TOPICS: Final = f"{ROOT}/{{cluster}}/topic"
-
 _NO_CLUSTER: Final = "cluster not found"
-_NO_CONSUMER: Final = "cluster or consumer not found"
-_NO_TOPIC: Final = "cluster or topic not found"
 
 
 class Status(IntEnum):
@@ -156,7 +150,7 @@ class BurrowApi:
         """Of ``.../consumer/GROUP``: the windows of all its partitions."""
         group = self._group(cluster, consumer)
         if group is None:
-            return _NO_CONSUMER
+            return "cluster or consumer not found"
         topics: dict[str, list[dict[str, Any]]] = {}
         for each in group.partitions:
             known = topics.setdefault(each.now.partition.topic, [])
@@ -210,7 +204,7 @@ class BurrowApi:
         """Of ``.../topic/TOPIC``: the ends of its logs, by the number of the partition."""
         ends = self._ends().get(topic)
         if cluster != self._cluster or not ends:
-            return _NO_TOPIC
+            return "cluster or topic not found"
         offsets = [ends.get(number, 0) for number in range(max(ends) + 1)]
         return {"message": "topic offsets returned", "offsets": offsets}
 

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from offsetmgr.admin.service import ServiceReader
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
-from offsetmgr.lag.burrow import CONSUMERS, ROOT, TOPICS, BurrowApi, Status
+from offsetmgr.lag.burrow import BurrowApi, Status
 from offsetmgr.lag.commit_log import TOPIC, CommitTail
 from offsetmgr.lag.measure import measure
 from offsetmgr.lag.metrics import families
@@ -57,13 +57,13 @@ LOOKED_S: Final = 300.0
 """Groups that are watched only for the page are watched so long after the last look."""
 
 _BURROW: Final = (
-    (ROOT, BurrowApi.clusters, ApiRequest),
-    (CONSUMERS, BurrowApi.consumers, ClusterQuery),
-    (f"{CONSUMERS}/{{consumer}}", BurrowApi.consumer, ConsumerQuery),
-    (f"{CONSUMERS}/{{consumer}}/status", BurrowApi.status, ConsumerQuery),
-    (f"{CONSUMERS}/{{consumer}}/lag", BurrowApi.full_status, ConsumerQuery),
-    (TOPICS, BurrowApi.topics, ClusterQuery),
-    (f"{TOPICS}/{{topic}}", BurrowApi.topic, TopicQuery),
+    ("/v3/kafka", BurrowApi.clusters, ApiRequest),
+    ("/v3/kafka/{cluster}/consumer", BurrowApi.consumers, ClusterQuery),
+    ("/v3/kafka/{cluster}/consumer/{consumer}", BurrowApi.consumer, ConsumerQuery),
+    ("/v3/kafka/{cluster}/consumer/{consumer}/status", BurrowApi.status, ConsumerQuery),
+    ("/v3/kafka/{cluster}/consumer/{consumer}/lag", BurrowApi.full_status, ConsumerQuery),
+    ("/v3/kafka/{cluster}/topic", BurrowApi.topics, ClusterQuery),
+    ("/v3/kafka/{cluster}/topic/{topic}", BurrowApi.topic, TopicQuery),
 )
 """Paths, with what answers there, and to which parameters."""
 
