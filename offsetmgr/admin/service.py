@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import closing, contextmanager
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlencode
 
@@ -13,10 +12,10 @@ from offsetmgr.client.transport import (
     NO_CREDENTIALS,
     Connection,
     Credentials,
-    EventParser,
     Request,
     Unreachable,
     parse_url,
+    read_events,
 )
 from offsetmgr.errors import ServiceError, ServiceUnavailableError
 from offsetmgr.types import TopicPartition
@@ -110,7 +109,7 @@ class ServiceReader:
             answer, pieces = connection.stream(request, _SILENT_S)
             if answer.status != _OK:
                 raise self._failure(answer.status, json.loads(b"".join(pieces)))
-            for event in chain.from_iterable(map(EventParser().feed, pieces)):
+            for event in read_events(pieces):
                 if event.get("event") == "failed":
                     place: dict[str, Any] = json.loads(event["data"])
                     yield place, place.pop("error")

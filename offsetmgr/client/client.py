@@ -217,7 +217,7 @@ class OffsetClient(Offsets):
 
     def _get(self, path: str, query: list[tuple[str, str]], deadline: Deadline) -> dict[str, Any]:
         within = ("timeout_s", round(deadline.for_service_s(), 3))
-        return self.core.get(wire.target(path, *query, within), deadline)
+        return self.core.ask(wire.target(path, *query, within), deadline)
 
     # The end
 
@@ -337,15 +337,14 @@ class RemoteManagerHandle(OffsetManagerHandle):
 def _ask_initial(core: Core, key: ManagerKey, deadline: Deadline) -> OffsetAndMetadata | None:
     """Return the initial offset; raise why it is not known."""
     query = {**key._asdict(), "wait_s": min(deadline.for_service_s(), INITIAL_WAIT_S)}
-    data = core.get(wire.target(wire.INITIAL_OFFSETS, *query.items()), deadline)
+    data = core.ask(wire.target(wire.INITIAL_OFFSETS, *query.items()), deadline)
     with wire.reading("the initial offsets"):
         entries = {wire.partition_of(each): each for each in data["initial_offsets"]}
         entry = entries.get(key.topic_partition)
         if entry is not None and entry["known"]:
             found = entry["committed"]
             return None if found is None else wire.offset_of(found)
-        failure = None if entry is None else entry["error"]
-        reason = kafka_is_silent() if failure is None else wire.error_of(failure, key)
+        reason = wire.reason_of(entry and entry["error"], key)
     if entry is None:
         with core.lock:
             core.partitions.lost([key])
@@ -456,7 +455,7 @@ class Wait:
             pieces = [(None, None)]
         for at, piece in enumerate(pieces):
             timeout_s = self._deadline.for_service_s() / (len(pieces) - at)
-            data = core.post(path, wire.flush_body(*piece, timeout_s, version), self._deadline)
+            data = core.ask(path, self._deadline, wire.flush_body(*piece, timeout_s, version))
             with wire.reading(path):
                 settled = wire.settled_of(data)
             with core.lock:
@@ -490,9 +489,9 @@ class Wait:
                 # Where nothing was sent it is the initial offset.
                 held.commit(value, version if error is None else held.committed_version)
             for key, failure in settled.uncommitted.items():
-                reason = self._reasons[key] = failure or kafka_is_silent()
-                core.heed(key, reason)
-                if self._is_final(key, reason, sent):
+                self._reasons[key] = failure
+                core.heed(key, failure)
+                if self._is_final(key, failure, sent):
                     self.final.add(key)
             for key in self._targets:
                 held = core.partitions.get(key)
@@ -543,8 +542,3 @@ def _pieces_of(keys: Iterable[ManagerKey]) -> list[tuple[str, list[TopicPartitio
         for group, partitions in by_group(keys).items()
         for at in range(0, len(partitions), CHUNK)
     ]
-
-
-def kafka_is_silent() -> OffsetManagerError:
-    """Return why the service, which answered, could not say that an offset is committed."""
-    return OffsetTimeoutError("Kafka did not answer the service in time")

@@ -352,20 +352,17 @@ class Core:
 
     # Requests
 
-    def post(
-        self, path: str, body: bytes, deadline: Deadline, instance: str | None = None
+    def ask(
+        self,
+        target: str,
+        deadline: Deadline,
+        body: bytes | None = None,
+        instance: str | None = None,
     ) -> dict[str, Any]:
-        """As `Session.post`; nothing is sent once the client is fenced."""
-        return self._watched(lambda: self.session.post(path, body, deadline, instance), deadline)
-
-    def get(self, target: str, deadline: Deadline) -> dict[str, Any]:
-        """As `Session.get`; nothing is asked once the client is fenced."""
-        return self._watched(lambda: self.session.get(target, deadline), deadline)
-
-    def _watched(self, ask: Callable[[], dict[str, Any]], deadline: Deadline) -> dict[str, Any]:
+        """As `Session.ask`; nothing is sent once the client is fenced."""
         self.check_fence()
         try:
-            return ask()
+            return self.session.ask(target, deadline, body, instance)
         except ClientFencedError as error:
             self.fence(error)
             raise
@@ -472,7 +469,7 @@ class Core:
     def _beat(self) -> None:
         """Renew the lease, and learn how long it is and which event was the newest before ours."""
         try:
-            data = self.post(wire.HEARTBEAT, b"{}", Deadline(REQUEST_TIMEOUT_S))
+            data = self.ask(wire.HEARTBEAT, Deadline(REQUEST_TIMEOUT_S), b"{}")
             with wire.reading("a heartbeat"):
                 lease_s, event_id = float(data["lease_s"]), int(data["last_event_id"])
         except OffsetManagerError as error:
@@ -496,7 +493,7 @@ class Core:
         partitions = [key.topic_partition for key in keys]
         body = wire.flush_body(group, partitions, REQUEST_TIMEOUT_S, version=version)
         try:
-            self.post(wire.STOP, body, Deadline(ASIDE_S))
+            self.ask(wire.STOP, Deadline(ASIDE_S), body)
         except OffsetManagerError:
             with self.lock:
                 for key in keys:
@@ -510,7 +507,7 @@ class Core:
             self.queries_unsent = False
         self._report_at = time.monotonic() + REPORT_INTERVAL_S
         with suppress(OffsetManagerError):  # such as of a service that is older than this client
-            self.post(wire.QUERIES, body, Deadline(ASIDE_S))
+            self.ask(wire.QUERIES, Deadline(ASIDE_S), body)
 
     def _send(self, batch: Batch) -> None:
         """Hand `batch` over, to no other process of the service than it was made for.
@@ -521,7 +518,7 @@ class Core:
         self.times.send_at = time.monotonic() + SEND_INTERVAL_S
         body, deadline = wire.batch_body(batch), Deadline(REQUEST_TIMEOUT_S)
         try:
-            data = self.post(path, body, deadline, batch.instance)
+            data = self.ask(path, deadline, body, batch.instance)
             with wire.reading("submitted offsets"):
                 refused = wire.refused_of(data, batch)
         except OffsetManagerError as error:

@@ -22,7 +22,7 @@ from offsetmgr.client.wire import failure_of
 from offsetmgr.errors import InvalidValueError, ServiceUnavailableError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
 DEFAULT_PORT: Final = 8741
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -324,20 +324,18 @@ class Connection:
         self._http.close()
 
 
-class EventParser:
-    """Server-sent events as our service writes them: lines that end with LF."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, piece: bytes) -> list[dict[str, str]]:
-        """Return the events which `piece` completes, as their fields."""
-        *texts, self._rest = (self._rest + piece).split(b"\n\n")
-        if len(self._rest) > MAX_EVENT_BYTES:
+def read_events(pieces: Iterable[bytes]) -> Iterator[dict[str, str]]:
+    """Yield the fields of server-sent events as our service writes them: lines that end with LF."""
+    rest = b""
+    for piece in pieces:
+        *texts, rest = (rest + piece).split(b"\n\n")
+        if len(rest) > MAX_EVENT_BYTES:
             raise Unreachable(f"sent an event of more than {MAX_EVENT_BYTES} bytes")
-        lines = (text.decode("utf-8", "replace").split("\n") for text in texts)
-        events = [dict(line.split(": ", 1) for line in each if ": " in line) for each in lines]
-        return [event for event in events if "data" in event]
+        for text in texts:
+            lines = text.decode("utf-8", "replace").split("\n")
+            event = dict(line.split(": ", 1) for line in lines if ": " in line)
+            if "data" in event:
+                yield event
 
 
 class Session:
@@ -365,31 +363,18 @@ class Session:
             "Accept": "application/json",
         }
 
-    def post(
-        self, path: str, body: bytes, deadline: Deadline, instance: str | None = None
-    ) -> dict[str, Any]:
-        """Ask for a change; `instance` is the only process of the service that may do it."""
-        headers = {**self._headers, "Content-Type": "application/json"}
-        if instance is not None:
-            headers[_INSTANCE] = instance
-        return self._ask(Request("POST", path, headers, body), deadline)
-
-    def get(self, target: str, deadline: Deadline) -> dict[str, Any]:
-        return self._ask(Request("GET", target, self._headers), deadline)
-
     def stream(self, target: str, last_id: str, read_timeout_s: float) -> Generator[dict[str, str]]:
         """Open an event stream on a connection of its own, and yield its events."""
         headers = {**self._headers, "Accept": "text/event-stream"}
         if last_id:
             headers["Last-Event-ID"] = last_id
-        connection, parser = Connection(self._address, Deadline(CONNECT_TIMEOUT_S)), EventParser()
+        connection = Connection(self._address, Deadline(CONNECT_TIMEOUT_S))
         with self._using(connection):
             head, pieces = connection.stream(Request("GET", target, headers), read_timeout_s)
             if head.status != _OK and "content-length" in head.headers:
                 head = head._replace(body=b"".join(pieces))
             self._heard(self._check(head))
-            for piece in pieces:
-                yield from parser.feed(piece)
+            yield from read_events(pieces)
         connection.close()
 
     def end(self) -> None:
@@ -401,9 +386,24 @@ class Session:
             with suppress(IndexError):  # another thread was quicker
                 self._idle.pop().close()
 
-    def _ask(self, request: Request, deadline: Deadline) -> dict[str, Any]:
+    def ask(
+        self,
+        target: str,
+        deadline: Deadline,
+        body: bytes | None = None,
+        instance: str | None = None,
+    ) -> dict[str, Any]:
+        """Ask for `target`; a `body` asks for a change.
+
+        `instance` is the only process of the service that may do it.
+        """
+        method, headers = "GET", dict(self._headers)
+        if body is not None:
+            method, headers["Content-Type"] = "POST", "application/json"
+        if instance is not None:
+            headers[_INSTANCE] = instance
         try:
-            answer = self._exchange(request, deadline)
+            answer = self._exchange(Request(method, target, headers, body), deadline)
         except Unreachable as error:
             raise Unreachable(f"the service at {self.url} {error}") from None
         instance = self._check(answer)

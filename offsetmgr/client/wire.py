@@ -50,7 +50,7 @@ class Settled(NamedTuple):
     """The end of a flush or a stop."""
 
     committed: dict[ManagerKey, OffsetAndMetadata]
-    uncommitted: dict[ManagerKey, OffsetManagerError | None]
+    uncommitted: dict[ManagerKey, OffsetManagerError]
 
 
 # Requests
@@ -145,11 +145,11 @@ def refused_of(data: Mapping[str, Any], batch: Batch) -> dict[TopicPartition, Of
 
 
 def settled_of(data: Mapping[str, Any]) -> Settled:
-    uncommitted: dict[ManagerKey, OffsetManagerError | None] = {}
-    for each in data["uncommitted"]:
-        key, error = key_of(each), each["error"]
-        uncommitted[key] = None if error is None else error_of(error, key)
-    return Settled({key_of(each): offset_of(each) for each in data["committed"]}, uncommitted)
+    keys = [(key_of(each), each["error"]) for each in data["uncommitted"]]
+    return Settled(
+        {key_of(each): offset_of(each) for each in data["committed"]},
+        {key: reason_of(error, key) for key, error in keys},
+    )
 
 
 def committed_of(data: Mapping[str, Any]) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -174,6 +174,13 @@ def _check_kafka(what: str, error: Mapping[str, Any] | None) -> None:
         text = f"{what}: {error['message']}"
         passing = error.get("retriable") and error.get("fault") == Fault.BROKER.value
         raise kafka_refusal(what, str(error["code"]), text, passing=bool(passing))
+
+
+def reason_of(error: Mapping[str, Any] | None, key: ManagerKey) -> OffsetManagerError:
+    """Return why an offset is not known; without an error Kafka was silent."""
+    if error is None:
+        return OffsetTimeoutError("Kafka did not answer the service in time")
+    return error_of(error, key)
 
 
 def error_of(

@@ -24,14 +24,14 @@ NEW = ManagerKey("other", "t", 7)
 def cut(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """While it is set, no stop reaches the service."""
     away = threading.Event()
-    post = Core.post
+    ask = Core.ask
 
     def over_a_link(self: Core, path: str, *more: Any) -> dict[str, Any]:
         if path == "/v1/stop" and away.is_set():
             raise Unreachable("the link is cut")
-        return post(self, path, *more)
+        return ask(self, path, *more)
 
-    monkeypatch.setattr(Core, "post", over_a_link)
+    monkeypatch.setattr(Core, "ask", over_a_link)
     return away
 
 

@@ -45,14 +45,14 @@ def test_an_interrupted_stop_ends(
     manager = client.spawn(*KEY)
     manager.submit(5)
     service.wait_for(lambda: KEY in service.taken)
-    post = client.core.post
+    ask = client.core.ask
 
     def interrupted(path: str, *more: Any) -> dict[str, Any]:
         if path == wire.STOP and threading.current_thread() is threading.main_thread():
             raise KeyboardInterrupt
-        return post(path, *more)
+        return ask(path, *more)
 
-    monkeypatch.setattr(client.core, "post", interrupted)
+    monkeypatch.setattr(client.core, "ask", interrupted)
     with pytest.raises(KeyboardInterrupt):
         manager.stop(timeout=10)
     assert manager.stop().uncommitted == OffsetAndMetadata(5)

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from offsetmgr.client.transport import MAX_EVENT_BYTES, EventParser, Unreachable
+from offsetmgr.client.transport import MAX_EVENT_BYTES, Unreachable, read_events
 
 STREAM = (
     b": connected\n\n"
@@ -26,23 +26,17 @@ EVENTS = [
 ]
 
 
-def parse(pieces: list[bytes]) -> list[dict[str, str]]:
-    """All events of a stream in pieces."""
-    parser = EventParser()
-    return [event for piece in pieces for event in parser.feed(piece)]
-
-
 @given(cuts=st.lists(st.integers(0, len(STREAM))))
 def test_however_it_is_cut(cuts: list[int]) -> None:
     """The network's cuts change nothing, be it within a line end or within a character."""
     at = [0, *sorted(cuts), len(STREAM)]
-    assert parse([STREAM[start:end] for start, end in pairwise(at)]) == EVENTS
+    assert list(read_events(STREAM[start:end] for start, end in pairwise(at))) == EVENTS
 
 
 def test_an_event_without_end() -> None:
     """An event that never ends is refused before it fills the memory."""
-    parser = EventParser()
     line = b"data: " + b"x" * (MAX_EVENT_BYTES // 2) + b"\n"
-    assert parser.feed(line) == []
+    pieces = iter([line, line, b"never read"])
     with pytest.raises(Unreachable):
-        parser.feed(line)
+        next(read_events(pieces))
+    assert list(pieces) == [b"never read"]
