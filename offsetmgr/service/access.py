@@ -42,9 +42,9 @@ audit_log = structlog.get_logger("offsetmgr.audit")
 class Asker(NamedTuple):
     """The sender of a request."""
 
-    identity: str | None = None
-    """None where authentication is off."""
+    identity: str = ""
     rights: Identity | None = None
+    """None, and no identity, where authentication is off."""
     client: str = ""
     peer: str = ""
     """The address that the request came from; empty for a socket's."""
@@ -59,7 +59,7 @@ class Asker(NamedTuple):
     @property
     def who(self) -> str:
         """The name under which its requests under way are counted."""
-        return self.client if self.identity is None else f"identity {self.identity}"
+        return f"identity {self.identity}" if self.identity else self.client
 
 
 def _allowed(name: str, patterns: list[str]) -> bool:
@@ -152,7 +152,7 @@ class Access:
 def check_group_seen(group: str) -> None:
     """Raise HttpStatusError unless whoever asks may see the group."""
     by = asker()
-    if by.identity is not None and by.rights is not None and not by.sees(group):
+    if by.rights is not None and not by.sees(group):
         _forbidden(by.identity, f"group {shown(group)}", "groups", by.rights.groups)
 
 
@@ -160,7 +160,7 @@ def check_rights(operation: Operation, asked: object) -> None:
     """Raise HttpStatusError where who asks may not do that, or not for the names in ``asked``."""
     by = asker()
     name, rights = by.identity, by.rights
-    if name is None or rights is None:
+    if rights is None:
         return
     if rights.read_only and operation.changes:
         _forbidden(name, "anything that changes offsets", "read_only", "true")
@@ -293,7 +293,7 @@ class AuditLog:
         line = {
             "operation": operation,
             "outcome": outcome,
-            "identity": by.identity,
+            "identity": by.identity or None,
             "client": by.client,
             "peer": by.peer,
             **what,

@@ -196,14 +196,14 @@ class Api:
         if self._access.needs_identity(operation):
             known = self._access.identify(request.headers, certificate_names())
         from_page = "origin" in request.headers or "sec-fetch-site" in request.headers
-        if operation.changes and from_page and known.identity is None:
+        if operation.changes and from_page and not known.identity:
             text = (
                 "a web page may only read here, unless it sends a token; add an [identities.NAME] "
                 "with a token_file to the service's settings, and give the page that token"
             )
             raise HttpStatusError(HTTPStatus.FORBIDDEN, "token_needed", text)
         caller = None if operation.request is None else read_caller(request.headers)
-        if caller is not None and known.identity is not None:
+        if caller is not None and known.identity:
             name = f"{known.identity}/{caller.name}"
             caller = msgspec.structs.replace(caller, name=name)
         peer = request.client

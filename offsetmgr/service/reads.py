@@ -159,7 +159,7 @@ class Reads:
         self._coordinator = parts.coordinator.reader
         self._worker = anyio.CapacityLimiter(1)
         self._making = asyncio.Lock()
-        self._made: dict[str | None, tuple[float, bytes]] = {}
+        self._made: dict[str, tuple[float, bytes]] = {}
         """The overview, by identity."""
         self._summed: tuple[object, dict[str, dict[str, Any]]] = (None, {})
         """The watcher's last round, and its groups."""
@@ -310,7 +310,7 @@ class Reads:
             watched = view.get(name)
             rows.append(_row(name, watched, self._summed[1].get(name, {}), ours, watch.listing))
         settings = self._parts.settings
-        interval_s, groups = settings.watch.interval_s, settings.watch.groups
+        interval_s, groups, by = settings.watch.interval_s, settings.watch.groups, asker()
         return OverviewAnswer(
             settings.cluster_name,
             self._parts.instance,
@@ -325,7 +325,7 @@ class Reads:
             WatchState(groups, interval_s, _hint(groups, len(listed - view.keys() - held.keys()))),
             body_or_none(watch.listing_error),
             rows,
-            _identity(),
+            None if by.rights is None else AskingIdentity(by.identity, by.rights.read_only),
         )
 
     def _held(self) -> dict[str, _Held]:
@@ -437,13 +437,6 @@ def _row(
         error=body_or_none(error),
         **facts,
     )
-
-
-def _identity() -> AskingIdentity | None:
-    by = asker()
-    if by.identity is None or by.rights is None:
-        return None
-    return AskingIdentity(by.identity, by.rights.read_only)
 
 
 def _reasons(ready: ReadyAnswer) -> list[str]:
