@@ -521,10 +521,8 @@ class _ReaderConsumer(_Source[ClusterMessage], GroupConsumer):
                 self._waiting.clear()
                 self.positions.update(offsets)
             topic = self._partitions[0].topic
-            sent = [KafkaPartition(topic, *each) for each in self.positions.items()]
-            self._consumer.assign(sent)
-            self._consumer.pause(sent)
-            self._paused = self._assigned  # until the next poll
+            self._pause_and_resume(away=False)  # nothing may do so while librdkafka starts anew
+            self._consumer.assign([KafkaPartition(topic, *each) for each in self.positions.items()])
 
     def fill(self) -> bool:
         if len(self._waiting) > self._most:

@@ -36,6 +36,7 @@ from offsetmgr.coordinator.clients import refused_config
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetManagerError
 from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.types import (
+    OffsetAndMetadata,
     TopicPartition,
     check_count,
     check_group,
@@ -60,8 +61,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offsetmgr.consumer.keepers import OffsetKeeper
-    from offsetmgr.types import OffsetAndMetadata
-
 Strategy = Literal["range", "roundrobin", "cooperative-sticky"]
 
 PREFETCH: Final = 500
@@ -174,7 +173,7 @@ class BaseConsumer(ABC):
         self._commit_at_s = self._polled_at_s + self._settings.commit_interval_s
         self._look_at_s = self._polled_at_s
         self._polled_away = False  # the consumer's own thread handed over messages
-        self._released_in_poll: set[tuple[object, object]] = set()
+        self._released_in_poll: set[TopicPartition] = set()
         self._assigned: frozenset[TopicPartition] = frozenset()
         self._paused: frozenset[TopicPartition] = frozenset()
         self._held: set[TopicPartition] = set()  # to be paused until `_resume`
@@ -185,8 +184,7 @@ class BaseConsumer(ABC):
             self._consumer = Consumer(config)
         except KafkaException as error:
             raise refused_config(config, error) from None
-        self._in_kafka = MemberOffsets(self._consumer, self._config)
-        self._keeper: OffsetKeeper = self._in_kafka
+        self._keeper: OffsetKeeper = MemberOffsets(self._consumer, self._config)
         if offsets is not None:
             self._keeper = ManagedOffsets(offsets) if isinstance(offsets, Offsets) else offsets
         self._cooperative = self._settings.strategy == "cooperative-sticky" and not self._partitions
@@ -343,10 +341,10 @@ class BaseConsumer(ABC):
     def _poll_kafka(self, most: int, timeout_s: float, more_s: float) -> bool:
         """Wait for one message, then ``more_s`` for others; True if any were received."""
         first = self._consumer.poll(timeout_s)
+        self._released_in_poll.clear()
         if first is None:
             return False
         found = [first]
-        self._released_in_poll.clear()
         if most > 1:
             try:
                 found += self._consumer.consume(most - 1, more_s)
@@ -354,7 +352,7 @@ class BaseConsumer(ABC):
                 self._errors.append(request_error("poll", error.args[0]))
         if self._released_in_poll:
             # The rebalance came between messages; librdkafka returns those before it all the same.
-            gone = self._released_in_poll
+            gone: set[tuple[object, object]] = {*self._released_in_poll}
             found = [each for each in found if (each.topic(), each.partition()) not in gone]
         good = [each for each in found if each.error() is None]
         if len(good) < len(found):
@@ -403,7 +401,12 @@ class BaseConsumer(ABC):
     def _look_at_ends(self) -> None:
         found = {}
         for where in sorted(self._assigned):
-            answer = self._consumer.get_watermark_offsets(KafkaPartition(*where), cached=True)
+            here = KafkaPartition(*where)
+            if where not in self._paused:
+                # A former claim may have left it paused, and librdkafka may lose a resume that
+                # meets a rebalance.  Else this does nothing.
+                self._consumer.resume([here])
+            answer = self._consumer.get_watermark_offsets(here, cached=True)
             if answer[1] != OFFSET_INVALID:
                 found[where] = answer[1]
         self._high_watermarks = found
@@ -464,20 +467,26 @@ class BaseConsumer(ABC):
         self._take_over(committed)
 
     def _take_over(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        """Begin to read at once: librdkafka does not have to look up where.
+
+        A pause or resume that meets a later start can undo it, and the partition would stand still.
+        """
         self._claim(committed)
         self._assigned |= committed.keys()
-        partitions = [KafkaPartition(*where) for where in committed]
-        if self._keeper is not self._in_kafka:
-            missing = OFFSET_BEGINNING if self._settings.start == "earliest" else OFFSET_END
-            for each, known in zip(partitions, committed.values(), strict=True):
-                each.offset = missing if known is None else known.offset
+        first = OFFSET_BEGINNING if self._settings.start == "earliest" else OFFSET_END
+        partitions = []
+        for where, known in committed.items():
+            offset, _, epoch = known or OffsetAndMetadata(first)
+            epoch = -1 if epoch is None else epoch
+            partitions.append(KafkaPartition(*where, offset, leader_epoch=epoch))
         if self._cooperative:
             self._consumer.incremental_assign(partitions)
         else:
             self._consumer.assign(partitions)
-        # Paused until the next poll: what this one returns of a partition is of its former claim.
-        self._consumer.pause(partitions)
-        self._paused |= committed.keys()
+        # What this poll returns of a partition that it has released before is of the former claim.
+        again = committed.keys() & self._released_in_poll
+        self._consumer.pause([KafkaPartition(*where) for where in again])
+        self._paused |= again
 
     def _on_revoke(self, partitions: list[TopicPartition]) -> None:
         if not self._ended.is_set():

@@ -65,12 +65,10 @@ class MemberOffsets:
         # what follows it may look like acks.
         try:
             with ClusterReader(self._kafka, timeout_s=REQUEST_S) as reader:
-                answer = reader.committed([group])[group]
+                known = reader.stable_offsets(group, partitions)
         except RuntimeError as error:  # no thread is to be had; it is tried again
             raise OverloadedError(str(error)) from error
-        if isinstance(answer, OffsetManagerError):
-            raise answer
-        return {where: answer.get(where) for where in partitions}
+        return {where: known.get(where) for where in partitions}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         sent = [

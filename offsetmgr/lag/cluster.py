@@ -35,7 +35,7 @@ from offsetmgr.errors import KafkaRequestError, OffsetManagerError, error_info
 from offsetmgr.types import PartitionRange, TopicPartition, check_group, check_timeout, check_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from confluent_kafka.admin import AdminClient
     from typing_extensions import Self
@@ -184,6 +184,17 @@ class ClusterReader:
             )
             for group, pending in sent.items()
         }
+
+    def stable_offsets(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what ``group`` has committed of ``partitions``, for a member that takes them over.
+
+        Raises KafkaRequestError, also while an open transaction is about to commit one of them.
+        """
+        pending = self._fetcher.fetch(group, partitions, self._limit_s)
+        answer = self.result(pending, f"committed offsets of group {group}")
+        return self._committed_of(group, answer)
 
     def log_ranges(
         self, partitions: Iterable[TopicPartition]

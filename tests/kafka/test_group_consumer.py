@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import threading
@@ -9,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr import LocalOffsets
+from offsetmgr import LocalOffsets, OffsetAndMetadata
 from offsetmgr.consumer import (
     AckConsumer,
     ConsumerSettings,
@@ -22,15 +24,19 @@ from offsetmgr.consumer import (
     PartitionStream,
 )
 from offsetmgr.consumer.group import BUFFERED
+from offsetmgr.consumer.keepers import MemberOffsets
 from offsetmgr.errors import InvalidValueError
 from tests.conftest import create_topic
 from tests.kafka.messages import PARTITIONS, WAIT_S, committed, filled, produce, wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
     from confluent_kafka import Message
 
     from offsetmgr.consumer.base import Strategy
     from offsetmgr.devkafka import DevKafka
+    from offsetmgr.types import TopicPartition
 
 
 def number_of(message: Message) -> int:
@@ -91,6 +97,57 @@ def test_a_message_without_a_value_is_one_like_all_others(kafka: DevKafka, group
                         found = next(consumer.batches(4))
                     read += [each.offset() or 0 for each in found]
         assert read == list(range(9)), name
+
+
+def test_reading_begins_where_the_claim_said(
+    kafka: DevKafka, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is asked again: a pause could undo the start that follows the answer."""
+    claim = MemberOffsets.claim
+
+    def claimed(
+        keeper: MemberOffsets, name: str, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
+        found = claim(keeper, name, partitions)
+        keeper.commit(name, {where: OffsetAndMetadata(5) for where in partitions})
+        return found
+
+    monkeypatch.setattr(MemberOffsets, "claim", claimed)
+    filled(kafka, group, 40)
+    with GroupConsumer(kafka.bootstrap_servers, group, [group]) as consumer:
+        message = consumer.poll(timeout=WAIT_S)
+        assert message is not None
+        assert message.offset() == 0
+
+
+def test_a_member_waits_for_an_open_transaction(kafka: DevKafka, group: str) -> None:
+    """What it is about to commit is processed, and comes to no other member."""
+    filled(kafka, group, 40)
+    brokers = {"bootstrap.servers": kafka.bootstrap_servers}
+    producer = Producer({**brokers, "transactional.id": group})
+    outsider = Consumer({**brokers, "group.id": group})
+    producer.init_transactions(WAIT_S)
+    producer.begin_transaction()
+    offsets = [KafkaPartition(group, number, 5) for number in range(PARTITIONS)]
+    producer.send_offsets_to_transaction(offsets, outsider.consumer_group_metadata(), WAIT_S)
+    outsider.close()
+    with GroupConsumer(kafka.bootstrap_servers, group, [group]) as consumer:
+        wait_until(lambda: consumer._errors)
+        assert {each.code for each in consumer.errors()} == {"UNSTABLE_OFFSET_COMMIT"}
+        producer.commit_transaction(WAIT_S)
+        assert sorted(numbers(consumer, 20)) == list(range(20, 40))
+
+
+def test_a_resume_that_librdkafka_lost_is_made_up_for(kafka: DevKafka, group: str) -> None:
+    filled(kafka, group, 40)
+    with GroupConsumer(kafka.bootstrap_servers, group, [group]) as consumer:
+        assert sorted(numbers(consumer, 40)) == list(range(40))
+        with consumer._turn:
+            consumer._consumer.pause([KafkaPartition(group, n) for n in range(PARTITIONS)])
+        produce(kafka, group, range(40, 80))
+        message = consumer.poll(timeout=WAIT_S)
+        assert message is not None
+        assert number_of(message) >= 40
 
 
 def test_what_is_not_marked_is_not_committed(kafka: DevKafka, group: str) -> None:
@@ -320,6 +377,23 @@ def test_streams_end_where_their_partitions_are_released(kafka: DevKafka, group:
     assert sorted(seen + theirs) == list(range(480))
     wait_until(lambda: len(ended) >= 6)
     assert committed(kafka, group, group) == dict.fromkeys(range(PARTITIONS), (120, ""))
+
+
+def test_a_closed_stream_comes_anew_where_it_is_claimed_again(kafka: DevKafka, group: str) -> None:
+    """A partition stays paused inside librdkafka while it belongs to another member."""
+    filled(kafka, group, 40)
+    settings = ConsumerSettings(strategy="range")
+    with PartitionedConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as first:
+        new = first.partitions()
+        for stream in [next(new) for _ in range(PARTITIONS)]:
+            assert next(iter(stream)).offset() == 0
+            stream.close()
+        with GroupConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as second:
+            wait_until(lambda: second.poll(timeout=0.0) or second.subscriptions())
+        read: set[int] = set()
+        while len(read) < PARTITIONS:
+            stream = next(new)
+            read.update(stream.partition for _ in itertools.islice(stream, 1))
 
 
 def test_the_example_marks_what_is_on_disk(kafka: DevKafka, group: str, tmp_path: Path) -> None:
