@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.admin.changes import GroupChanges
 from offsetmgr.admin.reset import PlannedOffset
+from offsetmgr.clusters.link import ClusterClient
 from offsetmgr.consumer.retry import read_to_end
 from offsetmgr.lag.cluster import does_not_exist, known
 from offsetmgr.spark.checkpoint import Checkpoint
@@ -21,13 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from confluent_kafka import Message
-    from typing_extensions import Self
-
 _BEFORE: Final = 100
 """A record before the next one is looked for so far back: transactions end in offsets without."""
-_LENGTH: Final = struct.Struct(">h")
-_PARTITION: Final = struct.Struct(">i")
-_OFFSETS: Final = struct.Struct(">qq")
 
 
 class OffsetSync(NamedTuple):
@@ -44,10 +40,9 @@ def parse_sync(key: bytes, value: bytes) -> tuple[TopicPartition, OffsetSync]:
     partition int32), value (source offset int64, target offset int64), all big-endian.
     """
     try:
-        (length,) = _LENGTH.unpack_from(key)
-        topic = key[_LENGTH.size : _LENGTH.size + length].decode()
-        (partition,) = _PARTITION.unpack_from(key, _LENGTH.size + length)
-        return TopicPartition(topic, partition), OffsetSync(*_OFFSETS.unpack(value))
+        (length,) = struct.unpack_from(">h", key)
+        topic, partition = struct.unpack_from(f">{length}si", key, 2)
+        return TopicPartition(topic.decode(), partition), OffsetSync(*struct.unpack(">qq", value))
     except struct.error as error:
         raise ValueError(f"is no offset sync: {error}") from None
 
@@ -144,14 +139,7 @@ class CopiedOffset(NamedTuple):
     new: Translation
 
 
-class _Record(NamedTuple):
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-
-
-class OffsetMigration:
+class OffsetMigration(ClusterClient):
     """Plans and makes copies of offsets from one cluster to another.
 
     A topic of the target that is named ``SOURCE.topic``, as MirrorMaker 2 does by default, is taken
@@ -204,12 +192,6 @@ class OffsetMigration:
         self._source.reader.close()
         self._target.reader.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _plan(
         self,
         offsets: Mapping[TopicPartition, int],
@@ -258,7 +240,7 @@ class OffsetMigration:
             and targets[where] in target_logs
         }
         next_records = self._records(self._source_kafka, wanted)
-        times = {where: record.timestamp_ms for where, record in next_records.items()}
+        times = {where: record.timestamp()[1] for where, record in next_records.items()}
         here = self._source.reader.offsets_at(times)
         there = self._target.reader.offsets_at({targets[w]: at_ms for w, at_ms in times.items()})
         pairs = {}
@@ -305,20 +287,15 @@ class OffsetMigration:
         self,
         kafka: Mapping[str, object],
         wanted: Mapping[TopicPartition, tuple[int, PartitionRange]],
-    ) -> dict[TopicPartition, _Record]:
+    ) -> dict[TopicPartition, Message]:
         """Return the first record at an offset or after it; else the last one before it."""
         starts = {
             where: max(log.log_start_offset, offset - _BEFORE)
             for where, (offset, log) in wanted.items()
         }
-        found: dict[TopicPartition, _Record] = {}
         stops = {where: offset for where, (offset, _) in wanted.items()}
-        for message in read_to_end(kafka, starts, self._timeout_s, stops):
-            record = _Record(
-                message.offset() or 0, message.timestamp()[1], message.key(), message.value()
-            )
-            found[_place(message)] = record
-        return found
+        messages = read_to_end(kafka, starts, self._timeout_s, stops)
+        return {TopicPartition(m.topic() or "", m.partition() or 0): m for m in messages}
 
 
 def _logs(
@@ -343,9 +320,7 @@ def starting_offsets(plan: Iterable[CopiedOffset]) -> str:
     return json.dumps(topics)
 
 
-def _same(one: _Record | None, other: _Record | None) -> bool:
-    return one is not None and other is not None and one[1:] == other[1:]
-
-
-def _place(message: Message) -> TopicPartition:
-    return TopicPartition(message.topic() or "", message.partition() or 0)
+def _same(one: Message | None, other: Message | None) -> bool:
+    if one is None or other is None or one.timestamp()[1] != other.timestamp()[1]:
+        return False
+    return (one.key(), one.value()) == (other.key(), other.value())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -14,15 +14,11 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from offsetmgr.clusters.link import ClusterClient, Link, check_clusters, close_all
 from offsetmgr.config import is_number
 from offsetmgr.consumer.base import check_choice
-from offsetmgr.errors import (
-    InvalidValueError,
-    ManagerStoppedError,
-    OffsetManagerError,
-)
+from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetManagerError
 from offsetmgr.types import check_list, check_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from offsetmgr.clusters.link import Clusters
 
@@ -302,15 +298,18 @@ class _Target:
 
     def write(self, wanted: Sequence[tuple[int, ProducerRecord]]) -> dict[int, KafkaError]:
         """Write records, and return the errors of those that were not acknowledged."""
-        reports = _Reports(number for number, _ in wanted)
+        reports: dict[int, Future[KafkaError | None]] = {number: Future() for number, _ in wanted}
         deadline = time.monotonic() + self._wait_s
         for number, record in wanted:
-            while not self._produced(record, partial(reports.add, number)):
+            while not self._produced(record, reports[number]):
                 if time.monotonic() >= deadline or self._ended.is_set():
-                    reports.add(number, KafkaError(KafkaError._QUEUE_FULL))
+                    reports[number].set_result(KafkaError(KafkaError._QUEUE_FULL))
                     break
                 time.sleep(_ROOM_S)
-        failures = reports.wait(self._wait_s + _OVERDUE_S)
+        heard, _ = wait(reports.values(), self._wait_s + _OVERDUE_S)
+        late = KafkaError(KafkaError._TIMED_OUT)
+        outcomes = {n: each.result() if each in heard else late for n, each in reports.items()}
+        failures = {number: error for number, error in outcomes.items() if error is not None}
         outage = next((each for each in failures.values() if _is_outage(each)), None)
         if outage is not None:
             self.link.failed(self.link.failure(outage))
@@ -327,24 +326,22 @@ class _Target:
         self._thread.join()
         self.link.close()
 
-    def _produced(
-        self, record: ProducerRecord, report: Callable[[KafkaError | None, object], None]
-    ) -> bool:
-        """Hand ``record`` to librdkafka; False where its queue is full."""
+    def _produced(self, record: ProducerRecord, report: Future[KafkaError | None]) -> bool:
+        """Hand ``record`` to librdkafka, which is to ``report``; False where its queue is full."""
         try:
             self._producer.produce(
                 record.topic,
                 record.value,
                 record.key,
                 partition=_BY_KEY if record.partition is None else record.partition,
-                on_delivery=report,
+                on_delivery=lambda error, _: report.set_result(error),
                 timestamp=record.timestamp_ms,
                 headers=list(record.headers) or None,
             )
         except BufferError:
             return False
         except KafkaException as refused:
-            report(refused.args[0], None)
+            report.set_result(refused.args[0])
         return True
 
     def _heard(self, error: KafkaError) -> None:
@@ -363,31 +360,6 @@ class _Target:
                 self._producer.poll(0)
                 self._producer = Producer(self._config)
             self.link.probe_if_due()
-
-
-class _Reports:
-    """The delivery reports of one write; for any thread."""
-
-    def __init__(self, numbers: Iterable[int]) -> None:
-        self._lock = threading.Lock()
-        self._all = threading.Event()
-        self._left = set(numbers)
-        self._failures: dict[int, KafkaError] = {}
-
-    def add(self, number: int, error: KafkaError | None, _: object = None) -> None:
-        with self._lock:
-            self._left.discard(number)
-            if error is not None:
-                self._failures[number] = error
-            if not self._left:
-                self._all.set()
-
-    def wait(self, timeout_s: float) -> dict[int, KafkaError]:
-        """Return the errors; a report that does not come in ``timeout_s`` is one."""
-        self._all.wait(timeout_s)
-        with self._lock:
-            late = KafkaError(KafkaError._TIMED_OUT)
-            return {**self._failures, **dict.fromkeys(self._left, late)}
 
 
 def _is_outage(error: KafkaError) -> bool:
