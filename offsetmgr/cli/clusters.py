@@ -11,7 +11,7 @@ from typer import Argument, Option
 from offsetmgr.cli.common import ConfigFile, Execute, Exit, OutputOptions, Timeout, records
 from offsetmgr.clusters.migration import OffsetMigration, starting_offsets
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.service.settings import KafkaSettings, load_clusters
+from offsetmgr.service.settings import load_clusters, named_cluster
 from offsetmgr.types import check_group
 
 _HEADS = (
@@ -54,7 +54,10 @@ def copy_offsets(
     target, under a new checkpoint. Nothing is committed then.
     """
     clusters = load_clusters(config, os.environ)
-    pair = _cluster(clusters, source, "--from"), _cluster(clusters, target, "--to")
+    pair = [
+        (name, named_cluster(clusters, name, option).for_librdkafka())
+        for name, option in ((source, "--from"), (target, "--to"))
+    ]
     if (group is None) == (checkpoint is None) or (checkpoint is not None and execute):
         fix = "give a group, or --checkpoint without --execute"
         raise InvalidValueError("group", group, "does not go with the other options", fix)
@@ -71,12 +74,7 @@ def copy_offsets(
         for row in plan
     ]  # fmt: skip
     left = [row for row in plan if row.new.offset is None or row.target in failures]
-    answer = {
-        "from": source,
-        "to": target,
-        "group": group,
-        "executed": execute,
-    }
+    answer = {"from": source, "to": target, "group": group, "executed": execute}
     if checkpoint is not None:
         answer["startingOffsets"] = None if left else starting_offsets(plan)
     output.print(answer, _HEADS, rows, "partitions")
@@ -95,15 +93,3 @@ def _print_summary(answer: Mapping[str, object], count: int, left: int, again: i
     else:
         done = "Committed" if answer["executed"] else "This is a plan; --execute commits"
         print(f"{done} {count - left} of {count} partitions; at most {again} records again.")
-
-
-def _cluster(
-    clusters: dict[str, KafkaSettings], name: str, option: str
-) -> tuple[str, dict[str, object]]:
-    found = clusters.get(name)
-    if found is None:
-        fix = (
-            f"give one of {', '.join(clusters)}" if clusters else "add [clusters.NAME] to --config"
-        )
-        raise InvalidValueError(option, name, "is not in the configuration file", fix)
-    return name, found.for_librdkafka()

@@ -17,7 +17,7 @@ from collections.abc import Mapping  # noqa: TC003 -- a type of a setting
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -35,6 +35,8 @@ else:  # pragma: no cover -- the same library under its older name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+_T = TypeVar("_T")
 
 Found: TypeAlias = "dict[str, tuple[object, str]]"
 """Dotted names with value and source; later sources replace earlier ones."""
@@ -387,7 +389,11 @@ def load(
         found |= _from_env(env)
         if cluster is not None:
             found = {each: found[each] for each in found if not each.startswith("kafka.")}
-            found |= _named_cluster(clusters, cluster)
+            values = named_cluster(clusters, cluster, "--cluster")
+            found |= {
+                f"kafka.{key}": (value, f"[clusters.{cluster}] in {source}")
+                for key, (value, source) in values.items()
+            }
         return _check(found | flags)
     except InvalidValueError as error:
         raise _without_secrets(error) from None
@@ -420,15 +426,13 @@ def _take_clusters(found: Found) -> dict[str, Found]:
     return clusters
 
 
-def _named_cluster(clusters: Mapping[str, Found], cluster: str) -> Found:
-    if cluster not in clusters:
-        known = f"give one of {', '.join(clusters)}"
-        fix = known if clusters else "add [clusters.NAME] to --config"
-        raise InvalidValueError("--cluster", cluster, "is not in the configuration file", fix)
-    return {
-        f"kafka.{key}": (value, f"[clusters.{cluster}] in {source}")
-        for key, (value, source) in clusters[cluster].items()
-    }
+def named_cluster(clusters: Mapping[str, _T], name: str, option: str) -> _T:
+    """Return the cluster ``name``, the value of ``option``.  Raises InvalidValueError."""
+    if name not in clusters:
+        known = ", ".join(clusters)
+        fix = f"give one of {known}" if known else "add [clusters.NAME] to --config"
+        raise InvalidValueError(option, name, "is not in the configuration file", fix)
+    return clusters[name]
 
 
 def from_toml(path: Path) -> Found:
