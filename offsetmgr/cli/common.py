@@ -361,7 +361,14 @@ def print_table(
     widths = [max(map(cell_len, column)) for column in zip(heads, *shown, strict=True)]
     out = console()
     if sum(widths) + len(_GAP) * len(widths) > out.width:
-        _print_folded(out, heads, shown, right, styles or {}, whole)
+        # Its longest cells take several lines.
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        for head, to_right in zip(heads, right, strict=True):
+            side: Literal["left", "right"] = "right" if to_right else "left"
+            table.add_column(head, justify=side, overflow="fold", no_wrap=head in whole)
+        for row in shown:
+            table.add_row(*row, style=(styles or {}).get(row[-1]))
+        out.print(table)
         return
     # Many times as quick as rich's own tables, which matters from some thousands of rows on.
     for row in (heads, *shown):
@@ -374,21 +381,3 @@ def print_table(
             out.print(line, style=style or "bold")
         else:
             print(line)
-
-
-def _print_folded(
-    out: Console,
-    heads: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    right: Sequence[bool],
-    styles: Mapping[str, str],
-    whole: Sequence[str],
-) -> None:
-    """Print a table that is too wide, with its longest cells on several lines."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for head, to_right in zip(heads, right, strict=True):
-        side: Literal["left", "right"] = "right" if to_right else "left"
-        table.add_column(head, justify=side, overflow="fold", no_wrap=head in whole)
-    for row in rows:
-        table.add_row(*row, style=styles.get(row[-1]))
-    out.print(table)
