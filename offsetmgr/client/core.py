@@ -219,7 +219,8 @@ class Core:
             self.check_open()
             if key in self._mails:
                 raise ManagerExistsError(str(key), f"this client, {self.name!r}")
-            self._add([key])
+            self.partitions.add(key)
+            self._poke()
             mail = self._mails[key] = Mailboxes(key)
             return mail
 
@@ -230,12 +231,9 @@ class Core:
             for key in keys:
                 if key in self.partitions:
                     raise ManagerExistsError(str(key), f"this client, {self.name!r}")
-            self._add(keys)
-
-    def _add(self, keys: Iterable[ManagerKey]) -> None:
-        for key in keys:
-            self.partitions.add(key)
-        self._poke()
+            for key in keys:
+                self.partitions.add(key)
+            self._poke()
 
     def submit(
         self, values: Mapping[ManagerKey, OffsetAndMetadata], *, rewind: bool = False
