@@ -520,24 +520,19 @@ class Core:
             with wire.reading("submitted offsets"):
                 refused = wire.refused_of(data, batch)
         except OffsetManagerError as error:
-            self._refused(batch, error)
-            return
-        with self.lock:
-            news = self.partitions.accept(batch, refused)
-        self.succeeded()
-        for key, refusal in news:
-            self.deliver(key, refusal)
-
-    def _refused(self, batch: Batch, error: OffsetManagerError) -> None:
-        if isinstance(error, ServiceError) and error.status in _BAD_REQUESTS:
+            if not (isinstance(error, ServiceError) and error.status in _BAD_REQUESTS):
+                with self.lock:
+                    self.partitions.give_back(batch)
+                self._try_later(error)
+                return
             with self.lock:
                 news = self.partitions.reject(batch, error)
-            for key, refusal in news:
-                self.deliver(key, refusal)
-            return
-        with self.lock:
-            self.partitions.give_back(batch)
-        self._try_later(error)
+        else:
+            with self.lock:
+                news = self.partitions.accept(batch, refused)
+            self.succeeded()
+        for key, refusal in news:
+            self.deliver(key, refusal)
 
     def _try_later(self, error: OffsetManagerError) -> None:
         """Pause after an answer of which nothing can be made, and try again."""
