@@ -113,9 +113,7 @@ def status(
     A processor is named by its group, a view by its address. A processor's state is that of its
     group by Burrow's rules, and its table is the last row; its rate is that of commits.
     """
-    asked = list(view or ())
-    if not groups and not asked:
-        asked = [DEFAULT_VIEW]
+    asked = view or ([] if groups else [DEFAULT_VIEW])
     answer: dict[str, Any] = {
         "views": [{"url": url, **_ask(url, "/v1/status", kafka)} for url in asked],
         "processors": _processors(groups, kafka) if groups else [],

@@ -35,7 +35,7 @@ _HEADER_LINES: Final = 4
 _PAGE_COLUMNS: Final = 160
 _KEY_WAIT_S: Final = 0.2
 _BAD: Final = {"WARN": "yellow", "ERR": "red", "STOP": "red", "STALL": "red", "REWIND": "red"}
-_BY_STATUS: Final = ("OK", "WARN", "ERR", "STOP", "STALL", "REWIND")
+_BY_STATUS: Final = ("OK", *_BAD)
 
 
 class TopRow(NamedTuple):
