@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -183,49 +184,41 @@ def read_groups(
     described = source.describe(names)
     # Before the ends: a record that arrives in between makes lag, never a negative one.
     committed = source.committed(names)
-    partitions = dict.fromkeys(also)
-    for name in names:
-        partitions |= dict.fromkeys(_partitions_of(described[name], committed[name]))
-    ends = source.log_ends(partitions)
-    read = {name: _group_lag(name, described[name], committed[name], ends) for name in names}
-    return read, ends
+    read = [_group(name, described[name], committed[name]) for name in names]
+    partitions = (each.partition for group in read for each in group.partitions)
+    ends = source.log_ends(dict.fromkeys(chain(also, partitions)))
+    measured = {}
+    for group in read:
+        with_ends = (_with_end(each, ends[each.partition]) for each in group.partitions)
+        measured[group.name] = group._replace(partitions=tuple(with_ends))
+    return measured, ends
 
 
-def _partitions_of(
-    described: GroupDescription | OffsetManagerError,
-    committed: Mapping[TopicPartition, OffsetAndMetadata] | OffsetManagerError,
-) -> list[TopicPartition]:
-    """Return the partitions that a group has committed or that its members read, sorted."""
-    found: set[TopicPartition] = set()
-    if not isinstance(committed, OffsetManagerError):
-        found.update(committed)
-    if not isinstance(described, OffsetManagerError):
-        found.update(each for member in described.members for each in member.partitions)
-    return sorted(found)
-
-
-def _group_lag(
+def _group(
     name: str,
     described: GroupDescription | OffsetManagerError,
     committed: Mapping[TopicPartition, OffsetAndMetadata] | OffsetManagerError,
-    ends: Mapping[TopicPartition, int | OffsetManagerError],
 ) -> GroupLag:
-    """Put together what was read of one group."""
+    """Return the partitions that a group has committed or that its members read, without ends."""
     if isinstance(committed, OffsetManagerError):
         return GroupLag(name, None, (), committed)
     if isinstance(described, OffsetManagerError):
         return GroupLag(name, None, (), described)
     members = {each: member for member in described.members for each in member.partitions}
-    partitions = []
-    for each in _partitions_of(described, committed):
-        at, end = committed.get(each), ends[each]
-        if isinstance(end, OffsetManagerError):
-            partitions.append(PartitionLag(each, at, None, None, None, members.get(each), end))
-        else:
-            lag = None if at is None else max(end - at.offset, 0)
-            seconds = 0.0 if lag == 0 else None
-            partitions.append(PartitionLag(each, at, end, lag, seconds, members.get(each)))
+    partitions = (
+        PartitionLag(each, committed.get(each), None, None, member=members.get(each))
+        for each in sorted({*committed, *members})
+    )
     return GroupLag(name, described, tuple(partitions))
+
+
+def _with_end(found: PartitionLag, end: int | OffsetManagerError) -> PartitionLag:
+    if isinstance(end, OffsetManagerError):
+        return found._replace(error=end)
+    if found.committed is None:
+        return found._replace(end=end)
+    lag = max(end - found.committed.offset, 0)
+    return found._replace(end=end, lag=lag, seconds=None if lag else 0.0)
 
 
 def timelines(
