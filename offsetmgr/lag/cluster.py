@@ -205,13 +205,10 @@ class ClusterReader:
         ends = self._offsets(dict.fromkeys(wanted, _LATEST))
         ranges: dict[TopicPartition, PartitionRange | OffsetManagerError] = {}
         for each in wanted:
-            start, end = starts[each], ends[each]
-            if isinstance(start, OffsetManagerError):
-                ranges[each] = start
-            elif isinstance(end, OffsetManagerError):
-                ranges[each] = end
-            else:
-                ranges[each] = PartitionRange(start, end)
+            try:
+                ranges[each] = PartitionRange(known(starts[each]), known(ends[each]))
+            except OffsetManagerError as error:
+                ranges[each] = error
         return ranges
 
     def log_ends(
