@@ -105,6 +105,16 @@ BATCHES: Final = sa.Table(
 
 _OFFSET: Final = (OFFSETS.c.next_offset, OFFSETS.c.metadata, OFFSETS.c.leader_epoch)
 _WHERE: Final = (OFFSETS.c.topic, OFFSETS.c.partition_id)
+_OF_GROUP: Final = (
+    sa.select(*_WHERE, OFFSETS.c.generation, *_OFFSET)
+    .where(OFFSETS.c.group_id == sa.bindparam("group"))
+    .order_by(*_WHERE)
+)
+_OF_SOME: Final = _OF_GROUP.where(
+    sa.tuple_(*_WHERE).in_(sa.bindparam("partitions", expanding=True))
+)
+# In one order, so that two processes wait for each other and do not deadlock.
+_LOCKED: Final = _OF_SOME.with_for_update()
 _OF_PARTITION: Final = sa.update(OFFSETS).where(
     OFFSETS.c.group_id == sa.bindparam("group"),
     OFFSETS.c.topic == sa.bindparam("of_topic"),
@@ -462,22 +472,16 @@ def _read(
     connection: Connection,
     group: str,
     partitions: Iterable[TopicPartition] | None,
-    *,
-    lock: bool = False,
+    query: sa.Select[Any] = _OF_SOME,
 ) -> dict[TopicPartition, StoredOffset]:
     """Return the rows of ``partitions`` that exist, sorted; all of the group where None."""
-    query = sa.select(*_WHERE, OFFSETS.c.generation, *_OFFSET).order_by(*_WHERE)
-    query = query.where(OFFSETS.c.group_id == group)
     if partitions is None:
-        return _rows(connection.execute(query))
-    if lock:
-        # In one order, so that two processes wait for each other and do not deadlock.
-        query = query.with_for_update()
+        return _rows(connection.execute(_OF_GROUP, {"group": group}))
     wanted = sorted(map(tuple, partitions))
     found: dict[TopicPartition, StoredOffset] = {}
     for first in range(0, len(wanted), _AT_ONCE):
-        some = sa.tuple_(*_WHERE).in_(wanted[first : first + _AT_ONCE])
-        found |= _rows(connection.execute(query.where(some)))
+        some = {"group": group, "partitions": wanted[first : first + _AT_ONCE]}
+        found |= _rows(connection.execute(query, some))
     return found
 
 
@@ -486,7 +490,7 @@ def _lock_rows(
 ) -> dict[TopicPartition, StoredOffset]:
     """Return the rows of ``partitions``, locked; those that do not exist are made."""
     wanted = list(partitions)
-    found = _read(connection, group, wanted, lock=True)
+    found = _read(connection, group, wanted, _LOCKED)
     missing = sorted(where for where in wanted if where not in found)
     if missing:
         row = {"group_id": group, "metadata": "", "generation": 0}
