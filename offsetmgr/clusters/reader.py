@@ -344,7 +344,8 @@ class MultiClusterReader(_MergedClient[ClusterMessage, "_ReaderConsumer"]):
         Of all partitions where ``partition`` is None.  None where it is not known.
         """
         feed = self._feed(cluster)
-        ends = feed.ends()
+        known = {} if feed.consumer is None else feed.consumer.high_water_marks()
+        ends = known.get(self._topic, {})
         total = 0
         for number in ends if partition is None else [check_partition(partition)]:
             end, position = ends.get(number), feed.position(number)
@@ -453,10 +454,6 @@ class _ReaderFeed(_Feed[ClusterMessage, "_ReaderConsumer"]):
             starts = self._starts if self.consumer is None else self.consumer.positions
             found = starts.get(partition, -1)
         return found if found >= 0 else None
-
-    def ends(self) -> dict[int, int]:
-        consumer = self.consumer
-        return {} if consumer is None else consumer.high_water_marks().get(self._topic, {})
 
     def move(self, partition: int | None, offset: int) -> None:
         """Read on from ``offset``, all partitions where ``partition`` is None."""

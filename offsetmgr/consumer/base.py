@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, get_args
 
 from confluent_kafka import (
@@ -303,7 +304,7 @@ class BaseConsumer(ABC):
                 list(self._topics_to_read()),
                 on_assign=self._guarded(self._on_assign),
                 on_revoke=self._guarded(self._on_revoke),
-                on_lost=self._guarded(self._on_lost),
+                on_lost=self._guarded(partial(self._let_go, lost=True)),
             )
         self._thread.start()
 
@@ -493,9 +494,6 @@ class BaseConsumer(ABC):
             self._begin_release(frozenset(partitions), self._settings.dwell_s)
         self._try_commit(last=True)
         self._let_go(partitions, lost=False)
-
-    def _on_lost(self, partitions: list[TopicPartition]) -> None:
-        self._let_go(partitions, lost=True)
 
     def _let_go(self, partitions: Collection[TopicPartition], *, lost: bool) -> None:
         gone = frozenset(partitions)
