@@ -11,6 +11,7 @@ import time
 from collections import deque
 from contextlib import closing, suppress
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from offsetmgr.client import wire
@@ -67,8 +68,7 @@ READ_TIMEOUT_S: Final = 30.0
 _BAD_REQUESTS: Final = frozenset({400, 403, 413})
 """The request itself is wrong, too large, or not allowed: sending the same again is pointless."""
 
-_NOT_FOUND: Final = 404
-_OTHER_INSTANCE: Final = 412
+_OTHER_INSTANCE: Final = HTTPStatus.PRECONDITION_FAILED
 
 log = logging.getLogger("offsetmgr.client")
 
@@ -540,7 +540,7 @@ class Core:
         if isinstance(error, ClientFencedError):
             return  # the loop sees it
         with self.lock:
-            if status == _NOT_FOUND:
+            if status == HTTPStatus.NOT_FOUND:
                 self.partitions.renew()
             if status == _OTHER_INSTANCE:
                 self.met = False

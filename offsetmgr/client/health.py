@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import closing
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.client.offsets import Deadline
@@ -21,8 +22,6 @@ DEFAULT_URL: Final = "http://127.0.0.1:8741"
 TIMEOUT_S: Final = 8.0
 """With the start of Python it is less than the time limit of the probes in ``deploy/``."""
 
-_OK: Final = 200
-
 
 def main(arguments: Sequence[str]) -> int:
     """Return the exit status; without a URL, ask ``$OFFSETMGR_SERVICE``, else the default port."""
@@ -35,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     except (InvalidValueError, Unreachable) as error:
         sys.stderr.write(f"the service at {url}: {error}\n")
         return 1
-    if status == _OK:
+    if status == HTTPStatus.OK:
         return 0
     sys.stderr.write(f"the service at {url} answered with status {status}\n")
     return 1

@@ -12,6 +12,7 @@ import socket
 import ssl
 import time
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -43,10 +44,6 @@ _PLAIN: Final = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 _CHUNK_BYTES: Final = 65536
 _INSTANCE: Final = "offsetmgr-instance"
-
-_OK: Final = 200
-_TOO_MANY_REQUESTS: Final = 429
-_UNAVAILABLE: Final = 503
 
 
 class Credentials:
@@ -371,7 +368,7 @@ class Session:
         connection = Connection(self._address, Deadline(CONNECT_TIMEOUT_S))
         with self._using(connection):
             head, pieces = connection.stream(Request("GET", target, headers), read_timeout_s)
-            if head.status != _OK and "content-length" in head.headers:
+            if head.status != HTTPStatus.OK and "content-length" in head.headers:
                 head = head._replace(body=b"".join(pieces))
             self._heard(self._check(head))
             yield from read_events(pieces)
@@ -463,10 +460,10 @@ class Session:
                 f"what answers at {self.url} (status {answer.status}) is not offsetmgr: its "
                 "answer has no Offsetmgr-Instance header; check the url and what listens there"
             )
-        if answer.status == _OK:
+        if answer.status == HTTPStatus.OK:
             return instance
         failure = failure_of(answer.status, answer.body)
-        if answer.status in {_TOO_MANY_REQUESTS, _UNAVAILABLE}:
+        if answer.status in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}:
             raise ServiceUnavailableError(str(failure))
         raise failure
 
