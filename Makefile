@@ -13,8 +13,8 @@ PACKAGES := $(VENV)/.packages
 T ?=
 # `make test` runs eight parts at once, so that what one waits for is the others' time.  All folders
 # that are not named here run as the part "others".
-UNIT := tests/unit tests/model examples/streams
-SERVICE := tests/service tests/sim
+UNIT := tests/unit tests/model tests/sim examples/streams
+SERVICE := tests/service
 CONSUMERS := $(patsubst %,tests/kafka/test_%.py,acks clusters consumer_offsets dlq group_consumer \
   group_members migration views)
 KAFKA := tests/kafka $(addprefix --ignore=,$(CONSUMERS))
@@ -60,7 +60,7 @@ test-unit:
 	@$(call at_its_end,nice bash -c "$(LINT) && $(BIN)/python -m pytest $(UNIT)")
 
 test-service:
-	@$(call at_its_end,nice $(BIN)/python -m pytest $(SERVICE))
+	@$(call at_its_end,nice -n 3 $(BIN)/python -m pytest $(SERVICE))
 
 test-browser:
 	@$(call at_its_end,nice $(BIN)/python -m pytest $(BROWSER))
