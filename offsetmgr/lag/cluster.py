@@ -21,6 +21,7 @@ from offsetmgr.coordinator.base import TIMED_OUT, Failure
 from offsetmgr.coordinator.clients import (
     CLOSE_S,
     LIBRDKAFKA_S,
+    MOVED_WAIT_S,
     ConnectionReports,
     check_thread_room,
     checked_config,
@@ -51,6 +52,9 @@ _STATES: Final = {
 
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+_MOVING: Final = {14, 15, 16}
+"""Answers of a broker that does not coordinate the group yet, or no longer."""
 
 _LACKS: Final = {
     3: "the topic or partition does not exist in the cluster",
@@ -169,21 +173,28 @@ class ClusterReader:
     def committed(
         self, groups: Iterable[str]
     ) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | OffsetManagerError]:
-        """Return all that ``groups`` have committed; a group that does not exist has nothing."""
+        """Return all that ``groups`` have committed; a group that does not exist has nothing.
+
+        Groups whose coordinator is moving are asked for again, as long as there is time.
+        """
         deadline_s = time.monotonic() + self.timeout_s
-        sent = {
-            group: self._fetcher.fetch(group, None, self._limit_s, stable=False)
-            for group in _checked_groups(groups)
-        }
-        return {
-            group: self._answer(
-                pending,
-                deadline_s,
-                f"committed offsets of group {group}",
-                partial(self._committed_of, group),
-            )
-            for group, pending in sent.items()
-        }
+        found: dict[str, dict[TopicPartition, OffsetAndMetadata] | OffsetManagerError] = {}
+        asked = _checked_groups(groups)
+        while asked:
+            sent = {
+                group: self._fetcher.fetch(group, None, self._limit_s, stable=False)
+                for group in asked
+            }
+            for group, pending in sent.items():
+                what = f"committed offsets of group {group}"
+                read = partial(self._committed_of, group)
+                found[group] = self._answer(pending, deadline_s, what, read)
+            if deadline_s - time.monotonic() <= MOVED_WAIT_S:
+                break
+            asked = [group for group in asked if _is_moving(found[group])]
+            if asked:
+                time.sleep(MOVED_WAIT_S)
+        return found
 
     def stable_offsets(
         self, group: str, partitions: Collection[TopicPartition]
@@ -339,6 +350,10 @@ class ClusterReader:
 
 def _checked_groups(groups: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(check_group(group) for group in groups))
+
+
+def _is_moving(found: object) -> bool:
+    return isinstance(found, KafkaRequestError) and found.info.code in _MOVING
 
 
 def _state(found: Any) -> str:

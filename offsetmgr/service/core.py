@@ -316,7 +316,7 @@ class OffsetService:
         leaving = sum(not each.done.done() for each in self._stopping.values())
         room = self._registry.room(leaving)
         if len(free) > room:
-            wait = f"wait until the {leaving} that are being stopped have, " if leaving else ""
+            wait = f"wait for the {leaving} that are being stopped, " if leaving else ""
             text = f"the service has no room for it (limits.managers); {wait}stop some, or raise it"
             refused |= dict.fromkeys(free[room:], OverloadedError(text))
         if free[:room]:

@@ -133,6 +133,18 @@ def test_requests() -> None:
         assert kafka.count(_OFFSET_FETCH) == 2
 
 
+@pytest.mark.parametrize("code", [14, 15, 16])
+def test_a_moving_coordinator_is_asked_again(code: int) -> None:
+    """A broker that is just starting does not make a command fail, unless it has no time left."""
+    with MockCluster() as kafka:
+        for timeout_s in (1, 60):
+            kafka.push_errors(_OFFSET_FETCH, code)
+            with ClusterReader(kafka.bootstrap_servers, timeout_s=timeout_s) as reader:
+                found = reader.committed(["orders"])["orders"]
+            assert (found == {}) is (timeout_s == 60)
+            assert timeout_s == 60 or isinstance(found, KafkaRequestError)
+
+
 def test_nothing_asked(reader: ClusterReader) -> None:
     """No question, no request."""
     assert not any((reader.describe([]), reader.committed([]), reader.log_ranges([])))

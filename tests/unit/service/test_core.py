@@ -118,7 +118,7 @@ def test_managers_on_their_way_out_count() -> None:
         stop = await scene.begun(scene.service.stop(me, ALL))
         [refused] = (await scene.service.open(me, managers(2))).managers
         assert refused.error is not None
-        assert "limits.managers); wait until the 2 that are being stopped" in refused.error.message
+        assert "limits.managers); wait for the 2 that are being stopped" in refused.error.message
         scene.core.coordinator.resume()
         scene.core.advance(1)
         await stop
