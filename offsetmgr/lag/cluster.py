@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future as Pending
 from concurrent.futures import TimeoutError as NotAnsweredError
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaException, TopicCollection
@@ -53,8 +52,9 @@ _STATES: Final = {
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
-_MOVING: Final = {14, 15, 16}
-"""Answers of a broker that does not coordinate the group yet, or no longer."""
+_MOVING: Final = frozenset({5, 6, 14, 15, 16, 74, 75, 78})
+"""Answers of a broker that does not lead the partition or coordinate the group yet, or no longer,
+such as just after the topic was created or the broker started."""
 
 _LACKS: Final = {
     3: "the topic or partition does not exist in the cluster",
@@ -162,39 +162,25 @@ class ClusterReader:
 
     def describe(self, groups: Iterable[str]) -> dict[str, GroupDescription | OffsetManagerError]:
         """Return state and members of ``groups``; Dead is the state of one that does not exist."""
-        asked = _checked_groups(groups)
-        if not asked:
-            return {}
-        sent = self.admin.describe_consumer_groups(
-            asked, include_authorized_operations=True, request_timeout=self._limit_s
-        )
-        return self._answers(sent, "description of group", _description)
+
+        def send(asked: list[str]) -> Mapping[str, Pending[Any]]:
+            return self.admin.describe_consumer_groups(
+                asked, include_authorized_operations=True, request_timeout=self._limit_s
+            )
+
+        return self._ask(_checked_groups(groups), send, "description of group", _description)
 
     def committed(
         self, groups: Iterable[str]
     ) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | OffsetManagerError]:
-        """Return all that ``groups`` have committed; a group that does not exist has nothing.
+        """Return all that ``groups`` have committed; a group that does not exist has nothing."""
 
-        Groups whose coordinator is moving are asked for again, as long as there is time.
-        """
-        deadline_s = time.monotonic() + self.timeout_s
-        found: dict[str, dict[TopicPartition, OffsetAndMetadata] | OffsetManagerError] = {}
-        asked = _checked_groups(groups)
-        while asked:
-            sent = {
-                group: self._fetcher.fetch(group, None, self._limit_s, stable=False)
-                for group in asked
-            }
-            for group, pending in sent.items():
-                what = f"committed offsets of group {group}"
-                read = partial(self._committed_of, group)
-                found[group] = self._answer(pending, deadline_s, what, read)
-            if deadline_s - time.monotonic() <= MOVED_WAIT_S:
-                break
-            asked = [group for group in asked if _is_moving(found[group])]
-            if asked:
-                time.sleep(MOVED_WAIT_S)
-        return found
+        def send(asked: list[str]) -> Mapping[str, Pending[Any]]:
+            fetch = self._fetcher.fetch
+            return {group: fetch(group, None, self._limit_s, stable=False) for group in asked}
+
+        what = "committed offsets of group"
+        return self._ask(_checked_groups(groups), send, what, self._committed_of)
 
     def stable_offsets(
         self, group: str, partitions: Collection[TopicPartition]
@@ -242,7 +228,7 @@ class ClusterReader:
     def partitions_of(self, topics: Iterable[str]) -> dict[str, list[int] | OffsetManagerError]:
         """Return the partition numbers of ``topics``, sorted."""
 
-        def numbers(found: Any) -> list[int]:
+        def numbers(_topic: str, found: Any) -> list[int]:
             return sorted(each.id for each in found.partitions)
 
         return self._topics(topics, numbers)
@@ -252,17 +238,17 @@ class ClusterReader:
         return self._topics(topics, _rights)
 
     def _topics(
-        self, topics: Iterable[str], read: Callable[[Any], _T]
+        self, topics: Iterable[str], read: Callable[[str, Any], _T]
     ) -> dict[str, _T | OffsetManagerError]:
+        def send(asked: list[str]) -> Mapping[str, Pending[Any]]:
+            return self.admin.describe_topics(
+                TopicCollection(asked),
+                include_authorized_operations=True,
+                request_timeout=self._limit_s,
+            )
+
         asked = sorted({check_topic(topic) for topic in topics})
-        if not asked:
-            return {}
-        sent = self.admin.describe_topics(
-            TopicCollection(asked),
-            include_authorized_operations=True,
-            request_timeout=self._limit_s,
-        )
-        return self._answers(sent, "description of topic", read)
+        return self._ask(asked, send, "description of topic", read)
 
     def result(self, pending: Pending[Any], what: str, deadline_s: float | None = None) -> Any:
         """Wait for an answer of ``admin``, by default for ``timeout_s``.  Raises KafkaRequestError.
@@ -301,16 +287,15 @@ class ClusterReader:
     def _offsets(
         self, specs: Mapping[TopicPartition, OffsetSpec]
     ) -> dict[TopicPartition, int | OffsetManagerError]:
-        if not specs:
-            return {}
-        request = {KafkaPartition(*each): spec for each, spec in specs.items()}
-        sent = self.admin.list_offsets(request, request_timeout=self._limit_s)
-        by_name = {TopicPartition(each.topic, each.partition): sent[each] for each in sent}
+        def send(asked: list[TopicPartition]) -> Mapping[TopicPartition, Pending[Any]]:
+            request = {KafkaPartition(*each): specs[each] for each in asked}
+            sent = self.admin.list_offsets(request, request_timeout=self._limit_s)
+            return {TopicPartition(each.topic, each.partition): sent[each] for each in sent}
 
-        def offset(found: Any) -> int:
+        def offset(_where: TopicPartition, found: Any) -> int:
             return int(found.offset)
 
-        return self._answers(by_name, "log of", offset)
+        return self._ask(list(specs), send, "log of", offset)
 
     def _committed_of(
         self, group: str, answer: GroupAnswer
@@ -323,22 +308,28 @@ class ClusterReader:
             raise self._explained(f"committed offset of {where} in group {group}", failure)
         return {where: each for where, each in offsets.items() if each is not None}
 
-    def _answers(
-        self, sent: Mapping[_K, Pending[Any]], what: str, read: Callable[[Any], _T]
+    def _ask(
+        self,
+        names: list[_K],
+        send: Callable[[list[_K]], Mapping[_K, Pending[Any]]],
+        what: str,
+        read: Callable[[_K, Any], _T],
     ) -> dict[_K, _T | OffsetManagerError]:
+        """Ask about ``names``; again where leader or coordinator is moving, while there is time."""
         deadline_s = time.monotonic() + self.timeout_s
-        return {
-            name: self._answer(pending, deadline_s, f"{what} {name}", read)
-            for name, pending in sent.items()
-        }
-
-    def _answer(
-        self, pending: Pending[Any], deadline_s: float, what: str, read: Callable[[Any], _T]
-    ) -> _T | OffsetManagerError:
-        try:
-            return read(self.result(pending, what, deadline_s))
-        except OffsetManagerError as error:
-            return error
+        found: dict[_K, _T | OffsetManagerError] = {}
+        while names:
+            for name, pending in send(names).items():
+                try:
+                    found[name] = read(name, self.result(pending, f"{what} {name}", deadline_s))
+                except OffsetManagerError as error:
+                    found[name] = error
+            names = [each for each in names if _is_moving(found[each])]
+            if deadline_s - time.monotonic() <= MOVED_WAIT_S:
+                break
+            if names:
+                time.sleep(MOVED_WAIT_S)
+        return found
 
     def _explained(self, what: str, failure: Failure) -> KafkaRequestError:
         if failure.info.code == TIMED_OUT and not failure.detail:
@@ -362,11 +353,11 @@ def _state(found: Any) -> str:
     return _STATES.get(name, name.capitalize())
 
 
-def _rights(found: Any) -> frozenset[str]:
+def _rights(_name: str, found: Any) -> frozenset[str]:
     return frozenset(each.name for each in found.authorized_operations or ())
 
 
-def _description(found: Any) -> GroupDescription:
+def _description(name: str, found: Any) -> GroupDescription:
     node = found.coordinator
     members = tuple(
         GroupMember(
@@ -388,5 +379,5 @@ def _description(found: Any) -> GroupDescription:
         f"{node.host}:{node.port} ({node.id})" if node and node.host else "",
         found.partition_assignor or "",
         members,
-        _rights(found),
+        _rights(name, found),
     )

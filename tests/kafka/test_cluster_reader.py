@@ -133,16 +133,23 @@ def test_requests() -> None:
         assert kafka.count(_OFFSET_FETCH) == 2
 
 
-@pytest.mark.parametrize("code", [14, 15, 16])
-def test_a_moving_coordinator_is_asked_again(code: int) -> None:
-    """A broker that is just starting does not make a command fail, unless it has no time left."""
+@pytest.mark.parametrize("code", [5, 6, 14, 15, 16])
+def test_what_moves_is_asked_again(code: int) -> None:
+    """A topic or broker that is just starting makes no command fail, unless no time is left."""
     with MockCluster() as kafka:
+        kafka.create_topic("orders", 1)
+        where = TopicPartition("orders", 0)
         for timeout_s in (1, 60):
-            kafka.push_errors(_OFFSET_FETCH, code)
             with ClusterReader(kafka.bootstrap_servers, timeout_s=timeout_s) as reader:
-                found = reader.committed(["orders"])["orders"]
-            assert (found == {}) is (timeout_s == 60)
-            assert timeout_s == 60 or isinstance(found, KafkaRequestError)
+                found: object
+                if code < 14:
+                    assert reader.log_ends([where]) == {where: 0}
+                    kafka.push_errors(_LIST_OFFSETS, code)
+                    found = reader.log_ends([where])[where]
+                else:
+                    kafka.push_errors(_OFFSET_FETCH, code)
+                    found = reader.committed(["orders"])["orders"]
+            assert isinstance(found, KafkaRequestError) is (timeout_s == 1)
 
 
 def test_nothing_asked(reader: ClusterReader) -> None:
