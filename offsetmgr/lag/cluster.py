@@ -149,16 +149,21 @@ class ClusterReader:
 
     def groups(self) -> list[GroupListing]:
         """Return all consumer groups, sorted by name.  Raises if a broker did not answer."""
-        pending = self.admin.list_consumer_groups(request_timeout=self._limit_s)
-        what = "list of consumer groups"
-        listed = self.result(pending, what)
-        if listed.errors:
-            raise self._explained(what, failure_of_exception(listed.errors[0]))
-        found = [
-            GroupListing(each.group_id, _state(each.state), each.type.name.lower())
-            for each in listed.valid
-        ]
-        return sorted(found)
+        what = "consumer groups"
+
+        def send(asked: list[str]) -> Mapping[str, Pending[Any]]:
+            pending = self.admin.list_consumer_groups(request_timeout=self._limit_s)
+            return dict.fromkeys(asked, pending)
+
+        def read(_what: str, listed: Any) -> list[GroupListing]:
+            if listed.errors:
+                raise self._explained(f"list of {what}", failure_of_exception(listed.errors[0]))
+            return sorted(
+                GroupListing(each.group_id, _state(each.state), each.type.name.lower())
+                for each in listed.valid
+            )
+
+        return known(self._ask([what], send, "list of", read)[what])
 
     def describe(self, groups: Iterable[str]) -> dict[str, GroupDescription | OffsetManagerError]:
         """Return state and members of ``groups``; Dead is the state of one that does not exist."""
