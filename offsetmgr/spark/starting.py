@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from offsetmgr.client.offsets import Deadline, Offsets
@@ -30,15 +29,18 @@ from offsetmgr.errors import (
 from offsetmgr.spark.checkpoint import OffsetRange, open_checkpoint
 from offsetmgr.types import (
     TopicPartition,
+    check_count,
     check_flag,
     check_group,
+    check_list,
+    check_mapping,
     check_offset,
     check_topic,
     check_topic_partition,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -66,17 +68,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SERVER_ERROR: Final = 500
 _FAULTS: Final = {info.name: info.fault for info in ERRORS.values()}
 
-
 _BATCH_TIMEOUT_S: Final = 30.0
-
-
-class StartPosition(NamedTuple):
-    """The offset from which a group resumes a partition."""
-
-    offset: int
-    """The next offset to read: within the log, or its end."""
-    committed: OffsetAndMetadata | None
-    """The group's committed offset; None if nothing is committed."""
 
 
 def starting_offsets(
@@ -113,16 +105,14 @@ def starting_offsets(
     and ``client.committed`` raise.
     """
     check_group(group)
-    check_missing(missing)
+    _check_missing(missing)
     if unavailable not in ("error", *_SPARK_NAMES):
         fix = "give 'error', 'earliest' or 'latest'; a time needs Kafka to find its offsets"
         raise InvalidValueError("unavailable", unavailable, "is unknown", fix)
     if pattern is None:
-        names = check_topics(topics)
+        names = _check_topics(topics)
     elif topics is not None:
         raise InvalidValueError("pattern", pattern, "was given beside topics", "give one of them")
-    else:
-        names, expression = [], _compiled(pattern)
     if checkpoint is not None:
         files = open_checkpoint(checkpoint, spark)
         if files.has_offsets():
@@ -131,21 +121,28 @@ def starting_offsets(
     deadline = Deadline(timeout)
     try:
         if pattern is not None:
-            names = _matching(client, expression, deadline)
+            names = _matching(client, pattern, deadline)
         logs = client.topics(names, timeout=deadline.left_s)
-        found = start_positions(client, group, logs, missing, deadline)
+        committed = client.committed(group, timeout=deadline.left_s)
+        starts = _starts(client, group, logs, committed, missing, deadline)
     except OffsetManagerError as error:
         if unavailable == "error" or not _is_unavailable(error):
             raise
         text = f"the offsets of group {group} could not be read ({error})"
         _log.warning("%s; every partition starts at %s, as unavailable= says", text, unavailable)
         return unavailable
-    start: dict[str, dict[str, int]] = {}
-    for (topic, number), position in found.items():
-        # By name where it has one: the end of a log moves until Spark comes to read it.
-        named = None if position.committed is not None else _SPARK_NAMES.get(missing)
-        start.setdefault(topic, {})[str(number)] = position.offset if named is None else named
-    return json.dumps(start)
+    if missing in _SPARK_NAMES:
+        # By name: the end of a log moves until Spark comes to read it.
+        starts.update(dict.fromkeys(starts.keys() - committed.keys(), _SPARK_NAMES[missing]))
+    return _spark_json(starts)
+
+
+def _spark_json(offsets: Mapping[TopicPartition, int]) -> str:
+    """Return offsets as Spark's Kafka source takes them."""
+    topics: dict[str, dict[int, int]] = {}
+    for (topic, number), offset in offsets.items():
+        topics.setdefault(topic, {})[number] = offset
+    return json.dumps(topics)
 
 
 class KafkaBatch(NamedTuple):
@@ -159,16 +156,12 @@ class KafkaBatch(NamedTuple):
     def options(self) -> dict[str, str]:
         """Options of Spark's Kafka source: these partitions, from their start to their end."""
         assigned: dict[str, list[int]] = {}
-        starts: dict[str, dict[str, int]] = {}
-        ends: dict[str, dict[str, int]] = {}
-        for (topic, number), each in self.ranges.items():
+        for topic, number in self.ranges:
             assigned.setdefault(topic, []).append(number)
-            starts.setdefault(topic, {})[str(number)] = each.start
-            ends.setdefault(topic, {})[str(number)] = each.end
         options = {
             "assign": json.dumps(assigned),
-            "startingOffsets": json.dumps(starts),
-            "endingOffsets": json.dumps(ends),
+            "startingOffsets": _spark_json({p: each.start for p, each in self.ranges.items()}),
+            "endingOffsets": _spark_json({p: each.end for p, each in self.ranges.items()}),
         }
         if self.read_committed:
             options["kafka.isolation.level"] = "read_committed"
@@ -227,9 +220,11 @@ def kafka_batch(
     """
     check_client(client)
     check_group(group)
-    names = check_topics(topics)
-    _check_end(until, max_records)
-    check_missing(missing)
+    names = _check_topics(topics)
+    _check_until(until)
+    if max_records is not None:
+        check_count(max_records, "max_records")
+    _check_missing(missing)
     check_flag(read_committed, "read_committed")
     deadline = Deadline(timeout)
     logs = client.topics(names, timeout=deadline.left_s)
@@ -241,24 +236,23 @@ def kafka_batch(
     # Nobody else commits for these partitions from here on.
     client.claim(group, latest, timeout=deadline.left_s)
     try:
-        starts = start_positions(client, group, logs, missing, deadline)
+        committed = client.committed(group, timeout=deadline.left_s)
+        starts = _starts(client, group, logs, committed, missing, deadline)
         if read_committed:
             stable = client.stable_ends(names, timeout=deadline.left_s)
             # Asked for after the ends, it may lie beyond them.
             latest = {partition: min(end, stable[partition]) for partition, end in latest.items()}
         ends = _ends(client, latest, until, deadline)
         ranges: dict[TopicPartition, OffsetRange] = {}
-        for partition, position in starts.items():
-            at_end = position.committed is None and missing == "latest"
-            start = latest[partition] if at_end else position.offset
+        for partition, offset in starts.items():
+            at_end = partition not in committed and missing == "latest"
+            start = latest[partition] if at_end else offset
             # If it would end before it starts, there is nothing to read.
             ranges[partition] = OffsetRange(start, max(start, ends[partition]))
-        batch = KafkaBatch(
-            ranges if max_records is None else bounded(ranges, max_records), read_committed
-        )
-        yield batch
-        before = {partition: position.committed for partition, position in starts.items()}
-        _commit(client, group, batch, before, Deadline(timeout))
+        if max_records is not None:
+            ranges = bounded(ranges, max_records)
+        yield KafkaBatch(ranges, read_committed)
+        _commit(client, group, ranges, committed, Deadline(timeout))
     finally:
         client.stop_managers(timeout=timeout, group=group, partitions=latest)
 
@@ -269,8 +263,8 @@ def _ends(
     """Return where the batch ends in each partition, whose log ends at ``latest``."""
     ends = dict(latest)
     if isinstance(until, datetime):
-        names = list(dict.fromkeys(partition.topic for partition in latest))
-        at = client.offsets_at(names, milliseconds(until, "until"), timeout=deadline.left_s)
+        topics = {each.topic for each in latest}
+        at = client.offsets_at(topics, milliseconds(until, "until"), timeout=deadline.left_s)
         # Asked for after the ends, it may lie beyond them.
         return {each: min(end, at.get(each, end)) for each, end in ends.items()}
     for (topic, number), offset in (until or {}).items():
@@ -288,12 +282,12 @@ def _ends(
 def _commit(
     client: Offsets,
     group: str,
-    batch: KafkaBatch,
-    before: Mapping[TopicPartition, OffsetAndMetadata | None],
+    ranges: Mapping[TopicPartition, OffsetRange],
+    before: Mapping[TopicPartition, OffsetAndMetadata],
     deadline: Deadline,
 ) -> None:
     now = client.committed(group, timeout=deadline.left_s)
-    changed = [each for each, was in before.items() if now.get(each) != was]
+    changed = [each for each in ranges if now.get(each) != before.get(each)]
     if changed:
         text = (
             f"the offsets of group {group} were changed while the batch ran, and stay as "
@@ -301,7 +295,7 @@ def _commit(
         )
         raise OffsetConflictError(text)
     ends: dict[tuple[str, int], int | OffsetAndMetadata] = {
-        partition: each.end for partition, each in batch.ranges.items()
+        partition: each.end for partition, each in ranges.items()
     }
     # The partition may end before what is committed: its topic was made anew.
     client.submit(group, ends, rewind=True, sync=True, timeout=deadline.left_s)
@@ -324,45 +318,42 @@ def bounded(
     return found
 
 
-def start_positions(
+def _starts(
     client: Offsets,
     group: str,
     logs: Mapping[str, Mapping[int, PartitionRange]],
+    committed: Mapping[TopicPartition, OffsetAndMetadata],
     missing: Missing,
     deadline: Deadline,
-) -> dict[TopicPartition, StartPosition]:
-    """Return the start of ``group`` in every partition of ``logs``; see ``starting_offsets``.
+) -> dict[TopicPartition, int]:
+    """Return the start in every partition of ``logs``, within the log; see ``starting_offsets``.
 
     Raises InvalidValueError if ``missing`` is ``error`` and a partition has no committed offset.
     """
-    committed = client.committed(group, timeout=deadline.left_s)
-    found: dict[TopicPartition, StartPosition] = {}
+    starts: dict[TopicPartition, int] = {}
     absent: list[TopicPartition] = []
     for topic, partitions in logs.items():
         for number, log in sorted(partitions.items()):
             partition = TopicPartition(topic, number)
-            entry = committed.get(partition)
-            if entry is None:
-                absent.append(partition)
-                offset = log.log_start_offset if missing == "earliest" else log.high_watermark
+            if partition in committed:
+                starts[partition] = _clamped(group, partition, committed[partition].offset, log)
             else:
-                offset = _clamped(group, partition, entry.offset, log)
-            found[partition] = StartPosition(offset, entry)
-    if absent and missing == "error":
+                absent.append(partition)
+                at_start = missing == "earliest"
+                starts[partition] = log.log_start_offset if at_start else log.high_watermark
+    if not absent:
+        return starts
+    if missing == "error":
         fix = "commit them first, or say where to start with missing='earliest'"
         raise InvalidValueError("group", group, f"has nothing committed for {listed(absent)}", fix)
-    if absent:
-        some = f" for {len(absent)} of {len(found)} partitions" if committed else ""
-        start = missing.isoformat() if isinstance(missing, datetime) else missing
-        _log.info("group %s has no offsets%s; starting at %s", group, some, start)
-    if absent and isinstance(missing, datetime):
-        topics = list(dict.fromkeys(partition.topic for partition in absent))
+    some = f" for {len(absent)} of {len(starts)} partitions" if committed else ""
+    _log.info("group %s has no offsets%s; starting at %s", group, some, missing)
+    if isinstance(missing, datetime):
         at_ms = milliseconds(missing, "missing")
-        at = client.offsets_at(topics, at_ms, timeout=deadline.left_s)
-        for partition in absent:
-            # One that appeared between the two requests is not among those asked for.
-            found[partition] = StartPosition(at.get(partition, found[partition].offset), None)
-    return found
+        at = client.offsets_at({each.topic for each in absent}, at_ms, timeout=deadline.left_s)
+        # One that appeared between the two requests is not among those asked for.
+        starts.update({each: at[each] for each in absent if each in at})
+    return starts
 
 
 def check_client(client: object) -> Offsets:
@@ -372,35 +363,27 @@ def check_client(client: object) -> Offsets:
     return client
 
 
-def check_topics(topics: object) -> list[str]:
-    if isinstance(topics, str) or not isinstance(topics, (list, tuple, set, frozenset)):
-        raise InvalidValueError("topics", topics, "is no list of topics", 'give ["orders"]')
-    if not topics:
+def _check_topics(topics: object) -> list[str]:
+    names = check_list(topics, "topics", '["orders"]')
+    if not names:
         raise InvalidValueError("topics", topics, "is empty", 'give at least one, as ["orders"]')
-    names = [check_topic(topic, f"topics[{index}]") for index, topic in enumerate(topics)]
-    return list(dict.fromkeys(names))
+    return [check_topic(topic, f"topics[{index}]") for index, topic in enumerate(names)]
 
 
-def check_missing(missing: object) -> None:
+def _check_missing(missing: object) -> None:
     if isinstance(missing, datetime):
         milliseconds(missing, "missing")
-    elif not isinstance(missing, str) or missing not in {"earliest", "latest", "error"}:
+    elif missing not in ("earliest", "latest", "error"):
         fix = "give 'earliest', 'latest', 'error' or a datetime with its time zone"
         raise InvalidValueError("missing", missing, "is unknown", fix)
 
 
-def _check_end(until: object, max_records: object) -> None:
+def _check_until(until: object) -> None:
     if isinstance(until, datetime):
         milliseconds(until, "until")
-    elif isinstance(until, Mapping):
-        for partition, offset in until.items():
-            check_offset(offset, f"until of {check_topic_partition(partition, 'until')}")
     elif until is not None:
-        fix = 'give a datetime with its time zone, or offsets such as {("orders", 0): 1042}'
-        raise InvalidValueError("until", until, "is no time and no mapping of offsets", fix)
-    if max_records is not None and (type(max_records) is not int or max_records < 1):
-        fix = "give a whole number from 1 up, or leave it out for all there is"
-        raise InvalidValueError("max_records", max_records, "is no number of records", fix)
+        for partition, offset in check_mapping(until, "until").items():
+            check_offset(offset, f"until of {check_topic_partition(partition, 'until')}")
 
 
 def milliseconds(moment: datetime, field: str) -> int:
@@ -408,12 +391,7 @@ def milliseconds(moment: datetime, field: str) -> int:
     if moment.tzinfo is None:
         fix = "give it one, such as datetime.now(timezone.utc)"
         raise InvalidValueError(field, moment.isoformat(), "has no time zone", fix)
-    since = moment - _EPOCH
-    if since.days < 0:
-        fix = "Kafka's records begin there; give a later time, or 'earliest'"
-        raise InvalidValueError(field, moment.isoformat(), "lies before 1970", fix)
-    # Not by way of a float, which would lose the last millisecond.
-    return since.days * 86_400_000 + since.seconds * 1_000 + since.microseconds // 1_000
+    return check_offset((moment - _EPOCH) // timedelta(milliseconds=1), field)
 
 
 def _clamped(group: str, partition: TopicPartition, offset: int, log: PartitionRange) -> int:
@@ -441,21 +419,14 @@ def _is_unavailable(error: OffsetManagerError) -> bool:
     return isinstance(error, (ServiceUnavailableError, OffsetTimeoutError, OverloadedError))
 
 
-def _compiled(pattern: object) -> re.Pattern[str]:
-    if not isinstance(pattern, str):
-        fix = 'give a regular expression, such as "orders-.*"'
-        raise InvalidValueError("pattern", pattern, "is not text", fix)
+def _matching(client: Offsets, pattern: str, deadline: Deadline) -> list[str]:
+    every = client.topic_names(timeout=deadline.left_s)
     try:
-        return re.compile(pattern)
-    except re.error as error:
+        names = [name for name in every if re.fullmatch(pattern, name)]
+    except (re.error, TypeError) as error:
         fix = "use what Java's and Python's regular expressions have in common"
         raise InvalidValueError("pattern", pattern, f"cannot be read ({error})", fix) from None
-
-
-def _matching(client: Offsets, pattern: re.Pattern[str], deadline: Deadline) -> list[str]:
-    every = client.topic_names(timeout=deadline.left_s)
-    names = [name for name in every if pattern.fullmatch(name)]
     if not names:
         fix = "create a topic first, or widen it; it has to match the whole name"
-        raise InvalidValueError("pattern", pattern.pattern, "matches no topic", fix)
+        raise InvalidValueError("pattern", pattern, "matches no topic", fix)
     return names
