@@ -1,7 +1,7 @@
 """Commits the offsets of a session's streaming queries to their consumer groups.
 
-Two threads, so that Spark's listener bus never waits.  One submits what queries report.  The other
-stops the managers of ended queries once Kafka has their offsets; until then the client keeps them.
+A thread of its own submits what queries report, so that Spark's listener bus never waits.  When it
+has nothing to submit it stops the managers of ended queries, once Kafka has their offsets.
 
 Spark reports no batch without new data.  So a run that resumes from its checkpoint, after the
 driver was killed before the last report, may never report anything.  Until its first report, a run
@@ -13,13 +13,12 @@ from __future__ import annotations
 import logging
 import shlex
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from offsetmgr.client.core import BoundedStream
@@ -49,7 +48,7 @@ from offsetmgr.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
     from offsetmgr.client.offsets import Offsets
     from offsetmgr.spark.group_state import Commit
     from offsetmgr.spark.progress import Snapshot
-    from offsetmgr.types import Stream, TopicPartition
+    from offsetmgr.types import Stream
 
 _log = logging.getLogger("offsetmgr.spark")
 
@@ -68,14 +67,14 @@ DETACH_S: Final = 10.0
 LOOK_UP_S: Final = 1.0
 """Longest wait for what a group had committed, once for each new run of a query."""
 
-FLUSH_S: Final = 5.0
-"""Longest wait for the commits of one group before the next group gets its turn."""
+FLUSH_S: Final = 1.0
+"""Longest wait for the last commits of a group; offsets of other queries are submitted after it."""
 
 STOP_S: Final = 2.0
 """Longest wait for the service to stop managers that hold nothing uncommitted."""
 
 RETRY_S: Final = 2.0
-"""Pause after a round that left something uncommitted."""
+"""Pause before managers that could not be stopped are tried again."""
 
 _SHOWN_CHARS: Final = 255
 _SHOWN_GROUPS: Final = 10
@@ -141,7 +140,8 @@ def commit_offsets(
     if not hasattr(spark, "streams"):
         raise InvalidValueError("spark", spark, "is no SparkSession", "give the session")
     check_client(client)
-    _check_options(query_name, on_error)
+    if on_error is not None:
+        check_callable(on_error, "on_error")
     return OffsetCommits(spark, client, wanted, query_name, on_error)
 
 
@@ -214,15 +214,8 @@ class OffsetCommits:
         if progress is None:
             return FlushResult({}, {})
         snapshot = read_snapshot(progress)
-        wanted = self._committer.offsets(snapshot)
         try:
-            with self._committer.keeping():
-                handed_over = wait([self._committer.put(snapshot)], deadline.left_s)
-                if handed_over.done:
-                    return self._flushed(wanted, deadline)
-            text = f"the service did not answer within {timeout} s; the offsets are still sent"
-            error = OffsetTimeoutError(text)
-            return FlushResult({}, {key: _left(each, error) for key, each in wanted.items()})
+            return self._flushed(snapshot, deadline)
         finally:
             if not query.isActive:
                 self._committer.end(Run.of(query))
@@ -236,18 +229,13 @@ class OffsetCommits:
         """
         if self._detached:
             raise ManagerStoppedError("these commits are detached, and keep no group back")
-        fix = "give a query of this session, its queryName or its id"
-        if isinstance(query, str):
-            run = Run(query, "")
-        elif not hasattr(query, "runId"):
-            raise InvalidValueError("query", query, "is no query", fix)
-        else:
-            run = Run.of(query)
-            if not query.isActive:
-                self._committer.end(run)
-        answered = wait([self._committer.release(run)], timeout).done
+        name = query if isinstance(query, str) else str(getattr(query, "id", query))
+        if not getattr(query, "isActive", True):
+            self._committer.end(Run.of(query))
+        answered = wait([self._committer.release(name)], timeout).done
         if not all(each.result() for each in answered):
-            raise InvalidValueError("query", run.query_id, "has not been committed here", fix)
+            fix = "give a query of this session, its queryName or its id"
+            raise InvalidValueError("query", name, "has not been committed here", fix)
 
     def detach(self, timeout: float = DETACH_S) -> None:
         """Stop listening, commit what is left and stop the managers; a second call does nothing.
@@ -288,20 +276,32 @@ class OffsetCommits:
                 on_error(error)
             except Exception as raised:  # noqa: BLE001 -- the user's function may raise anything
                 text = f"on_error of commit_offsets raised {type(raised).__name__}: {raised}"
-                self._committer.once.warn(("on_error",), text)
+                self._committer.warn_once(("on_error",), text)
 
-    def _flushed(self, wanted: Mapping[ManagerKey, int], deadline: Deadline) -> FlushResult:
+    def _flushed(self, snapshot: Snapshot, deadline: Deadline) -> FlushResult:
+        wanted = self._committer.offsets(snapshot)
         committed: dict[ManagerKey, OffsetAndMetadata] = {}
         uncommitted: dict[ManagerKey, Uncommitted] = {}
-        for group, partitions in by_group(wanted).items():
+        is_submitted = bool(wait([self._committer.put(snapshot)], deadline.left_s).done)
+        for group, partitions in by_group(wanted if is_submitted else ()).items():
             left_s = deadline.left_s
             result = self._client.flush(timeout=left_s, group=group, partitions=partitions)
             committed.update(result.committed)
             uncommitted.update(result.uncommitted)
-        why = "the client is closed" if self._client.closed else "the log says why"
-        for key in wanted.keys() - committed.keys() - uncommitted.keys():
-            error = ManagerStoppedError(f"{key} at {wanted[key]} was not submitted: {why}")
-            uncommitted[key] = _left(wanted[key], error)
+        left = [key for key in wanted if key not in committed and key not in uncommitted]
+        # A manager may have been stopped meanwhile, since Kafka has its offset.
+        known = self._committer.look_up(by_group(left), deadline.left_s)
+        for key in left:
+            offset = OffsetAndMetadata(wanted[key])
+            if known.get(key, -1) >= offset.offset:
+                committed[key] = offset
+            elif is_submitted:
+                why = "the client is closed" if self._client.closed else "the log says why"
+                error = ManagerStoppedError(f"{key} at {wanted[key]} was not submitted: {why}")
+                uncommitted[key] = Uncommitted(offset, error)
+            else:
+                text = f"the service did not answer within {deadline.timeout} s; it is still sent"
+                uncommitted[key] = Uncommitted(offset, OffsetTimeoutError(text))
         return FlushResult(committed, uncommitted)
 
 
@@ -324,180 +324,145 @@ def _checked_groups(group: object, groups: object) -> Groups:
     return Groups(None, by_topic)
 
 
-def _check_options(query_name: object, on_error: object) -> None:
-    if query_name is not None and (not isinstance(query_name, str) or not query_name):
-        fix = "give the queryName of the query, or leave it out for every query"
-        raise InvalidValueError("query_name", query_name, "is not the name of a query", fix)
-    if on_error is not None:
-        check_callable(on_error, "on_error")
-
-
-def _left(offset: int, error: OffsetManagerError) -> Uncommitted:
-    return Uncommitted(OffsetAndMetadata(offset), error)
-
-
-class LogOnce:
-    """Logs the first warning of each key."""
-
-    def __init__(self) -> None:
-        self._logged: set[tuple[str, ...]] = set()
-
-    def warn(self, key: tuple[str, ...], message: str) -> None:
-        if key not in self._logged:
-            if len(self._logged) >= _MAX_REMEMBERED:
-                self._logged.clear()
-            self._logged.add(key)
-            _log.warning("%s", message)
-
-
-@dataclass(eq=False)
-class _Unread:
-    """A manager that is to be stopped: no running query reads its partition."""
-
-    left: Uncommitted | None = None
-    """The offset that the last try could not commit, and why."""
-    is_reported: bool = False
-
-
 class Committer:
-    """Commits by the decisions of its ``GroupState``; any thread may call."""
+    """Commits by the decisions of its ``GroupState``, on a thread of its own.
+
+    Any thread may call its public methods, which never wait for the service, ``look_up`` and
+    ``close`` excepted.
+    """
 
     def __init__(self, client: Offsets, groups: Groups) -> None:
         self._client = client
         self._state = GroupState(groups)
-        self.once = LogOnce()
         self.counts = Counter(dict.fromkeys(CommitCounts._fields, 0))
-        self._changed = threading.Condition()
-        self._tasks: SimpleQueue[tuple[Future[bool], _Task] | None] = SimpleQueue()
+        self._warned: set[tuple[str, ...]] = set()
         self._unheard: dict[Run, Ask] = {}
         """Runs that have not reported anything yet."""
         self._reports: dict[Run, QueryReport] = {}
-        """The last report of each run to the service; for the thread that hands over."""
-        self._unread: dict[ManagerKey, _Unread] = {}
-        self._flushing = 0
-        """Calls of ``flush``; nothing is stopped beside them."""
-        self._closed = False
-        self._handed_over = False
-        """Nothing more will be submitted."""
+        """The last report of each run to the service."""
+        self._unread: dict[ManagerKey, Uncommitted | None] = {}
+        """Managers to be stopped, as no running query reads their partitions → the offset that the
+        last try could not commit."""
+        self._retry_at = 0.0
+        self._lost: set[ManagerKey] = set()
+        """Of those, the managers whose uncommitted offset was logged."""
         self._is_overdue = False
         """True if uncommitted offsets are logged at once."""
-        self._managers = threading.Lock()
-        """Held while managers take offsets or are stopped, and taken before ``_changed``."""
-        for run, name in ((self._hand_over, "offsetmgr-spark"), (self._stop, "offsetmgr-release")):
-            threading.Thread(target=run, name=name, daemon=True).start()
-
-    # Called by the listener and by users: never waits for the service.
+        self._lock = threading.Lock()
+        """For ``_closed`` and ``_lost``."""
+        self._closed = False
+        self._tasks: SimpleQueue[tuple[Future[bool], _Task]] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="offsetmgr-spark", daemon=True)
+        self._thread.start()
 
     def expect(self, run: Run, ask: Ask) -> None:
         """Take up a run that may stay silent."""
-        with self._changed:
-            self._unheard[run] = ask
+        self._unheard[run] = ask
 
     def put(self, snapshot: Snapshot) -> Future[bool]:
-        with self._changed:
-            self._unheard.pop(snapshot.run, None)
-            return self._do(lambda: self._progress(snapshot))
+        self._unheard.pop(snapshot.run, None)
+        return self._do(lambda: self._progress(snapshot))
 
     def idle(self, run: Run) -> None:
         """Ask a run that found nothing new, unless it has reported already."""
-        with self._changed:
-            if run in self._unheard:
-                self._do(lambda: self._ask(run))
+        if run in self._unheard:
+            self._do(lambda: self._ask(run))
 
     def end(self, run: Run, error: str | None = None) -> None:
-        """Have the last offsets of a run committed and its managers released.
+        """Have the last offsets of a run committed and its managers stopped.
 
         ``error`` is why it failed, if Spark says so.
         """
-        with self._changed:
-            self._do(lambda: self._end(run, error))
+        self._do(lambda: self._end(run, error))
 
-    def release(self, run: Run) -> Future[bool]:
+    def release(self, name: str) -> Future[bool]:
         """Remove a query from the minimum of its groups; False if no such query is known."""
-        with self._changed:
-            return self._do(lambda: self._release(run.query_id))
+        return self._do(lambda: self._release(name))
 
     def offsets(self, snapshot: Snapshot) -> dict[ManagerKey, int]:
         return dict(self._state.offsets(snapshot))
 
-    @contextmanager
-    def keeping(self) -> Iterator[None]:
-        """Stop no manager inside the block."""
-        with self._changed:
-            self._flushing += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._flushing -= 1
-                self._changed.notify_all()
+    def look_up(self, groups: Iterable[str], timeout: float) -> dict[ManagerKey, int]:
+        """Return what the groups have committed, each asked for up to ``timeout`` seconds."""
+        found: dict[ManagerKey, int] = {}
+        for group in groups:
+            try:
+                committed = self._client.committed(group, timeout=timeout)
+            except OffsetManagerError as error:
+                _log.debug("what %s had committed is not known: %s", group, error)
+            else:
+                found.update((ManagerKey(group, *p), each.offset) for p, each in committed.items())
+        return found
+
+    def warn_once(self, key: tuple[str, ...], message: str) -> None:
+        """Log the first warning of each key."""
+        if key not in self._warned:
+            if len(self._warned) >= _MAX_REMEMBERED:
+                self._warned.clear()
+            self._warned.add(key)
+            _log.warning("%s", message)
 
     def close(self, timeout: float) -> None:
-        """End every run, and wait until all is committed and released.
+        """End every run, and wait until all is committed and all managers are stopped.
 
-        What is not committed after ``timeout`` seconds is logged, now or as soon as it is handed
-        over, and still sent as long as the client lives.
+        What is not committed after ``timeout`` seconds is logged, now or as soon as it is
+        submitted, and still sent as long as the client lives.
         """
-        with self._changed:
-            for run in self._unheard:
-                self._do(partial(self._ask, run))
-            self._do(self._end_all)
+        with self._lock:
             self._closed = True
-            self._tasks.put(None)
-            if self._changed.wait_for(lambda: self._handed_over and not self._unread, timeout):
-                return
-            self._report(self._unread)
-            self._is_overdue = True
+            for run in list(self._unheard):
+                self._tasks.put((Future(), partial(self._ask, run)))
+            self._tasks.put((Future(), self._end_all))
+        self._thread.join(timeout)
+        self._is_overdue = True
+        self._report(self._unread.copy())
 
     def _do(self, task: _Task) -> Future[bool]:
-        """Have it done by the thread that hands over, after all that it was given before."""
+        """Have it done by the thread, after all that it was given before."""
         done: Future[bool] = Future()
-        if self._closed:
-            done.set_result(False)
-        else:
-            self._tasks.put((done, task))
+        with self._lock:
+            if self._closed:
+                done.set_result(False)
+            else:
+                self._tasks.put((done, task))
         return done
 
-    # The thread that hands over.
+    # The thread.
 
-    def _hand_over(self) -> None:
-        while (taken := self._tasks.get()) is not None:
-            done, task = taken
+    def _run(self) -> None:
+        while not (self._closed and self._tasks.empty() and not self._unread):
+            wait_s = max(0.0, self._retry_at - time.monotonic()) if self._unread else None
+            try:
+                done, task = self._tasks.get(timeout=wait_s)
+            except Empty:
+                done, task = Future(), self._stop_unread
             try:
                 done.set_result(task())
             except Exception:  # noqa: BLE001 -- the thread must outlive it: other queries need it
-                _log.exception("offsets of a query were not handed over")
+                _log.exception("offsets of a query were not submitted")
                 done.set_result(False)
-        with self._changed:
-            self._handed_over = True
-            self._changed.notify_all()
 
     def _progress(self, snapshot: Snapshot) -> bool:
-        committed = self._look_up(self._state.new_groups(snapshot))
-        decision = self._state.progress(snapshot, committed)
+        # Only for the log that a group goes back, so it is left out when somebody waits.
+        new = () if self._closed else self._state.new_groups(snapshot)
+        decision = self._state.progress(snapshot, self.look_up(new, LOOK_UP_S))
         self._apply(snapshot.run.query_id, decision, snapshot.label)
-        self._show(snapshot, sorted({key.group for key in self.offsets(snapshot)}))
-        return True
-
-    def _show(self, snapshot: Snapshot, groups: list[str]) -> None:
-        """Have the service show the query to whoever looks at it."""
-        run, name = snapshot.run, snapshot.name
-        report = self._reports[run] = QueryReport(
-            run.query_id,
-            run.run_id,
+        groups = sorted({key.group for key in self.offsets(snapshot)})
+        report = self._reports[snapshot.run] = QueryReport(
+            *snapshot.run,
             "running",
-            None if name is None else name[:_SHOWN_CHARS],
+            None if snapshot.name is None else snapshot.name[:_SHOWN_CHARS],
             tuple(groups[:_SHOWN_GROUPS]),
             snapshot.batch_id,
             snapshot.timestamp,
-            *snapshot.figures,
+            **snapshot.figures,
         )
         self._client.report_query(report)
+        return True
 
     def _end(self, run: Run, error: str | None) -> bool:
         self._ask(run)
-        with self._changed:
-            self._unheard.pop(run, None)
+        self._unheard.pop(run, None)
         self._apply(run.query_id, self._state.end(run))
         report = self._reports.pop(run, None)
         if report is not None:
@@ -527,21 +492,8 @@ class Committer:
             return False
         if snapshot is None:
             return False
-        with self._changed:
-            self._unheard.pop(run, None)
+        self._unheard.pop(run, None)
         return self._progress(snapshot)
-
-    def _look_up(self, groups: Iterable[str]) -> dict[ManagerKey, int]:
-        found: dict[ManagerKey, int] = {}
-        for group in () if self._closed else groups:
-            try:
-                committed = self._client.committed(group, timeout=LOOK_UP_S)
-            except OffsetManagerError as error:
-                # The first offsets of a run may go back anyway; only logging so needs this.
-                _log.debug("what %s had committed is not known: %s", group, error)
-                continue
-            found.update((ManagerKey(group, *p), entry.offset) for p, entry in committed.items())
-        return found
 
     def _apply(self, query_id: str, decision: Decision, label: str | None = None) -> None:
         self._log(label or f"query {query_id}", decision)
@@ -553,9 +505,9 @@ class Committer:
             lower=len(decision.lower),
             not_taken=len(decision.commits) - submitted,
         )
-        with self._changed:
-            self._unread.update((key, _Unread()) for key in decision.unread)
-            self._changed.notify_all()
+        if decision.unread:
+            self._unread.update(dict.fromkeys(decision.unread))
+            self._retry_at = 0.0
 
     def _submit(self, commits: Mapping[ManagerKey, Commit]) -> int:
         """Hand the commits to the client; return how many it took."""
@@ -563,19 +515,17 @@ class Committer:
             defaultdict(dict)
         )
         for key, commit in commits.items():
+            self._unread.pop(key, None)
+            self._lost.discard(key)
             batches[key.group, commit.rewind][key.topic_partition] = commit.offset
         taken = 0
-        with self._managers:
-            with self._changed:
-                for key in commits:
-                    self._unread.pop(key, None)
-            for (group, rewind), offsets in batches.items():
-                try:
-                    self._client.submit(group, offsets, rewind=rewind)
-                except OffsetManagerError as error:
-                    self.once.warn(("submit", group, error.code), f"not committed: {error}")
-                else:
-                    taken += len(offsets)
+        for (group, rewind), offsets in batches.items():
+            try:
+                self._client.submit(group, offsets, rewind=rewind)
+            except OffsetManagerError as error:
+                self.warn_once(("submit", group, error.code), f"not committed: {error}")
+            else:
+                taken += len(offsets)
         return taken
 
     def _log(self, label: str, decision: Decision) -> None:
@@ -594,71 +544,41 @@ class Committer:
             text = "%s reports lower offsets than before, which are not committed: %s"
             _log.warning(text, label, listed(lower))
         for group, topic in decision.shared:
-            self.once.warn(
+            self.warn_once(
                 ("shared", group, topic),
                 f"topic {topic} is read by more than one source for group {group}: the lowest of "
                 "their offsets is committed; give each query a group of its own "
                 "(query_name=... commits one query alone)",
             )
         for group, query in decision.held_back.items():
-            self.once.warn(
+            self.warn_once(
                 ("held back", group, query),
                 f"query {shown(query)} has stopped: until it runs again, group {group} goes no "
                 "further than what it has read, though other queries have read more; "
                 f"commits.release({shown(query)}) lets the group go on without it",
             )
         for topic in decision.ungrouped:
-            self.once.warn(
+            self.warn_once(
                 ("ungrouped", topic, label),
                 f"topic {topic} of {label} is not committed: groups={{...}} does not name it",
             )
 
-    # The thread that stops managers.
-
-    def _stop(self) -> None:
-        while (unread := self._next_unread()) is not None:
-            for group, partitions in by_group(unread).items():
-                try:
-                    self._stop_committed(group, partitions, unread)
-                except Exception:  # noqa: BLE001 -- the thread must outlive it
-                    _log.exception("partitions of group %s were not released", group)
-
-    def _next_unread(self) -> dict[ManagerKey, _Unread] | None:
-        """Wait for managers to be stopped; None once all is handed over and released."""
-        with self._changed:
-            if any(each.left for each in self._unread.values()):
-                self._changed.wait(RETRY_S)
-            while self._flushing or not self._unread:
-                if self._handed_over and not self._unread:
-                    return None
-                self._changed.wait()
-            return dict(self._unread)
-
-    def _stop_committed(
-        self, group: str, partitions: list[TopicPartition], unread: Mapping[ManagerKey, _Unread]
-    ) -> None:
-        """Stop the managers of a group that hold nothing which this client may still commit."""
-        flushed = self._client.flush(timeout=FLUSH_S, group=group, partitions=partitions)
-        with self._managers:
-            with self._changed:
-                stopped: dict[ManagerKey, _Unread] = {}
-                for key in (ManagerKey(group, *partition) for partition in partitions):
-                    each = unread[key]
-                    # A query may have started again meanwhile, and have ended again further on.
-                    if self._unread.get(key) is each and not self._flushing:
-                        each.left = flushed.uncommitted.get(key)
-                        if not self._may_commit(each.left):
-                            stopped[key] = each
-            try:
-                if stopped:
-                    places = [key.topic_partition for key in stopped]
-                    self._client.stop_managers(timeout=STOP_S, group=group, partitions=places)
-            finally:
-                with self._changed:
-                    self._report(self._unread if self._is_overdue else stopped)
-                    for key in stopped:
-                        del self._unread[key]
-                    self._changed.notify_all()
+    def _stop_unread(self) -> bool:
+        """Stop the managers that hold nothing which this client may still commit."""
+        self._retry_at = time.monotonic() + RETRY_S
+        for group, partitions in by_group(self._unread).items():
+            flushed = self._client.flush(timeout=FLUSH_S, group=group, partitions=partitions)
+            keys = [ManagerKey(group, *partition) for partition in partitions]
+            self._unread.update({key: flushed.uncommitted.get(key) for key in keys})
+            stopped = [key for key in keys if not self._may_commit(self._unread[key])]
+            if stopped:
+                places = [key.topic_partition for key in stopped]
+                self._client.stop_managers(timeout=STOP_S, group=group, partitions=places)
+            lost = keys if self._is_overdue else stopped
+            self._report({key: self._unread[key] for key in lost})
+            for key in stopped:
+                del self._unread[key]
+        return True
 
     def _may_commit(self, left: Uncommitted | None) -> bool:
         """Return True if this client may still commit it."""
@@ -667,20 +587,20 @@ class Committer:
         # Somebody else has committed a higher offset, or a newer driver has taken our place.
         return not isinstance(left.error, (OffsetRegressionError, ClientFencedError))
 
-    def _report(self, unread: Mapping[ManagerKey, _Unread]) -> None:
+    def _report(self, unread: Mapping[ManagerKey, Uncommitted | None]) -> None:
         """Log what of ``unread`` is not committed, once, and the command that commits it."""
         texts: dict[str, list[str]] = defaultdict(list)
-        for key, each in unread.items():
-            if each.left is not None and not each.is_reported:
-                offset, error = each.left
-                text = f"{key.topic_partition} at {offset.offset} ({error})"
-                texts[key.group].append(text)
-                each.is_reported = True
-        for group, left in texts.items():
+        with self._lock:
+            for key, left in unread.items():
+                if left is not None and key not in self._lost:
+                    self._lost.add(key)
+                    text = f"{key.topic_partition} at {left.offset.offset} ({left.error})"
+                    texts[key.group].append(text)
+        for group, lost in texts.items():
             _log.warning(
                 "not all that was read is committed to group %s: %s; the checkpoint has it: when "
                 "this driver has ended, compare the two by offsetmgr spark reconcile --checkpoint "
                 "CHECKPOINT --group %s --service %s and add --execute to commit (CHECKPOINT is the "
                 "query's checkpointLocation)",
-                *(group, listed(left), shlex.quote(group), self._client.url),
+                *(group, listed(lost), shlex.quote(group), self._client.url),
             )

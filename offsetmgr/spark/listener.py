@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming import StreamingQueryListener
@@ -36,12 +37,26 @@ if TYPE_CHECKING:
 _log = logging.getLogger("offsetmgr.spark")
 
 
+def _without_raising(method: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """Log what a method raises.
+
+    Spark would log it as a fault of the query's driver, and a bus that is stuck holds up every
+    listener of the session.
+    """
+
+    def run(self: object, event: object) -> None:
+        try:
+            method(self, event)
+        except Exception:  # noqa: BLE001 -- nothing may reach Spark
+            _log.exception("an event of a query was not handed over")
+
+    return run
+
+
 class CommitListener(StreamingQueryListener):
     """Hands over the progress of a session's queries, or of one of them.
 
-    The methods have Spark's names.  Nothing may be raised from them: Spark logs it as a fault of
-    the query's driver, and a bus that is stuck holds up every listener of the session.  For
-    ``onQueryStarted`` the start of a query itself waits.
+    The methods have Spark's names.  For ``onQueryStarted`` the start of a query itself waits.
     """
 
     def __init__(self, spark: SparkSession, committer: Committer, query_name: str | None) -> None:
@@ -50,22 +65,15 @@ class CommitListener(StreamingQueryListener):
         self._spark = spark
         self._committer = committer
         self._has_matched = query_name is None
-        self._java: Any = None
 
-    @property
+    @cached_property
     def _jlistener(self) -> Any:
         """The Java listener that ``addListener`` and ``removeListener`` give to the JVM."""
-        if self._java is None:
-            # A PySpark for Spark Connect alone has none.
-            from pyspark import SparkContext  # noqa: PLC0415
+        # A PySpark for Spark Connect alone has none.
+        from pyspark import SparkContext  # noqa: PLC0415
 
-            jvm: Any = SparkContext._jvm  # noqa: SLF001 -- PySpark has no other way to it
-            try:
-                self._java = jvm.PythonStreamingQueryListenerWrapper(JsonListener(self))
-            except Exception:  # noqa: BLE001 -- of py4j or of a PySpark that is made otherwise
-                _log.debug("PySpark's own Java listener is used", exc_info=True)
-                self._java = super()._jlistener
-        return self._java
+        jvm: Any = SparkContext._jvm  # noqa: SLF001 -- PySpark has no other way to it
+        return jvm.PythonStreamingQueryListenerWrapper(JsonListener(self))
 
     def is_wanted(self, name: str | None) -> bool:
         return self.query_name is None or name == self.query_name
@@ -75,36 +83,32 @@ class CommitListener(StreamingQueryListener):
         if self.is_wanted(query.name):
             self._expect(run, query)
             if progress is not None:
-                self._hand_over(progress)
+                self.hand_over(progress)
             if not query.isActive:
                 # Its end may have been reported before its progress was taken: it is not repeated.
                 self._committer.end(run)
 
+    @_without_raising
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 -- Spark's name
-        def started() -> None:
-            if self.is_wanted(event.name):
-                # Looked up while Spark waits: a run with nothing to do may be over in a moment.
-                query = self._spark.streams.get(str(event.id))
-                if query is not None:
-                    self._expect(Run.of(event), query)
+        if self.is_wanted(event.name):
+            # Looked up while Spark waits: a run with nothing to do may be over in a moment.
+            query = self._spark.streams.get(str(event.id))
+            if query is not None:
+                self._expect(Run.of(event), query)
 
-        _without_raising(started)
-
+    @_without_raising
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 -- Spark's name
-        self.progressed(lambda: event.progress)
+        self.hand_over(event.progress)
 
+    @_without_raising
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 -- Spark's name
-        _without_raising(lambda: self._committer.idle(Run.of(event)))
+        self._committer.idle(Run.of(event))
 
+    @_without_raising
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 -- Spark's name
-        error = getattr(event, "exception", None)
-        _without_raising(lambda: self._committer.end(Run.of(event), error))
+        self._committer.end(Run.of(event), event.exception)
 
-    def progressed(self, read: Callable[[], object]) -> None:
-        """Hand over the report that ``read`` returns."""
-        _without_raising(lambda: self._hand_over(read()))
-
-    def _hand_over(self, progress: object) -> None:
+    def hand_over(self, progress: object) -> None:
         snapshot = self._read(progress)
         if snapshot is not None:
             self._committer.put(snapshot)
@@ -118,23 +122,23 @@ class CommitListener(StreamingQueryListener):
         self._committer.expect(run, ask)
 
     def _read(self, progress: object) -> Snapshot | None:
-        once = self._committer.once
+        warn_once = self._committer.warn_once
         try:
             snapshot = read_snapshot(progress)
         except InvalidValueError as error:
             self._committer.counts["unreadable"] += 1
-            once.warn(("report",), f"a query's progress is not understood: {error}")
+            warn_once(("report",), f"a query's progress is not understood: {error}")
             return None
         if not self.is_wanted(snapshot.name):
             # At its first report and not at its start: the one that is meant may start next.
             if not self._has_matched:
                 wanted = f"no query named {shown(self.query_name)} (query_name) has started yet"
-                once.warn(("query_name",), f"{wanted}; {snapshot.label} is not committed")
+                warn_once(("query_name",), f"{wanted}; {snapshot.label} is not committed")
             return None
         for source, problem in snapshot.problems.items():
             self._committer.counts["unreadable"] += 1
             text = f"{snapshot.label}, source {source}: {problem}"
-            once.warn((snapshot.run.query_id, source), text)
+            warn_once((snapshot.run.query_id, source), text)
         return snapshot
 
 
@@ -143,12 +147,6 @@ class JsonListener(JStreamingQueryListener):
 
     pylistener: CommitListener
 
+    @_without_raising
     def onQueryProgress(self, jevent: Any) -> None:  # noqa: N802 -- Spark's name
-        self.pylistener.progressed(lambda: json.loads(jevent.progress().json()))
-
-
-def _without_raising(hand_over: Callable[[], None]) -> None:
-    try:
-        hand_over()
-    except Exception:  # noqa: BLE001 -- nothing may reach Spark
-        _log.exception("an event of a query was not handed over")
+        self.pylistener.hand_over(json.loads(jevent.progress().json()))

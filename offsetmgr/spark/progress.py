@@ -1,17 +1,15 @@
-"""Parse the progress of a streaming query, in every format that Spark reports it.
+"""Parses the progress of a streaming query.
 
-Spark writes a Kafka source's position ``{"orders": {"0": 23}}`` as JSON text, as a dict, as the
-text ``None`` where the source has no position yet, and under Spark Connect as a *printed* dict
-with single quotes.  Any other format is reported, never dropped.  Nothing here needs pyspark.
+All releases of Spark write it as the same JSON, and a Kafka source's position in it as
+``{"orders": {"0": 23}}``, or null if it has none yet.  Nothing here needs pyspark.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from offsetmgr.errors import InvalidValueError, shown
 from offsetmgr.types import TopicPartition, check_offset, check_partition, check_topic
@@ -22,11 +20,6 @@ if TYPE_CHECKING:
 _KAFKA_SOURCE: Final = re.compile(r"Kafka\w*\[")
 """KafkaV2[Subscribe[orders]], KafkaSourceV1[...] and the continuous KafkaSource[...]."""
 
-_Number = TypeVar("_Number", int, float)
-
-_ENDLESS: Final = 1e15
-
-_NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 _FIX: Final = "report it with your version of Spark; this source is not committed meanwhile"
 
 
@@ -43,15 +36,6 @@ class Run(NamedTuple):
         return cls(str(query.id), str(query.runId))
 
 
-class BatchFigures(NamedTuple):
-    """Figures of a batch; None for what Spark does not say."""
-
-    batch_ms: int | None = None
-    input_rows: int | None = None
-    input_rows_per_second: float | None = None
-    processed_rows_per_second: float | None = None
-
-
 class Snapshot(NamedTuple):
     """The position of a query, from one progress report."""
 
@@ -65,110 +49,73 @@ class Snapshot(NamedTuple):
     where it has no position yet."""
     problems: Mapping[str, str]
     """Kafka sources whose position could not be read: description → what is wrong."""
-    figures: BatchFigures = BatchFigures()
+    figures: Mapping[str, Any] = {}
+    """Of the batch, by the names of a QueryReport."""
 
     @property
     def label(self) -> str:
         return f"query {shown(self.name)}" if self.name else f"query {self.run.query_id}"
 
 
-def read_snapshot(progress: object) -> Snapshot:
-    """Read a progress report: a listener event's ``progress`` or ``query.lastProgress``.
+def read_snapshot(progress: Any) -> Snapshot:
+    """Read a progress event's ``progress`` or ``query.lastProgress``, or its JSON as a mapping.
 
-    It may be an object or a mapping.  A source that cannot be read is a problem of the
-    snapshot and spoils no other.  Raises InvalidValueError where the report has no identity.
+    A source that cannot be read is a problem of the snapshot and spoils no other.  Raises
+    InvalidValueError for a report that cannot be read.
     """
+    # PySpark 4 prints the positions in its own objects as Python would; the JSON has them as sent.
+    text = getattr(progress, "json", None)
+    report = progress if text is None else json.loads(text)
     sources: list[Mapping[TopicPartition, int]] = []
     problems: dict[str, str] = {}
-    reported = _field(progress, "sources")
-    if not isinstance(reported, (list, tuple)):
-        raise InvalidValueError("sources", reported, "is not a list", _FIX)
-    for source in reported:
-        description = str(_field(source, "description"))
-        if not _KAFKA_SOURCE.match(description):
-            continue
-        try:
-            sources.append(read_offsets(_field(source, "endOffset")))
-        except InvalidValueError as error:
-            problems[description] = str(error)
-    name = _field(progress, "name")
-    batch_id = _field(progress, "batchId")
-    if not isinstance(batch_id, int):
-        raise InvalidValueError("batchId", batch_id, "is not a number", _FIX)
-    return Snapshot(
-        run=Run(str(_field(progress, "id")), str(_field(progress, "runId"))),
-        name=None if name is None else str(name),
-        timestamp=str(_field(progress, "timestamp")),
-        batch_id=batch_id,
-        sources=tuple(sources),
-        problems=problems,
-        figures=BatchFigures(
-            batch_ms=_number(progress, "durationMs.triggerExecution", int),
-            input_rows=_number(progress, "numInputRows", int),
-            input_rows_per_second=_number(progress, "inputRowsPerSecond", float),
-            processed_rows_per_second=_number(progress, "processedRowsPerSecond", float),
-        ),
-    )
-
-
-def _number(progress: object, name: str, kind: type[_Number]) -> _Number | None:
-    """Return a number from 0 up; None where there is none.  A dot leads into a mapping."""
     try:
-        for part in name.split("."):
-            progress = _field(progress, part)
-        value = kind(str(progress))
-    except (InvalidValueError, ValueError):
-        return None
-    return value if 0 <= value < _ENDLESS else None
+        for source in report["sources"]:
+            description = source["description"]
+            if not _KAFKA_SOURCE.match(description):
+                continue
+            try:
+                sources.append(read_offsets(source["endOffset"]))
+            except InvalidValueError as error:
+                problems[description] = str(error)
+        return Snapshot(
+            run=Run(report["id"], report["runId"]),
+            name=report["name"],
+            timestamp=report["timestamp"],
+            batch_id=report["batchId"],
+            sources=tuple(sources),
+            problems=problems,
+            figures={
+                "batch_ms": report.get("durationMs", {}).get("triggerExecution"),
+                "input_rows": report.get("numInputRows"),
+                "input_rows_per_second": report.get("inputRowsPerSecond"),
+                "processed_rows_per_second": report.get("processedRowsPerSecond"),
+            },
+        )
+    except (KeyError, TypeError) as error:
+        raise InvalidValueError("progress", report, f"is unknown ({error!r})", _FIX) from None
 
 
 def read_offsets(position: object) -> dict[TopicPartition, int]:
-    """Read the position of one Kafka source; empty if it has none yet.
+    """Read the position of one Kafka source, JSON or decoded; empty if it has none yet.
 
     Raises InvalidValueError for what is not a position of a Kafka source.
     """
-    topics = _decoded(position)
+    try:
+        topics = json.loads(position) if isinstance(position, str) else position
+    except ValueError as error:
+        raise InvalidValueError("endOffset", position, f"is no JSON ({error})", _FIX) from None
     if topics is None:
         return {}
     if not isinstance(topics, Mapping):
         raise InvalidValueError("endOffset", position, "is no mapping of topics", _FIX)
     offsets: dict[TopicPartition, int] = {}
     for topic, partitions in topics.items():
-        checked = check_topic(topic, "endOffset topic")
+        check_topic(topic, "endOffset topic")
         if not isinstance(partitions, Mapping):
-            field = f"endOffset of {checked}"
+            field = f"endOffset of {topic}"
             raise InvalidValueError(field, partitions, "is no mapping of partitions", _FIX)
         for partition, offset in partitions.items():
-            place = TopicPartition(checked, _partition(partition))
-            if place in offsets:
-                raise InvalidValueError("endOffset partition", partition, "is named twice", _FIX)
+            number = int(partition) if partition.isdecimal() else partition
+            place = TopicPartition(topic, check_partition(number, "endOffset partition"))
             offsets[place] = check_offset(offset, f"{place} endOffset")
     return offsets
-
-
-def _field(record: object, name: str) -> object:
-    if isinstance(record, Mapping):
-        if name in record:
-            return record[name]
-    elif hasattr(record, name):
-        return getattr(record, name)
-    raise InvalidValueError(name, None, "is missing in the query's progress", _FIX)
-
-
-def _decoded(position: object) -> object:
-    if not isinstance(position, str):
-        return position
-    text = position.strip()
-    for read in (json.loads, ast.literal_eval):
-        try:
-            return read(text)
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            pass  # not JSON: Spark Connect prints a Python dict instead
-    problem = "is neither JSON nor a printed dict"
-    raise InvalidValueError("endOffset", position, problem, _FIX)
-
-
-def _partition(value: object) -> int:
-    if isinstance(value, str) and _NUMBER.fullmatch(value):
-        value = int(value)
-    return check_partition(value, "endOffset partition")
