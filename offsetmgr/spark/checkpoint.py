@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 _VERSION: Final = "v1"
-_NO_POSITION: Final = "-"
 _BATCH_TIME: Final = re.compile(r'"batchTimestampMs":\s*(\d+)')
 _TIMEOUT_S: Final = 30.0
 _FIX: Final = "give the checkpointLocation of a streaming query of Spark 3 or 4"
@@ -101,7 +100,7 @@ class Checkpoint:
 
         If not, Spark takes its start from the source's options, even if the folder exists.
         """
-        return any(map(_is_number, self.names("offsets")))
+        return bool(self._batches("offsets"))
 
     def last_finished(self) -> FinishedBatch | None:
         """Return the last finished batch; None if there is none.
@@ -110,10 +109,9 @@ class Checkpoint:
         """
         if self.read("metadata") is None:
             raise InvalidValueError("checkpoint", self.location, "has no file named metadata", _FIX)
-        finished = [int(name) for name in self.names("commits") if _is_number(name)]
-        if not finished:
+        batch_id = max(self._batches("commits"), default=None)
+        if batch_id is None:
             return None
-        batch_id = max(finished)
         lowest: dict[TopicPartition, int] = {}
         for position in self._positions(batch_id):
             for partition, offset in position.items():
@@ -122,10 +120,9 @@ class Checkpoint:
 
     def last_begun(self) -> BegunBatch | None:
         """Return the newest batch; None if there is none.  Raises InvalidValueError."""
-        begun = [int(name) for name in self.names("offsets") if _is_number(name)]
-        if not begun:
+        batch_id = max(self._batches("offsets"), default=None)
+        if batch_id is None:
             return None
-        batch_id = max(begun)
         lines = self._lines(f"offsets/{batch_id}")
         found = _BATCH_TIME.search(lines[0]) if lines else None
         return BegunBatch(batch_id, None if found is None else int(found[1]) / 1_000)
@@ -148,6 +145,10 @@ class Checkpoint:
                 known = ranges.get(partition, OffsetRange(start, end))
                 ranges[partition] = OffsetRange(min(start, known.start), max(end, known.end))
         return ranges
+
+    def _batches(self, folder: str) -> list[int]:
+        """Return the numbers of the batches in ``offsets`` or ``commits``."""
+        return [int(name) for name in self.names(folder) if name.isdecimal()]
 
     def _positions(self, batch_id: int) -> list[dict[TopicPartition, int]]:
         """Return each source's position at the end of a batch; empty for other than Kafka's."""
@@ -330,13 +331,7 @@ def _check_location(location: object) -> None:
 
 
 def _position(line: str) -> dict[TopicPartition, int]:
-    if line == _NO_POSITION:
-        return {}
     try:
         return read_offsets(line)
     except InvalidValueError:
-        return {}  # of a rate, a file, a table: each kind of source has a form of its own
-
-
-def _is_number(name: str) -> bool:
-    return name.isascii() and name.isdigit()
+        return {}  # "-" if there is none; files, tables and rates have forms of their own

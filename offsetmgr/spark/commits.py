@@ -179,10 +179,7 @@ class OffsetCommits:
         # In this order nothing falls between: what comes twice is the same batch.
         spark.streams.addListener(self._listener)
         for query in spark.streams.active:
-            try:
-                self._listener.take_up(query)
-            except Exception:  # noqa: BLE001 -- the other queries are taken up all the same
-                _log.exception("the offsets of a running query were not taken up")
+            self._listener.take_up(query)
 
     @property
     def counts(self) -> CommitCounts:
@@ -294,7 +291,7 @@ class OffsetCommits:
         for key in left:
             offset = OffsetAndMetadata(wanted[key])
             if known.get(key, -1) >= offset.offset:
-                committed[key] = offset
+                committed[key] = OffsetAndMetadata(known[key])
             elif is_submitted:
                 why = "the client is closed" if self._client.closed else "the log says why"
                 error = ManagerStoppedError(f"{key} at {wanted[key]} was not submitted: {why}")
@@ -307,13 +304,12 @@ class OffsetCommits:
 
 def _checked_groups(group: object, groups: object) -> Groups:
     """Return the groups as the caller named them: exactly one of the two arguments."""
+    if (group is None) == (groups is None):
+        problem = "is missing" if group is None else "was given beside groups"
+        fix = 'give either group="..." or groups={"topic": "group"}'
+        raise InvalidValueError("group", group, problem, fix)
     if groups is None:
-        if group is None:
-            fix = 'give group="..." or groups={"topic": "group"}'
-            raise InvalidValueError("group", None, "is missing", fix)
         return Groups(check_group(group))
-    if group is not None:
-        raise InvalidValueError("groups", groups, "was given beside group", "give one of the two")
     if not isinstance(groups, Mapping) or not groups:
         fix = 'give a mapping such as {"orders": "orders-etl"}'
         raise InvalidValueError("groups", groups, "is no mapping of topics to groups", fix)

@@ -241,5 +241,5 @@ class GroupState:
         if len(self._queries) > _MAX_ENDED:
             counting = set().union(*self._offsets.values())
             ended = [e for e, query in self._queries.items() if query.ended and e not in counting]
-            for query_id in ended[: max(0, len(ended) - _MAX_ENDED)]:
+            for query_id in ended[:-_MAX_ENDED]:
                 del self._queries[query_id]

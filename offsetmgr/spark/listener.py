@@ -78,7 +78,9 @@ class CommitListener(StreamingQueryListener):
     def is_wanted(self, name: str | None) -> bool:
         return self.query_name is None or name == self.query_name
 
+    @_without_raising
     def take_up(self, query: StreamingQuery) -> None:
+        """Hand over the progress of a query that runs already."""
         run, progress = Run.of(query), query.lastProgress
         if self.is_wanted(query.name):
             self._expect(run, query)

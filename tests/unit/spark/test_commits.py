@@ -134,7 +134,7 @@ def test_every_public_name_has_its_sentence() -> None:
         ("group", {"group": None}),
         ("group", {"group": ""}),
         ("group", {"group": "a\nb"}),
-        ("groups", {"groups": {"orders": "etl"}}),
+        ("group", {"groups": {"orders": "etl"}}),
         ("groups", {"group": None, "groups": {}}),
         ("groups", {"group": None, "groups": ["orders"]}),
         ("groups topic", {"group": None, "groups": {"no topic": "etl"}}),
