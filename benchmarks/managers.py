@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 SUBMITS_PER_S = 1_000_000
+STORES = 25
+"""Stores into a dictionary in the time of one submit: the floor of a slower machine."""
 GROUPWISE_PER_S = 3_000_000
+UPDATES = 7.3
+"""The same for an offset submitted group-wise, against ``dict.update``."""
 ONE_REQUEST = 2.0
 """A commit of one group, against a bare request."""
 BARE_POOL = 1.5
@@ -79,8 +83,9 @@ def _submits(*, count: int, rounds: int) -> list[str]:
     results = in_turn({"a dictionary store": plain, "handle.submit": ours}, rounds=rounds)
     factory.stop(timeout=TIMEOUT_S)
     report("Submit to one manager, one thread", results, items=count, unit="submits")
-    rate = count / median(results["handle.submit"])
-    return at_least("submits by one thread", rate, SUBMITS_PER_S, "per second")
+    plain_rate, rate = (count / median(seconds) for seconds in results.values())
+    floor = min(SUBMITS_PER_S, plain_rate / STORES)
+    return at_least("submits by one thread", rate, floor, "per second")
 
 
 def _groupwise(*, size: int, count: int, rounds: int) -> list[str]:
@@ -107,8 +112,9 @@ def _groupwise(*, size: int, count: int, rounds: int) -> list[str]:
     factory.stop(timeout=TIMEOUT_S)
     title = f"Submit {size:,} partitions of a group at once, checks included, one thread"
     report(title, results, items=size * count, unit="offsets")
-    rate = size * count / median(results["factory.submit"])
-    return at_least("offsets submitted group-wise", rate, GROUPWISE_PER_S, "per second")
+    plain_rate, rate = (size * count / median(seconds) for seconds in results.values())
+    floor = min(GROUPWISE_PER_S, plain_rate / UPDATES)
+    return at_least("offsets submitted group-wise", rate, floor, "per second")
 
 
 def _commits(bootstrap_servers: str, *, groups: int, size: int, rounds: int) -> list[str]:

@@ -184,15 +184,16 @@ class Factory:
         """
         check_group(group)
         check_flag(rewind, "rewind")
-        given = check_mapping(offsets)
-        values = given if _are_plain(given.values()) else _checked(given, rewind=rewind)
         states = self._registry.states_of(group)
         refused: dict[TopicPartition, OffsetManagerError] = {}
         entries: list[tuple[SubmitBuffer, Any]] = []
-        for where, value in values.items():
+        for where, value in check_mapping(offsets).items():
+            checked: Any = value
+            if type(value) is not int or not 0 <= value <= MAX_OFFSET:
+                checked = _checked(where, value, rewind=rewind)
             state = states.get(where)  # type: ignore[call-overload]  # whatever is not there is checked
             if state is not None:
-                entries.append((state.submits, value))
+                entries.append((state.submits, checked))
                 continue
             partition = check_topic_partition(where)
             text = f"{ManagerKey(group, *partition)} has no manager; spawn it first"
@@ -321,20 +322,9 @@ class Factory:
                 message.give_up()
 
 
-def _are_plain(values: Iterable[object]) -> bool:
-    """Return True if all are offsets without metadata; checked in bulk, for speed."""
-    listed: list[Any] = list(values)
-    if set(map(type, listed)) != {int}:
-        return False
-    return bool(min(listed) >= 0 and max(listed) <= MAX_OFFSET)
-
-
-def _checked(offsets: Mapping[object, object], *, rewind: bool) -> dict[object, Submission]:
-    values: dict[object, Submission] = {}
-    for where, value in offsets.items():
-        partition, back, given = check_topic_partition(where), rewind, value
-        if isinstance(given, Submission):
-            back = check_flag(given.rewind, f"rewind of {partition}") or rewind
-            given = OffsetAndMetadata(*given[:3])
-        values[partition] = Submission(*check_offset_and_metadata(given, partition), back)
-    return values
+def _checked(where: object, value: object, *, rewind: bool) -> Submission:
+    partition, given = check_topic_partition(where), value
+    if isinstance(given, Submission):
+        rewind = check_flag(given.rewind, f"rewind of {partition}") or rewind
+        given = OffsetAndMetadata(*given[:3])
+    return Submission(*check_offset_and_metadata(given, partition), rewind)

@@ -8,6 +8,7 @@ import pykka
 
 from actors import MailboxClosed
 from offsetmgr.errors import ManagerStoppedError, OffsetTimeoutError
+from offsetmgr.manager.submits import shortest
 from offsetmgr.types import (
     MAX_OFFSET,
     OffsetAndMetadata,
@@ -73,18 +74,13 @@ class ManagerHandle(OffsetManagerHandle):
     def submit(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
         if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
             offset = check_offset(offset)
-        if metadata != "" or leader_epoch is not None:
-            check_metadata(metadata)
-            leader_epoch = check_leader_epoch(leader_epoch)
-        self._submits.submit(offset, metadata, leader_epoch)
+        if metadata == "" and leader_epoch is None:
+            self._submits.submit(offset)
+        else:
+            self._submits.submit(_checked(offset, metadata, leader_epoch))
 
     def rewind(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
-        self._submits.submit(
-            check_offset(offset),
-            check_metadata(metadata),
-            check_leader_epoch(leader_epoch),
-            rewind=True,
-        )
+        self._submits.submit(_checked(check_offset(offset), metadata, leader_epoch), rewind=True)
 
     def committed_offsets(self) -> MailboxStream[OffsetAndMetadata]:
         return MailboxStream(self._state.committed, self.key)
@@ -127,6 +123,10 @@ class MailboxStream(Stream[_T]):
         except MailboxClosed:
             text = f"{self._key} is stopped; nothing more will come"
             raise ManagerStoppedError(text) from None
+
+
+def _checked(offset: int, metadata: object, leader_epoch: object) -> int | OffsetAndMetadata:
+    return shortest(offset, check_metadata(metadata), check_leader_epoch(leader_epoch))
 
 
 def _seconds(timeout: float | None) -> float | None:

@@ -125,6 +125,16 @@ def test_a_rewind_before_the_initial_offset_is_known_goes_back(core: Core) -> No
     assert core.holds() == at(5)
 
 
+def test_a_rewind_above_an_offset_that_waits_goes_back_too(core: Core) -> None:
+    """It is below what turns out to be committed."""
+    core.put(at(10))
+    handle = core.factory.spawn("g", "t", 0)
+    handle.submit(5)
+    assert core.factory.submit("g", {tp(): 7}, rewind=True) == {}
+    core.advance(5.0)
+    assert core.holds() == at(7)
+
+
 @pytest.mark.fault(11)
 def test_a_slow_group_does_not_delay_another(core: Core) -> None:
     """Each group has a committer of its own."""
