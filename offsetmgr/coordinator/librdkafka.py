@@ -174,7 +174,7 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "AdminOptions_set_request_timeout": (_INT, (_POINTER, _INT, _TEXT, _SIZE)),
     "AdminOptions_set_require_stable_offsets": (_POINTER, (_POINTER, _INT)),
     "topic_partition_list_new": (_LIST, (_INT,)),
-    "topic_partition_list_add": (_POINTER, (_LIST, _TEXT, _INT)),
+    "topic_partition_list_add": (None, (_POINTER, _TEXT, _INT)),
     "topic_partition_list_destroy": (None, (_LIST,)),
     "topic_partition_get_leader_epoch": (ctypes.c_int32, (_ELEMENT,)),
     "topic_partition_set_leader_epoch": (None, (_ELEMENT, ctypes.c_int32)),
@@ -270,8 +270,9 @@ class Library:
     def partition_list(self, partitions: Iterable[tuple[str, int]]) -> Any:
         """Return a new list of partitions, in this order."""
         made, add = self.topic_partition_list_new(1), self.topic_partition_list_add
+        address = ctypes.addressof(made.contents)
         for topic, number in partitions:
-            add(made, topic.encode(), number)
+            add(address, topic.encode(), number)
         return made
 
     def offset_list(self, handle: int, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Any:

@@ -105,14 +105,17 @@ class CommitHistory:
 
     def commit_ours(self, versions: Mapping[TopicPartition, Version], now: float) -> None:
         """Enter that managers' own ``versions`` are committed."""
+        later_at = now + self._recommit_s
         for partition, version in versions.items():
             last = self._commits.get(partition)
             self._commits[partition] = version
             if last != version:  # else somebody else's, committed again
                 self._external.pop(partition, None)
-            # Burrow misses a partition whose only commit came before it knew the topic.
-            first = version.number and (last is None or not last.number)
-            self._recommit_in(partition, now, self._recommit_soon_s if first else self._recommit_s)
+            self._recommit_at[partition] = later_at
+            if version.number and (last is None or not last.number):
+                # Burrow misses a partition whose only commit came before it knew the topic.
+                self.recommit_soon(partition, now)
+        self.check_at = min(self.check_at, later_at)
 
     def commit_initial(
         self, partition: TopicPartition, found: OffsetAndMetadata, now: float

@@ -109,7 +109,7 @@ class SubmitBuffer:
         number: int,
     ) -> None:
         """``submit`` as version ``number``, with the lock held."""
-        offset = value if isinstance(value, int) else value.offset
+        offset = _offset_of(value)
         if offset < self.floor and (self.closed or not rewind):
             self._refuse(offset)
         self.floor = offset
@@ -201,12 +201,12 @@ class SubmitBuffer:
 
     def _settle(self, number: int) -> bool:
         self.settled = max(self.settled, number)
-        clean = self.number <= number
-        if clean:
-            self.queued = False
-        if clean or self._rewind <= number:
+        if self._rewind <= number:
             self._rewind = 0
-        return clean
+        if self.number > number:
+            return False
+        self.queued = False
+        return True
 
     def suspend(self, number: int) -> bool:
         """Enter that version ``number`` was refused for good; return True if nothing newer waits.
@@ -239,7 +239,7 @@ class SubmitBuffer:
                 self._set_floor(external)
                 if self.number:
                     self._replace(external)
-            elif _full(self.value).offset < external.offset and not self._rewind:
+            elif _offset_of(self.value) < external.offset and not self._rewind:
                 self._set_floor(external)
 
     def _set_floor(self, committed: OffsetAndMetadata) -> None:
@@ -251,7 +251,10 @@ class SubmitBuffer:
         self.value = shortest(*value)
 
     def _version(self) -> Version | None:
-        return Version(self.number, _full(self.value)) if self.number else None
+        value = self.value
+        if isinstance(value, int):
+            value = OffsetAndMetadata(value)
+        return Version(self.number, value) if self.number else None
 
     def collect(self) -> bool:
         """Return True if it is dirty, else leave the queue; with the lock held."""
@@ -270,8 +273,8 @@ def shortest(
     return offset
 
 
-def _full(value: int | OffsetAndMetadata) -> OffsetAndMetadata:
-    return OffsetAndMetadata(value) if isinstance(value, int) else value
+def _offset_of(value: int | OffsetAndMetadata) -> int:
+    return value if isinstance(value, int) else value.offset
 
 
 class Collect(NamedTuple):
