@@ -27,6 +27,11 @@ NAMES: Final = (
 )
 FURTHER: Final = ("consumer_peers", "streams", "views", "view_peers")
 """Longer ones, to be named; those of peers install them."""
+MODULES: Final = {
+    **dict.fromkeys(("overhead", "paths"), "spark"),
+    **dict.fromkeys(("consumer_peers", "streams", "view_peers"), "peers"),
+}
+"""Where a benchmark is a function of its name; the others are ``run`` of their module."""
 
 
 def main() -> int:
@@ -56,7 +61,8 @@ def _run(name: str, brokers: str, rounds: int) -> int:
     create_topic(brokers, TOPIC, 1_000)
     # As the service does; the bare clients are measured under the same.
     tune_gc()
-    missed = import_module(f"benchmarks.{name}").run(brokers, rounds)
+    module = import_module(f"benchmarks.{MODULES.get(name, name)}")
+    missed = getattr(module, name if name in MODULES else "run")(brokers, rounds)
     for line in missed:
         print(f"{MISSED}{line}", file=sys.stderr)
     return int(bool(missed))

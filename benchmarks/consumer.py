@@ -10,7 +10,6 @@ import random
 import sys
 import time
 import tracemalloc
-import uuid
 from functools import partial
 from statistics import median
 from threading import Lock, Thread
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import Consumer
 
 from benchmarks.harness import at_least, at_most, filled, in_turn, report
-from benchmarks.peer_programs import BATCH, HANDLER_S, WORKERS, Watch
+from benchmarks.peer_programs import BATCH, HANDLER_S, WORKERS, Watch, new_group
 from offsetmgr.clusters import MultiClusterReader
 from offsetmgr.consumer import AckConsumer, GroupConsumer
 from offsetmgr.consumer.deliveries import AckTracker
@@ -99,12 +98,12 @@ def _reading(brokers: str, rounds: int) -> list[str]:
         return read_all
 
     contestants = {
-        "confluent-kafka, batches": timed(_bare_batches),
+        "confluent-kafka, batches": timed(partial(_bare, size=BATCH)),
         "batches() with marks": timed(batches),
-        "confluent-kafka, one by one": timed(partial(_bare_messages, commits=True)),
+        "confluent-kafka, one by one": timed(partial(_bare, size=1)),
         "iteration with mark_offset": timed(_marks),
         "iteration with ack": timed(acks),
-        "confluent-kafka, no commits": timed(partial(_bare_messages, commits=False)),
+        "confluent-kafka, no commits": timed(partial(_bare, size=1, commits=False)),
         "MultiClusterReader, one cluster": timed(_cluster_reader),
     }
     took = in_turn(contestants, rounds=rounds)
@@ -115,54 +114,29 @@ def _reading(brokers: str, rounds: int) -> list[str]:
     return missed + at_least("reader of one cluster beside bare", polled / reader, READER_FLOOR)
 
 
-def _group() -> str:
-    return f"group-{uuid.uuid4().hex}"
-
-
-def _bare(brokers: str, topic: str) -> Consumer:
+def _bare(brokers: str, topic: str, watch: Watch, *, size: int, commits: bool = True) -> None:
     config: dict[str, str | bool] = {
         "bootstrap.servers": brokers,
-        "group.id": _group(),
+        "group.id": new_group(),
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
         "partition.assignment.strategy": "cooperative-sticky",
     }
     consumer = Consumer(config)
     consumer.subscribe([topic])
-    return consumer
-
-
-def _commit(consumer: Consumer, at_s: float) -> float:
-    """Commit once it is time; return the time of the next commit."""
-    if perf_counter() < at_s:
-        return at_s
-    consumer.commit(asynchronous=False)
-    return perf_counter() + COMMIT_S
-
-
-def _bare_batches(brokers: str, topic: str, watch: Watch) -> None:
-    consumer = _bare(brokers, topic)
     commit_at_s = perf_counter() + COMMIT_S
     while not watch.done.is_set():
-        batch = [each for each in consumer.consume(BATCH, 1.0) if each.error() is None]
-        if batch:
-            commit_at_s = _commit(consumer, commit_at_s)
-            watch.see(len(batch))
-    consumer.commit(asynchronous=False)
-    watch.stop()
-    consumer.close()
-
-
-def _bare_messages(brokers: str, topic: str, watch: Watch, *, commits: bool) -> None:
-    consumer = _bare(brokers, topic)
-    commit_at_s = perf_counter() + COMMIT_S
-    while not watch.done.is_set():
-        message = consumer.poll(1.0)
-        if message is None or message.error() is not None or not message.value():
+        if size > 1:
+            count = len([each for each in consumer.consume(size, 1.0) if each.error() is None])
+        else:
+            message = consumer.poll(1.0)
+            count = int(message is not None and message.error() is None and bool(message.value()))
+        if count == 0:
             continue
-        if commits:
-            commit_at_s = _commit(consumer, commit_at_s)
-        watch.see()
+        if commits and perf_counter() >= commit_at_s:
+            consumer.commit(asynchronous=False)
+            commit_at_s = perf_counter() + COMMIT_S
+        watch.see(count)
     if commits:
         consumer.commit(asynchronous=False)
     watch.stop()
@@ -170,7 +144,7 @@ def _bare_messages(brokers: str, topic: str, watch: Watch, *, commits: bool) -> 
 
 
 def batches(brokers: str, topic: str, watch: Watch) -> None:
-    with GroupConsumer(brokers, _group(), [topic]) as consumer:
+    with GroupConsumer(brokers, new_group(), [topic]) as consumer:
         for batch in consumer.batches(BATCH):
             consumer.mark_messages(batch)
             if watch.see(len(batch)):
@@ -180,7 +154,7 @@ def batches(brokers: str, topic: str, watch: Watch) -> None:
 
 
 def _marks(brokers: str, topic: str, watch: Watch) -> None:
-    with GroupConsumer(brokers, _group(), [topic]) as consumer:
+    with GroupConsumer(brokers, new_group(), [topic]) as consumer:
         for message in consumer:
             if message.value():
                 consumer.mark_offset(message)
@@ -191,7 +165,7 @@ def _marks(brokers: str, topic: str, watch: Watch) -> None:
 
 
 def acks(brokers: str, topic: str, watch: Watch) -> None:
-    with AckConsumer(brokers, _group(), [topic]) as consumer:
+    with AckConsumer(brokers, new_group(), [topic]) as consumer:
         for message in consumer:
             if message.value:
                 message.ack()
@@ -227,7 +201,7 @@ def _workers(brokers: str) -> list[str]:
 
 
 def handlers(brokers: str, topic: str, watch: Watch, workers: int = WORKERS) -> None:
-    consumer = AckConsumer(brokers, _group(), [topic])
+    consumer = AckConsumer(brokers, new_group(), [topic])
     lock = Lock()
 
     def handle(_: object) -> None:

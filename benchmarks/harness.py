@@ -7,14 +7,16 @@ prints tables and returns a line for each floor that is missed.
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import asyncio
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from threading import Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
+import uvicorn
 from confluent_kafka import Producer
 from rich.console import Console
 from rich.table import Table
@@ -23,13 +25,13 @@ from offsetmgr.devkafka.command import create_topic
 from offsetmgr.streams.kafka import PARTITIONER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import psutil
+    from starlette.types import ASGIApp
 
 ROOT: Final = Path(__file__).parents[1]
 TIMEOUT_S: Final = 120.0
-PROGRAM_S: Final = 600.0
 
 TOPIC: Final = "bench"
 """The topic whose offsets are committed; it has 1,000 partitions."""
@@ -92,14 +94,16 @@ def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> N
 
 def at_most(what: str, figure: float, bound: float, unit: str = "") -> list[str]:
     """Return a line where ``figure`` is more than ``bound``, else none."""
-    missed = f"{what}: {round(figure, 2):,} {unit}".rstrip() + f", more than {bound:,}"
-    return [missed] if figure > bound else []
+    return _missed(what, figure, "more", bound, unit) if figure > bound else []
 
 
 def at_least(what: str, figure: float, bound: float, unit: str = "") -> list[str]:
     """Return a line where ``figure`` is less than ``bound``, else none."""
-    missed = f"{what}: {round(figure, 2):,} {unit}".rstrip() + f", less than {bound:,}"
-    return [missed] if figure < bound else []
+    return _missed(what, figure, "less", bound, unit) if figure < bound else []
+
+
+def _missed(what: str, figure: float, how: str, bound: float, unit: str) -> list[str]:
+    return [f"{what}: {round(figure, 2):,} {unit}".rstrip() + f", {how} than {bound:,}"]
 
 
 def key_of(number: int, keys: int) -> str:
@@ -129,33 +133,17 @@ def filled(
     return topic
 
 
-def peer_python(name: str, requirement: str, base: str = sys.executable) -> str:
-    """Return the Python of an environment under ``.peers`` that has this requirement."""
-    home = ROOT / ".peers" / name
-    python = home / "bin" / "python"
-    if not python.exists():
-        subprocess.run([base, "-m", "venv", str(home)], check=True)
-    subprocess.run([python, "-m", "pip", "install", "-q", requirement], check=True)
-    return str(python)
-
-
-def seconds_of(command: Sequence[str]) -> float:
-    """Run a program whose last word is the number of seconds that it took."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=PROGRAM_S, check=True)
-    return float(done.stdout.split()[-1])
-
-
-def beside_peers(title: str, rates: Mapping[str, Sequence[float]], floor: float = 1.0) -> list[str]:
-    """Print the rates of rounds, ours first; return a line for each peer that is too fast."""
-    # What else runs on the machine makes a round slower, never faster.
-    best = {name: max(found) for name, found in rates.items()}
-    ours = next(iter(best.values()))
-    rows = [
-        (name, f"{rate:,.0f}/s", f"{median(rates[name]):,.0f}/s", f"{ours / rate:.2f}")
-        for name, rate in best.items()
-    ]
-    show(title, ("what", "best round", "median", "ours, times it"), rows)
-    missed = []
-    for name, rate in best.items():
-        missed += at_least(f"{title}, our rate beside {name}", ours / rate, floor, "times")
-    return missed
+@contextmanager
+def serving(app: ASGIApp) -> Iterator[str]:
+    """Serve an application in a thread of this process; yield its address."""
+    server = uvicorn.Server(
+        uvicorn.Config(app, port=0, access_log=False, log_level="error", lifespan="off")
+    )
+    thread = Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
+    thread.start()
+    while not server.started:
+        thread.join(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join()

@@ -6,26 +6,20 @@ prepared answers, so that neither Kafka nor the service is measured.
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from contextlib import contextmanager
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-import uvicorn
 from playwright.sync_api import expect
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
-from benchmarks.harness import at_most, show
+from benchmarks.harness import at_most, serving, show
 from offsetmgr.service.http import page_files
 from offsetmgr.service.messages import encode
 from tests.browser import answers
 from tests.browser.conftest import launched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from playwright.sync_api import CDPSession, Page
     from starlette.types import Receive, Scope, Send
 
@@ -73,20 +67,6 @@ class _Prepared:
         await (found or Response(status_code=404))(scope, receive, send)
 
 
-@contextmanager
-def _serving(app: _Prepared) -> Iterator[str]:
-    """Yield the address at which ``app`` is served."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
-    thread.start()
-    while not server.started:
-        thread.join(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join()
-
-
 def _busy_ms(cdp: CDPSession) -> float:
     """Return how long the main thread has worked so far."""
     metrics = {
@@ -115,7 +95,7 @@ def _update_ms(page: Page, cdp: CDPSession) -> float:
 
 def run(_brokers: str, rounds: int) -> list[str]:
     """Draw and update the page ``rounds`` times; return what was missed."""
-    with _serving(_Prepared()) as address, launched() as browser:
+    with serving(_Prepared()) as address, launched() as browser:
         page = browser.new_page()
         page.add_init_script(_MARK_ROWS)
         first = [_first_rows_s(page, address) for _ in range(rounds)]

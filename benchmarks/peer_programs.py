@@ -1,19 +1,23 @@
-"""``peer_programs.py PEER WORK BROKERS TOPIC COUNT``: another consumer, in a process of its own.
+"""``peer_programs.py PEER WORK BROKERS TOPIC COUNT``: another program, in a process of its own.
 
-It prints the seconds from its first message to its last, commits included.  The works are
-``single`` (each message alone, offsets committed once a second), ``batch`` (500 at once) and
-``handlers`` (5 ms for each message, 64 at once).
+It prints the seconds from its first message to its last, commits included.  The works of consumers
+are ``single`` (each message alone, offsets committed once a second), ``batch`` (500 at once) and
+``handlers`` (5 ms for each message, 64 at once).  ``count`` counts messages by key; for
+``recover`` it prints the seconds in which quixstreams recovers its state.  Both take a GROUP and
+the FOLDER of the state as well.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 import threading
 import time
 import uuid
 from importlib import import_module
+from tempfile import mkdtemp
 from typing import Any
 
 BATCH = 500
@@ -27,7 +31,7 @@ class Watch:
     def __init__(self, count: int) -> None:
         self.done = threading.Event()
         self.took_s = 0.0
-        self._count = count
+        self.count = count
         self._began_s = 0.0
         self._seen = 0
 
@@ -36,7 +40,7 @@ class Watch:
         if not self._seen:
             self._began_s = time.perf_counter()
         self._seen += number
-        if self._seen >= self._count:
+        if self._seen >= self.count:
             self.done.set()
             return True
         return False
@@ -49,94 +53,76 @@ class Watch:
         os.write(1, f"\n{self.took_s}\n".encode())
 
 
-def group() -> str:
-    return f"peer-{uuid.uuid4().hex}"
+def new_group() -> str:
+    return f"group-{uuid.uuid4().hex}"
 
 
 async def aiokafka(work: str, brokers: str, topic: str, watch: Watch) -> None:
+    """Read one by one, or so many at once; handlers of 64 messages are waited for together."""
     peer: Any = import_module("aiokafka")
     consumer = peer.AIOKafkaConsumer(
         topic,
         bootstrap_servers=brokers,
-        group_id=group(),
+        group_id=new_group(),
         auto_offset_reset="earliest",
-        enable_auto_commit=False,
+        auto_commit_interval_ms=1_000,
     )
     await consumer.start()
-    positions: dict[Any, int] = {}
-    commit_at_s = time.monotonic() + 1
     if work == "single":
-        async for message in consumer:
-            positions[peer.TopicPartition(message.topic, message.partition)] = message.offset + 1
-            if time.monotonic() >= commit_at_s:
-                await consumer.commit(positions)
-                commit_at_s = time.monotonic() + 1
+        async for _ in consumer:
             if watch.see():
                 break
-    elif work == "batch":
-        while not watch.done.is_set():
-            found = await consumer.getmany(timeout_ms=1000, max_records=BATCH)
-            for where, messages in found.items():
-                positions[where] = messages[-1].offset + 1
-                watch.see(len(messages))
-            if time.monotonic() >= commit_at_s and positions:
-                await consumer.commit(positions)
-                commit_at_s = time.monotonic() + 1
-    else:
-        await _in_batches_of_tasks(consumer, watch)
-    await consumer.commit(positions or None)
+    size = WORKERS if work == "handlers" else BATCH
+    while not watch.done.is_set():
+        found = await consumer.getmany(timeout_ms=1000, max_records=size)
+        messages = [each for part in found.values() for each in part]
+        if work == "handlers":
+            await asyncio.gather(*(asyncio.sleep(HANDLER_S) for _ in messages))
+        watch.see(len(messages))
+    await consumer.commit()
     watch.stop()
     await consumer.stop()
 
 
-async def _in_batches_of_tasks(consumer: Any, watch: Watch) -> None:
-    """Handle 64 messages at once, wait for all, commit: what its users write by hand."""
-    commit_at_s = time.monotonic() + 1
-    while not watch.done.is_set():
-        found = await consumer.getmany(timeout_ms=1000, max_records=WORKERS)
-        messages = [each for part in found.values() for each in part]
-        await asyncio.gather(*(asyncio.sleep(HANDLER_S) for _ in messages))
-        watch.see(len(messages))
-        if time.monotonic() >= commit_at_s:
-            await consumer.commit()
-            commit_at_s = time.monotonic() + 1
-
-
-def faust(work: str, brokers: str, topic: str, watch: Watch) -> None:
+def faust(work: str, brokers: str, topic: str, watch: Watch, group: str, folder: str) -> None:
     peer: Any = import_module("faust")
     app = peer.App(
-        group(),
+        group,
         broker=f"kafka://{brokers}",
         consumer_auto_offset_reset="earliest",
         broker_commit_interval=1.0,
         web_enabled=False,
-        store="memory://",
+        datadir=folder,
+        topic_partitions=4,
+        topic_replication_factor=1,
     )
-    source = app.topic(topic, key_type=bytes, value_type=bytes, key_serializer="raw",
-                       value_serializer="raw")  # fmt: skip
+    raw = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw"}
+    source = app.topic(topic, **raw, value_serializer="raw")
+    table = app.Table("counts", default=int, partitions=4) if work == "count" else None
 
     async def end_at_last(last: bool) -> None:  # noqa: FBT001
         if last:
+            if table is not None:
+                await app.producer.flush()
             await app.consumer.commit()
             watch.stop()
             watch.tell()
             os._exit(0)  # its worker takes seconds to stop
 
-    async def single(stream: Any) -> None:
-        async for _ in stream:
-            await end_at_last(watch.see())
-
     async def batch(stream: Any) -> None:
         async for batch in stream.take(BATCH, within=1.0):
             await end_at_last(watch.see(len(batch)))
 
-    async def handlers(stream: Any) -> None:
-        async for _ in stream:
-            await asyncio.sleep(HANDLER_S)
+    async def one_by_one(stream: Any) -> None:
+        async for key, _ in stream.items():  # noqa: PERF102 -- no dictionary
+            if work == "handlers":
+                await asyncio.sleep(HANDLER_S)
+            elif table is not None:
+                table[key.decode()] += 1
             await end_at_last(watch.see())
 
-    program = {"single": single, "batch": batch, "handlers": handlers}[work]
-    app.agent(source, concurrency=WORKERS if work == "handlers" else 1)(program)
+    concurrency = WORKERS if work == "handlers" else 1
+    app.agent(source, concurrency=concurrency)(batch if work == "batch" else one_by_one)
     peer.Worker(app, loglevel="error").execute_from_commandline()
 
 
@@ -144,7 +130,7 @@ async def pyrallel(work: str, brokers: str, topic: str, watch: Watch) -> None:
     config: Any = import_module("pyrallel_consumer.config").KafkaConfig()
     peer: Any = import_module("pyrallel_consumer.consumer")
     config.BOOTSTRAP_SERVERS = [brokers]
-    config.CONSUMER_GROUP = group()
+    config.CONSUMER_GROUP = new_group()
     config.dlq_enabled = False
     config.parallel_consumer.worker_pool_size = WORKERS  # its width of ordering by key
     ended = asyncio.Event()
@@ -162,13 +148,48 @@ async def pyrallel(work: str, brokers: str, topic: str, watch: Watch) -> None:
     await consumer.stop()
 
 
-def main(peer: str, work: str, brokers: str, topic: str, count: str) -> None:
+class _Times(logging.Handler):
+    """Notes when quixstreams begins to recover, and when that is complete."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times: list[float] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.msg.startswith(("Beginning recovery check", "Recovery process complete")):
+            self.times.append(record.created)
+
+
+def quixstreams(work: str, brokers: str, topic: str, watch: Watch, group: str, folder: str) -> None:
+    """Count by key; to recover, the state comes before the first message."""
+    app = import_module("quixstreams").Application(
+        broker_address=brokers,
+        consumer_group=group,
+        auto_offset_reset="earliest",
+        state_dir=folder,
+    )
+    recovery = _Times()
+    logging.getLogger("quixstreams").handlers = [recovery]
+    source = app.topic(topic, key_deserializer="bytes", value_deserializer="bytes")
+
+    def count(_value: bytes, state: Any) -> None:
+        state.set("count", state.get("count", 0) + 1)
+
+    app.dataframe(source).update(count, stateful=True)
+    app.run(count=watch.count)
+    if work == "recover":
+        watch.took_s = recovery.times[1] - recovery.times[0]
+
+
+def main(
+    peer: str, work: str, brokers: str, topic: str, count: str, group: str = "", folder: str = ""
+) -> None:
     watch = Watch(int(count))
-    if peer == "faust":
-        faust(work, brokers, topic, watch)
+    if peer in {"faust", "quixstreams"}:
+        program = {"faust": faust, "quixstreams": quixstreams}[peer]
+        program(work, brokers, topic, watch, group or new_group(), folder or mkdtemp())
     else:
-        program = {"aiokafka": aiokafka, "pyrallel": pyrallel}[peer]
-        asyncio.run(program(work, brokers, topic, watch))
+        asyncio.run({"aiokafka": aiokafka, "pyrallel": pyrallel}[peer](work, brokers, topic, watch))
     watch.tell()
 
 

@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
+from http import HTTPStatus
 from http.client import HTTPConnection
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import psutil
 
 from benchmarks.harness import TIMEOUT_S, TOPIC, at_least, cpu_s, in_turn, report, resident_mb, show
-from benchmarks.sidecar import sidecar
 from offsetmgr.client import OffsetClient
+from tests.service.support import identity, serve_process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from tests.service.support import ServeProcess
 
 OFFSETS_PER_S = 250_000
 SINGLE_SUBMITS = 1_000
 
 
-class Caller:
-    """One connection to the service, without our client."""
-
-    def __init__(self, address: str) -> None:
-        self._connection = HTTPConnection(address.removeprefix("http://"), timeout=TIMEOUT_S)
-
-    def ask(self, method: str, path: str, body: bytes = b"") -> None:
-        """Send a request and read the answer.  Raises RuntimeError where it is refused."""
-        headers = {"Content-Type": "application/json", "Offsetmgr-Client": "bench"}
-        self._connection.request(method, path, body or None, headers)
-        response = self._connection.getresponse()
-        answer: dict[str, Any] = json.loads(response.read())
-        if response.status != 200:  # noqa: PLR2004 -- OK
-            raise RuntimeError(f"{method} {path}: {answer}")
+@contextmanager
+def sidecar(brokers: str, **settings: object) -> Iterator[ServeProcess]:
+    """Run ``offsetmgr serve`` with these settings; kill it afterwards if it still runs."""
+    options = ["--listen", "127.0.0.1:0", "--bootstrap-servers", brokers]
+    options += [f"--set={name}={value}" for name, value in settings.items()]
+    with serve_process(*options) as service:
+        service.wait_for("serving")
+        yield service
 
 
 def run(brokers: str, rounds: int) -> list[str]:
@@ -44,35 +44,45 @@ def run(brokers: str, rounds: int) -> list[str]:
 def _many_managers(bootstrap_servers: str, *, groups: int, size: int, batches: int) -> list[str]:
     """Spawn, submit to and commit ``groups`` times ``size`` managers through one connection."""
     with sidecar(bootstrap_servers) as service:
-        caller = Caller(service.address)
+        connection = HTTPConnection(service.address.removeprefix("http://"), timeout=TIMEOUT_S)
+        headers = {"Content-Type": "application/json", **identity("bench")}
+
+        def ask(method: str, path: str, body: bytes = b"") -> None:
+            connection.request(method, path, body or None, headers)
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+            if response.status != HTTPStatus.OK:
+                raise RuntimeError(f"{method} {path}: {answer}")
+
+        stats = psutil.Process(service.process.pid)
         began = perf_counter()
         wanted = [{"topic": TOPIC, "partition": number} for number in range(size)]
         for number in range(groups):
             body = json.dumps({"group": f"service-{number}", "partitions": wanted})
-            caller.ask("POST", "/v1/managers", body.encode())
+            ask("POST", "/v1/managers", body.encode())
         for number in range(groups):
-            caller.ask("GET", f"/v1/initial-offsets?group=service-{number}&wait_s=60")
+            ask("GET", f"/v1/initial-offsets?group=service-{number}&wait_s=60")
         spawned_s = perf_counter() - began
         bodies = [_submit(f"service-{n % groups}", size, n + 1) for n in range(batches)]
-        began, before_s = perf_counter(), cpu_s(service.stats)
+        began, before_s = perf_counter(), cpu_s(stats)
         for each in bodies:
-            caller.ask("POST", "/v1/offsets", each)
+            ask("POST", "/v1/offsets", each)
         rate = batches * size / (perf_counter() - began)
-        batch_ms = (cpu_s(service.stats) - before_s) / batches * 1000
-        caller.ask("POST", "/v1/flush", b'{"timeout_s": 60}')
+        batch_ms = (cpu_s(stats) - before_s) / batches * 1000
+        ask("POST", "/v1/flush", b'{"timeout_s": 60}')
         took_s = []
         for number in range(SINGLE_SUBMITS):
             single = _submit("service-0", 1, batches + number + 1)
             began = perf_counter()
-            caller.ask("POST", "/v1/offsets", single)
+            ask("POST", "/v1/offsets", single)
             took_s.append(perf_counter() - began)
         rows = [
             ("spawn, with all initial offsets", f"{spawned_s:.2f} s"),
             ("offsets submitted, while they are committed", f"{rate:,.0f}/s"),
             ("processor time of a batch, its commits included", f"{batch_ms:.2f} ms"),
             ("round trip of a single submit, median", f"{median(took_s) * 1000:.2f} ms"),
-            ("threads", str(service.stats.num_threads())),
-            ("resident memory", f"{resident_mb(service.stats):,.0f} MB"),
+            ("threads", str(stats.num_threads())),
+            ("resident memory", f"{resident_mb(stats):,.0f} MB"),
         ]
     title = f"{groups * size:,} managers in one service, one connection, batches of {size:,}"
     show(title, ("what", "figure"), rows)

@@ -21,15 +21,15 @@ import time
 from contextlib import ExitStack
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.request import urlopen
 
+import psutil
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.harness import TIMEOUT_S, TOPIC, resident_mb
-from benchmarks.sidecar import Sidecar, sidecar
+from benchmarks.service import sidecar
 from offsetmgr import OffsetClient
 from offsetmgr.devkafka import Broker, DevKafka
 from offsetmgr.devkafka.command import create_topic
@@ -37,6 +37,8 @@ from offsetmgr.errors import OffsetManagerError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tests.service.support import ServeProcess
 
 DAY_TICKS: Final = 86_400 // 5
 """Commits of one group in a day, with a trigger every 5 s."""
@@ -54,14 +56,10 @@ SAMPLES: Final = 10
 SAMPLE_S: Final = 5.0
 PAUSE_S: Final = 8.0
 """Longer than a request may take (5 s), so that outcomes become unknown."""
-
 WARM_UP: Final = 0.25
 """Part of the run after which nothing may grow any more."""
-GROWTH_RATIO: Final = 1.1
-GROWTH_FREE_MB: Final = 8.0
-"""Resident memory at the end may be this many times what it was after the warm-up, plus that."""
-GROWTH_HANDLES: Final = 20
-"""Threads, and file descriptors, that there may be more at the end than after the warm-up."""
+BOUNDS: Final = {"rss_mb": (1.1, 8.0), "threads": (1.0, 20.0), "descriptors": (1.0, 20.0)}
+"""At the end there may be this many times what there was after the warm-up, plus that."""
 
 
 class SoakError(RuntimeError):
@@ -80,24 +78,20 @@ class Sample(NamedTuple):
     descriptors: int
 
 
-def sample(service: Sidecar) -> Sample:
-    service.check()
-    with urlopen(f"{service.address}/metrics", timeout=TIMEOUT_S) as page:  # noqa: S310 -- http
-        families = list(text_string_to_metric_families(page.read().decode()))
+def sample(service: ServeProcess) -> Sample:
+    if service.process.poll() is not None:
+        raise SoakError("the service ended by itself:\n" + "".join(service.lines[-25:]))
+    with service.http() as http:
+        families = text_string_to_metric_families(http.get("/metrics").text)
     counts = {
         each.labels["result"]: int(each.value)
         for family in families
         for each in family.samples
         if each.name == "offsetmgr_commits_total"
     }
-    stats = service.stats
-    return Sample(
-        counts["committed"],
-        counts["failed"],
-        resident_mb(stats),
-        stats.num_threads(),
-        stats.num_fds(),
-    )
+    stats = psutil.Process(service.process.pid)
+    resources = resident_mb(stats), stats.num_threads(), stats.num_fds()
+    return Sample(counts["committed"], counts["failed"], *resources)
 
 
 class Job(threading.Thread):
@@ -115,7 +109,7 @@ class Job(threading.Thread):
 
     def run(self) -> None:
         """Tick until ``finish``; one tick of a hundred waits for Kafka."""
-        told = self._client.spawn(self.group, TOPIC, 0).errors()
+        _unread = self._client.spawn(self.group, TOPIC, 0).errors()
         while not self._over.wait(self._interval_s):
             self.ticks += 1
             offsets = {(TOPIC, number): self.ticks for number in range(PARTITIONS)}
@@ -123,15 +117,20 @@ class Job(threading.Thread):
                 self._client.submit(self.group, offsets, sync=self.ticks % 100 == 0, timeout=3)
             except OffsetManagerError:
                 self.late += 1
-        del told
 
-    def finish(self) -> None:
-        """Raise SoakError if not everything is committed."""
+    def finish(self, admin: AdminClient) -> None:
+        """Raise SoakError if not everything is committed, by our answer or by Kafka's."""
         self._over.set()
         self.join(TIMEOUT_S)
         left = self._client.flush(timeout=TIMEOUT_S).uncommitted
         if left:
             raise SoakError(f"{len(left)} offsets of {self.group} were not committed: {left}")
+        wanted = [KafkaPartition(TOPIC, number) for number in range(PARTITIONS)]
+        request = [ConsumerGroupTopicPartitions(self.group, wanted)]
+        answer = admin.list_consumer_group_offsets(request)[self.group].result(TIMEOUT_S)
+        held = {found.offset for found in answer.topic_partitions}
+        if held != {self.ticks}:
+            raise SoakError(f"group {self.group} is at {sorted(held)} instead of {self.ticks}")
 
     def close(self) -> None:
         self._over.set()
@@ -139,45 +138,40 @@ class Job(threading.Thread):
 
 
 def watch(
-    service: Sidecar, jobs: Sequence[Job], broker: Broker, minutes: float
-) -> tuple[list[Sample], int]:
-    """Let it run, with a row about each minute; return the samples, and how often Kafka froze."""
-    heads = ("minute", *Sample._fields, "late", "pauses")
+    service: ServeProcess, jobs: Sequence[Job], broker: Broker, minutes: float
+) -> list[Sample]:
+    """Let it run, and freeze Kafka after each row; return the samples."""
+    heads = ("minute", *Sample._fields, "late")
     print(" ".join(f"{head:>11}" for head in heads), flush=True)
     samples: list[Sample] = []
-    pauses = 0
     began = time.monotonic()
     while (now_s := time.monotonic() - began) < minutes * 60:
         for _ in range(SAMPLES):
             samples.append(sample(service))
             time.sleep(SAMPLE_S)
-        row = (now_s / 60, *samples[-1], sum(job.late for job in jobs), pauses)
+        row = (now_s / 60, *samples[-1], sum(job.late for job in jobs))
         print(" ".join(f"{value:>11,.0f}" for value in row), flush=True)
         broker.pause()
         time.sleep(PAUSE_S)
         broker.resume()
-        pauses += 1
-    return samples, pauses
+    return samples
 
 
 def check_growth(samples: Sequence[Sample]) -> str:
-    """Compare memory at the end with memory after the warm-up.
+    """Compare the end of a run with the time after its warm-up.
 
-    Raises SoakError where it is more than the bounds allow.
+    Raises SoakError where something has grown past its bound.
     """
     first = int(len(samples) * WARM_UP)
     width = max(1, (len(samples) - first) // 4)
-    early, late = samples[first : first + width], samples[-width:]
-    before_mb, after_mb = median(s.rss_mb for s in early), median(s.rss_mb for s in late)
-    text = f"resident memory {before_mb:.1f} MB after the warm-up, {after_mb:.1f} MB at the end"
-    if after_mb > before_mb * GROWTH_RATIO + GROWTH_FREE_MB:
-        raise SoakError(f"memory grows: {text}")
-    for what in ("threads", "descriptors"):
-        before, after = (median(getattr(s, what) for s in part) for part in (early, late))
-        text += f"; {what} {before:.0f} and {after:.0f}"
-        if after > before + GROWTH_HANDLES:
-            raise SoakError(f"{what} grow: {text}")
-    return text
+    told = []
+    for what, (ratio, free) in BOUNDS.items():
+        figures = [getattr(each, what) for each in samples]
+        before, after = median(figures[first : first + width]), median(figures[-width:])
+        told.append(f"{what} {before:.1f} after the warm-up, {after:.1f} at the end")
+        if after > before * ratio + free:
+            raise SoakError(f"{what} grow: {told[-1]}")
+    return "; ".join(told)
 
 
 def check_days(minutes: float, commits: int) -> float:
@@ -191,41 +185,29 @@ def check_days(minutes: float, commits: int) -> float:
     return days
 
 
-def check_kafka(bootstrap_servers: str, jobs: Sequence[Job]) -> None:
-    """Ask Kafka itself.  Raises SoakError where it does not hold the newest offsets."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    for job in jobs:
-        wanted = [KafkaPartition(TOPIC, number) for number in range(PARTITIONS)]
-        request = [ConsumerGroupTopicPartitions(job.group, wanted)]
-        answer = admin.list_consumer_group_offsets(request)[job.group].result(TIMEOUT_S)
-        held = {found.offset for found in answer.topic_partitions}
-        if held != {job.ticks}:
-            raise SoakError(f"group {job.group} is at {sorted(held)} instead of {job.ticks}")
-
-
 def soak(minutes: float) -> None:
     interval_s = minutes * 60 * SLACK / DAY_TICKS
     print(f"{CLIENTS} groups x {PARTITIONS} partitions, a commit every {interval_s * 1000:.1f} ms")
     with ExitStack() as stack:
         kafka = stack.enter_context(DevKafka())
         create_topic(kafka.bootstrap_servers, TOPIC, PARTITIONS)
-        service = stack.enter_context(
-            sidecar(kafka.bootstrap_servers, **{"commit.commit_interval_s": interval_s})
-        )
+        settings = {"commit.commit_interval_s": interval_s}
+        service = stack.enter_context(sidecar(kafka.bootstrap_servers, **settings))
         jobs = [Job(service.address, number, interval_s) for number in range(CLIENTS)]
         for job in jobs:
             stack.callback(job.close)
             job.start()
-        samples, pauses = watch(service, jobs, kafka.broker(1), minutes)
+        samples = watch(service, jobs, kafka.broker(1), minutes)
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         for job in jobs:
-            job.finish()
-        check_kafka(kafka.bootstrap_servers, jobs)
+            job.finish(admin)
         print(check_growth(samples))
         days = check_days(minutes, sample(service).committed)
-        print(f"{days:.2f} days of commits for each group, {pauses} pauses, none lost")
+        print(f"{days:.2f} days of commits for each group, none lost")
         for job in jobs:
             job.close()
-        service.stop()
+        if service.stop() != 0:
+            raise SoakError("the service did not stop well:\n" + "".join(service.lines[-25:]))
 
 
 def main() -> None:

@@ -7,17 +7,15 @@ Fails where offsets make a batch take more than 1.15 times as long.
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Final
 
+from confluent_kafka import Message
 from sqlalchemy import BigInteger, Column, Float, MetaData, Table, Text, insert
 
 from benchmarks.harness import at_most, in_turn, report
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import TopicPartition
 from tests.postgres import Postgres
-
-if TYPE_CHECKING:
-    from confluent_kafka import Message
 
 PARTITIONS: Final = 4
 BATCH: Final = 500
@@ -38,21 +36,6 @@ ORDERS: Final = Table(
 )
 
 
-class _Message(NamedTuple):
-    """A message as far as a store looks at it."""
-
-    number: int
-
-    def topic(self) -> str:
-        return "orders"
-
-    def partition(self) -> int:
-        return self.number % PARTITIONS
-
-    def offset(self) -> int:
-        return self.number // PARTITIONS
-
-
 def run(_brokers: str, rounds: int) -> list[str]:
     """Insert batches in turn with and without offsets."""
     with (
@@ -68,10 +51,7 @@ def run(_brokers: str, rounds: int) -> list[str]:
         def batches_of(number: int) -> list[list[Message]]:
             first = number * BATCHES * BATCH
             starts = range(first, first + BATCHES * BATCH, BATCH)
-            return [
-                [cast("Message", _Message(each)) for each in range(start, start + BATCH)]
-                for start in starts
-            ]
+            return [[_message(each) for each in range(start, start + BATCH)] for start in starts]
 
         def without(number: int) -> None:
             for batch in batches_of(number):
@@ -91,6 +71,10 @@ def run(_brokers: str, rounds: int) -> list[str]:
     ratio = median(b / a for a, b in zip(took[BARE], took[OFFSETS], strict=True))
     print(f"median of the rounds' ratios: {ratio:.2f}")
     return at_most("offsets in the transactions of 500 rows", ratio, MOST, "x the inserts alone")
+
+
+def _message(number: int) -> Message:
+    return Message(topic="orders", partition=number % PARTITIONS, offset=number // PARTITIONS)
 
 
 def _row(message: Message) -> dict[str, object]:

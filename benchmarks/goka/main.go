@@ -1,4 +1,4 @@
-// counter BROKERS TOPIC GROUP COUNT: counts messages by key with goka, until it has counted COUNT.
+// counter BROKERS TOPIC COUNT GROUP: counts messages by key with goka, until it has counted COUNT.
 // counter view BROKERS TABLE FOLDER: prints the seconds that a new view takes to recover a table.
 package main
 
@@ -21,8 +21,8 @@ func main() {
 		recoverView([]string{os.Args[2]}, goka.Table(os.Args[3]), os.Args[4])
 		return
 	}
-	brokers, topic, group := []string{os.Args[1]}, goka.Stream(os.Args[2]), goka.Group(os.Args[3])
-	wanted, err := strconv.ParseInt(os.Args[4], 10, 64)
+	brokers, topic, group := []string{os.Args[1]}, goka.Stream(os.Args[2]), goka.Group(os.Args[4])
+	wanted, err := strconv.ParseInt(os.Args[3], 10, 64)
 	if err != nil {
 		log.Fatal(err)
 	}
