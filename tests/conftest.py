@@ -92,6 +92,12 @@ def new_topic(request: pytest.FixtureRequest, unique_name: str) -> TopicFactory:
     return create
 
 
+@pytest.fixture
+def topic(new_topic: TopicFactory) -> str:
+    """Return a new topic of one partition, on the shared ``kafka``."""
+    return new_topic()
+
+
 def create_topic(cluster: DevKafka, name: str, partitions: int) -> None:
     """Create a topic and wait until the leader of every partition has learned that it is one."""
     command.create_topic(cluster.bootstrap_servers, name, partitions)

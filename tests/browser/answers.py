@@ -14,7 +14,6 @@ UNKNOWN = "\N{EN DASH}"
 
 
 def group_summary(name: str, **fields: object) -> Json:
-    """Return a group of the overview."""
     return {
         "name": name,
         "state": "Empty",
@@ -38,7 +37,6 @@ def group_summary(name: str, **fields: object) -> Json:
 
 
 def overview(*groups: Json, **fields: object) -> Json:
-    """Return ``GET /v1/overview``."""
     return {
         "cluster": "production",
         "instance": "0a1b2c3d4e5f",
@@ -59,7 +57,6 @@ def overview(*groups: Json, **fields: object) -> Json:
 
 
 def partition(number: int, **fields: object) -> Json:
-    """Return a partition of ``GET /v1/lag``."""
     return {
         "topic": "orders",
         "partition": number,
@@ -86,7 +83,6 @@ def partition(number: int, **fields: object) -> Json:
 
 
 def lag(name: str, *partitions: Json, **fields: object) -> Json:
-    """Return ``GET /v1/lag``."""
     group = {
         "name": name,
         "state": "Empty",
@@ -114,7 +110,6 @@ def with_fields(answer: Json, query: str) -> Json:
 
 
 def step(minute: int, before: int | None, after: int, change: str, metadata: str = "") -> Json:
-    """Return a commit of ``GET /v1/history``."""
     return {
         "time": f"2026-01-31T13:{minute:02}:00.123Z",
         "topic": "orders",
@@ -127,12 +122,10 @@ def step(minute: int, before: int | None, after: int, change: str, metadata: str
 
 
 def history(group: str, *steps: Json) -> Json:
-    """Return ``GET /v1/history``."""
     return {"group": group, "left_out": 0, "undo_to": None, "steps": list(steps)}
 
 
 def planned(number: int, current: int | None, new: int | None, **fields: object) -> Json:
-    """Return a row of ``POST /v1/plan``."""
     where = {"group": "orders-etl", "topic": "orders", "partition": number}
     return {
         **where,
@@ -159,12 +152,10 @@ def plan(*rows: Json, **fields: object) -> Json:
 
 
 def error(code: str, message: str, **fields: object) -> Json:
-    """Return the body of a refusal."""
     return {"error": {"code": code, "message": message, **fields}}
 
 
 def failed(number: int, group: str, partition: int, body: Json) -> str:
-    """Return an event of ``GET /v1/events``."""
     where = {"group": group, "topic": "orders", "partition": partition}
     data = json.dumps({**where, "at": time.time(), "error": body})
     return f"id: {number}\nevent: failed\ndata: {data}\n\n"
@@ -233,7 +224,6 @@ def view_partition(number: int, state: str, recovery: float, **fields: object) -
 
 
 def streams() -> Json:
-    """Return ``GET /v1/streams``."""
     prices = [view_partition(0, "Running", 1.0, lag=0), view_partition(1, "Recovering", 0.7)]
     processor = lag("revenue", partition(0), partition(1))["groups"][0]
     return {

@@ -39,14 +39,11 @@ class Tab:
         self.api = api
 
     def open(self, view: str = "groups") -> Page:
-        """Open a view by its address."""
         self.page.goto(f"{self.address}/#/{view}")
         return self.page
 
 
 class NewTab(Protocol):
-    """Opens tabs."""
-
     def __call__(
         self, width: int = 1280, height: int = 800, colours: Literal["light", "dark"] = "light"
     ) -> Tab:
@@ -54,7 +51,6 @@ class NewTab(Protocol):
 
 
 def chromium_path() -> str:
-    """Return the system's Chromium."""
     return shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
 
 
@@ -69,7 +65,6 @@ def launched() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")  # Playwright keeps an event loop in this thread
 def chromium() -> Iterator[Browser]:
-    """Start one browser for many tests."""
     with launched() as browser:
         yield browser
 
@@ -123,5 +118,4 @@ def new_tab(chromium: Browser, served: str) -> Iterator[NewTab]:
 
 @pytest.fixture
 def tab(new_tab: NewTab) -> Tab:
-    """Open a tab of the usual size."""
     return new_tab()

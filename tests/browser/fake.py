@@ -29,7 +29,6 @@ class FakeApi:
         context.route("**/v1/**", self._answer)
 
     def says(self, name: str, answer: Json, status: int = 200) -> None:
-        """Have ``/v1/NAME`` answered so from now on."""
         self._answers[name] = status, answer
 
     def streams(self, events: str) -> None:

@@ -75,7 +75,6 @@ def shown(tab: Tab, view: str) -> Page:
 
 
 def shown_lines(page: Page) -> list[str]:
-    """Return all that can be read."""
     return [line for line in page.locator("body").inner_text().split("\n") if line]
 
 

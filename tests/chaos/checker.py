@@ -42,8 +42,6 @@ _CLOCK_S: Final = 0.002
 
 
 class Violation(NamedTuple):
-    """A promise that was broken."""
-
     rule: str
     key: Key
     what: str
@@ -61,8 +59,6 @@ class Death(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """All that a run left behind."""
-
     events: Iterable[Event]
     """Those of one client's life in their order."""
     commits: Iterable[CommitRecord]
@@ -80,8 +76,6 @@ class Evidence(NamedTuple):
 
 @dataclass
 class Verdict:
-    """The result of a check."""
-
     violations: list[Violation] = field(default_factory=list)
     actions: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     """Events by action and outcome."""
@@ -131,7 +125,6 @@ def _covers(tag: Tag, promised: Tag) -> bool:
 
 
 def check(evidence: Evidence) -> Verdict:
-    """Hold the evidence against every promise."""
     verdict = Verdict()
     trails: dict[Key, _Trail] = defaultdict(_Trail)
     for event in evidence.events:
@@ -232,7 +225,6 @@ def _silences(
 def _heard(
     commits: Iterable[CommitRecord], trails: Mapping[Key, _Trail]
 ) -> Mapping[str, Sequence[tuple[Event, float]]]:
-    """The submits that were committed, by client."""
     heard: dict[str, list[tuple[Event, float]]] = defaultdict(list)
     for commit in commits:
         tag, submitted = _tag_of(commit), trails[_key_of(commit)].submitted

@@ -52,8 +52,6 @@ class Tag(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One line of a log."""
-
     outcome: Outcome
     action: Action
     tag: Tag
@@ -78,13 +76,11 @@ class EventLog:
         self._file = os.open(path_of(folder, client, life), flags, 0o644)
 
     def write(self, outcome: Outcome, action: Action, tag: Tag, key: Key, offset: int) -> None:
-        """Note an event, as of now."""
         event = Event(outcome, action, tag, key, offset, time.time())
         os.write(self._file, f"{json.dumps(event)}\n".encode())
 
 
 def path_of(folder: Path, client: str, life: int) -> Path:
-    """The log of a client's life."""
     return folder / f"{client}.{life}{SUFFIX}"
 
 
@@ -94,7 +90,6 @@ def has_spoken(path: Path) -> bool:
 
 
 def events_of(path: Path) -> Iterator[Event]:
-    """The events of one log, in order."""
     for line in path.read_bytes().splitlines(keepends=True):
         if line.endswith(b"\n"):  # else the client was killed at it: nothing was done yet
             outcome, action, tag, key, offset, at_s = json.loads(line)
@@ -102,7 +97,6 @@ def events_of(path: Path) -> Iterator[Event]:
 
 
 def lives_of(folder: Path, client: str) -> list[Path]:
-    """The logs of a client, oldest life first."""
     return sorted(folder.glob(f"{client}.*{SUFFIX}"), key=lambda path: int(path.suffixes[-2][1:]))
 
 

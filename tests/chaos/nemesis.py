@@ -38,8 +38,6 @@ _MOVES: Final = 2
 
 
 class Targets(NamedTuple):
-    """The processes that are struck."""
-
     kafka: DevKafka
     service: Supervised
     clients: Sequence[Supervised]
@@ -79,7 +77,6 @@ class Nemesis:
             each.start()
 
     def tick(self) -> None:
-        """Do what a supervisor does."""
         for each in self._supervised:
             each.tick()
 
@@ -271,7 +268,6 @@ class Nemesis:
                 self._incidents.append(f"{each.name} was told to end, and did with {status}")
 
     def close(self) -> None:
-        """Kill whatever is left; Kafka is not ours."""
         for zombie in self._zombies:
             zombie.close()
         for each in self._supervised:
@@ -298,7 +294,6 @@ class _Moves:
         return f"{self._left} more moves after {self._before}"
 
     def seen(self) -> bool:
-        """Look; whether enough was seen."""
         now = read_committed(*self._arguments)
         self._left -= self._before is not None and now != self._before
         self._before = now

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 
 class Fault(str, Enum):
-    """Faults of a process."""
-
     SERVICE_KILL = "service kill -9"
     SERVICE_TERM = "service terminated"
     SERVICE_PAUSE = "service paused"
@@ -34,8 +32,6 @@ class Fault(str, Enum):
 
 
 class Track(NamedTuple):
-    """Faults of which one at a time is at work."""
-
     faults: Sequence[Fault]
     pause_s: float
     """Mean time between the end of one and the begin of the next."""
@@ -54,38 +50,17 @@ class Injection(NamedTuple):
     """Which of the processes of that kind, from 0."""
 
 
-SERVICE_TRACK: Final = Track(
-    (
-        Fault.SERVICE_KILL,
-        Fault.SERVICE_KILL,
-        Fault.SERVICE_TERM,
-        Fault.SERVICE_PAUSE,
-    ),
-    pause_s=3.0,
-    lasting_s=(0.1, 6.0),
-    targets=1,
+CLIENTS: Final = 3
+BROKERS: Final = 3
+
+SERVICE_FAULTS: Final = (Fault.SERVICE_TERM, Fault.SERVICE_PAUSE, *[Fault.SERVICE_KILL] * 2)
+CLIENT_FAULTS: Final = tuple(each for each in Fault if each.name.startswith("CLIENT"))
+BROKER_FAULTS: Final = tuple(each for each in Fault if each.name.startswith("BROKER"))
+TRACKS: Final = (
+    Track(SERVICE_FAULTS, pause_s=3.0, lasting_s=(0.1, 6.0), targets=1),
+    Track(CLIENT_FAULTS, pause_s=3.0, lasting_s=(0.1, 6.0), targets=CLIENTS),
+    Track(BROKER_FAULTS, pause_s=3.0, lasting_s=(0.2, 8.0), targets=BROKERS),
 )
-
-
-def client_track(clients: int) -> Track:
-    """Faults of the clients."""
-    faults = (
-        Fault.CLIENT_KILL,
-        Fault.CLIENT_TERM,
-        Fault.CLIENT_PAUSE,
-        Fault.CLIENT_ZOMBIE,
-    )
-    return Track(faults, pause_s=3.0, lasting_s=(0.1, 6.0), targets=clients)
-
-
-def broker_track(brokers: int) -> Track:
-    """Faults of the brokers; the next one is injected when the last one is over."""
-    faults = (
-        Fault.BROKER_KILL,
-        Fault.BROKER_TERM,
-        Fault.BROKER_PAUSE,
-    )
-    return Track(faults, pause_s=3.0, lasting_s=(0.2, 8.0), targets=brokers)
 
 
 def schedule(seed: int, number: int, length_s: float, tracks: Sequence[Track]) -> list[Injection]:

@@ -55,7 +55,6 @@ class Supervised:
         self._process: WatchedProcess | None = None
 
     def start(self) -> None:
-        """Begin the next life."""
         self.life += 1
         self.starts.append(time.time())
         self._ordered, self._ended_at = frozenset(), None
@@ -65,7 +64,6 @@ class Supervised:
 
     @property
     def process(self) -> WatchedProcess:
-        """Its process, which may have ended."""
         assert self._process is not None, f"{self.name} was never started"
         return self._process
 
@@ -74,7 +72,6 @@ class Supervised:
         return not self._ordered and self.process.running()
 
     def kill(self) -> None:
-        """End it on the spot."""
         self._ordered |= {_KILLED}
         self.process.signal(signal.SIGKILL)
 
@@ -86,7 +83,6 @@ class Supervised:
         self.process.signal(signal.SIGCONT)
 
     def pause(self) -> None:
-        """Freeze it."""
         self.process.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -94,11 +90,9 @@ class Supervised:
         self.process.signal(signal.SIGCONT)
 
     def silence(self) -> None:
-        """Have a client submit nothing more for now."""
         self.process.signal(signal.SIGUSR1)
 
     def speak(self) -> None:
-        """Have a silent client go on."""
         self.process.signal(signal.SIGUSR2)
 
     def part(self) -> Zombie:
@@ -109,7 +103,6 @@ class Supervised:
         return zombie
 
     def tick(self) -> None:
-        """Start it again where it ended a while ago."""
         if self.process.running():
             return
         if self._ended_at is None:
@@ -135,7 +128,6 @@ class Supervised:
         return status
 
     def close(self) -> None:
-        """Kill it, where it runs, for good."""
         if self._process is not None:
             self._process.close()
 
@@ -151,7 +143,6 @@ class Zombie:
         self._process.signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """Kill it."""
         self._process.close()
 
 
@@ -181,7 +172,7 @@ def client(first: Life, tree: Path) -> Supervised:
     return Supervised(
         first.name,
         first.folder / f"{first.name}.log",
-        lambda number: ["tests.chaos.workload", *first._replace(number=number).arguments()],
+        lambda number: first._replace(number=number).command(),
         frozenset({0, INCOMPLETE}),
         [tree],
     )

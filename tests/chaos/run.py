@@ -27,14 +27,7 @@ from tests.chaos.checker import Death, Evidence, check
 from tests.chaos.history import Key, read_history
 from tests.chaos.nemesis import Nemesis, Targets
 from tests.chaos.offsets_topic import read_committed
-from tests.chaos.plan import (
-    SERVICE_TRACK,
-    Fault,
-    Injection,
-    broker_track,
-    client_track,
-    schedule,
-)
+from tests.chaos.plan import BROKERS, CLIENTS, TRACKS, Fault, Injection, schedule
 from tests.chaos.processes import ROOT, client, service
 from tests.chaos.workload import Life
 from tests.conftest import create_topic
@@ -63,8 +56,6 @@ _SETTINGS: Final = (
     "stop_timeout_s=3",
 )
 
-BROKERS: Final = 3
-CLIENTS: Final = 3
 GROUPS: Final = ("chaos-a", "chaos-b", "chaos-c", "chaos-d")
 ROUND_S: Final = 30.0
 
@@ -81,8 +72,6 @@ _SEEDS: Final = 1_000_000
 
 
 class Setting(NamedTuple):
-    """The place of a run."""
-
     kafka: DevKafka
     folder: Path
     """For the logs of everybody."""
@@ -106,16 +95,14 @@ class Setting(NamedTuple):
                 number=1,
                 seed=self.seed,
                 topic=self.topic,
-                partitions=tuple(range(number * PARTITIONS_EACH, (number + 1) * PARTITIONS_EACH)),
-                groups=tuple(self.groups),
+                partitions=list(range(number * PARTITIONS_EACH, (number + 1) * PARTITIONS_EACH)),
+                groups=self.groups,
             )
             for number in range(self.clients)
         ]
 
 
 class Outcome(NamedTuple):
-    """The result of a run."""
-
     verdict: Verdict
     nemesis: Nemesis
 
@@ -210,7 +197,6 @@ class ChaosRun:
 
 def run(minutes: float, seed: int, folder: Path, settings: Sequence[str] = ()) -> Outcome:
     """Play rounds for ``minutes`` with those settings of the service, and judge."""
-    tracks = (SERVICE_TRACK, client_track(CLIENTS), broker_track(BROKERS))
     kafka = DevKafka(brokers=BROKERS, data_dir=folder / "kafka", properties=_PROPERTIES)
     kafka.start(_START_S)
     with contextlib.ExitStack() as stack:
@@ -222,12 +208,11 @@ def run(minutes: float, seed: int, folder: Path, settings: Sequence[str] = ()) -
             left_s = ends_at - time.monotonic()
             if left_s <= 0:
                 break
-            chaos.play(number, min(ROUND_S, left_s), tracks)
+            chaos.play(number, min(ROUND_S, left_s), TRACKS)
         return chaos.judge()
 
 
 def summary(outcome: Outcome) -> Iterator[str]:
-    """The lines that tell a person how it went."""
     verdict, nemesis = outcome
     yield "faults:"
     yield from (f"  {count:6} {fault}" for fault, count in sorted(nemesis.injected.items()))
@@ -250,7 +235,6 @@ def summary(outcome: Outcome) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.run", description=__doc__)
     parser.add_argument("minutes", type=float, help="how long the faults go on")
     parser.add_argument("--seed", type=int, help="decides the faults; by chance without")
@@ -280,7 +264,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def say(line: str) -> None:
-    """Print at once."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

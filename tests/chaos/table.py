@@ -72,7 +72,6 @@ def held(status: int, tally: Tally, kills: int | None) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.table", description=__doc__)
     parser.add_argument("--tries", type=int, default=3, help="how often each test runs")
     parser.add_argument("--minutes", type=float, default=10.0, help="of random kills; 0 for none")

@@ -29,7 +29,6 @@ class Story:
         self.now_s = 1_000.0
 
     def note(self, outcome: Outcome, action: Action, number: int, offset: int, life: int) -> None:
-        """One line of a client's log."""
         tag = Tag("driver", life, number)
         self.client_starts.setdefault(tag[:2], self.now_s)
         self.now_s += 1
@@ -43,7 +42,6 @@ class Story:
         outcome: Outcome = "ok",
         life: int = 1,
     ) -> None:
-        """A submit and what became of it."""
         self.note("invoke", action, number, offset, life)
         self.note(outcome, action, number, offset, life)
 
@@ -58,11 +56,9 @@ class Story:
             self.standing[KEY] = offset
 
     def broken(self) -> list[str]:
-        """The rules that the checker finds broken."""
         return [violation.rule for violation in self.verdict().violations]
 
     def verdict(self) -> Verdict:
-        """Return the checker's result."""
         return check(
             Evidence(
                 self.events,

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def tally_of(tries: Counter[int], losses: Counter[int]) -> Tally:
-    """Results of tests."""
     made = Tally()
     made.tries, made.losses = tries, losses
     return made

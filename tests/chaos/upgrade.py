@@ -36,8 +36,6 @@ _SETTINGS: Final = ("commit.request_timeout_s=30", "lease_s=30", "stop_timeout_s
 
 
 class Upgrade(NamedTuple):
-    """The result of a run."""
-
     outcome: Outcome
     versions: list[str]
     """Those of the service, in the order of its lives."""
@@ -95,7 +93,6 @@ def upgrade(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.upgrade", description=__doc__)
     parser.add_argument("revision", nargs="?", default=EARLIER, help="of the earlier service")
     parser.add_argument(

@@ -1,7 +1,7 @@
 """One life of a client process: submits rising offsets for its own partitions until told to end.
 
-``python -m tests.chaos.workload FOLDER URL NAME LIFE SEED TOPIC PARTITION,… GROUP,…``.  SIGTERM
-ends it in order: it has everything committed, and exits with status 0 where that was answered.
+``python -m tests.chaos.workload LIFE``, where the life is JSON.  SIGTERM ends it in order: it has
+everything committed, and exits with status 0 where that was answered.
 SIGUSR1 makes it fall silent (nothing is submitted, nothing flushed), SIGUSR2 speak again.
 
 The offsets of even partitions only rise, over all lives.  Odd ones are also rewound, and begin each
@@ -12,6 +12,7 @@ others wait for each commit.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import random
 import signal
@@ -53,29 +54,11 @@ class Life(NamedTuple):
     number: int
     seed: int
     topic: str
-    partitions: tuple[int, ...]
-    groups: tuple[str, ...]
+    partitions: Sequence[int]
+    groups: Sequence[str]
 
-    def arguments(self) -> list[str]:
-        """The same as a command line."""
-        numbers = ",".join(map(str, self.partitions))
-        named = (self.folder, self.url, self.name, self.number, self.seed, self.topic)
-        return [*map(str, named), numbers, ",".join(self.groups)]
-
-
-def parse(arguments: Sequence[str]) -> Life:
-    """Parse the result of ``Life.arguments``."""
-    folder, url, name, number, seed, topic, partitions, groups = arguments
-    return Life(
-        folder=Path(folder),
-        url=url,
-        name=name,
-        number=int(number),
-        seed=int(seed),
-        topic=topic,
-        partitions=tuple(map(int, partitions.split(","))),
-        groups=tuple(groups.split(",")),
-    )
+    def command(self) -> list[str]:
+        return ["tests.chaos.workload", json.dumps(self, default=str)]
 
 
 def reached(life: Life) -> dict[Key, int]:
@@ -105,7 +88,6 @@ class Worker:
         self._random = random.Random(f"{driver.life.seed} {driver.life.number} {sync}")  # noqa: S311 -- chance, no secret
 
     def run(self) -> None:
-        """Submit until the end."""
         for key in self._keys:
             first: Action = "rewind" if key.partition % 2 else "submit"
             self._driver.submit(first, key, self._driver.reached.get(key, 0) + 1)
@@ -139,7 +121,6 @@ class Driver:
         self._client = OffsetClient(life.url, life.name)
 
     def submit(self, action: Action, key: Key, offset: int, timeout_s: float = 0.0) -> None:
-        """Submit, and note what became of it."""
         tag = Tag(self.life.name, self.life.number, next(self._numbers))
         where = (self.life.topic, key.partition)
         value = OffsetAndMetadata(offset, str(tag))
@@ -162,7 +143,6 @@ class Driver:
             self._log.write("ok", action, tag, key, offset)
 
     def listen(self, handles: Sequence[OffsetManagerHandle]) -> None:
-        """Note what the mailboxes tell, until the end."""
         while not self.ending.wait(_PAUSE_S):
             for handle in handles:
                 try:
@@ -174,7 +154,6 @@ class Driver:
                 self._log.write("ok", "told", tag, key, committed.offset)
 
     def run(self) -> int:
-        """Live until SIGTERM; the exit status."""
         life = self.life
         # Before there are other threads, which inherit it.
         signal.pthread_sigmask(signal.SIG_BLOCK, _ORDERS)
@@ -199,7 +178,6 @@ class Driver:
         return self._close()
 
     def _obey(self) -> None:
-        """Follow orders until SIGTERM."""
         while (order := signal.sigwait(_ORDERS)) != signal.SIGTERM:
             if order == signal.SIGUSR1:
                 self.speaking.clear()
@@ -224,10 +202,6 @@ def _die(failure: threading.ExceptHookArgs) -> None:
     os._exit(1)
 
 
-def main() -> int:
-    """Live."""
-    return Driver(parse(sys.argv[1:])).run()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    folder, *fields = json.loads(sys.argv[1])
+    sys.exit(Driver(Life(Path(folder), *fields)).run())

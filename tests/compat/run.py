@@ -43,8 +43,6 @@ _OLDEST_CONNECT: Final = 4
 
 
 class Row(NamedTuple):
-    """The result of a release."""
-
     spark: str
     scala: str
     connect: bool
@@ -68,7 +66,6 @@ def main(versions: list[str]) -> int:
 
 
 def tried(version: str) -> Row:
-    """Install a release and run the tests on it."""
     home = HOME / version
     python = home / "bin" / "python"
     connect = int(version.partition(".")[0]) >= _OLDEST_CONNECT

@@ -143,13 +143,11 @@ def check_container() -> None:
 
 
 def say(line: str) -> None:
-    """Print at once."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def main() -> int:
-    """Run all checks; the exit status."""
     failed = 0
     for check in (check_chart, check_compose, check_prometheus, check_container, check_spark_pod):
         say(f"--- {check.__name__}")

@@ -64,14 +64,11 @@ wait $service
 
 
 class Step(NamedTuple):
-    """An instruction of a Containerfile."""
-
     name: str
     text: str
 
     @property
     def words(self) -> list[str]:
-        """The arguments, of a JSON list too."""
         found: list[str] = json.loads(self.text) if self.text[0] == "[" else shlex.split(self.text)
         return found
 

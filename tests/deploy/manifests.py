@@ -22,7 +22,6 @@ _SIDECARS: Final = "1.33"
 
 
 def manifests(text: str) -> list[Any]:
-    """Return the documents of a YAML file."""
     return [each for each in yaml.safe_load_all(text) if each is not None]
 
 

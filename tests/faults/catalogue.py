@@ -9,8 +9,6 @@ from typing import Final, NamedTuple
 
 
 class Fault(NamedTuple):
-    """One thing that goes wrong."""
-
     what: str
     promise: str
     """The guarantee that holds under a fault."""

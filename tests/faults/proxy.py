@@ -13,8 +13,6 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
 
 _HEAD: Final = struct.Struct(">ihhi")
@@ -46,12 +44,10 @@ class Proxy:
 
     @property
     def port(self) -> int:
-        """The address of the proxy."""
         return int(self._listener.getsockname()[1])
 
     @property
     def connections(self) -> int:
-        """The number of connections ever made to it."""
         with self._lock:
             return len(self._links)
 
@@ -84,12 +80,7 @@ class Proxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -128,7 +119,6 @@ class _Link:
         threading.Thread(target=self._run, name="proxy-link", daemon=True).start()
 
     def stop(self) -> None:
-        """Let its thread find both sockets ended."""
         for each in (self._client, self._broker):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)

@@ -40,8 +40,6 @@ HASTY: Final = CommitSettings(
 
 
 class Committing(NamedTuple):
-    """Managers at work."""
-
     factory: Factory
     kafka: KafkaCoordinator
     told: Listener
@@ -60,7 +58,6 @@ class Committing(NamedTuple):
         return None if result.uncommitted is None else result.uncommitted.offset
 
     def in_kafka(self, group: str, partition: int = 0, topic: str = TOPIC) -> int | None:
-        """Ask Kafka what is committed."""
         where = TopicPartition(topic, partition)
         found = self.kafka.fetch(group, [where], WAIT_S).get(timeout=WAIT_S)
         assert not found.failures
@@ -73,6 +70,12 @@ class Committing(NamedTuple):
         while not isinstance(error, OffsetCommitError) or error.offset != offset:
             error = handle.errors().get(timeout=WAIT_S)
         return error
+
+    def error(self, handle: ManagerHandle, code: str) -> str:
+        """Wait until an error of that code is told; return its text."""
+        while (error := handle.errors().get(timeout=WAIT_S)).code != code:
+            continue
+        return str(error)
 
     def codes(self) -> list[str]:
         """Every failure that was told, by Kafka's name of it."""

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from offsetmgr.types import OffsetAndMetadata, TopicPartition
-from tests.faults.support import HASTY, TOPIC, WAIT_S, committing
+from tests.faults.support import HASTY, TOPIC, committing
 from tests.kafka.mock_cluster import OFFSET_COMMIT, MockCluster
 
 if TYPE_CHECKING:
@@ -20,13 +19,10 @@ if TYPE_CHECKING:
 
 _TIMED_OUT, _LOADING, _NOT_AVAILABLE, _NOT_COORDINATOR, _REBALANCING = 7, 14, 15, 16, 27
 _RETRIABLE: Final = (_TIMED_OUT, _LOADING, _NOT_AVAILABLE, _REBALANCING)
-_ENDLESS: Final = 1_000
-"""More answers than anybody asks for in a test."""
 
 
 @pytest.fixture
 def mock() -> Iterator[MockCluster]:
-    """One mock broker with a topic."""
     with MockCluster() as cluster:
         cluster.create_topic(TOPIC, partitions=4)
         yield cluster
@@ -93,51 +89,6 @@ def test_a_coordinator_that_is_loading_is_waited_for(mock: MockCluster, group: s
         assert managers.in_kafka(group) == 7
         assert set(managers.codes()) == {"COORDINATOR_LOAD_IN_PROGRESS"}
         assert mock.count(OFFSET_COMMIT) == 4
-
-
-def test_a_commit_of_many_bytes_is_sent_in_parts_one_after_the_other(
-    mock: MockCluster, group: str
-) -> None:
-    """No request is larger than what a broker takes; all of it is committed."""
-    mock.create_topic("wide", 2_000)
-    many = [TopicPartition("wide", number) for number in range(2_000)]
-    offsets = dict.fromkeys(many, OffsetAndMetadata(1, "m" * 600, 0))
-    with committing(mock.bootstrap_servers) as managers:
-        answer = managers.kafka.commit(group, offsets, WAIT_S).get(timeout=WAIT_S)
-        assert answer.failures == {}
-        assert mock.count(OFFSET_COMMIT) > 1
-        fetched = managers.kafka.fetch(group, many, WAIT_S).get(timeout=WAIT_S)
-        assert fetched.offsets == offsets
-
-
-def test_what_was_not_sent_by_the_deadline_is_not_in_doubt(mock: MockCluster, group: str) -> None:
-    """The first part of a commit is, as it was not answered; the second was never sent."""
-    mock.create_topic("wide", 2_000)
-    where = [TopicPartition("wide", number) for number in range(2_000)]
-    offsets = dict.fromkeys(where, OffsetAndMetadata(1, "m" * 600, 0))
-    with committing(mock.bootstrap_servers) as managers:
-        one = managers.kafka.commit(group, dict.fromkeys(where[:1], OffsetAndMetadata(1)), WAIT_S)
-        assert one.get(timeout=WAIT_S).failures == {}
-        mock.set_round_trip(rtt_ms=60_000)
-        failures = managers.kafka.commit(group, offsets, 2.0).get(timeout=WAIT_S).failures
-        assert failures.keys() == offsets.keys()
-        assert {f.info.name for f in failures.values()} == {"_TIMED_OUT", "NOT_SENT"}
-        mock.set_round_trip(rtt_ms=0)
-
-
-@pytest.mark.fault(10)
-def test_the_wait_for_a_coordinator_that_never_loads_is_bounded(
-    mock: MockCluster, group: str
-) -> None:
-    """A waiting caller gets an answer by the deadline, with the reason; the offset stays dirty."""
-    with committing(mock.bootstrap_servers) as managers:
-        handle = managers.spawn(group)
-        mock.push_errors(OFFSET_COMMIT, *[_LOADING] * _ENDLESS)
-        handle.submit(7, leader_epoch=0)
-        assert managers.flush(handle, 0.3) == 7
-        mock.clear_errors(OFFSET_COMMIT)
-        assert managers.flush(handle) is None
-        assert managers.in_kafka(group) == 7
 
 
 @pytest.mark.fault(11)

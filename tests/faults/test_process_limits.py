@@ -37,7 +37,6 @@ _ROOM = _STACK + 32 * _MB
 
 
 def commit(http: httpx.Client, group: str, offset: int, timeout_s: float = WAIT_S) -> Any:
-    """Submit and wait; what the service answers."""
     entry = {"topic": TOPIC, "partition": 0, "offset": offset}
     body = {"group": group, "offsets": [entry], "wait": True, "timeout_s": timeout_s}
     return http.post("/v1/offsets", json=body).raise_for_status().json()
@@ -161,7 +160,6 @@ def left_over(answer: Any) -> Any:
 
 
 def address_space(service: ServeProcess) -> int:
-    """Bytes of it that the service has taken."""
     status = Path(f"/proc/{service.process.pid}/status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("VmSize:"))
     return int(line.split()[1]) * 1024

@@ -25,7 +25,6 @@ def jumping_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def submit(http: httpx.Client, offset: int, **more: Any) -> Any:
-    """Submit one offset; the answer."""
     body = {"group": "g", "offsets": [{"topic": "t", "partition": 0, "offset": offset}], **more}
     return http.post("/v1/offsets", json=body).raise_for_status().json()
 

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Final
 import confluent_kafka
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
 
 OFFSET_COMMIT: Final = 8
@@ -54,7 +52,6 @@ def _library() -> ctypes.CDLL:
         ctypes.POINTER(ctypes.c_int),
     ]
     library.rd_kafka_mock_push_request_errors_array.restype = None
-    library.rd_kafka_mock_clear_request_errors.argtypes = [pointer, ctypes.c_int16]
     library.rd_kafka_mock_broker_set_host_port.argtypes = [pointer, number, text, ctypes.c_int]
     library.rd_kafka_mock_start_request_tracking.argtypes = [pointer]
     requests, size = ctypes.POINTER(pointer), ctypes.c_size_t
@@ -82,23 +79,16 @@ class MockCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._library.rd_kafka_mock_cluster_destroy(self._cluster)
         self._library.rd_kafka_destroy(self._owner)
 
     @property
     def bootstrap_servers(self) -> str:
-        """The addresses of its brokers."""
         found: bytes = self._library.rd_kafka_mock_cluster_bootstraps(self._cluster)
         return found.decode()
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
-        """Create ``topic``."""
         self._library.rd_kafka_mock_topic_create(self._cluster, topic.encode(), partitions, 1)
 
     def set_coordinator(self, group: str, broker: int) -> None:
@@ -109,10 +99,6 @@ class MockCluster:
         """Answer the next requests of kind ``api`` with ``codes``, in order."""
         array = (ctypes.c_int * len(codes))(*codes)
         self._library.rd_kafka_mock_push_request_errors_array(self._cluster, api, len(codes), array)
-
-    def clear_errors(self, api: int) -> None:
-        """Answer requests of kind ``api`` as they deserve again."""
-        self._library.rd_kafka_mock_clear_request_errors(self._cluster, api)
 
     def count(self, api: int) -> int:
         """The number of requests of kind ``api`` so far."""
@@ -139,5 +125,4 @@ class MockCluster:
         self._library.rd_kafka_mock_broker_set_down(self._cluster, broker)
 
     def set_up(self, broker: int) -> None:
-        """Bring ``broker`` up again."""
         self._library.rd_kafka_mock_broker_set_up(self._cluster, broker)

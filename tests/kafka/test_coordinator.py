@@ -45,7 +45,6 @@ PAUSED_S = 0.5
 def coordinator(
     bootstrap_servers: str, config: Mapping[str, object] | None = None, *, clients: int = 2
 ) -> Iterator[KafkaCoordinator]:
-    """A coordinator, closed at the end."""
     settings = {"bootstrap.servers": bootstrap_servers, **(config or {})}
     opened = KafkaCoordinator(settings, clients=clients)
     try:
@@ -55,13 +54,11 @@ def coordinator(
 
 
 def only(answer: Future[CommitResult]) -> Failure | None:
-    """The failure of a commit's one partition."""
     failures = answer.get(timeout=WAIT_S).failures
     return next(iter(failures.values()), None)
 
 
 def name_of(failure: Failure | None) -> str:
-    """The code's name; empty for a success."""
     return "" if failure is None else failure.info.name
 
 
@@ -75,7 +72,6 @@ def fetched(
 
 
 def one(topic: str, offset: int) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Offsets of a topic's first partition."""
     return {TopicPartition(topic, 0): OffsetAndMetadata(offset)}
 
 

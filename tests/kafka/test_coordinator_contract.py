@@ -53,30 +53,24 @@ class Side(Protocol):
 
 
 class MemorySide:
-    """The coordinator in memory."""
-
     def __init__(self) -> None:
         self.coordinator = MemoryCoordinator()
         self._topics = 0
 
     def create_topic(self, partitions: int) -> str:
-        """Create a topic."""
         self._topics += 1
         topic = f"topic-{self._topics}"
         self.coordinator.broker.create_topic(topic, partitions)
         return topic
 
     def wide_topic(self) -> str:
-        """A topic of many partitions."""
         return self.create_topic(WIDE)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic."""
         self.coordinator.broker.delete_topic(topic)
 
     @contextmanager
     def member(self, group: str, topic: str, client_id: str) -> Iterator[None]:
-        """Be a live member of ``group`` meanwhile."""
         del topic
         self.coordinator.broker.join(group, client_id)
         yield
@@ -84,8 +78,6 @@ class MemorySide:
 
 
 class KafkaSide:
-    """A real Kafka."""
-
     def __init__(
         self, kafka: DevKafka, new_topic: TopicFactory, wide_topic: Callable[[], str]
     ) -> None:
@@ -109,7 +101,6 @@ class KafkaSide:
 
     @contextmanager
     def member(self, group: str, topic: str, client_id: str) -> Iterator[None]:
-        """Be a live member of ``group`` meanwhile."""
         consumer = Consumer({**self._config, "group.id": group, "client.id": client_id})
         consumer.subscribe([topic])
         while not consumer.assignment():
@@ -119,15 +110,12 @@ class KafkaSide:
 
 
 class FencedSide(KafkaSide):
-    """A real Kafka, behind a fence."""
-
     def _connect(self) -> Coordinator:
         return FencedCoordinator(self._config, KafkaCoordinator(self._config, clients=2))
 
 
 @pytest.fixture(params=["memory", "kafka", "fenced"])
 def side(request: pytest.FixtureRequest) -> Iterator[Side]:
-    """Each side in turn."""
     if request.param == "memory":
         yield MemorySide()
         return
@@ -141,12 +129,10 @@ def side(request: pytest.FixtureRequest) -> Iterator[Side]:
 def commit(
     side: Side, group: str, offsets: dict[TopicPartition, OffsetAndMetadata]
 ) -> CommitResult:
-    """Commit and wait for the answer."""
     return side.coordinator.commit(group, offsets, WAIT_S).get(timeout=WAIT_S)
 
 
 def fetch(side: Side, group: str, partitions: list[TopicPartition] | None) -> FetchResult:
-    """Fetch and wait for the answer."""
     return side.coordinator.fetch(group, partitions, WAIT_S).get(timeout=WAIT_S)
 
 
@@ -188,6 +174,16 @@ def test_many_partitions(side: Side, group: str, partitions: int) -> None:
     fetched = fetch(side, group, list(offsets))
     assert fetched.failures == {}
     assert fetched.offsets == {p: None if p in refused else offsets[p] for p in offsets}
+
+
+@pytest.mark.parametrize("metadata", ["m" * 4_000, "é" * MAX_METADATA_CHARS])
+def test_any_number_of_bytes(side: Side, group: str, metadata: str) -> None:
+    """More than a batch of ``__consumer_offsets`` takes goes in as many requests as it takes."""
+    topic = side.wide_topic()
+    where = [TopicPartition(topic, number) for number in range(WIDE)]
+    offsets = dict.fromkeys(where, OffsetAndMetadata(7, metadata))
+    assert commit(side, group, offsets) == CommitResult({})
+    assert fetch(side, group, where).offsets == offsets
 
 
 @pytest.mark.fault(26)

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, KafkaError
-from confluent_kafka.admin import (
-    AdminClient,
-)
+from confluent_kafka.admin import AdminClient
 
 from offsetmgr.coordinator.base import FenceCounts
 from offsetmgr.coordinator.fence import FencedCoordinator
@@ -64,6 +62,14 @@ def commit(
     return failures.get(partition)
 
 
+def refusal(
+    by: Coordinator, group: str, topic: str, offset: int, timeout_s: float = WAIT_S
+) -> Failure:
+    failure = commit(by, group, topic, offset, timeout_s)
+    assert failure is not None
+    return failure
+
+
 def committed(by: Coordinator, group: str, topic: str) -> int | None:
     """The committed offset of partition 0, read without taking the group over."""
     partition = TopicPartition(topic, 0)
@@ -74,17 +80,15 @@ def committed(by: Coordinator, group: str, topic: str) -> int | None:
 
 @pytest.mark.fault(7)
 def test_a_newer_service_takes_the_group_over_by_reading_it(
-    kafka: DevKafka, new_topic: TopicFactory, group: str
+    kafka: DevKafka, topic: str, group: str
 ) -> None:
     """Its first read is final: all later commits of the older service are refused."""
-    topic = new_topic()
     with service(kafka) as old, service(kafka) as new:
         assert commit(old, group, topic, 5) is None
         assert old.fence == HELD
         read = new.fetch(group, [TopicPartition(topic, 0)], WAIT_S).get(timeout=WAIT_S)
         assert read.offsets == {TopicPartition(topic, 0): OffsetAndMetadata(5)}
-        refused = commit(old, group, topic, 6)
-        assert refused is not None
+        refused = refusal(old, group, topic, 6)
         assert (refused.info.name, refused.info.retriable) == ("FENCED_INSTANCE_ID", False)
         assert refused.info.verdict is Verdict.REFUSED
         assert f"group {group} is owned by another service now" in refused.detail
@@ -97,28 +101,21 @@ def test_a_newer_service_takes_the_group_over_by_reading_it(
 
 
 @pytest.mark.fault(7)
-def test_an_idle_service_finds_out_by_itself(
-    kafka: DevKafka, new_topic: TopicFactory, group: str
-) -> None:
+def test_an_idle_service_finds_out_by_itself(kafka: DevKafka, topic: str, group: str) -> None:
     """It need not commit to learn that it was replaced."""
-    topic = new_topic()
     with service(kafka) as old, service(kafka) as new:
         assert commit(old, group, topic, 5) is None
         assert commit(new, group, topic, 6) is None
         until(lambda: old.fence == LOST)
 
 
-def test_nobody_else_commits_or_resets(
-    kafka: DevKafka, new_topic: TopicFactory, group: str
-) -> None:
+def test_nobody_else_commits_or_resets(kafka: DevKafka, topic: str, group: str) -> None:
     """A service without a fence and Kafka's own tool are kept out."""
-    topic = new_topic()
     plain = KafkaCoordinator({"bootstrap.servers": kafka.bootstrap_servers}, clients=1)
     try:
         with service(kafka) as owner:
             assert commit(owner, group, topic, 5) is None
-            refused = commit(plain, group, topic, 6)
-            assert refused is not None
+            refused = refusal(plain, group, topic, 6)
             assert f"group {group} has live members (offsetmgr-" in refused.detail
             reset = ("--group", group, "--topic", topic, "--reset-offsets", "--to-earliest")
             with pytest.raises(DevKafkaError, match="the current state is Stable"):
@@ -131,10 +128,9 @@ def test_nobody_else_commits_or_resets(
 
 @pytest.mark.parametrize("strategy", ["range,cooperative-sticky", "range,roundrobin"])
 def test_a_consumer_that_joins_later(
-    kafka: DevKafka, new_topic: TopicFactory, group: str, strategy: str
+    kafka: DevKafka, topic: str, group: str, strategy: str
 ) -> None:
     """Kafka keeps one with Java's default strategies out; to one of librdkafka's the group goes."""
-    topic = new_topic()
     settings = {"group.id": group, "client.id": "spark-1"}
     # librdkafka itself does not mix the two kinds of strategies.
     kept_out = "cooperative-sticky" in strategy
@@ -154,8 +150,7 @@ def test_a_consumer_that_joins_later(
                 while not consumer.assignment():
                     consumer.poll(0.1)
                 until(lambda: owner.fence.held == 0)
-                refused = commit(owner, group, topic, 6)
-                assert refused is not None
+                refused = refusal(owner, group, topic, 6)
                 assert f"group {group} has live members (spark-1, " in refused.detail
                 consumer.close()
             until(lambda: commit(owner, group, topic, 7) is None)
@@ -164,11 +159,8 @@ def test_a_consumer_that_joins_later(
         consumer.close()
 
 
-def test_a_released_group_is_free_at_once(
-    kafka: DevKafka, new_topic: TopicFactory, group: str
-) -> None:
+def test_a_released_group_is_free_at_once(kafka: DevKafka, topic: str, group: str) -> None:
     """When its last manager is gone others may commit; the service may come back too."""
-    topic = new_topic()
     plain = KafkaCoordinator({"bootstrap.servers": kafka.bootstrap_servers}, clients=1)
     with service(kafka) as owner:
         assert commit(owner, group, topic, 5) is None
@@ -182,20 +174,15 @@ def test_a_released_group_is_free_at_once(
 
 
 @pytest.mark.fault(26)
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_live_consumers_keep_their_group(
-    kafka: DevKafka, new_topic: TopicFactory, group: str, protocol: str
-) -> None:
-    """A group with ordinary members is not taken over: who they are is told, and waited for."""
-    topic = new_topic()
-    settings = {"group.id": group, "client.id": "spark-1", "group.protocol": protocol}
+def test_live_consumers_keep_their_group(kafka: DevKafka, topic: str, group: str) -> None:
+    """Those of the new protocol too are told by name, and waited for."""
+    settings = {"group.id": group, "client.id": "spark-1", "group.protocol": "consumer"}
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, **settings})
     consumer.subscribe([topic])
     while not consumer.assignment():
         consumer.poll(0.1)
     with service(kafka) as late:
-        refused = commit(late, group, topic, 5)
-        assert refused is not None
+        refused = refusal(late, group, topic, 5)
         assert (refused.info.name, refused.info.retriable) == ("UNKNOWN_MEMBER_ID", True)
         assert refused.detail == (
             f"group {group} has live members (spark-1, host /127.0.0.1); "
@@ -216,13 +203,11 @@ def test_a_silent_broker(breakable_kafka: DevKafka, new_topic: TopicFactory, gro
         assert commit(owner, group, topic, 5) is None
         breakable_kafka.broker(1).pause()
         try:
-            lost = commit(owner, group, topic, 6, DEADLINE_S)
-            unsent = commit(owner, f"{group}-2", topic, 6, DEADLINE_S)
+            lost = refusal(owner, group, topic, 6, DEADLINE_S)
+            unsent = refusal(owner, f"{group}-2", topic, 6, DEADLINE_S)
         finally:
             breakable_kafka.broker(1).resume()
-        assert lost is not None
         assert (lost.info.name, lost.info.verdict) == ("_TIMED_OUT", Verdict.UNKNOWN)
-        assert unsent is not None
         assert (unsent.info.name, unsent.info.verdict) == ("NOT_SENT", Verdict.REFUSED)
         until(lambda: commit(owner, group, topic, 7) is None)
         assert committed(owner, group, topic) == 7
@@ -248,13 +233,8 @@ def test_a_coordinator_that_goes_down_is_replaced(
             # The owner keeps its place, so it does not become free by itself.
             assert commit(newer, group, topic, 7) is None
 
-            def fenced() -> bool:
-                refused = commit(owner, group, topic, 8)
-                assert refused is not None
-                return refused.info.name == "FENCED_INSTANCE_ID"
-
             # Who is in the group now, it may ask the broker first that is gone.
-            until(fenced)
+            until(lambda: refusal(owner, group, topic, 8).info.name == "FENCED_INSTANCE_ID")
             assert committed(newer, group, topic) == 7
         finally:
             broker.start()
@@ -263,8 +243,7 @@ def test_a_coordinator_that_goes_down_is_replaced(
 def test_a_service_without_rights(kafka: DevKafka, group: str) -> None:
     """Joining needs READ on the group; without it nothing is sent."""
     with service(kafka, user_login(kafka)) as refused:
-        denied = commit(refused, group, "t", 6)
-        assert denied is not None
+        denied = refusal(refused, group, "t", 6)
         assert (denied.info.name, denied.info.retriable) == ("GROUP_AUTHORIZATION_FAILED", False)
         assert denied.info.verdict is Verdict.REFUSED
 
@@ -273,22 +252,17 @@ def test_a_service_without_rights(kafka: DevKafka, group: str) -> None:
 def test_refused_credentials(kafka: DevKafka, group: str) -> None:
     """They are told as that, with nothing sent and no secret."""
     with service(kafka, {**user_login(kafka), "sasl.password": "not-the-one"}) as refused:
-        failure = commit(refused, group, "t", 1)
-        assert failure is not None
+        failure = refusal(refused, group, "t", 1)
         assert (failure.info.name, failure.info.verdict) == ("_AUTHENTICATION", Verdict.REFUSED)
         assert "Authentication failed" in failure.detail
         assert "not-the-one" not in failure.detail
 
 
-def test_more_groups_than_the_limit_allows(
-    kafka: DevKafka, new_topic: TopicFactory, group: str
-) -> None:
+def test_more_groups_than_the_limit_allows(kafka: DevKafka, topic: str, group: str) -> None:
     """One too many is refused with what to do, and has its turn when another is released."""
-    topic = new_topic()
     with service(kafka, most_groups=1) as full:
         assert commit(full, group, topic, 5) is None
-        refused = commit(full, f"{group}-2", topic, 6)
-        assert refused is not None
+        refused = refusal(full, f"{group}-2", topic, 6)
         assert (refused.info.name, refused.info.retriable) == ("TOO_MANY_FENCED_GROUPS", True)
         assert f"group {group}-2 is one too many for 1 fenced groups" in refused.detail
         assert "limits.fenced_groups" in refused.info.hint
@@ -298,14 +272,12 @@ def test_more_groups_than_the_limit_allows(
 
 
 def test_a_topic_that_does_not_exist_keeps_no_other_back(
-    kafka: DevKafka, new_topic: TopicFactory, group: str
+    kafka: DevKafka, topic: str, group: str
 ) -> None:
     """Its partition is refused, or the group if there is no other one."""
-    topic = new_topic()
     partitions = TopicPartition(topic, 0), TopicPartition(f"{topic}-missing", 0)
     with service(kafka) as owner:
-        refused = commit(owner, f"{group}-2", f"{topic}-missing", 5)
-        assert refused is not None
+        refused = refusal(owner, f"{group}-2", f"{topic}-missing", 5)
         assert refused.info.name == "UNKNOWN_TOPIC_OR_PARTITION"
         offsets = dict.fromkeys(partitions, OffsetAndMetadata(5))
         failures = owner.commit(group, offsets, WAIT_S).get(timeout=2 * WAIT_S).failures

@@ -7,17 +7,15 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions
-from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
+from tests.kafka.messages import committed
 from tests.service.support import serve_process
 
 if TYPE_CHECKING:
     import httpx
 
     from offsetmgr.devkafka import DevKafka
-    from tests.conftest import TopicFactory
     from tests.service.support import ServeProcess
 
 WAIT_S = 60.0
@@ -41,7 +39,6 @@ def fenced_service(kafka: DevKafka) -> ServeProcess:
 
 
 def submit(http: httpx.Client, group: str, topic: str, offset: int, *, wait: bool) -> Any:
-    """Submit an offset of partition 0; the answer."""
     offsets = [{"topic": topic, "partition": 0, "offset": offset}]
     body = {"group": group, "offsets": offsets, "wait": wait, "timeout_s": WAIT_S}
     return http.post("/v1/offsets", json=body).json()
@@ -54,21 +51,11 @@ def flush(http: httpx.Client, group: str) -> Any:
     return left
 
 
-def in_kafka(kafka: DevKafka, group: str, topic: str) -> int:
-    """The committed offset, read without our own code."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    request = [ConsumerGroupTopicPartitions(group, [KafkaPartition(topic, 0)])]
-    answer = admin.list_consumer_group_offsets(request)[group].result(WAIT_S)
-    offset: int = answer.topic_partitions[0].offset
-    return offset
-
-
 @pytest.mark.fault(7)
 def test_a_second_service_fences_the_first_which_is_unready_and_says_why(
-    kafka: DevKafka, new_topic: TopicFactory, group: str
+    kafka: DevKafka, topic: str, group: str
 ) -> None:
     """The newer one commits; the older one commits nothing more and names its successor."""
-    topic = new_topic()
     with (
         fenced_service(kafka) as first,
         fenced_service(kafka) as second,
@@ -94,12 +81,11 @@ def test_a_second_service_fences_the_first_which_is_unready_and_says_why(
         assert submit(new, group, topic, 40, wait=True)["uncommitted"] == []
         assert new.get("/readyz").json()["fenced_groups"] == 0
         assert "offsetmgr_held_groups 1.0" in new.get("/metrics").text
-        assert in_kafka(kafka, group, topic) == 40
+        assert committed(kafka, group, topic, 1) == {0: (40, None)}
         assert second.stop() == 0
 
 
 def until_kafka_dropped_all(kafka: DevKafka, group: str) -> None:
-    """Wait until no member of the group is left."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     deadline_s = time.monotonic() + WAIT_S
     while admin.describe_consumer_groups([group])[group].result(WAIT_S).members:
@@ -110,13 +96,12 @@ def until_kafka_dropped_all(kafka: DevKafka, group: str) -> None:
 @pytest.mark.fault(8)
 @pytest.mark.parametrize("dropped", [False, True])
 def test_what_a_zombie_still_held_does_not_win(
-    kafka: DevKafka, new_topic: TopicFactory, group: str, *, dropped: bool
+    kafka: DevKafka, topic: str, group: str, *, dropped: bool
 ) -> None:
     """A service is frozen with an offset in hand, replaced, and thawed: its offset is refused.
 
     Also when its successor is gone by then.
     """
-    topic = new_topic()
     with fenced_service(kafka) as zombie, zombie.http() as old:
         assert submit(old, group, topic, 10, wait=True)["uncommitted"] == []
         assert submit(old, group, topic, 99, wait=False)["accepted"] == 1
@@ -129,17 +114,16 @@ def test_what_a_zombie_still_held_does_not_win(
         zombie.process.send_signal(signal.SIGCONT)
         left = flush(old, group)
         assert (left["offset"], left["error"]["code"]) == (99, "FENCED_INSTANCE_ID")
-        assert in_kafka(kafka, group, topic) == 20
+        assert committed(kafka, group, topic, 1) == {0: (20, None)}
         assert zombie.stop() == 3
-    assert in_kafka(kafka, group, topic) == 20
+    assert committed(kafka, group, topic, 1) == {0: (20, None)}
 
 
 @pytest.mark.fault(8)
 def test_a_frozen_service_without_a_successor_commits_again(
-    kafka: DevKafka, new_topic: TopicFactory, group: str
+    kafka: DevKafka, topic: str, group: str
 ) -> None:
     """Kafka has dropped it, nobody else has come: it needs no operator."""
-    topic = new_topic()
     with fenced_service(kafka) as only, only.http() as http:
         assert submit(http, group, topic, 10, wait=True)["uncommitted"] == []
         only.process.send_signal(signal.SIGSTOP)
@@ -147,5 +131,5 @@ def test_a_frozen_service_without_a_successor_commits_again(
         only.process.send_signal(signal.SIGCONT)
         assert submit(http, group, topic, 20, wait=True)["uncommitted"] == []
         assert http.get("/readyz").json()["fenced_groups"] == 0
-        assert in_kafka(kafka, group, topic) == 20
+        assert committed(kafka, group, topic, 1) == {0: (20, None)}
         assert only.stop() == 0

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
-from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient
 
 from offsetmgr import OffsetClient
 from offsetmgr.devkafka import DevKafka
 from offsetmgr.devkafka.cluster import free_ports
-from offsetmgr.errors import OffsetCommitError
 from tests.conftest import create_topic
 from tests.kafka.conftest import WIDE
+from tests.kafka.messages import committed
 from tests.service.scripts import LONG_S, fail
 from tests.service.support import serve_process
 
@@ -50,15 +46,6 @@ def sidecar(kafka: DevKafka) -> Iterator[ServeProcess]:
         yield process
 
 
-def in_kafka(kafka: DevKafka, group: str, topic: str, partitions: int) -> list[int]:
-    """The committed offsets, read without our own code."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    wanted = [KafkaPartition(topic, number) for number in range(partitions)]
-    request = [ConsumerGroupTopicPartitions(group, wanted)]
-    answer = admin.list_consumer_group_offsets(request)[group].result(WAIT_S)
-    return [found.offset for found in answer.topic_partitions]
-
-
 def test_an_offset_goes_all_the_way(
     kafka: DevKafka, sidecar: ServeProcess, new_topic: TopicFactory, group: str
 ) -> None:
@@ -68,13 +55,13 @@ def test_an_offset_goes_all_the_way(
         manager = client.spawn(group, topic, 0)
         assert manager.initial_offset(timeout=WAIT_S) is None
         manager.submit(41, metadata="häppy")
-        committed = manager.committed_offsets().get(timeout=WAIT_S)
-        assert (committed.offset, committed.metadata) == (41, "häppy")
+        told = manager.committed_offsets().get(timeout=WAIT_S)
+        assert (told.offset, told.metadata) == (41, "häppy")
         manager.submit(42)
         result = manager.stop(timeout=WAIT_S)
         assert result.committed is not None
         assert (result.committed.offset, result.uncommitted) == (42, None)
-        assert in_kafka(kafka, group, topic, 2) == [42, -1001]
+        assert committed(kafka, group, topic, 2) == {0: (42, None)}
         again = client.spawn(group, topic, 0)
         initial = again.initial_offset(timeout=WAIT_S)
         assert initial is not None
@@ -107,11 +94,11 @@ def test_a_kafka_that_comes_later_makes_it_ready_and_gets_what_waits(
             assert ready.json()["kafka"] == "ok"
             flush = {"group": group, "timeout_s": WAIT_S}
             assert http.post("/v1/flush", json=flush).json()["uncommitted"] == []
-            assert in_kafka(kafka, group, topic, 1) == [7]
+            assert committed(kafka, group, topic, 1) == {0: (7, None)}
             offset["offset"] = 8
             body |= {"wait": True, "timeout_s": WAIT_S}
             assert http.post("/v1/offsets", json=body).json()["uncommitted"] == []
-            assert in_kafka(kafka, group, topic, 1) == [8]
+            assert committed(kafka, group, topic, 1) == {0: (8, None)}
             started = [each["pid"] for each in sidecar.records if each["event"] == "serving"]
             assert started == [sidecar.process.pid]
             assert sidecar.stop() == 0
@@ -135,55 +122,8 @@ def test_kill_9_of_the_sidecar_in_mid_stream_loses_nothing(
             client.submit(group, {(topic, number % 8): number})
         with sidecar_of(kafka, address):
             assert client.flush(timeout=WAIT_S).uncommitted == {}
-            newest = sorted(in_kafka(kafka, group, topic, 8))
+            newest = sorted(offset for offset, _ in committed(kafka, group, topic, 8).values())
             assert newest == list(range(5_992, 6_000))
-
-
-@pytest.mark.fault(8)
-def test_a_newer_driver_takes_over_and_the_older_one_is_fenced(
-    kafka: DevKafka, sidecar: ServeProcess, new_topic: TopicFactory, group: str
-) -> None:
-    """A restarted driver needs no lease to lapse; its zombie's submits do not win."""
-    topic = new_topic(1)
-    zombie = OffsetClient(sidecar.address, name=group)
-    zombie.submit(group, {(topic, 0): 10}, sync=True, timeout=WAIT_S)
-    with OffsetClient(sidecar.address, name=group) as driver:
-        driver.submit(group, {(topic, 0): 20}, sync=True, timeout=WAIT_S)
-        zombie.submit(group, {(topic, 0): 30})
-        left = zombie.flush(timeout=WAIT_S).uncommitted
-        assert [each.offset.offset for each in left.values()] == [30]
-        assert in_kafka(kafka, group, topic, 1) == [20]
-    zombie.close(timeout=1)
-
-
-@pytest.mark.fault(26)
-def test_a_group_with_a_live_member_is_named_and_committed_once_it_left(
-    kafka: DevKafka, sidecar: ServeProcess, new_topic: TopicFactory, group: str
-) -> None:
-    """The error says who holds the group; nobody has to submit again."""
-    topic = new_topic(1)
-    member = Consumer(
-        {
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "group.id": group,
-            "client.id": "the-holder",
-        }
-    )
-    joined = threading.Event()
-    member.subscribe([topic], on_assign=lambda *_: joined.set())
-    while not joined.is_set():
-        member.poll(0.1)
-    with OffsetClient(sidecar.address, name=group) as client:
-        manager = client.spawn(group, topic, 0)
-        errors = manager.errors()
-        manager.submit(5)
-        error = errors.get(timeout=WAIT_S)
-        assert isinstance(error, OffsetCommitError)
-        assert error.code == "UNKNOWN_MEMBER_ID"
-        assert f"group {group} has live members (the-holder" in str(error)
-        member.close()
-        assert client.flush(timeout=WAIT_S).uncommitted == {}
-    assert in_kafka(kafka, group, topic, 1) == [5]
 
 
 @pytest.mark.fault(29)
@@ -209,7 +149,9 @@ def test_ten_thousand_managers_live_on_few_threads(
         assert (len(answer["committed"]), answer["uncommitted"]) == (WIDE, [])
         threads = psutil.Process(sidecar.process.pid).num_threads()
         assert threads <= 64
-        assert in_kafka(kafka, groups[3], wide_topic, WIDE) == [7] * WIDE
+        assert committed(kafka, groups[3], wide_topic, WIDE) == dict.fromkeys(
+            range(WIDE), (7, None)
+        )
         assert sidecar.stop() == 0
 
 

@@ -129,9 +129,11 @@ ALL: Final[Mapping[type, Mapping[str, Mapping[str, Any]]]] = {
 
 
 def cases(*classes: type, but: str = "") -> list[Any]:
-    """Return each parameter of each method."""
+    """Return each parameter of each method; with its class, if there are several."""
     return [
-        pytest.param(kind, method, field, id=f"{kind.__name__}.{method}({field})")
+        pytest.param(
+            *(kind, method, field)[len(classes) == 1 :], id=f"{kind.__name__}.{method}({field})"
+        )
         for kind in classes
         for method, arguments in ALL[kind].items()
         for field in sorted(arguments.keys() - TRUSTED.get(kind, set()))
@@ -189,26 +191,23 @@ def test_in_process(kind: type, method: str, field: str) -> None:
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OffsetClient]:
-    """A client without a service."""
     nowhere: Path = tmp_path_factory.mktemp("nowhere")
     with OffsetClient(f"unix://{nowhere}/s", "etl") as made:
         yield made
         made.close(timeout=0)
 
 
-@pytest.mark.parametrize(("kind", "method", "field"), cases(OffsetClient, but="close"))
-def test_client(client: OffsetClient, kind: type, method: str, field: str) -> None:
+@pytest.mark.parametrize(("method", "field"), cases(OffsetClient, but="close"))
+def test_client(client: OffsetClient, method: str, field: str) -> None:
     """The client is as good as before."""
-    del kind
     for value in VALUES:
         give(client, method, field, value)
         client.submit("rest", {("t", 0): 1})
 
 
-@pytest.mark.parametrize(("kind", "method", "field"), cases(RemoteManagerHandle))
-def test_handle_of_the_client(client: OffsetClient, kind: type, method: str, field: str) -> None:
+@pytest.mark.parametrize(("method", "field"), cases(RemoteManagerHandle))
+def test_handle_of_the_client(client: OffsetClient, method: str, field: str) -> None:
     """None waits for ever for an initial offset: here for that of a stopped manager."""
-    del kind
     for value in VALUES:
         handle = client.spawn("handles", "t", 0)
         if value == "None":
@@ -251,16 +250,14 @@ def test_mailboxes_on_both_sides(client: OffsetClient, mailbox: str) -> None:
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[KafkaCoordinator]:
-    """A coordinator without a Kafka."""
     with KafkaCoordinator("127.0.0.1:1", clients=1) as made:
         yield made
         made.close(timeout=0)
 
 
-@pytest.mark.parametrize(("kind", "method", "field"), cases(KafkaCoordinator, but="close"))
-def test_kafka(kafka: KafkaCoordinator, kind: type, method: str, field: str) -> None:
+@pytest.mark.parametrize(("method", "field"), cases(KafkaCoordinator, but="close"))
+def test_kafka(kafka: KafkaCoordinator, method: str, field: str) -> None:
     """Nothing of it reaches librdkafka, which aborts the process on some values."""
-    del kind
     for value in VALUES:
         give(kafka, method, field, value)
 

@@ -25,19 +25,15 @@ class Recorder(PooledActor):
         self.handled = 0
 
     def on_start(self) -> None:
-        """Note it."""
         self.notes.append("on_start")
 
     def on_restart(self, reason: BaseException) -> None:
-        """Note it."""
         self.notes.append(f"on_restart {reason!r}")
 
     def on_stop(self) -> None:
-        """Note it."""
         self.notes.append("on_stop")
 
     def on_failure(self, *exc_info: object) -> None:
-        """Note it."""
         self.notes.append(f"on_failure {exc_info[1]!r}")
 
     def on_receive(self, message: Any) -> Any:
@@ -53,7 +49,6 @@ class Simulation(SimSystem):
     """A simulated system, the same at each run, that a test can ask."""
 
     def ask(self, ref: Any, message: object) -> Any:
-        """Return the actor's answer, once it is there."""
         return self.wait(ref.ask(message, block=False), 10)
 
 
@@ -66,20 +61,16 @@ def logs() -> Iterator[list[EventDict]]:
 
 @pytest.fixture
 def recorder_class() -> type[Recorder]:
-    """An actor that behaves."""
     return Recorder
 
 
 @pytest.fixture
 def notes() -> list[object]:
-    """The entries of the recorders, in order."""
     return []
 
 
 @pytest.fixture
 def early_failing_actor_class() -> type[Recorder]:
-    """Fails whenever it is started."""
-
     class EarlyFailing(Recorder):
         def on_start(self) -> None:
             super().on_start()

@@ -24,12 +24,10 @@ class Account(PooledActor):
         self.balance = balance
 
     def deposit(self, amount: int) -> int:
-        """Add to the balance."""
         self.balance += amount
         return self.balance
 
     def close(self) -> None:
-        """Stop from within."""
         self.stop()
 
 

@@ -16,22 +16,18 @@ if TYPE_CHECKING:
 
 
 class Job:
-    """A runnable that calls a function once."""
-
     path = "/job"
 
     def __init__(self, call: Any) -> None:
         self._call = call
 
     def run(self, budget: int) -> str | None:
-        """Call with the budget."""
         self._call(budget)
         return None
 
 
 @pytest.fixture
 def pool() -> Iterator[PoolDispatcher]:
-    """Two threads, three messages a turn."""
     pool = PoolDispatcher(2, 3, name="pool")
     yield pool
     assert pool.stop(10)
@@ -64,7 +60,6 @@ class Busy(PooledActor):
         self._relieved = relieved
 
     def on_receive(self, message: Any) -> None:
-        """Go on and on."""
         if not self._relieved.is_set():
             self.actor_ref.tell(message)
 
@@ -80,16 +75,11 @@ def test_a_busy_actor_does_not_starve_the_others() -> None:
 
 
 class Echo(PooledActor):
-    """Answers what it is asked."""
-
     def on_receive(self, message: Any) -> Any:
-        """Answer."""
         return message
 
 
 class Exclusive(PooledActor):
-    """Notices when two threads are in it."""
-
     def __init__(self, overlaps: list[int]) -> None:
         super().__init__()
         self._inside = 0
@@ -97,7 +87,6 @@ class Exclusive(PooledActor):
         self._count = 0
 
     def on_receive(self, message: Any) -> int:
-        """Count, with a chance for others to come in."""
         self._inside += 1
         self._count += 1
         if message % 100 == 0:

@@ -14,7 +14,6 @@ from actors import Future
 
 @pytest.fixture
 def future() -> Future[int]:
-    """A future that nobody has set."""
     return Future()
 
 

@@ -17,7 +17,6 @@ OPS = st.lists(st.one_of(st.integers(), st.just("get"), st.just("close")), max_s
 
 @pytest.fixture
 def mailbox() -> Mailbox[int | None]:
-    """A mailbox for two values."""
     return Mailbox(2)
 
 

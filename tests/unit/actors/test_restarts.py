@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 def spawn(
     sim: Simulation, recorder_class: Any, notes: list[object]
 ) -> Callable[..., ActorRef[Any]]:
-    """Start a recorder in the simulation."""
-
     def spawn(**options: Any) -> ActorRef[Any]:
         return sim.spawn(recorder_class, notes, name="r", **options)
 
@@ -192,7 +190,6 @@ class SelfTelling(PooledActor):
         self._notes = notes
 
     def on_start(self) -> None:
-        """Set the timer."""
         self._notes.append("start")
         self.tell_after(1, self._notes.count("start"))
 

@@ -30,17 +30,14 @@ class Parent(PooledActor):
         return self.parent
 
     def on_restart(self, reason: BaseException) -> None:
-        """Note it."""
         self.notes.append(f"{self.actor_urn} restarted after {reason}")
 
     def on_stop(self) -> None:
-        """Note it."""
         self.notes.append(f"{self.actor_urn} stopped")
 
 
 @pytest.fixture
 def parent(sim: Simulation, notes: list[object]) -> ActorRef[Parent]:
-    """A parent without children."""
     return sim.spawn(Parent, notes, name="parent")
 
 

@@ -18,23 +18,16 @@ MANY = 10_000
 
 
 class Idle(PooledActor):
-    """Does nothing."""
-
     def on_receive(self, message: Any) -> Any:
-        """Answer."""
         return message
 
 
 class Nursery(PooledActor):
-    """Has many children."""
-
     def on_start(self) -> None:
-        """Spawn them."""
         for index in range(MANY):
             self.spawn_child(Idle, name=str(index))
 
     def on_receive(self, _message: Any) -> int:
-        """Answer once they are there."""
         return MANY
 
 
@@ -78,15 +71,12 @@ def release() -> Iterator[threading.Event]:
 
 
 class Stuck(PooledActor):
-    """Blocks its thread until it is released."""
-
     def __init__(self, release: threading.Event, running: threading.Event) -> None:
         super().__init__()
         self._release = release
         self._running = running
 
     def on_receive(self, _message: Any) -> None:
-        """Block."""
         self._running.set()
         self._release.wait(60)
 

@@ -25,11 +25,9 @@ class Gossip(PooledActor):
         self.neighbours: list[ActorRef[Any]] = []
 
     def on_start(self) -> None:
-        """Say something now and then."""
         self.tell_after(7, 1)
 
     def on_receive(self, message: Any) -> None:
-        """Note, pass on, fail."""
         if isinstance(message, list):
             self.neighbours = message
             return
@@ -69,7 +67,6 @@ class Echo(PooledActor):
     """Answers; fails; tells itself "again" for ever; waits for others, which it must not."""
 
     def on_receive(self, message: Any) -> Any:
-        """Do as told."""
         if isinstance(message, Exception):
             raise message
         if message == "again":

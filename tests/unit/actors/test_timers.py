@@ -24,13 +24,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """A clock that stands at 100 s."""
     return ManualClock(100.0)
 
 
 @pytest.fixture
 def timers(clock: ManualClock) -> Timers:
-    """Timers that the test drives."""
     return Timers(clock)
 
 

@@ -35,21 +35,17 @@ def offsets_of(metadata_bytes: Sequence[int]) -> Offsets:
 
 
 class Broker:
-    """Answers at once."""
-
     def __init__(self) -> None:
         self.sent: list[Offsets] = []
         self.refused: Mapping[TopicPartition, Failure] = {}
 
     def send(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Future[CommitResult]:
-        """Answer one request."""
         self.sent.append(dict(offsets))
         answer: Future[CommitResult] = Future()
         answer.set(CommitResult({p: f for p, f in self.refused.items() if p in offsets}))
         return answer
 
     def commit(self, offsets: Offsets) -> dict[TopicPartition, Failure]:
-        """Commit all of them; return what failed."""
         return dict(commit_in_batches("g", offsets, self.send).get(timeout=0).failures)
 
 

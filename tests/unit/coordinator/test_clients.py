@@ -18,8 +18,6 @@ ALL_DOWN, AUTHENTICATION, TRANSPORT = -187, -169, -195
 
 
 class TestConnectionReports:
-    """The explanation of a time-out."""
-
     def test_network(self) -> None:
         """A connection that fails is what a time-out is explained with."""
         reports = ConnectionReports(ManualClock())
@@ -115,17 +113,6 @@ def test_log_of_an_outage_is_a_trickle() -> None:
 
 class TestSettings:
     """Wrong settings are refused before anything is started."""
-
-    def test_no_brokers(self) -> None:
-        """Without bootstrap servers there is nothing to connect to."""
-        with pytest.raises(InvalidValueError, match=r"bootstrap\.servers"):
-            KafkaCoordinator({})
-
-    @pytest.mark.parametrize("clients", [0, -1, 65])
-    def test_number_of_clients(self, clients: int) -> None:
-        """The pool has at least one client, and not so many that threads run out."""
-        with pytest.raises(InvalidValueError, match="clients"):
-            KafkaCoordinator({"bootstrap.servers": "127.0.0.1:1"}, clients=clients)
 
     def test_what_librdkafka_refuses(self) -> None:
         """A setting librdkafka does not know is named at the start; no value is shown."""

@@ -71,7 +71,6 @@ class Queue:
         return request
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
         until_s = self.clock.now() + seconds
         while (due_s := self.timers.next_due_s()) is not None and due_s <= until_s:
             self.clock.advance(due_s - self.clock.now())

@@ -33,12 +33,10 @@ class Clumsy(ConnectionReports):
         self.heard = threading.Event()
 
     def failed(self, code: int, text: str) -> None:
-        """Fail."""
         self.heard.set()
         raise LookupError(code, text)
 
     def logged(self, level: int, kind: str, text: str) -> None:
-        """Fail."""
         self.failed(level, kind + text)
 
 

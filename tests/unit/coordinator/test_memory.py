@@ -31,13 +31,10 @@ ALL = (P0, P1, P2)
 
 
 def at(*offsets: int) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Offsets for the first partitions of a topic."""
     return {TopicPartition("orders", p): OffsetAndMetadata(o) for p, o in enumerate(offsets)}
 
 
 class Scheduled:
-    """A coordinator whose time is a simulation's."""
-
     def __init__(self, seed: int = 0, *, latency_s: float = 0.0) -> None:
         self.system = SimSystem(seed)
         self.coordinator = MemoryCoordinator(
@@ -48,7 +45,6 @@ class Scheduled:
         self.advance = self.system.advance
 
     def commit(self, *offsets: int, timeout_s: float = 5.0) -> Future[CommitResult]:
-        """Commit offsets of the first partitions."""
         return self.coordinator.commit(G, at(*offsets), timeout_s)
 
 
@@ -65,7 +61,6 @@ def scheduled() -> Scheduled:
 
 
 def names(failures: Mapping[TopicPartition, Failure]) -> dict[TopicPartition, str]:
-    """Failures by their codes' names."""
     return {partition: failure.info.name for partition, failure in failures.items()}
 
 
@@ -80,8 +75,6 @@ class TestContract:
 
 
 class TestFaults:
-    """The scripted faults of a request."""
-
     def test_incidents_come_in_order_and_for_their_group(
         self, immediate: MemoryCoordinator
     ) -> None:
@@ -121,16 +114,6 @@ class TestFaults:
 
 class TestTime:
     """The times of requests and answers, on a scheduler."""
-
-    def test_late(self, scheduled: Scheduled) -> None:
-        """A request slower than its deadline is answered there, and lands all the same."""
-        scheduled.coordinator.inject("commit", Respond(latency_s=9))
-        answer = scheduled.commit(1, timeout_s=5)
-        scheduled.advance(5)
-        assert names(answer.get(timeout=0).failures) == {P0: "_TIMED_OUT"}
-        assert scheduled.broker.committed(G) == {}
-        scheduled.advance(4)
-        assert scheduled.broker.committed(G) == at(1)
 
     def test_pause(self, scheduled: Scheduled) -> None:
         """A paused broker answers nobody; on resume what it holds takes effect, in order."""

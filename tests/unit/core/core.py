@@ -28,7 +28,6 @@ TIMED_OUT, LOADING, TOPIC_DENIED, GROUP_DENIED, UNKNOWN_TOPIC = -185, 14, 29, 30
 
 
 def at(offset: int, metadata: str = "") -> OffsetAndMetadata:
-    """Write an offset."""
     return OffsetAndMetadata(offset, metadata)
 
 
@@ -47,11 +46,9 @@ class Listener:
         self.asked: list[tuple[str, str, int, int]] = []
 
     def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
-        """Remember."""
         self.acknowledged.append((key, offset))
 
     def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
-        """Remember."""
         self.failures.append((key, error))
 
     def requested(
@@ -62,18 +59,14 @@ class Listener:
         failures: int,
         duration_s: float,
     ) -> None:
-        """Remember."""
         del duration_s
         self.asked.append((kind, group, partitions, failures))
 
     def stopped(self, key: ManagerKey, result: StopResult) -> None:
-        """Remember."""
         self.ended.append((key, result))
 
 
 class Core:
-    """One factory and its Kafka."""
-
     def __init__(self, *, seed: int = 0, latency_s: float = 0.01, **settings: Any) -> None:
         self.system = SimSystem(seed)
         self.coordinator = MemoryCoordinator(
@@ -97,15 +90,12 @@ class Core:
         return handle
 
     def holds(self, partition: int = 0, group: str = "g") -> OffsetAndMetadata | None:
-        """The committed offsets of the broker."""
         return self.broker.committed(group).get(tp(partition))
 
     def put(self, value: OffsetAndMetadata, partition: int = 0, group: str = "g") -> None:
-        """Commit as somebody else."""
         self.broker.commit_externally(group, {tp(partition): value})
 
     def requests(self, operation: str, group: str = "g") -> list[SentRequest]:
-        """All requests of one kind so far."""
         asked = self.coordinator.requests
         return [r for r in asked if r.operation == operation and r.group == group]
 
@@ -117,22 +107,18 @@ class Core:
         ]
 
     def stop(self, handle: ManagerHandle, timeout_s: float) -> Future[dict[ManagerKey, StopResult]]:
-        """Ask for a stop, without letting time pass."""
         return self.factory._stop_states([handle._state], timeout_s)
 
     def flush(self, handles: Iterable[ManagerHandle], timeout_s: float) -> list[StopResult]:
-        """Flush, with as much time as it takes."""
         future = self.factory.flush([handle.key for handle in handles], timeout_s)
         return list(self.system.wait(future, timeout_s).values())
 
     def committer(self, group: str = "g") -> ActorRef[Any]:
-        """The committer of a group."""
         ref = self.factory._registry.groups[group].committer
         assert ref is not None
         return ref
 
     def manager(self, handle: ManagerHandle) -> ActorRef[Any]:
-        """The actor behind a handle."""
         ref = handle._state.ref
         assert ref is not None
         return ref

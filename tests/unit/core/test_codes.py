@@ -19,7 +19,6 @@ SETTLED_S = 120.0
 
 @pytest.fixture
 def core() -> Core:
-    """Two managers at 10, of one group."""
     made = Core(recommit_interval_s=0)
     made.put(at(10))
     made.put(at(10), 1)
@@ -27,7 +26,6 @@ def core() -> Core:
 
 
 def codes(core: Core) -> list[str]:
-    """Every error that was told, in order."""
     return [error.code for _, error in core.listener.failures]
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
 from offsetmgr.coordinator.memory import Refuse, Unknown
-from offsetmgr.errors import OffsetCommitError, OffsetRegressionError
+from offsetmgr.errors import OffsetRegressionError
 from tests.unit.core.core import (
     GROUP_DENIED,
     LOADING,
@@ -37,21 +36,6 @@ def test_only_the_newest_of_an_interval_is_committed(core: Core) -> None:
     assert 9 <= len(core.commits()) <= 10
     core.advance(2.0)
     assert core.holds() == at(9_999)
-
-
-def test_no_moment_is_one_at_which_the_timer_is_forgotten() -> None:
-    """A timer may come a rounding error too early; what is dirty is committed all the same."""
-    times = Random(7)  # noqa: S311 -- any moments will do
-    for _ in range(200):
-        core = Core(commit_interval_s=20.0)
-        handle = core.spawn()
-        core.advance(times.uniform(0.0, 3.0))
-        handle.submit(5)
-        core.advance(times.uniform(0.0, 7.0))
-        core.coordinator.inject("fetch", Refuse(LOADING))  # so that it is set, and set back
-        core.factory.spawn("g", "t", 1)
-        core.advance(20.1)
-        assert core.holds() == at(5)
 
 
 def test_an_idle_manager_asks_nothing() -> None:
@@ -116,15 +100,6 @@ def test_a_lower_submit_is_told_when_the_initial_offset_comes(core: Core) -> Non
     assert core.holds() == at(11)
 
 
-def test_a_rewind_before_the_initial_offset_is_known_goes_back(core: Core) -> None:
-    """It was said on purpose."""
-    core.put(at(10))
-    handle = core.factory.spawn("g", "t", 0)
-    handle.rewind(5)
-    core.advance(5.0)
-    assert core.holds() == at(5)
-
-
 def test_a_rewind_above_an_offset_that_waits_goes_back_too(core: Core) -> None:
     """It is below what turns out to be committed."""
     core.put(at(10))
@@ -135,35 +110,7 @@ def test_a_rewind_above_an_offset_that_waits_goes_back_too(core: Core) -> None:
     assert core.holds() == at(7)
 
 
-@pytest.mark.fault(11)
-def test_a_slow_group_does_not_delay_another(core: Core) -> None:
-    """Each group has a committer of its own."""
-    slow, quick = core.spawn(0, "slow"), core.spawn(0, "quick")
-    core.coordinator.pause("slow")
-    slow.submit(1)
-    quick.submit(2)
-    core.advance(1.5)
-    assert core.holds(group="quick") == at(2)
-    assert core.holds(group="slow") is None
-
-
 class TestRefusals:
-    """The coordinator says no."""
-
-    @pytest.mark.fault(22)
-    def test_a_permanent_refusal_is_told_once_and_stays_visible(self, core: Core) -> None:
-        """Not looped, not dropped."""
-        core.coordinator.inject("commit", Refuse(TOPIC_DENIED, [tp(0)]))
-        handle = core.spawn()
-        handle.submit(5)
-        core.advance(600.0)
-        assert core.commits() == [{0: 5}]
-        assert len(core.listener.failures) == 1
-        status = handle.status()
-        assert status.dirty
-        assert status.last_error is not None
-        assert status.last_error.code == "TOPIC_AUTHORIZATION_FAILED"
-
     @pytest.mark.parametrize("offset", [5, 6])
     def test_a_new_submit_tries_again(self, core: Core, offset: int) -> None:
         """Also of the same offset: whoever repairs an ACL need not wait for new records."""
@@ -201,44 +148,6 @@ class TestRefusals:
 
 
 class TestUnknownOutcomes:
-    """No clear answer."""
-
-    @pytest.mark.fault(2)
-    def test_what_has_landed_is_not_sent_again(self, core: Core) -> None:
-        """It is read back, and acknowledged."""
-        core.coordinator.inject("commit", Unknown(TIMED_OUT, 0.0))
-        handle = core.spawn()
-        handle.submit(5)
-        core.advance(60.0)
-        assert core.commits() == [{0: 5}]
-        assert handle.status().committed == at(5)
-
-    @pytest.mark.fault(2)
-    def test_it_is_told_as_what_it_is(self, core: Core) -> None:
-        """Neither as committed nor as refused."""
-        core.coordinator.inject("commit", Unknown(TIMED_OUT, None))
-        handle = core.spawn()
-        handle.submit(5)
-        core.advance(7.0)
-        (error,) = [error for _, error in core.listener.failures]
-        assert isinstance(error, OffsetCommitError)
-        assert error.info.verdict == "unknown"
-
-    @pytest.mark.parametrize("lands_after_s", [5.05, 6.0, 8.0, 12.0])
-    @pytest.mark.fault(2)
-    def test_what_lands_behind_a_newer_one_is_put_right(
-        self, core: Core, lands_after_s: float
-    ) -> None:
-        """The newest stands at last, and is told as committed only once it is."""
-        core.coordinator.inject("commit", Unknown(TIMED_OUT, lands_after_s))
-        handle = core.spawn()
-        handle.submit(5)
-        core.advance(1.5)
-        handle.submit(6)
-        core.advance(60.0)
-        assert core.holds() == at(6)
-        assert handle.status().committed == at(6)
-
     @pytest.mark.parametrize(
         "corrections", [[], [Unknown(TIMED_OUT, None)], [Unknown(7, None)] * 3, [Refuse(LOADING)]]
     )
@@ -317,7 +226,6 @@ class TestKeepAlive:
 
 
 def first_commit(core: Core) -> ManagerHandle:
-    """Let a manager commit 7 for the first time."""
     handle = core.spawn()
     handle.submit(7)
     core.advance(2.0)
@@ -336,15 +244,6 @@ def test_an_unchanged_offset_is_committed_again_a_minute_later(core: Core) -> No
     assert len(core.requests("fetch")) == reads + 1
     core.advance(36_000.0)
     assert core.commits() == [{0: 7}, {0: 7}]
-
-
-def test_a_newer_commit_stands_for_it(core: Core) -> None:
-    """The tool has heard of that."""
-    handle = first_commit(core)
-    core.advance(20.0)
-    handle.submit(8)
-    core.advance(600.0)
-    assert core.commits() == [{0: 7}, {0: 8}]
 
 
 @pytest.mark.parametrize("found", [None, 5])

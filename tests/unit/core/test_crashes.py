@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from offsetmgr.manager import ManagerHandle
 
 
-DAY_S = 86_400.0
-
-
 @pytest.fixture(autouse=True)
 def crashes() -> Iterator[list[str]]:
     """Collect what is logged: the crashes are meant."""
@@ -36,19 +33,6 @@ def _ref(core: Core, handle: ManagerHandle, which: str) -> ActorRef[Any]:
     if which == "factory":
         return core.factory._ref
     return core.manager(handle) if which == "manager" else core.committer()
-
-
-@pytest.mark.fault(33)
-def test_a_crashed_manager_commits_what_was_submitted(core: Core) -> None:
-    """Before the crash, and while it is down."""
-    handle = core.spawn()
-    handle.submit(5)
-    core.manager(handle).tell(POISON)
-    core.system.run_until_idle()
-    handle.submit(6)
-    core.advance(5.0)
-    assert core.holds() == at(6)
-    assert handle.status().phase == "ready"
 
 
 @pytest.mark.fault(33)
@@ -93,37 +77,6 @@ def test_a_stop_while_it_is_down_ends_it(core: Core, down: str) -> None:
     assert again.initial_offset(timeout=0) == at(5)
 
 
-@pytest.mark.parametrize("down", ["committer", "factory"])
-def test_a_request_under_way_is_waited_for(down: str) -> None:
-    """A restart does not put a second one beside it, nor does it wait for ever."""
-    core = Core(latency_s=2.0)
-    handle = core.factory.spawn("g", "t", 0)
-    core.advance(3.0)
-    handle.submit(5)
-    core.advance(1.5)
-    assert core.coordinator.in_flight("g") == 1
-    (core.committer() if down == "committer" else core.factory._ref).tell(POISON)
-    core.advance(20.0)
-    assert core.coordinator.most_in_flight("g") == 1
-    assert core.holds() == at(5)
-    handle.submit(6)
-    core.advance(20.0)
-    assert core.holds() == at(6)
-
-
-def test_a_crashed_factory_starts_each_manager_once(core: Core) -> None:
-    """Those that were spawned while it was down included."""
-    first = core.spawn(0)
-    core.factory._ref.tell(POISON)
-    second = core.factory.spawn("g", "t", 1)
-    core.advance(5.0)
-    assert core.system.actor_count() == 4  # factory, committer, two managers
-    first.submit(1)
-    second.submit(2)
-    core.advance(3.0)
-    assert (core.holds(0), core.holds(1)) == (at(1), at(2))
-
-
 def test_what_is_known_of_a_group_outlives_a_crash_of_the_factory(core: Core) -> None:
     """Before it the group was empty; since then it has a commit in doubt, which may land yet."""
     handle = core.spawn()
@@ -140,28 +93,6 @@ def test_what_is_known_of_a_group_outlives_a_crash_of_the_factory(core: Core) ->
     core.factory._ref.tell(empty)
     core.system.run_until_idle()
     assert core.factory._registry.groups["g"] is group
-
-
-@pytest.mark.parametrize("method", ["committed", "failed", "requested", "stopped"])
-def test_an_observer_that_raises_loses_nothing(
-    core: Core, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
-    """It must not; if it does, in the middle of a step, the offset is committed all the same."""
-    handle = core.spawn()
-    core.coordinator.inject("commit", Unknown(TIMED_OUT, None))
-
-    def raises(*_args: object) -> None:
-        monkeypatch.undo()
-        raise RuntimeError("a bad observer")
-
-    monkeypatch.setattr(core.listener, method, raises)
-    handle.submit(5)
-    core.advance(30.0)
-    assert core.holds() == at(5)
-    future = core.stop(handle, 5.0)
-    core.advance(5.0)
-    assert future.get(timeout=0) == {handle.key: StopResult(at(5))}
-    assert core.factory.get(handle.key) is None
 
 
 @pytest.mark.parametrize("others", [(), (1,)], ids=["alone", "among others"])

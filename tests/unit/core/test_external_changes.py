@@ -35,7 +35,6 @@ VERIFY_S = 60.0
 
 
 def begun(**settings: Any) -> tuple[Core, ManagerHandle]:
-    """A manager that has committed 13."""
     core = Core(verify_interval_s=VERIFY_S, recommit_interval_s=0, **settings)
     handle = core.spawn()
     handle.submit(13)
@@ -44,7 +43,6 @@ def begun(**settings: Any) -> tuple[Core, ManagerHandle]:
 
 
 def notices(core: Core) -> list[OffsetNoticeError]:
-    """The notices so far."""
     return [e for _, e in core.listener.failures if isinstance(e, OffsetNoticeError)]
 
 
@@ -192,17 +190,6 @@ def test_who_flushes_without_pause_does_not_keep_the_group_from_its_looks() -> N
     assert [notice.partition for notice in notices(core)] == [2]
     assert sum(3 in commit for commit in core.commits()) == 2
     assert len(core.commits()) > 1_000
-
-
-def test_a_group_that_cannot_be_read_goes_on_committing() -> None:
-    """A look that fails is taken again with the next round."""
-    core, handle = begun()
-    core.coordinator.inject("fetch", *[Unknown(7, None)] * 3)
-    for offset in range(14, 14 + int(VERIFY_S)):
-        handle.submit(offset)
-        core.advance(2.0)
-        assert core.holds() == at(offset)
-    assert notices(core) == []
 
 
 class TestTheirsAndOurs:

@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.errors import ManagerStoppedError, OffsetRegressionError
 from offsetmgr.manager import Submission
 from offsetmgr.types import ManagerKey, StopResult
 from tests.unit.core.core import GROUP_DENIED, Core, at, tp
 
-if TYPE_CHECKING:
-    from actors import Future
-    from offsetmgr.manager import ManagerHandle
-
-
-def flushing(
-    partitions: int,
-) -> tuple[Core, list[ManagerHandle], Future[dict[ManagerKey, StopResult]]]:
-    """All of a group's managers at 5, and the commit that somebody flushes under way."""
-    core = Core(latency_s=1.0)
-    handles = [core.factory.spawn("g", "t", number) for number in range(partitions)]
-    core.advance(2.0)
-    core.factory.submit("g", {tp(number): 5 for number in range(partitions)})
-    flushed = core.factory.flush([handle.key for handle in handles], 30.0)
-    core.advance(0.1)
-    return core, handles, flushed
-
 
 class TestFlush:
-    """Commit now, and say what was committed."""
-
     def test_of_a_thousand_is_one_commit(self) -> None:
         """However many messages that takes inside."""
         core = Core(commit_interval_s=3600.0)

@@ -8,7 +8,6 @@ import pytest
 
 from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.errors import (
-    InvalidValueError,
     ManagerStoppedError,
     OffsetCommitError,
     OffsetRegressionError,
@@ -33,34 +32,6 @@ def test_an_initial_offset_that_nobody_answered_says_so(core: Core) -> None:
     handle = core.factory.spawn("g", "t", 0)
     with pytest.raises(OffsetTimeoutError, match="has not answered yet"):
         handle.initial_offset(timeout=0)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "field"),
-    [
-        ((-1,), "offset"),
-        ((2**63,), "offset"),
-        ((True,), "offset"),
-        ((1.0,), "offset"),
-        ((1, "x" * 4097), "metadata"),
-        ((1, None), "metadata"),
-        ((1, "", -1), "leader_epoch"),
-        ((1, "", True), "leader_epoch"),
-    ],
-    ids=repr,
-)
-@pytest.mark.parametrize("method", ["submit", "rewind"])
-@pytest.mark.fault(25, 28)
-def test_bad_values_are_refused_at_the_door(
-    core: Core, method: str, arguments: tuple[object, ...], field: str
-) -> None:
-    """Nothing is done with them."""
-    handle = core.spawn()
-    with pytest.raises(InvalidValueError) as caught:
-        getattr(handle, method)(*arguments)
-    assert caught.value.field == field
-    core.advance(5.0)
-    assert core.commits() == []
 
 
 @pytest.mark.parametrize("offset", [0, 2**63 - 1])

@@ -35,12 +35,10 @@ def begun(**settings: Any) -> tuple[Core, ManagerHandle]:
 
 
 def told(core: Core) -> list[tuple[str, int | None]]:
-    """The codes and offsets of the notices so far."""
     return [(e.code, getattr(e, "offset", None)) for _, e in core.listener.failures]
 
 
 def looks(core: Core) -> int:
-    """The number of reads of the ends of logs."""
     return len(core.requests("topic_logs", group=""))
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from actors.testing import SimSystem
 from offsetmgr.coordinator.memory import MemoryCoordinator, Refuse
 from offsetmgr.errors import (
-    InvalidValueError,
     ManagerExistsError,
     ManagerStoppedError,
     OffsetCommitError,
@@ -17,42 +14,16 @@ from offsetmgr.errors import (
     OffsetTimeoutError,
 )
 from offsetmgr.manager import Factory, ManagerHandle
-from offsetmgr.types import ManagerKey, StopResult
-from tests.unit.core.core import GROUP_DENIED, LOADING, TOPIC_DENIED, Core, at, tp
-
-if TYPE_CHECKING:
-    from actors import Future
+from offsetmgr.types import StopResult
+from tests.unit.core.core import GROUP_DENIED, TOPIC_DENIED, Core, at, tp
 
 
 class TestSpawn:
-    """Managers start."""
-
     def test_a_second_one_is_refused_with_the_name_of_the_owner(self, core: Core) -> None:
         """Two writers would overwrite each other."""
         core.factory.spawn("g", "t", 0, owner="etl@host")
         with pytest.raises(ManagerExistsError, match=r"^g/t/0 is held by etl@host; stop that one"):
             core.factory.spawn("g", "t", 0)
-
-    def test_the_same_partition_in_another_group_is_another_manager(self, core: Core) -> None:
-        """The key is the whole of group, topic and partition."""
-        for group, topic, partition in [("g", "t", 0), ("h", "t", 0), ("g", "u", 0), ("g", "t", 1)]:
-            core.factory.spawn(group, topic, partition)
-        assert len(core.factory.managers()) == 4
-        assert len(core.factory.managers("g")) == 3
-
-    @pytest.mark.parametrize(
-        ("group", "topic", "partition"),
-        [("", "t", 0), ("a\nb", "t", 0), ("g", "a/b", 0), ("g", "t", -1), ("g", "t", 1_000_001)],
-    )
-    def test_bad_names_are_refused_before_anything_starts(
-        self, core: Core, group: str, topic: str, partition: int
-    ) -> None:
-        """Librdkafka would abort the process on some."""
-        with pytest.raises(InvalidValueError):
-            core.factory.spawn(group, topic, partition)
-        core.advance(1.0)
-        assert core.factory.managers() == []
-        assert core.coordinator.requests == ()
 
     def test_a_thousand_at_once_cost_one_fetch(self, core: Core) -> None:
         """Start-up does not ask for each partition."""
@@ -88,15 +59,6 @@ class TestSpawn:
         made = core.factory.spawn_many("g", [tp(0), tp(1), tp(2)])
         assert isinstance(made[tp(1)], ManagerExistsError)
         assert [type(made[tp(p)]) for p in (0, 2)] == [ManagerHandle, ManagerHandle]
-
-    def test_a_live_manager_can_be_found(self, core: Core) -> None:
-        """By its key, and not after its stop."""
-        handle = core.spawn()
-        found = core.factory.get(handle.key)
-        assert found is not None
-        assert found.key == handle.key
-        handle.stop()
-        assert core.factory.get(handle.key) is None
 
     def test_an_empty_group_leaves_nothing_behind(self, core: Core) -> None:
         """No actor, no name, no memory, and no hold on the group."""
@@ -238,24 +200,6 @@ class TestStop:
         core.advance(1.0)
         assert futures[10.0].get(timeout=0) == {handle.key: StopResult(at(7))}
 
-    def test_what_was_told_before_it_does_not_end_it(
-        self, core: Core, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Submitted and stopped while the last commit is being acknowledged: that is committed."""
-        handle, other = core.spawn(0), core.spawn(1)
-        core.coordinator.inject("commit", Refuse(LOADING))  # so that it hears of the next success
-        stops: list[Future[dict[ManagerKey, StopResult]]] = []
-
-        def committed(key: ManagerKey, _offset: object) -> None:
-            if key == other.key and not stops:
-                handle.submit(6)
-                stops.append(core.stop(handle, 5.0))
-
-        monkeypatch.setattr(core.listener, "committed", committed)
-        core.factory.submit("g", {tp(0): 5, tp(1): 5})
-        core.advance(10.0)
-        assert stops[0].get(timeout=0) == {handle.key: StopResult(at(6))}
-
     @pytest.mark.parametrize("steps", range(6))
     def test_the_committed_mailbox_ends_with_what_was_committed_last(self, steps: int) -> None:
         """Also where the stop overtakes the acknowledgement."""
@@ -278,8 +222,6 @@ class TestStop:
 
 
 class TestFactoryStop:
-    """The end of everything."""
-
     def test_stops_all_within_the_deadline(self, core: Core) -> None:
         """The committed and the uncommitted offsets of every manager."""
         first, second = core.spawn(0, "g"), core.spawn(0, "h")

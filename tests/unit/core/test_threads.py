@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -96,48 +95,6 @@ def test_eight_threads_on_one_manager(live: Live) -> None:
     assert live.coordinator.broker.committed("g") == {tp(): at(SUBMITS * THREADS - 1)}
     assert seen == sorted(seen)
     assert live.coordinator.most_in_flight("g") == 1
-
-
-def test_eight_threads_on_many_managers(live: Live) -> None:
-    """Each manager ends with its own highest offset; groups never have two requests in flight."""
-    groups = ("a", "b", "c")
-    made = {
-        (group, p): live.factory.spawn(group, "t", p) for group in groups for p in range(THREADS)
-    }
-
-    def hammer(index: int) -> None:
-        for step in range(SUBMITS // 10):
-            for group in groups:
-                made[group, index].submit(step, str(index))
-                if step % 50 == 0:
-                    live.factory.flush([made[group, index].key], LIMIT_S)
-
-    together(hammer)
-    results = live.factory.stop(LIMIT_S)
-    assert all(result.uncommitted is None for result in results.values())
-    last = SUBMITS // 10 - 1
-    for group in groups:
-        assert live.coordinator.broker.committed(group) == {
-            tp(p): at(last, str(p)) for p in range(THREADS)
-        }
-        assert live.coordinator.most_in_flight(group) == 1
-
-
-@pytest.fixture
-def restless() -> Iterator[None]:
-    """Threads take turns in the middle of everything."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(usual)
-
-
-def _taken(handle: ManagerHandle, offset: int) -> bool:
-    try:
-        handle.submit(offset)
-    except OffsetRegressionError:
-        return False
-    return True
 
 
 def test_of_eight_spawns_one_wins(live: Live) -> None:

@@ -29,8 +29,6 @@ PLAIN = st.recursive(
 
 @dataclass
 class Click:
-    """A row."""
-
     url: str
     count: int = 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from concurrent.futures import Future
 from datetime import datetime, timedelta, timezone
 from typing import Any
 from unittest.mock import Mock
@@ -58,7 +57,6 @@ def run(
 
 
 def failure(callback: Any, **options: Any) -> str:
-    """Return why a message fails."""
     with pytest.raises(ProcessingError) as failed:
         run(callback, **options)
     return str(failed.value)
@@ -122,19 +120,6 @@ def test_a_decoded_row_is_a_copy() -> None:
     graph = define_group("g", input("in", TEXT, callback), persist(codecs.Json()))
     Engine(graph).process(MESSAGE, Tables({b"bob": b"[]"}))
     assert seen == [[]]
-
-
-def test_joins_and_lookups() -> None:
-    """A join has the message's own key, a lookup any; None where there is no row."""
-    seen: list[object] = []
-
-    def callback(ctx: Context, value: str) -> None:
-        seen.append((ctx.join("names"), ctx.lookup("rates", "eur"), ctx.lookup("rates", "usd")))
-
-    joins, lookups = {"names": {b"bob": b"Bob"}}, {"rates": {b"eur": b"3"}}
-    run(callback, tables=Tables({}, joins, lookups))
-    run(callback, MESSAGE._replace(key=b"eve"), Tables({}, joins, lookups))
-    assert seen == [("Bob", 3, None), (None, 3, None)]
 
 
 def test_emits_and_loopbacks() -> None:
@@ -279,47 +264,12 @@ def test_messages_without_a_value() -> None:
         run(callback, nil, nil_handling="skip")
 
 
-def test_deferred_commits() -> None:
-    """Each has a future; only the first call of its function counts."""
-    dones: list[Any] = []
-
-    def callback(ctx: Context, value: str) -> None:
-        dones.extend([ctx.defer_commit(), ctx.defer_commit()])
-
-    first, second = run(callback).deferred
-    assert not first.done()
-    dones[0]()
-    dones[0](ValueError("late"))
-    assert first.result(0) is None
-    error = ValueError("async")
-    dones[1](error)
-    assert isinstance(second, Future)
-    assert second.exception(0) is error
-
-
 def test_a_context_ends_with_its_callback() -> None:
     """Later writes would be lost, so they are refused."""
     kept: list[Context] = []
     run(lambda ctx, _: kept.append(ctx))
     with pytest.raises(Exception, match="used after its callback had returned"):
         kept[0].emit("out", "k", "v")
-
-
-def test_visits() -> None:
-    """A visitor gets the row's key and the visit's value; it writes as any callback."""
-
-    def callback(ctx: Context, meta: int) -> None:
-        ctx.set_value((ctx.value() or 0) * meta)
-
-    edges = [input("in", TEXT, callback), persist(codecs.Int64()), visitor("times", callback)]
-    engine = Engine(define_group("group", edges))
-    row = Message("times", b"bob", None, 3)
-    tables = Tables({b"bob": b"5"})
-    assert engine.visit("times", 3, row, tables).records == [Record("group-table", b"bob", b"15")]
-    with pytest.raises(InvalidValueError, match=r"visitor 'other' is not defined; add visitor"):
-        engine.visit("other", 3, row, tables)
-    with pytest.raises(ProcessingError, match=r"times/3 at offset 0, key 'bob'"):
-        engine.visit("times", "x", row, tables)
 
 
 def test_contexts_can_be_wrapped() -> None:

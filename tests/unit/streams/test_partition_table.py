@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 
 class Raw:
-    """A message as confluent-kafka has it."""
-
     def __init__(self, offset: int, key: bytes, value: bytes | None) -> None:
         self._fields = offset, key, value
 
@@ -101,8 +99,6 @@ class Log:
 
 
 class Table:
-    """A partition table in a simulation."""
-
     def __init__(
         self,
         log: Log,

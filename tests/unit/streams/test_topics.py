@@ -36,8 +36,6 @@ GRAPH = define_group(
 
 
 class Cluster:
-    """Topics by their partitions."""
-
     def __init__(self, **topics: list[int]) -> None:
         self.topics = topics
         self.created: list[tuple[Any, ...]] = []
