@@ -59,15 +59,13 @@ class ErrorInfo(NamedTuple):
     """Explanation and advice for people."""
 
 
+# Our own, beyond all that Kafka may come to use.
 OFFSET_CHANGED: Final = 32_001
 OFFSET_OUTSIDE_LOG: Final = 32_003
 TOPIC_RECREATED: Final = 32_004
 STORE_FAILED: Final = 32_005
 STORE_REFUSED: Final = 32_006
 GENERATION_FENCED: Final = 32_007
-
-OWN_CODES: Final = 32_000
-"""Codes from here on are this product's, beyond all that Kafka may come to use."""
 
 _C, _O, _B, _N = Fault.CALLER, Fault.OPERATOR, Fault.BROKER, Fault.NETWORK
 _P, _G = Scope.PARTITION, Scope.GROUP

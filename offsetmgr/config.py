@@ -1,8 +1,4 @@
-"""Settings of the core, checked when made.
-
-The service's own settings (addresses, Kafka, limits) and where they come from (TOML, environment,
-flags) are in ``offsetmgr.service.settings``; this module is what the managers themselves need.
-"""
+"""Settings of the managers, checked when made; the service's are in ``service.settings``."""
 
 from __future__ import annotations
 
@@ -70,16 +66,11 @@ class CommitSettings:
         for field in fields(self):
             value = getattr(self, field.name)
             kind = int if field.name == "error_limit" else (int, float)
-            if not is_number(value, kind):
-                raise InvalidValueError(field.name, value, "is not a number", "give a number")
-            low = 0 if field.name in MAY_BE_ZERO else 0.001
-            if value < low:
-                fix = f"give a number of at least {low}"
-                raise InvalidValueError(field.name, value, "is too small", fix)
+            least = 0 if field.name in MAY_BE_ZERO else 0.001
             most = MOST.get(field.name, LARGEST)
-            if value > most:
-                fix = f"give a number of at most {most}"
-                raise InvalidValueError(field.name, value, "is too large", fix)
+            if not is_number(value, kind) or not least <= value <= most:
+                fix = f"give a number from {least} to {most}"
+                raise InvalidValueError(field.name, value, "is not possible", fix)
         if self.retry_backoff_max_s < self.retry_backoff_s:
             problem, fix = "is lower than retry_backoff_s", f"give at least {self.retry_backoff_s}"
             raise InvalidValueError("retry_backoff_max_s", self.retry_backoff_max_s, problem, fix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,7 @@ from offsetmgr.codes import Verdict as Verdict
 from offsetmgr.codes import error_info as error_info
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection, Mapping
 
 _SHOWN_CHARS: Final = 80
 _LISTED: Final = 10
@@ -44,17 +45,9 @@ class OffsetManagerError(Exception):
     code: str = "error"
     """Stable name of the error, as the service's JSON carries it."""
 
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[object, ...]:
         # The arguments of the subclasses are not the message, which pickle would pass to them.
-        return _unpickled, (type(self), self.args, vars(self))
-
-
-def _unpickled(
-    kind: type[OffsetManagerError], args: tuple[object, ...], fields: dict[str, object]
-) -> OffsetManagerError:
-    error = kind.__new__(kind, *args)
-    vars(error).update(fields)
-    return error
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 class InvalidValueError(OffsetManagerError, ValueError):

@@ -367,15 +367,13 @@ def check_key(value: object, field: str = "key") -> ManagerKey:
     return ManagerKey(check_group(group), check_topic(topic), check_partition(partition))
 
 
-def check_offset_and_metadata(
-    value: object, where: TopicPartition, most: int = MAX_METADATA_CHARS
-) -> OffsetAndMetadata:
+def check_offset_and_metadata(value: object, where: TopicPartition) -> OffsetAndMetadata:
     """An offset of ``where``, or one with metadata and leader epoch."""
     if not isinstance(value, OffsetAndMetadata):
         return OffsetAndMetadata(check_offset(value, f"offset of {where}"))
     return OffsetAndMetadata(
         check_offset(value.offset, f"offset of {where}"),
-        check_metadata(value.metadata, f"metadata of {where}", most),
+        check_metadata(value.metadata, f"metadata of {where}"),
         check_leader_epoch(value.leader_epoch, f"leader_epoch of {where}"),
     )
 
@@ -388,12 +386,10 @@ def check_mapping(value: object, field: str = "offsets") -> Mapping[object, obje
     return value
 
 
-def check_offsets(
-    value: object, most: int = MAX_METADATA_CHARS
-) -> dict[TopicPartition, OffsetAndMetadata]:
+def check_offsets(value: object) -> dict[TopicPartition, OffsetAndMetadata]:
     """Offsets by topic and partition."""
     offsets = {}
     for key, each in check_mapping(value).items():
         where = check_topic_partition(key)
-        offsets[where] = check_offset_and_metadata(each, where, most)
+        offsets[where] = check_offset_and_metadata(each, where)
     return offsets

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from offsetmgr.codes import OWN_CODES
+from offsetmgr.codes import OFFSET_CHANGED
 from offsetmgr.coordinator.memory import Refuse, Unknown
 from offsetmgr.errors import ERRORS, CoordinatorError, ErrorInfo, Scope, Verdict
 from tests.unit.core.core import TIMED_OUT, Core, at, tp
 
-OWN = {code for code in ERRORS if code >= OWN_CODES}
+OWN = {code for code in ERRORS if code >= OFFSET_CHANGED}
 INFOS = [info for info in ERRORS.values() if info.code not in {TIMED_OUT, *OWN}]
 """No coordinator answers with a code of our own, and nobody answers with a time-out."""
 

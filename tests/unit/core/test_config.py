@@ -14,41 +14,29 @@ NAMES = [field.name for field in fields(CommitSettings)]
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("value", [True, "1", None, float("nan"), float("inf"), [1]])
-def test_what_is_no_number_is_refused_by_name(name: str, value: Any) -> None:
+@pytest.mark.parametrize(
+    "value",
+    [True, "1", None, float("nan"), float("inf"), [1], -1, -0.5, LARGEST + 1, 10**400],
+    ids=lambda value: str(value)[:20],
+)
+def test_what_is_no_time_or_length_is_refused_by_name(name: str, value: Any) -> None:
     """The first connection is never made with a setting that means nothing."""
-    with pytest.raises(InvalidValueError, match=f"^{name} .* is not a number; give a number$"):
+    problem = f"^{name} .* is not possible; give a number from 0(.001)? to [0-9]+$"
+    with pytest.raises(InvalidValueError, match=problem):
         CommitSettings(**{name: value})
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("value", [-1, -0.5])
-def test_negative_settings_are_refused_by_name(name: str, value: Any) -> None:
-    """No pause, limit or interval is below nothing."""
-    with pytest.raises(InvalidValueError) as caught:
-        CommitSettings(**{name: value})
-    assert caught.value.field == name
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("value", [LARGEST + 1, 10**400], ids=["long", "longer"])
-def test_what_no_time_or_length_can_be_is_refused_by_name(name: str, value: int) -> None:
-    """Also where the number has more digits than a float can hold."""
-    with pytest.raises(InvalidValueError, match=f"^{name} [0-9]+…? is too large; give a number"):
-        CommitSettings(**dict[str, Any]({name: value}))
 
 
 def test_a_request_may_take_five_minutes_and_no_more() -> None:
     """Above an hour librdkafka would take ten seconds instead, and say nothing."""
     assert CommitSettings(request_timeout_s=300).request_timeout_s == 300
-    with pytest.raises(InvalidValueError, match=r"too large; give a number of at most 300$"):
+    with pytest.raises(InvalidValueError, match=r"give a number from 0\.001 to 300$"):
         CommitSettings(request_timeout_s=300.5)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in MAY_BE_ZERO])
 def test_zero_is_refused_where_it_would_spin(name: str) -> None:
     """A pause of nothing is a loop; a limit of nothing is a mailbox without room."""
-    with pytest.raises(InvalidValueError, match=f"^{name} 0 is too small"):
+    with pytest.raises(InvalidValueError, match=f"^{name} 0 is not possible"):
         CommitSettings(**dict[str, Any]({name: 0}))
 
 
@@ -61,7 +49,7 @@ def test_zero_switches_off(name: str) -> None:
 
 def test_half_an_error_is_no_limit() -> None:
     """A count is whole."""
-    with pytest.raises(InvalidValueError, match=r"^error_limit 2\.5 is not a number"):
+    with pytest.raises(InvalidValueError, match=r"^error_limit 2\.5 is not possible"):
         CommitSettings(error_limit=2.5)  # type: ignore[arg-type]
 
 

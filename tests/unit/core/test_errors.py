@@ -10,7 +10,7 @@ import confluent_kafka
 import pytest
 
 from offsetmgr import errors
-from offsetmgr.codes import OWN_CODES
+from offsetmgr.codes import OFFSET_CHANGED
 from offsetmgr.errors import (
     ERRORS,
     ClientFencedError,
@@ -38,7 +38,7 @@ from offsetmgr.errors import (
 
 INFO = error_info(25)
 
-KAFKAS = [info for info in ERRORS.values() if info.code < OWN_CODES]
+KAFKAS = [info for info in ERRORS.values() if info.code < OFFSET_CHANGED]
 
 EXAMPLES: list[OffsetManagerError] = [
     InvalidValueError("offset", -1, "is negative", "give more"),

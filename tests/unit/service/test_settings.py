@@ -85,7 +85,7 @@ BAD = [
     ("limits.managers", 1.5, "must be a whole number from 1 to 1000000000, not 1.5"),
     ("limits.clients", "-1", "must be a whole number from 1 to 1000000000, not '-1'"),
     ("commit.commit_interval_s", "x", "commit.commit_interval_s (--set) must be a number, not"),
-    ("commit.request_timeout_s", 4_000, "is too large; give a number of at most 300"),
+    ("commit.request_timeout_s", 4_000, "is not possible; give a number from 0.001 to 300"),
     ("log_level", "loud", "must be one of debug, error, info, warning, not 'loud'"),
     ("cluster_name", "", "cluster_name (--set) must be text of 1 to 255 characters, not ''"),
     ("fence", "maybe", "fence (--set) must be true or false, not 'maybe'"),
