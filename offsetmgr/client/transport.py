@@ -13,7 +13,7 @@ import ssl
 import time
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPResponse
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
@@ -33,7 +33,7 @@ MAX_EVENT_BYTES: Final = 1024 * 1024
 
 _URL_FIX: Final = (
     "give http://host:port, such as http://127.0.0.1:8741, https://host:port or "
-    "unix:///path/of/the.sock"
+    "unix:///path/of/the.sock, and nothing behind it"
 )
 _IS_IT_KAFKA: Final = "was it killed, or is this not its port? Kafka's does not speak HTTP"
 _NO_CERTIFICATE: Final = "was it killed, or does it refuse cert_file and key_file, or want them?"
@@ -142,62 +142,48 @@ class ServiceAddress(NamedTuple):
     tls: bool = False
     credentials: Credentials = NO_CREDENTIALS
 
-    @property
-    def authority(self) -> str:
-        """The Host header."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return "localhost" if self.path else f"{host}:{self.port}"
-
-    def connect(self, timeout_s: float) -> socket.socket:
-        if not self.path:
-            connected = socket.create_connection((self.host, self.port), timeout_s)
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return self._encrypted(connected) if self.tls else connected
-        connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connecting.settimeout(timeout_s)
-            connecting.connect(self.path)
-        except OSError:
-            connecting.close()
-            raise
-        return connecting
-
-    def _encrypted(self, connected: socket.socket) -> socket.socket:
-        try:
+    def connect(self, timeout_s: float) -> HTTPConnection:
+        """Return an open connection, which is used as long as it lasts."""
+        if self.tls:
             context = self.credentials.tls_context()
-            return context.wrap_socket(connected, server_hostname=self.host)
+            http: HTTPConnection = HTTPSConnection(self.host, self.port, context=context)
+        else:
+            http = HTTPConnection(self.host or "localhost", self.port)
+        http.auto_open = 0
+        http.timeout = timeout_s
+        try:
+            if self.path:
+                http.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                http.sock.settimeout(timeout_s)
+                http.sock.connect(self.path)
+            else:
+                http.connect()
         except BaseException:
-            connected.close()
+            http.close()
             raise
+        return http
 
 
 def parse_url(url: object, credentials: Credentials = NO_CREDENTIALS) -> ServiceAddress:
-    """Return where `url` leads; InvalidValueError says what is wrong with it."""
-    if not isinstance(url, str):
-        raise InvalidValueError("url", url, "is not text", _URL_FIX)
-    if not url.isprintable() or " " in url:
-        raise InvalidValueError("url", url, "holds a space or an unprintable character", _URL_FIX)
+    """Return where `url` leads.  Raises InvalidValueError."""
+    text = url if isinstance(url, str) and url.isprintable() and " " not in url else ""
     try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise InvalidValueError("url", url, f"is malformed ({error})", _URL_FIX) from None
-    if parts.username is not None or parts.query or parts.fragment:
-        bare = f"{parts.scheme}://…"  # a password must not reach a log
-        raise InvalidValueError("url", bare, "has a user, a query or a fragment", _URL_FIX)
-    if parts.scheme == "unix":
-        if parts.netloc or len(parts.path) < len("/x"):
-            fix = "give the absolute path after three slashes: unix:///run/offsetmgr.sock"
-            raise InvalidValueError("url", url, "has no absolute path", fix)
+        parts = urlsplit(text)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        parts, host, port = urlsplit(""), "", None
+    is_unix = parts.scheme == "unix"
+    if is_unix:
+        leads_there = not parts.netloc and len(parts.path) > 1
+    else:
+        leads_there = bool(host) and parts.scheme in {"http", "https"} and parts.path in {"", "/"}
+    if not leads_there or parts.username is not None or parts.query or parts.fragment:
+        hidden = isinstance(url, str) and set(url) & set("@?#")  # a password must not reach a log
+        named = "…" if hidden else url
+        raise InvalidValueError("url", named, "is not the address of a service", _URL_FIX)
+    if is_unix:
         return ServiceAddress(path=parts.path, credentials=credentials)
-    for is_bad, problem in (
-        (parts.scheme not in {"http", "https"}, "is not http://, https:// or unix://"),
-        (not host, "names no host"),
-        (parts.path not in {"", "/"}, "has a path"),
-    ):
-        if is_bad:
-            raise InvalidValueError("url", url, problem, _URL_FIX)
-    host, tls = host or "", parts.scheme == "https"
+    tls = parts.scheme == "https"
     if credentials.headers() and not tls and not _is_loopback(host):
         fix = "give https://host:port, for everybody on the way could read the token"
         raise InvalidValueError("url", url, "leads to another machine without TLS", fix)
@@ -240,16 +226,14 @@ class Connection:
         if deadline.over:
             raise Unreachable(_NOT_ASKED)
         self._credentials = address.credentials
-        self._http = HTTPConnection(address.authority)
-        self._http.auto_open = 0
         try:
-            self._sock = address.connect(deadline.within_s(CONNECT_TIMEOUT_S))
+            self._http = address.connect(deadline.within_s(CONNECT_TIMEOUT_S))
         except ssl.SSLError as error:
             raise Unreachable(_tls_trouble(error)) from None
         except (OSError, ValueError) as error:
             text = f"cannot be reached: {_text(error)}; is it running, and is the url right?"
             raise Unreachable(text) from None
-        self._http.sock = self._sock
+        self._sock = self._http.sock
 
     def exchange(self, request: Request, deadline: Deadline) -> Answer:
         """Send `request`, with the token, and read its whole answer; Unreachable otherwise."""

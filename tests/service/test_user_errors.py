@@ -113,7 +113,7 @@ def test_a_name_of_the_host_that_the_service_does_not_know(service: Running, lin
         ("client.submit('g', {'t': 1})", "partition 't' is not a topic and a number; "),
         ("client.committed('')", "group '' is empty; name the consumer group"),
         ("client.flush(timeout='x')", "timeout 'x' is not a number of seconds; give seconds"),
-        ("OffsetClient('unix://x')", "url 'unix://x' has no absolute path; "),
+        ("OffsetClient('unix://x')", "url 'unix://x' is not the address of a service; "),
     ],
 )
 def test_bad_input(line: str, error: str) -> None:
