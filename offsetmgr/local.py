@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 from weakref import WeakSet
 
 from offsetmgr.client.failure_log import FailureLog
-from offsetmgr.client.offsets import Deadline, LogEnds, Offsets, Selection, kafka_refusal
+from offsetmgr.client.offsets import Deadline, LogEnds, Offsets, kafka_refusal
 from offsetmgr.errors import (
     CoordinatorError,
     Fault,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from actors import Future
-    from offsetmgr.client.offsets import Refusals
+    from offsetmgr.client.offsets import Named, Refusals
     from offsetmgr.config import CommitSettings
     from offsetmgr.coordinator.base import Coordinator, Failure
     from offsetmgr.manager import ManagerHandle
@@ -163,11 +163,13 @@ class LocalOffsets(Offsets):
         refused = self._factory.submit(group, values, rewind=rewind)
         return {ManagerKey(group, *where): error for where, error in refused.items()}
 
-    def _settle(self, selection: Selection, deadline: Deadline, *, stop: bool) -> FlushResult:
+    def _settle(
+        self, group: str | None, partitions: Named, deadline: Deadline, *, stop: bool
+    ) -> FlushResult:
         self.check_process()
-        keys = [handle.key for handle in self._factory.managers(selection.group)]
-        if selection.partitions is not None:
-            keys = [key for key in keys if key.topic_partition in selection.partitions]
+        keys = [handle.key for handle in self._factory.managers(group)]
+        if partitions is not None:
+            keys = [key for key in keys if key.topic_partition in partitions]
         ask = self._factory.stop_managers if stop else self._factory.flush
         return _flush_result(_answer(ask(keys, deadline.left_s), deadline))
 

@@ -7,10 +7,12 @@ and answer by their deadline.  Offsets are sent by the client's own thread alone
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import socket
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from offsetmgr.client import wire
 from offsetmgr.client.core import Core, Mailboxes
@@ -21,7 +23,6 @@ from offsetmgr.client.offsets import (
     Deadline,
     LogEnds,
     Offsets,
-    Selection,
     better_reason,
     by_group,
     named,
@@ -53,11 +54,13 @@ from offsetmgr.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from offsetmgr.client.offsets import QueryReport, Refusals
+    from offsetmgr.client.offsets import Named, QueryReport, Refusals
     from offsetmgr.client.partitions import ClientPartition
     from offsetmgr.types import Stream
+
+_T = TypeVar("_T")
 
 CHUNK: Final = 5_000
 """Partitions named in one flush or stop; the service takes 10,000."""
@@ -169,13 +172,15 @@ class OffsetClient(Offsets):
             (refused if ended or key in waiting.final else late)[key] = error
         return refused, late
 
-    def _settle(self, selection: Selection, deadline: Deadline, *, stop: bool) -> FlushResult:
+    def _settle(
+        self, group: str | None, partitions: Named, deadline: Deadline, *, stop: bool
+    ) -> FlushResult:
         core = self.core
         with core.lock:
-            keys = core.partitions.keys(*selection)
+            keys = core.partitions.keys(group, partitions)
             if stop:  # those that are being stopped by somebody else are left to them
                 keys = core.partitions.stop(keys)
-            wait = Wait(core, keys, deadline, stops=stop, all_of_it=selection.group is None)
+            wait = Wait(core, keys, deadline, stops=stop, all_of_it=group is None)
         try:
             wait.run()
         finally:  # after Ctrl-C too: nobody else would end this stop
@@ -193,9 +198,7 @@ class OffsetClient(Offsets):
     # Questions to Kafka.  The service answers by the deadline, too: if Kafka does not, it says so.
 
     def _committed(self, group: str, deadline: Deadline) -> dict[TopicPartition, OffsetAndMetadata]:
-        data = self._get(wire.OFFSETS, [("group", group)], deadline)
-        with wire.reading("the committed offsets"):
-            return wire.committed_of(data)
+        return self._get(wire.OFFSETS, [("group", group)], deadline, wire.committed_of)
 
     def _logs(
         self, topics: list[str], deadline: Deadline, at_ms: int | None, *, stable: bool
@@ -205,19 +208,21 @@ class OffsetClient(Offsets):
         found: dict[TopicPartition, LogEnds] = {}
         for at in range(0, len(topics), TOPICS_PER_REQUEST):
             named = [("topic", name) for name in topics[at : at + TOPICS_PER_REQUEST]]
-            data = self._get(wire.TOPICS, named + more, deadline)
-            with wire.reading("the topics"):
-                found |= wire.logs_of(data)
+            found |= self._get(wire.TOPICS, named + more, deadline, wire.logs_of)
         return found
 
     def _topic_names(self, deadline: Deadline) -> list[str]:
-        data = self._get(wire.TOPIC_NAMES, [], deadline)
-        with wire.reading("the topics"):
-            return [str(name) for name in data["names"]]
+        return self._get(wire.TOPIC_NAMES, [], deadline, wire.names_of)
 
-    def _get(self, path: str, query: list[tuple[str, str]], deadline: Deadline) -> dict[str, Any]:
+    def _get(
+        self,
+        path: str,
+        query: list[tuple[str, str]],
+        deadline: Deadline,
+        read: Callable[[dict[str, Any]], _T],
+    ) -> _T:
         within = ("timeout_s", round(deadline.for_service_s(), 3))
-        return self.core.ask(wire.target(path, *query, within), deadline)
+        return self.core.ask(wire.target(path, *query, within), deadline, read)
 
     # The end
 
@@ -225,7 +230,7 @@ class OffsetClient(Offsets):
         core = self._state
         with core.lock:
             core.closing = True
-        result = self._settle(Selection(), deadline, stop=True)
+        result = self._settle(None, None, deadline, stop=True)
         core.end(deadline)
         return result
 
@@ -264,7 +269,7 @@ class RemoteManagerHandle(OffsetManagerHandle):
     def initial_offset(self, *, timeout: float | None = None) -> OffsetAndMetadata | None:
         deadline = Deadline(timeout, forever=True)
         if self._initial is None:
-            self._initial = (self._wait_for_initial(self._live(), deadline),)
+            self._initial = self._wait_for_initial(self._live(), deadline)
         return self._initial[0]
 
     def submit(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
@@ -294,8 +299,8 @@ class RemoteManagerHandle(OffsetManagerHandle):
         deadline = Deadline(timeout)
         core, mail = self._client.core, self._mail
         if mail.result is None:
-            mine = Selection(self._key.group, [self._key.topic_partition])
-            self._client._settle(mine, deadline, stop=True)  # noqa: SLF001 -- it is of this module
+            group, mine = self._key.group, [self._key.topic_partition]
+            self._client._settle(group, mine, deadline, stop=True)  # noqa: SLF001 -- of this module
         with core.lock:  # another thread may be at it
             core.changed.wait_for(lambda: mail.result is not None, deadline.left_s)
         if mail.result is not None:
@@ -309,7 +314,7 @@ class RemoteManagerHandle(OffsetManagerHandle):
             raise ManagerStoppedError(f"{self._key} is stopped; spawn a new manager")
         return core
 
-    def _wait_for_initial(self, core: Core, deadline: Deadline) -> OffsetAndMetadata | None:
+    def _wait_for_initial(self, core: Core, deadline: Deadline) -> tuple[OffsetAndMetadata | None]:
         key, reason = self._key, None
 
         def is_registered() -> bool:
@@ -322,34 +327,22 @@ class RemoteManagerHandle(OffsetManagerHandle):
         core.expedite()
         for _ in pauses(core.ended, deadline):
             with core.lock:
-                registered = core.changed.wait_for(is_registered, deadline.left_s)
+                if not core.changed.wait_for(is_registered, deadline.left_s):
+                    break
+            query = {**key._asdict(), "wait_s": min(deadline.for_service_s(), INITIAL_WAIT_S)}
+            target = wire.target(wire.INITIAL_OFFSETS, *query.items())
             try:
-                if registered:
-                    return _ask_initial(core, key, deadline)
+                found = core.ask(target, deadline, partial(wire.initial_of, key=key))
             except OffsetManagerError as error:
                 reason = better_reason(reason, error, deadline)
+                continue
+            if found is not None:
+                return found
+            core.lost([key])
         with core.lock:
             waiting = None if is_registered() else core.partitions.get(key)
             reason = reason or (waiting and waiting.error) or core.link_error
         raise timed_out(f"could not get the initial offset of {key}", deadline, reason)
-
-
-def _ask_initial(core: Core, key: ManagerKey, deadline: Deadline) -> OffsetAndMetadata | None:
-    """Return the initial offset; raise why it is not known."""
-    query = {**key._asdict(), "wait_s": min(deadline.for_service_s(), INITIAL_WAIT_S)}
-    data = core.ask(wire.target(wire.INITIAL_OFFSETS, *query.items()), deadline)
-    with wire.reading("the initial offsets"):
-        entries = {wire.partition_of(each): each for each in data["initial_offsets"]}
-        entry = entries.get(key.topic_partition)
-        if entry is not None and entry["known"]:
-            found = entry["committed"]
-            return None if found is None else wire.offset_of(found)
-        reason = wire.reason_of(entry and entry["error"], key)
-    if entry is None:
-        with core.lock:
-            core.partitions.lost([key])
-            core.wake.notify()
-    raise reason
 
 
 class Wait:
@@ -455,14 +448,13 @@ class Wait:
             pieces = [(None, None)]
         for at, piece in enumerate(pieces):
             timeout_s = self._deadline.for_service_s() / (len(pieces) - at)
-            data = core.ask(path, self._deadline, wire.flush_body(*piece, timeout_s, version))
-            with wire.reading(path):
-                settled = wire.settled_of(data)
+            body = wire.flush_body(*piece, timeout_s, version)
+            settled = core.ask(path, self._deadline, wire.settled_of, body)
             with core.lock:
                 if partitions.registration != registration:
                     return  # it restarted, and knew nothing of what was asked
             self._apply(settled, sent)
-            for key in (*settled.committed, *settled.uncommitted):
+            for key in itertools.chain(*settled):
                 missing.discard(key)
                 self._to_stop.pop(key, None)
         missing -= self.final
@@ -476,9 +468,9 @@ class Wait:
                 self._to_stop, self._unnamed, self.answered = dict.fromkeys(mine), False, not mine
 
     def _apply(self, settled: wire.Settled, sent: Mapping[ManagerKey, int]) -> None:
-        core = self._core
+        core, (committed, uncommitted) = self._core, settled
         with core.lock:
-            for key, value in settled.committed.items():
+            for key, value in committed.items():
                 held, version = core.partitions.get(key), sent.get(key, 0)
                 if held is None:
                     continue
@@ -488,7 +480,7 @@ class Wait:
                     self.final.add(key)
                 # Where nothing was sent it is the initial offset.
                 held.commit(value, version if error is None else held.committed_version)
-            for key, failure in settled.uncommitted.items():
+            for key, failure in uncommitted.items():
                 self._reasons[key] = failure
                 core.heed(key, failure)
                 if self._is_final(key, failure, sent):
@@ -497,7 +489,7 @@ class Wait:
                 held = core.partitions.get(key)
                 if held is not None and held.error is not None:
                     self.final.add(key)
-        for key in settled.committed:
+        for key in committed:
             core.failure_log.committed(key)
 
     def _is_final(

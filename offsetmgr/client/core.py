@@ -326,6 +326,12 @@ class Core:
             self.partitions.retry_deferred()
             self.wake.notify()
 
+    def lost(self, keys: Iterable[ManagerKey]) -> None:
+        """The service has no managers for `keys`: they are asked for again."""
+        with self.lock:
+            self.partitions.lost(keys)
+            self.wake.notify()
+
     def listen(self) -> None:
         """Have events read, from the first call on."""
         with self.lock:
@@ -354,13 +360,14 @@ class Core:
         self,
         target: str,
         deadline: Deadline,
+        read: Callable[[dict[str, Any]], T],
         body: bytes | None = None,
         instance: str | None = None,
-    ) -> dict[str, Any]:
+    ) -> T:
         """As `Session.ask`; nothing is sent once the client is fenced."""
         self.check_fence()
         try:
-            return self.session.ask(target, deadline, body, instance)
+            return self.session.ask(target, deadline, read, body, instance)
         except ClientFencedError as error:
             self.fence(error)
             raise
@@ -466,10 +473,9 @@ class Core:
 
     def _beat(self) -> None:
         """Renew the lease, and learn how long it is and which event was the newest before ours."""
+        deadline = Deadline(REQUEST_TIMEOUT_S)
         try:
-            data = self.ask(wire.HEARTBEAT, Deadline(REQUEST_TIMEOUT_S), b"{}")
-            with wire.reading("a heartbeat"):
-                lease_s, event_id = float(data["lease_s"]), int(data["last_event_id"])
+            lease_s, event_id = self.ask(wire.HEARTBEAT, deadline, wire.heartbeat_of, b"{}")
         except OffsetManagerError as error:
             self._try_later(error)
             return
@@ -491,7 +497,7 @@ class Core:
         partitions = [key.topic_partition for key in keys]
         body = wire.flush_body(group, partitions, REQUEST_TIMEOUT_S, version=version)
         try:
-            self.ask(wire.STOP, Deadline(ASIDE_S), body)
+            self.ask(wire.STOP, Deadline(ASIDE_S), dict, body)
         except OffsetManagerError:
             with self.lock:
                 for key in keys:
@@ -505,7 +511,7 @@ class Core:
             self.queries_unsent = False
         self._report_at = time.monotonic() + REPORT_INTERVAL_S
         with suppress(OffsetManagerError):  # such as of a service that is older than this client
-            self.ask(wire.QUERIES, Deadline(ASIDE_S), body)
+            self.ask(wire.QUERIES, Deadline(ASIDE_S), dict, body)
 
     def _send(self, batch: Batch) -> None:
         """Hand `batch` over, to no other process of the service than it was made for.
@@ -516,9 +522,8 @@ class Core:
         self.times.send_at = time.monotonic() + SEND_INTERVAL_S
         body, deadline = wire.batch_body(batch), Deadline(REQUEST_TIMEOUT_S)
         try:
-            data = self.ask(path, deadline, body, batch.instance)
-            with wire.reading("submitted offsets"):
-                refused = wire.refused_of(data, batch)
+            read = partial(wire.refused_of, batch=batch)
+            refused = self.ask(path, deadline, read, body, batch.instance)
         except OffsetManagerError as error:
             if not (isinstance(error, ServiceError) and error.status in _BAD_REQUESTS):
                 with self.lock:

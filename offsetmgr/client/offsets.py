@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from offsetmgr.client.failure_log import FailureLog
     from offsetmgr.types import OffsetManagerHandle
 
+    Named = list[TopicPartition] | None
+    """Partitions of a group; None stands for all."""
+
     Refusals = dict[ManagerKey, OffsetManagerError]
 
 _T = TypeVar("_T")
@@ -92,20 +95,13 @@ class Deadline:
         return self.left_s <= 0
 
     def within_s(self, longest_s: float = LONGEST_WAIT_S) -> float:
-        """Return the seconds left, at most `longest_s`."""
-        return min(self.left_s, longest_s)
+        """Return the seconds left, at most `longest_s`; never 0, which a socket takes for none."""
+        return max(0.001, min(self.left_s, longest_s))
 
     def for_service_s(self) -> float:
         """Return what to grant the service, so that its answer is here before the deadline."""
         left_s = self.within_s()
-        return max(0.001, left_s - min(1.0, left_s / 5))
-
-
-class Selection(NamedTuple):
-    """Managers of a flush or stop; None stands for all."""
-
-    group: str | None = None
-    partitions: list[TopicPartition] | None = None
+        return left_s - min(1.0, left_s / 5)
 
 
 class LogEnds(NamedTuple):
@@ -249,7 +245,8 @@ class Offsets(ABC):
         Of all managers, or those of ``group``, or those of its ``partitions``.  What was not
         committed is in the result, with the reason.
         """
-        return self._settle(_selection(group, partitions), Deadline(timeout), stop=False)
+        deadline = Deadline(timeout)
+        return self._settle(*_checked(group, partitions), deadline, stop=False)
 
     def stop_managers(
         self,
@@ -262,7 +259,8 @@ class Offsets(ABC):
 
         If Ctrl-C ends the wait, they are stopped all the same.
         """
-        return self._settle(_selection(group, partitions), Deadline(timeout), stop=True)
+        deadline = Deadline(timeout)
+        return self._settle(*_checked(group, partitions), deadline, stop=True)
 
     def watch_errors(
         self, on_error: Callable[[ManagerKey | None, OffsetManagerError], None]
@@ -415,7 +413,9 @@ class Offsets(ABC):
         """
 
     @abstractmethod
-    def _settle(self, selection: Selection, deadline: Deadline, *, stop: bool) -> FlushResult:
+    def _settle(
+        self, group: str | None, partitions: Named, deadline: Deadline, *, stop: bool
+    ) -> FlushResult:
         """Flush, or stop."""
 
     @abstractmethod
@@ -513,11 +513,13 @@ def _checked_topics(topics: object) -> list[str]:
     return list(dict.fromkeys([check_topic(name) for name in names]))
 
 
-def _selection(group: str | None, partitions: Iterable[tuple[str, int]] | None) -> Selection:
+def _checked(
+    group: str | None, partitions: Iterable[tuple[str, int]] | None
+) -> tuple[str | None, Named]:
     if group is None and partitions is not None:
         fix = "name the group as well"
         raise InvalidValueError("partitions", partitions, "are given without a group", fix)
-    return Selection(
+    return (
         None if group is None else check_group(group),
         None if partitions is None else check_topic_partitions(partitions),
     )

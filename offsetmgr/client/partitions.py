@@ -281,7 +281,7 @@ class Partitions:
     # Answers of the service
 
     def accept(
-        self, batch: Batch, refused: Mapping[TopicPartition, OffsetManagerError]
+        self, batch: Batch, refused: Mapping[ManagerKey, OffsetManagerError]
     ) -> list[tuple[ManagerKey, OffsetManagerError]]:
         """Note the answer to `batch`; return the refusals that were not reported yet."""
         if batch.registration != self.registration:
@@ -292,7 +292,7 @@ class Partitions:
             held = self._held.get(item.key)
             if held is None or item.version < held.since:
                 continue  # stopped, and maybe spawned, since
-            error = refused.get(item.key.topic_partition)
+            error = refused.get(item.key)
             if error is not None:
                 if self._refused(item, held, error):
                     news.append((item.key, error))
@@ -334,7 +334,7 @@ class Partitions:
             self.limit = len(batch.items) // 2
             self.give_back(batch)
             return []
-        return self.accept(batch, {batch.items[0].key.topic_partition: error})
+        return self.accept(batch, {batch.items[0].key: error})
 
     def meet(self, instance: str) -> bool:
         """An answer came from `instance`; return True if that is another one than before."""

@@ -15,15 +15,17 @@ from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
 from offsetmgr.client.offsets import Deadline
-from offsetmgr.client.wire import failure_of
-from offsetmgr.errors import InvalidValueError, ServiceUnavailableError, shown
+from offsetmgr.client.wire import failure_of, reading
+from offsetmgr.errors import InvalidValueError, ServiceUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+
+_T = TypeVar("_T")
 
 DEFAULT_PORT: Final = 8741
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -38,7 +40,6 @@ _URL_FIX: Final = (
 _IS_IT_KAFKA: Final = "was it killed, or is this not its port? Kafka's does not speak HTTP"
 _NO_CERTIFICATE: Final = "was it killed, or does it refuse cert_file and key_file, or want them?"
 _MAX_IDLE: Final = 2
-_NOT_ASKED: Final = "was not asked: no time was left"
 _PLAIN: Final = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 """What a header carries as it is, beside letters and digits; all else is percent-encoded."""
 
@@ -223,8 +224,6 @@ class Connection:
 
     def __init__(self, address: ServiceAddress, deadline: Deadline) -> None:
         """Connect; Unreachable when that fails within the deadline."""
-        if deadline.over:
-            raise Unreachable(_NOT_ASKED)
         self._credentials = address.credentials
         try:
             self._http = address.connect(deadline.within_s(CONNECT_TIMEOUT_S))
@@ -261,8 +260,6 @@ class Connection:
         return _answer(response), pieces()
 
     def _ask(self, request: Request, deadline: Deadline) -> HTTPResponse:
-        if deadline.over:
-            raise Unreachable(_NOT_ASKED)
         try:
             self._sock.settimeout(deadline.within_s())
             headers = {**request.headers, **self._credentials.headers()}
@@ -283,7 +280,7 @@ class Connection:
 
     def _read(self, response: HTTPResponse, timeout_s: float, late: str) -> bytes:
         try:
-            self._sock.settimeout(max(timeout_s, 0.001))  # 0 would be no time-out
+            self._sock.settimeout(timeout_s)
             return response.read1(_CHUNK_BYTES)
         except TimeoutError:
             raise Unreachable(late) from None
@@ -371,10 +368,11 @@ class Session:
         self,
         target: str,
         deadline: Deadline,
+        read: Callable[[dict[str, Any]], _T],
         body: bytes | None = None,
         instance: str | None = None,
-    ) -> dict[str, Any]:
-        """Ask for `target`; a `body` asks for a change.
+    ) -> _T:
+        """Return what `read` makes of the answer; a `body` asks for a change.
 
         `instance` is the only process of the service that may do it.
         """
@@ -388,15 +386,10 @@ class Session:
         except Unreachable as error:
             raise Unreachable(f"the service at {self.url} {error}") from None
         instance = self._check(answer)
-        try:
-            data = json.loads(answer.body)
-        except (ValueError, RecursionError):
-            data = None
-        if not isinstance(data, dict):
-            text = f"the service at {self.url} answered with what is no JSON object"
-            raise Unreachable(f"{text}: {shown(answer.body)}")
+        with reading(target):
+            found = read(json.loads(answer.body))
         self._heard(instance)
-        return data
+        return found
 
     def _exchange(self, request: Request, deadline: Deadline) -> Answer:
         """Exchange on a kept connection or a new one.

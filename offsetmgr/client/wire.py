@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from offsetmgr.client.offsets import LogEnds, kafka_refusal
@@ -46,11 +46,8 @@ TOPIC_NAMES: Final = "/v1/topic-names"
 _BAD_GATEWAY: Final = 502
 
 
-class Settled(NamedTuple):
-    """The end of a flush or a stop."""
-
-    committed: dict[ManagerKey, OffsetAndMetadata]
-    uncommitted: dict[ManagerKey, OffsetManagerError]
+Settled = tuple[dict[ManagerKey, OffsetAndMetadata], dict[ManagerKey, OffsetManagerError]]
+"""What a flush or a stop has committed, and why not the rest."""
 
 
 # Requests
@@ -121,6 +118,11 @@ def reading(what: str) -> Iterator[None]:
         raise ServiceError(_BAD_GATEWAY, text, "malformed") from None
 
 
+def heartbeat_of(data: Mapping[str, Any]) -> tuple[float, int]:
+    """Return the seconds of the lease, and the number of the newest event."""
+    return float(data["lease_s"]), int(data["last_event_id"])
+
+
 def offset_of(data: Mapping[str, Any]) -> OffsetAndMetadata:
     return OffsetAndMetadata(int(data["offset"]), str(data["metadata"]), data["leader_epoch"])
 
@@ -133,27 +135,38 @@ def key_of(data: Mapping[str, Any]) -> ManagerKey:
     return ManagerKey(str(data["group"]), *partition_of(data))
 
 
-def refused_of(data: Mapping[str, Any], batch: Batch) -> dict[TopicPartition, OffsetManagerError]:
+def refused_of(data: Mapping[str, Any], batch: Batch) -> dict[ManagerKey, OffsetManagerError]:
     """Return the refusals in the answer to `batch`."""
-    entries = data["refused"] if batch.submits else data["managers"]
-    return {
-        where: error_of(entry["error"], ManagerKey(batch.group, *where))
-        for entry in entries
-        if entry["error"] is not None
-        for where in [partition_of(entry)]
-    }
+    refused = {}
+    for entry in data["refused"] if batch.submits else data["managers"]:
+        if entry["error"] is not None:
+            key = ManagerKey(batch.group, *partition_of(entry))
+            refused[key] = error_of(entry["error"], key)
+    return refused
 
 
 def settled_of(data: Mapping[str, Any]) -> Settled:
+    committed = {key_of(each): offset_of(each) for each in data["committed"]}
     keys = [(key_of(each), each["error"]) for each in data["uncommitted"]]
-    return Settled(
-        {key_of(each): offset_of(each) for each in data["committed"]},
-        {key: reason_of(error, key) for key, error in keys},
-    )
+    return committed, {key: reason_of(error, key) for key, error in keys}
+
+
+def initial_of(data: Mapping[str, Any], key: ManagerKey) -> tuple[OffsetAndMetadata | None] | None:
+    """Return the initial offset of `key`, or None without a manager; raise why it is not known."""
+    for entry in data["initial_offsets"]:
+        if partition_of(entry) == key.topic_partition:
+            if not entry["known"]:
+                raise reason_of(entry["error"], key)
+            return (entry["committed"] and offset_of(entry["committed"]),)
+    return None
 
 
 def committed_of(data: Mapping[str, Any]) -> dict[TopicPartition, OffsetAndMetadata]:
     return {partition_of(each): offset_of(each) for each in data["offsets"]}
+
+
+def names_of(data: Mapping[str, Any]) -> list[str]:
+    return [str(name) for name in data["names"]]
 
 
 def logs_of(data: Mapping[str, Any]) -> dict[TopicPartition, LogEnds]:

@@ -73,7 +73,7 @@ def test_a_connection_is_kept(listening: socket.socket) -> None:
     """Requests after each other share one connection."""
     Listener(listening, answer(OK, OK))
     session = session_at(address(listening))
-    assert [session.ask("/", Deadline(WAIT_S)) for _ in range(2)] == [{}, {}]
+    assert [session.ask("/", Deadline(WAIT_S), dict) for _ in range(2)] == [{}, {}]
     session.end()
 
 
@@ -81,8 +81,8 @@ def test_a_kept_connection_that_was_closed(listening: socket.socket) -> None:
     """A connection that the service closed while it was kept is replaced without an error."""
     Listener(listening, answer(OK), answer(OK))
     session = session_at(address(listening))
-    session.ask("/", Deadline(WAIT_S))
-    assert session.ask("/", Deadline(WAIT_S)) == {}
+    session.ask("/", Deadline(WAIT_S), dict)
+    assert session.ask("/", Deadline(WAIT_S), dict) == {}
     session.end()
 
 
@@ -95,8 +95,8 @@ def test_a_kept_connection_that_breaks_as_it_is_used(listening: socket.socket) -
 
     Listener(listening, break_second, answer(OK))
     session = session_at(address(listening))
-    session.ask("/", Deadline(WAIT_S))
-    assert session.ask("/", Deadline(WAIT_S)) == {}
+    session.ask("/", Deadline(WAIT_S), dict)
+    assert session.ask("/", Deadline(WAIT_S), dict) == {}
     session.end()
 
 
@@ -105,7 +105,7 @@ def test_nobody_there(listening: socket.socket) -> None:
     where = address(listening)
     listening.close()
     with pytest.raises(Unreachable, match="cannot be reached: connection refused"):
-        session_at(where).ask("/", Deadline(WAIT_S))
+        session_at(where).ask("/", Deadline(WAIT_S), dict)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_what_is_no_answer(listening: socket.socket, text: bytes) -> None:
     """Whatever comes instead of a whole answer is one kind of error."""
     Listener(listening, answer(text))
     with pytest.raises(Unreachable):
-        session_at(address(listening)).ask("/", Deadline(WAIT_S))
+        session_at(address(listening)).ask("/", Deadline(WAIT_S), dict)
 
 
 def test_a_dripping_server(listening: socket.socket) -> None:
@@ -141,7 +141,7 @@ def test_a_dripping_server(listening: socket.socket) -> None:
 
     Listener(listening, drip)
     with pytest.raises(Unreachable, match="did not complete its answer within"):
-        session_at(address(listening)).ask("/", Deadline(0.2))
+        session_at(address(listening)).ask("/", Deadline(0.2), dict)
 
 
 def test_an_endless_answer(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ def test_an_endless_answer(listening: socket.socket, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(transport, "MAX_BODY_BYTES", 10)
     Listener(listening, answer(b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n" + 11 * b"x"))
     with pytest.raises(Unreachable, match="more than 10 bytes"):
-        session_at(address(listening)).ask("/", Deadline(WAIT_S))
+        session_at(address(listening)).ask("/", Deadline(WAIT_S), dict)
 
 
 def test_unix_socket(tmp_path: Path) -> None:
@@ -159,9 +159,9 @@ def test_unix_socket(tmp_path: Path) -> None:
         server.bind(path)
         server.listen()
         Listener(server, answer(OK))
-        assert session_at(ServiceAddress(path=path)).ask("/", Deadline(WAIT_S)) == {}
+        assert session_at(ServiceAddress(path=path)).ask("/", Deadline(WAIT_S), dict) == {}
     with pytest.raises(Unreachable, match="no such file"):
-        session_at(ServiceAddress(path=path + "x")).ask("/", Deadline(WAIT_S))
+        session_at(ServiceAddress(path=path + "x")).ask("/", Deadline(WAIT_S), dict)
 
 
 def test_proxies_are_ignored(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_proxies_are_ignored(listening: socket.socket, monkeypatch: pytest.Monke
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     Listener(listening, answer(OK))
-    assert session_at(address(listening)).ask("/", Deadline(WAIT_S)) == {}
+    assert session_at(address(listening)).ask("/", Deadline(WAIT_S), dict) == {}
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
