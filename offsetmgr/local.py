@@ -191,7 +191,12 @@ class LocalOffsets(Offsets):
         return list(found.names)
 
     def _logs(
-        self, topics: list[str], deadline: Deadline, at_ms: int | None, *, stable: bool
+        self,
+        topics: list[str],
+        deadline: Deadline,
+        at_ms: int | None = None,
+        *,
+        stable: bool = False,
     ) -> dict[TopicPartition, LogEnds]:
         ask = self._coordinator.topic_logs
         found = _answer(ask(topics, deadline.left_s, at_ms, stable=stable), deadline)

@@ -201,7 +201,12 @@ class OffsetClient(Offsets):
         return self._get(wire.OFFSETS, [("group", group)], deadline, wire.committed_of)
 
     def _logs(
-        self, topics: list[str], deadline: Deadline, at_ms: int | None, *, stable: bool
+        self,
+        topics: list[str],
+        deadline: Deadline,
+        at_ms: int | None = None,
+        *,
+        stable: bool = False,
     ) -> dict[TopicPartition, LogEnds]:
         more = [] if at_ms is None else [("at_ms", str(at_ms))]
         more += [("stable", "true")] if stable else []

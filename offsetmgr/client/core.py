@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from offsetmgr.client import wire
 from offsetmgr.client.offsets import FIRST_PAUSE_S, LONGEST_WAIT_S, Deadline
-from offsetmgr.client.partitions import BATCH_LIMIT, Batch, Partitions
+from offsetmgr.client.partitions import BATCH_LIMIT, Batch, Partitions, take_group
 from offsetmgr.client.transport import Session, Unreachable
 from offsetmgr.errors import (
     ClientFencedError,
@@ -205,9 +205,7 @@ class Core:
         self._sender: threading.Thread | None = None
         self._reader: threading.Thread | None = None
         self._retry_at = 0.0
-        """Managers that were refused are asked for then."""
-        self._stop_at = 0.0
-        """Stops that nobody waits for are sent then."""
+        """Managers that were refused are asked for then, and stops without an answer."""
         self._report_at = 0.0
         """Streaming queries are reported then, if there is news of them."""
 
@@ -272,6 +270,8 @@ class Core:
                         mail.tell_committed(committed)
                     mail.stop(StopResult(committed, *(result.uncommitted.get(key) or ())))
             self.partitions.remove(keys, answered=answered)
+            if not answered:
+                self._retry_at = 0.0
             self.failure_log.forget(keys)
             self.notify()
 
@@ -453,11 +453,11 @@ class Core:
         times, partitions = self.times, self.partitions
         if not self.met or now >= times.beat_at:
             return self._beat
-        if partitions.pending_stops and now >= self._stop_at:
-            return self._stop_unanswered
         if now >= self._retry_at:
-            partitions.retry_deferred()
             self._retry_at = now + RETRY_S
+            partitions.retry_deferred()
+            if partitions.pending_stops:
+                return self._stop_unanswered
         if partitions.unsent < partitions.limit and now < times.send_at:
             return times.send_at
         if batch := partitions.take():
@@ -466,9 +466,8 @@ class Core:
             return self._report
         return min(
             times.beat_at,
+            self._retry_at,
             self._report_at if self.queries_unsent else math.inf,
-            self._retry_at if partitions.deferred else math.inf,
-            self._stop_at if partitions.pending_stops else math.inf,
         )
 
     def _beat(self) -> None:
@@ -487,22 +486,22 @@ class Core:
         self.succeeded()
 
     def _stop_unanswered(self) -> None:
-        """Stop what nobody holds, and waits for, any more."""
+        """Stop what nobody holds, and waits for, any more: one group at a time."""
         with self.lock:
-            group, keys = self.partitions.pending_stops.take(BATCH_LIMIT)
+            keys = take_group(self.partitions.pending_stops, BATCH_LIMIT)
             keys = [key for key in keys if key not in self.partitions]  # else spawned again
             version = self.partitions.next_version()
+            self._retry_at = 0.0
         if not keys:
             return
         partitions = [key.topic_partition for key in keys]
-        body = wire.flush_body(group, partitions, REQUEST_TIMEOUT_S, version=version)
+        body = wire.flush_body(keys[0].group, partitions, REQUEST_TIMEOUT_S, version=version)
         try:
             self.ask(wire.STOP, Deadline(ASIDE_S), dict, body)
         except OffsetManagerError:
             with self.lock:
-                for key in keys:
-                    self.partitions.pending_stops.add(key)
-            self._stop_at = time.monotonic() + RETRY_S
+                self.partitions.pending_stops |= dict.fromkeys(keys)
+                self._retry_at = time.monotonic() + RETRY_S
 
     def _report(self) -> None:
         """Report the streaming queries; the next batch of one of them makes up for a failure."""

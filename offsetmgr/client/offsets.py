@@ -299,7 +299,8 @@ class Offsets(ABC):
         """
         names = _checked_topics(topics)
         found: dict[str, dict[int, PartitionRange]] = {name: {} for name in names}
-        for (name, number), ends in sorted(self._known_logs(names, timeout).items()):
+        logs = self._persist(lambda deadline: self._logs(names, deadline), timeout)
+        for (name, number), ends in sorted(logs.items()):
             found[name][number] = PartitionRange(*ends[:2])
         return found
 
@@ -311,7 +312,8 @@ class Offsets(ABC):
         It is the end of the log if no record is that young.  Raises as ``topics``.
         """
         check_offset(at_ms, "at_ms")
-        logs = self._known_logs(_checked_topics(topics), timeout, at_ms=at_ms)
+        names = _checked_topics(topics)
+        logs = self._persist(lambda deadline: self._logs(names, deadline, at_ms), timeout)
         return {
             where: ends.high_watermark if ends.offset_at is None else ends.offset_at
             for where, ends in logs.items()
@@ -321,19 +323,13 @@ class Offsets(ABC):
         self, topics: Iterable[str], *, timeout: float = 10.0
     ) -> dict[TopicPartition, int]:
         """Return the end of each partition for a reader of committed transactions only."""
-        logs = self._known_logs(_checked_topics(topics), timeout, stable=True)
+        names = _checked_topics(topics)
+        logs = self._persist(lambda deadline: self._logs(names, deadline, stable=True), timeout)
         return {where: ends.last_stable_offset or 0 for where, ends in logs.items()}
 
     def topic_names(self, *, timeout: float = 10.0) -> list[str]:
         """Return the topics of the cluster except Kafka's own, sorted."""
         return self._persist(self._topic_names, timeout)
-
-    def _known_logs(
-        self, topics: list[str], timeout: float, at_ms: int | None = None, *, stable: bool = False
-    ) -> dict[TopicPartition, LogEnds]:
-        return self._persist(
-            lambda deadline: self._logs(topics, deadline, at_ms, stable=stable), timeout
-        )
 
     def _persist(self, ask: Callable[[Deadline], _T], timeout: float) -> _T:
         """Ask until there is an answer: the service may be starting, or Kafka electing a leader."""
@@ -428,7 +424,12 @@ class Offsets(ABC):
 
     @abstractmethod
     def _logs(
-        self, topics: list[str], deadline: Deadline, at_ms: int | None, *, stable: bool
+        self,
+        topics: list[str],
+        deadline: Deadline,
+        at_ms: int | None = None,
+        *,
+        stable: bool = False,
     ) -> dict[TopicPartition, LogEnds]:
         """Return the ends of every partition."""
 

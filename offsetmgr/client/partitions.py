@@ -142,28 +142,13 @@ class ClientPartition:
         return OffsetRegressionError(str(key), self.newest.offset, value.offset)
 
 
-class PendingQueue:
-    """A queue of partitions without duplicates, taken group by group."""
-
-    def __init__(self) -> None:
-        self._groups: dict[str, dict[ManagerKey, None]] = {}
-
-    def __len__(self) -> int:
-        return sum(map(len, self._groups.values()))
-
-    def add(self, key: ManagerKey) -> None:
-        self._groups.setdefault(key.group, {})[key] = None
-
-    def take(self, limit: int) -> tuple[str, list[ManagerKey]]:
-        """Remove up to `limit` partitions of the group in front, which then goes to the end."""
-        group, keys = next(iter(self._groups.items()))
-        taken = list(islice(keys, limit))
-        del self._groups[group]
-        for key in taken:
-            del keys[key]
-        if keys:
-            self._groups[group] = keys
-        return group, taken
+def take_group(queue: dict[ManagerKey, None], limit: int) -> list[ManagerKey]:
+    """Remove up to `limit` partitions from `queue`, of the group that is first."""
+    group = next(iter(queue)).group
+    taken = list(islice((key for key in queue if key.group == group), limit))
+    for key in taken:
+        del queue[key]
+    return taken
 
 
 class Partitions:
@@ -171,10 +156,8 @@ class Partitions:
 
     def __init__(self) -> None:
         self._held: dict[ManagerKey, ClientPartition] = {}
-        self._waiting = PendingQueue()
+        self._waiting: dict[ManagerKey, None] = {}
         """Those with something to send, and some that had until they were stopped."""
-        self.deferred: dict[ManagerKey, None] = {}
-        """Those that are in no queue until they are asked for again."""
         self._version = 0
         self.limit = BATCH_LIMIT
         """Entries of one request: fewer, once one was too large."""
@@ -182,7 +165,7 @@ class Partitions:
         """The process of the service; None if none was heard yet."""
         self.registration = 0
         """Rises when that process changes, or the lease has lapsed: then all is sent again."""
-        self.pending_stops = PendingQueue()
+        self.pending_stops: dict[ManagerKey, None] = {}
         """Managers that were stopped without an answer; some may be held again."""
 
     def __contains__(self, key: ManagerKey) -> bool:
@@ -220,9 +203,8 @@ class Partitions:
         """Forget `keys`; unless the service has `answered` their stop, it is asked to stop them."""
         for key in keys:
             held = self._held.pop(key, None)
-            self.deferred.pop(key, None)
             if held is not None and not answered and self.may_exist(held):
-                self.pending_stops.add(key)
+                self.pending_stops[key] = None
 
     # What is to be sent
 
@@ -248,17 +230,16 @@ class Partitions:
     def take(self) -> Batch | None:
         """Return the next request, if there is one; its partitions are under way from now on."""
         while self._waiting:
-            group, keys = self._waiting.take(self.limit)
+            keys = take_group(self._waiting, self.limit)
             found = [(key, self._held[key]) for key in keys if key in self._held]
             items = [Item(key, held.since, None) for key, held in found if held.needs_manager]
             unsent = [(key, held) for key, held in found if held.is_unsent]
             if items:  # managers first
-                for key, _ in unsent:
-                    self._waiting.add(key)
+                self._waiting |= dict.fromkeys(key for key, _ in unsent)
             else:
                 items = [Item(k, held.version, held.newest, held.rewinds) for k, held in unsent]
             if items:
-                return Batch(group, tuple(items), self.registration, self.instance)
+                return Batch(keys[0].group, tuple(items), self.registration, self.instance)
         return None
 
     def next_version(self) -> int:
@@ -268,15 +249,14 @@ class Partitions:
     def _queue(self, key: ManagerKey, held: ClientPartition) -> None:
         """Have `key` sent, if there is anything to send."""
         if held.is_unsent or held.needs_manager:
-            self._waiting.add(key)
+            self._waiting[key] = None
 
     def retry_deferred(self) -> None:
         """Ask again for the managers that were refused: they may be free by now."""
-        waiting, self.deferred = self.deferred, {}
-        for key in waiting:
-            held = self._held[key]
-            held.deferred = False
-            self._queue(key, held)
+        for key, held in self._held.items():
+            if held.deferred:
+                held.deferred = False
+                self._queue(key, held)
 
     # Answers of the service
 
@@ -320,7 +300,6 @@ class Partitions:
             held.refused = max(held.refused, item.version)
         else:
             held.registered, held.deferred = False, True
-            self.deferred[item.key] = None
         return not is_known
 
     def reject(
@@ -341,13 +320,12 @@ class Partitions:
         before, self.instance = self.instance, instance
         if before not in {None, instance}:
             self.renew()
-            self.pending_stops = PendingQueue()  # it has nothing that it was not asked for again
+            self.pending_stops.clear()  # it has nothing that it was not asked for again
         return instance != before
 
     def renew(self) -> None:
         """The service no longer knows this client: everything is sent again."""
         self.registration += 1
-        self.deferred.clear()
         for key, held in self._held.items():
             self._forgotten(key, held)
 

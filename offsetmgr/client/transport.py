@@ -11,7 +11,7 @@ import os
 import socket
 import ssl
 import time
-from contextlib import contextmanager, suppress
+from contextlib import closing, suppress
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
@@ -332,7 +332,7 @@ class Session:
         self._address = address
         self._heard = heard
         self._idle: list[Connection] = []
-        self._busy: set[Connection] = set()
+        self._streaming: Connection | None = None
         self._ended = False
         self._headers = {
             "Offsetmgr-Client": quote(name, safe=_PLAIN),
@@ -346,20 +346,22 @@ class Session:
         headers = {**self._headers, "Accept": "text/event-stream"}
         if last_id:
             headers["Last-Event-ID"] = last_id
-        connection = Connection(self._address, Deadline(CONNECT_TIMEOUT_S))
-        with self._using(connection):
+        with closing(Connection(self._address, Deadline(CONNECT_TIMEOUT_S))) as connection:
+            # In this order, and in `end` the other way round: one of the two sees the other.
+            self._streaming = connection
+            if self._ended:
+                return
             head, pieces = connection.stream(Request("GET", target, headers), read_timeout_s)
             if head.status != HTTPStatus.OK and "content-length" in head.headers:
                 head = head._replace(body=b"".join(pieces))
             self._heard(self._check(head))
             yield from read_events(pieces)
-        connection.close()
 
     def end(self) -> None:
-        """Close all, and break off what is being asked; nothing can be asked any more."""
+        """Break off the event stream, and keep no connection; what is being asked may end."""
         self._ended = True
-        for connection in list(self._busy):
-            connection.abort()
+        if self._streaming is not None:
+            self._streaming.abort()
         while self._idle:
             with suppress(IndexError):  # another thread was quicker
                 self._idle.pop().close()
@@ -402,32 +404,21 @@ class Session:
             try:
                 return self._exchange_on(kept, request, deadline)
             except Unreachable:
-                if deadline.over or self._ended:
+                if deadline.over:
                     raise
         return self._exchange_on(Connection(self._address, deadline), request, deadline)
 
     def _exchange_on(self, connection: Connection, request: Request, deadline: Deadline) -> Answer:
-        with self._using(connection):
+        try:
             answer = connection.exchange(request, deadline)
+        except BaseException:
+            connection.close()
+            raise
         if connection.open and len(self._idle) < _MAX_IDLE and not self._ended:
             self._idle.append(connection)
         else:
             connection.close()
         return answer
-
-    @contextmanager
-    def _using(self, connection: Connection) -> Iterator[None]:
-        # In this order, and in `end` the other way round: one of the two sees the other.
-        self._busy.add(connection)
-        if self._ended:
-            connection.abort()
-        try:
-            yield
-        except BaseException:
-            connection.close()
-            raise
-        finally:
-            self._busy.discard(connection)
 
     def _check(self, answer: Answer) -> str:
         """Return the process of the service that answered; raise what is no success."""

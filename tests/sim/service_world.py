@@ -306,7 +306,7 @@ class ServiceWorld:
         """At what clients hold for their partitions, and the service for clients and managers."""
         for driver in self._running():
             core, held_by = driver.client.core, driver.client.core.partitions
-            held = (core, held_by, held_by._waiting, held_by.pending_stops)
+            held = (core, held_by)
             look_at_parts(self.judge, driver.process.name, held, len(driver.keys))
         if self.service is not None:
             assembly = self.service.assembly
