@@ -106,7 +106,6 @@ class Changes:
     async def plan(self, caller: Caller, asked: PlanRequest) -> PlanAnswer:
         """Return what a reset would set, and why it would be refused; change nothing."""
         scope = None if asked.topics is None else parse_scope(asked.topics, "topics")
-        self._parts.service.renew(caller)
         if asked.mode == "from-group" and asked.value:
             check_group_seen(asked.value)
         owners = _Owners(self._parts, caller)
@@ -127,7 +126,6 @@ class Changes:
     @operation("POST", "/v1/reset", ResetRequest, PlanAnswer, others=_KAFKA)
     async def reset(self, caller: Caller, asked: ResetRequest) -> PlanAnswer:
         """Carry a plan out, if the group is still committed where the plan saw it."""
-        self._parts.service.renew(caller)
         owners = _Owners(self._parts, caller)
         before = {each.where: each.current for each in asked.partitions}
         rows = [

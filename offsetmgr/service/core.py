@@ -136,7 +136,6 @@ class OffsetService:
 
         This is an operator's reset: the owners go on from where they are.
         """
-        self._check_draining()
         offsets = asked.submissions(rewind=True)
         keys = {where: ManagerKey(asked.group, *where) for where in offsets}
         refused: Refusals = {

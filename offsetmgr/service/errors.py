@@ -89,9 +89,9 @@ _WORDS: Final = {
 
 
 def explained(
-    error: msgspec.ValidationError, kind: type, given: Any, name: Callable[[str], str]
+    error: Exception, kind: type, given: Any, name: Callable[[str], str]
 ) -> InvalidValueError:
-    """Return ``error`` with the field, its value and the fix.
+    """Return an ``error`` of msgspec with the field, its value and the fix.
 
     ``given`` could not be converted to ``kind``.  ``name`` makes a field's name of its path, which
     is "" for the whole, else such as ``.offsets[0].topic``.

@@ -6,13 +6,11 @@ Requests that wait for Kafka have a limit of their own, so that they never shut 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import anyio
@@ -82,7 +80,7 @@ SECURITY_HEADERS: Final = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-"""Of every answer that does not say otherwise."""
+"""Of every answer."""
 
 _MEDIA_TYPES: Final = {
     ".css": "text/css",
@@ -131,8 +129,7 @@ class Api:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Nothing but the encoded answer is kept while its reader takes it.
         response = await self._respond(Request(scope, receive))
-        for name, value in {**SECURITY_HEADERS, INSTANCE: self._instance}.items():
-            response.headers.setdefault(name, value)
+        response.headers.update({**SECURITY_HEADERS, INSTANCE: self._instance})
         if isinstance(response, StreamingResponse) or len(response.body) <= LARGE_BYTES:
             await response(scope, receive, send)
             return
@@ -159,33 +156,27 @@ class Api:
     async def _handle(self, request: Request) -> Answer:
         self._check_target(request)
         self._check_origin(request)
-        if (file := self._page.get(request.scope["path"])) and request.method in {"GET", "HEAD"}:
-            return file.answer(request.headers)
+        if request.scope["path"] in self._page and request.method in {"GET", "HEAD"}:
+            return self._page[request.scope["path"]]
         found = self._operation(request)
         if found.path in {"/livez", "/readyz"}:
             return await found.handler(None, None)
         caller = self._admit(request, found)
-        if found.request is None:
-            check_rights(found, None)
-            with self.working.place(asker().who):
-                return await _unless_hung_up(request, found.handler(None, None))
-        if found.method == "POST":
-            if caller is None:
-                raise MissingError(CLIENT, "name the client there; it also keeps web pages out")
-            who = asker().who
-            with self.working.place(who):
-                asked = decode(found.request, await read_body(request, self.large))
-            check_rights(found, asked)
-            places = self.waiting if getattr(asked, "wait", False) else self.working
-            with places.place(who):
-                return await found.handler(caller, asked)
-        query = read_query(found.request, request)
-        check_rights(found, query)
-        self._service.renew(caller)
-        if found.streams:  # the hub limits how many
-            return await found.handler(caller, query)
-        with self.waiting.place(asker().who):
-            return await _unless_hung_up(request, found.handler(caller, query))
+        asked: messages.ApiRequest | None = None
+        writes = found.method == "POST"
+        if found.request is not None:
+            if writes:
+                with self.working.place(asker().who):
+                    asked = decode(found.request, await read_body(request, self.large))
+            else:
+                asked = read_query(found.request, request)
+            self._service.renew(caller)
+        check_rights(found, asked)
+        waits = getattr(asked, "wait", False) if writes else asked is not None
+        with (self.waiting if waits else self.working).place(asker().who):
+            work = found.handler(caller, asked)
+            # A write is carried out even if nobody waits for its answer.
+            return await (work if writes else _unless_hung_up(request, work))
 
     def _admit(self, request: Request, operation: Operation) -> Caller | None:
         """Note who asks; return the client that they name, None if none.
@@ -203,6 +194,8 @@ class Api:
             )
             raise HttpStatusError(HTTPStatus.FORBIDDEN, "token_needed", text)
         caller = None if operation.request is None else read_caller(request.headers)
+        if caller is None and operation.method == "POST":
+            raise MissingError(CLIENT, "name the client there; it also keeps web pages out")
         if caller is not None and known.identity:
             name = f"{known.identity}/{caller.name}"
             caller = msgspec.structs.replace(caller, name=name)
@@ -332,26 +325,16 @@ async def _send_in_pieces(response: Response, send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-class PageFile(NamedTuple):
-    """A file of the page: it holds no data, so anyone who may connect may load it."""
+def page_files() -> dict[str, Response]:
+    """Return the page, which is at ``/``, and its parts below ``/page/``, by their paths.
 
-    content: bytes
-    media_type: str
-
-    def answer(self, headers: Headers) -> Response:
-        etag = f'"{hashlib.sha256(self.content).hexdigest()[:16]}"'
-        # Asked for again each time: an upgraded service and its page must not be of two versions.
-        caching = {"cache-control": "no-cache", "etag": etag}
-        if headers.get("if-none-match") == etag:
-            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=caching)
-        return Response(self.content, headers=caching, media_type=self.media_type)
-
-
-def page_files() -> dict[str, PageFile]:
-    """Return the page, which is at ``/``, and its parts below ``/page/``, by their paths."""
+    They hold no data, so anyone who may connect may load them.
+    """
     folder = Path(__file__).with_name("page")
     found = {
-        f"/page/{each.relative_to(folder).as_posix()}": PageFile(each.read_bytes(), media_type)
+        f"/page/{each.relative_to(folder).as_posix()}": Response(
+            each.read_bytes(), media_type=media_type
+        )
         for each in folder.rglob("*")
         if (media_type := _MEDIA_TYPES.get(each.suffix))
     }
@@ -413,25 +396,22 @@ async def read_body(request: Request, large: Quota) -> bytes:
     if kind != "application/json":
         text = "the body must be JSON; send it with Content-Type: application/json"
         raise HttpStatusError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", text)
-    # The server has checked that it is a number, of at most 20 digits.
-    too_large = int(request.headers.get("content-length", "0")) > BODY_BYTES
     body = bytearray()
     with ExitStack() as stack:
         stack.callback(body.clear)  # a request that failed may live on until garbage is collected
         try:
             with anyio.fail_after(BODY_TIMEOUT_S):
-                chunks = request.stream()
-                while not too_large and (chunk := await anext(chunks, None)) is not None:
+                async for chunk in request.stream():
                     if len(body) <= LARGE_BYTES < len(body) + len(chunk):
                         stack.enter_context(large.place(asker().who))
                     body += chunk
-                    too_large = len(body) > BODY_BYTES
+                    if len(body) > BODY_BYTES:
+                        text = f"the body is larger than {BODY_BYTES} bytes; send fewer offsets"
+                        status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+                        raise HttpStatusError(status, "body_too_large", text)
         except TimeoutError:
             text = f"the body did not arrive within {BODY_TIMEOUT_S:g} s"
             raise HttpStatusError(HTTPStatus.REQUEST_TIMEOUT, "body_timeout", text) from None
-        if too_large:
-            text = f"the body is larger than {BODY_BYTES} bytes; send fewer offsets in one request"
-            raise HttpStatusError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", text)
         return bytes(body)
 
 
@@ -443,16 +423,13 @@ def decode(kind: type[_R], body: bytes) -> _R:
         raise _refused(error, kind, body) from None
 
 
-def _refused(error: Exception, kind: type[messages.ApiRequest], body: bytes) -> InvalidValueError:
+def _refused(error: Exception, kind: type, body: bytes) -> InvalidValueError:
     try:
-        # A number of a hundred digits is too large wherever it is, and Python reads it.
-        given = json.loads(body, parse_int=lambda digits: int(digits[:100]))
-        if isinstance(error, msgspec.ValidationError):
-            return explained(error, kind, given, lambda path: path.removeprefix(".") or "body")
-    except (ValueError, RecursionError) as worse:  # not JSON, not UTF-8, or nested too deeply
-        error = worse
-    fix = "send one JSON object, encoded in UTF-8"
-    return InvalidValueError("body", body[:40], f"is not JSON ({error})", fix)
+        given = msgspec.json.decode(body)
+    except (ValueError, RecursionError) as problem:
+        fix = "send one JSON object, encoded in UTF-8"
+        return InvalidValueError("body", body[:40], f"is not JSON ({problem})", fix)
+    return explained(error, kind, given, lambda path: path.removeprefix(".") or "body")
 
 
 # Answers
