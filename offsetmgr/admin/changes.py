@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from actors import MonotonicClock
 from offsetmgr.admin.history import group_at
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from offsetmgr.admin.service import LiveManager
+    from offsetmgr.admin.service import ServiceReader
     from offsetmgr.types import PartitionRange
 
 _FREE: Final = frozenset({"Empty", "Dead"})
@@ -64,20 +64,14 @@ class GroupHeldError(OffsetManagerError):
     code = "group_held"
 
 
-class GroupOwners(Protocol):
-    """The service whose clients may hold the group; a ServiceReader is one."""
-
-    @property
-    def url(self) -> str:
-        """Its name in messages."""
-
-    def managers(self, group: str) -> Collection[LiveManager]:
-        """Return the live managers of a group."""
-
-    def rewind(
-        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
-    ) -> dict[TopicPartition, str]:
-        """Have live managers set ``offsets``; return why those of some partitions were not."""
+def check_unowned(group: str, clients: Collection[str], url: str) -> None:
+    """Raise GroupHeldError where ``clients`` of the service at ``url`` hold the group."""
+    if clients:
+        names = listed([repr(name) for name in sorted(clients)])
+        raise GroupHeldError(
+            f"group {group} is held by client {names} of the service at {url}, whose job would "
+            "commit over the change; stop the job, or let the service set the offsets: reset --live"
+        )
 
 
 class GroupChanges:
@@ -89,7 +83,7 @@ class GroupChanges:
     def __init__(
         self,
         config: Mapping[str, object],
-        service: GroupOwners | None = None,
+        service: ServiceReader | None = None,
         *,
         timeout_s: float = 30.0,
         store: str | None = None,
@@ -123,13 +117,7 @@ class GroupChanges:
             )
         if self._service is not None:
             owners = {each.client for each in self._service.managers(group)}
-            if owners:
-                names = listed([repr(name) for name in sorted(owners)])
-                raise GroupHeldError(
-                    f"group {group} is held by client {names} of the service at "
-                    f"{self._service.url}, whose job would commit over the change; stop the job, "
-                    "or let the service set the offsets: reset --live"
-                )
+            check_unowned(group, owners, self._service.url)
 
     def committed(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what the group has committed."""

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from offsetmgr.admin.changes import GroupChanges, GroupHeldError
+from offsetmgr.admin.changes import GroupChanges, GroupHeldError, check_unowned
 from offsetmgr.admin.history import history_report, steps
 from offsetmgr.admin.reset import PLAN_FIELDS, PlannedOffset, parse_scope, plan_rows
-from offsetmgr.admin.service import LiveManager, rewind_failures
+from offsetmgr.admin.service import rewind_failures
 from offsetmgr.admin.times import parse_since
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.lag.commit_log import read_commits
@@ -44,8 +44,6 @@ HISTORY_REQUESTS: Final = 12
 """A history may take as long as so many requests: a minute by default."""
 
 _KAFKA: Final = {502: ErrorAnswer, 504: ErrorAnswer}
-
-ANSWER_S: Final = 5.0
 
 
 class StepsAnswer(Struct, frozen=True):
@@ -103,19 +101,18 @@ class Changes:
             return await self._parts.watch.in_worker(read)
 
     @operation("POST", "/v1/plan", PlanRequest, PlanAnswer, others=_KAFKA, reads=True)
-    async def plan(self, caller: Caller, asked: PlanRequest) -> PlanAnswer:
+    async def plan(self, _: Caller, asked: PlanRequest) -> PlanAnswer:
         """Return what a reset would set, and why it would be refused; change nothing."""
         scope = None if asked.topics is None else parse_scope(asked.topics, "topics")
         if asked.mode == "from-group" and asked.value:
             check_group_seen(asked.value)
-        owners = _Owners(self._parts, caller)
 
         def make() -> PlanAnswer:
             refused: OffsetManagerError | None = None
-            with self._changes(owners) as change:
+            with self._changes() as change:
                 rows = change.plan(asked.group, asked.mode, asked.value or "", scope, "value")
                 try:
-                    owners.check(change, asked.group, live=asked.live)
+                    self._check_owners(change, asked)
                 except (GroupHeldError, HttpStatusError) as error:
                     refused = error
                 rows = [each for each in rows if asker().sees(None, each.partition.topic)]
@@ -126,28 +123,33 @@ class Changes:
     @operation("POST", "/v1/reset", ResetRequest, PlanAnswer, others=_KAFKA)
     async def reset(self, caller: Caller, asked: ResetRequest) -> PlanAnswer:
         """Carry a plan out, if the group is still committed where the plan saw it."""
-        owners = _Owners(self._parts, caller)
+        offsets = {
+            each.where: OffsetAndMetadata(each.new, each.metadata) for each in asked.partitions
+        }
         before = {each.where: each.current for each in asked.partitions}
-        rows = [
-            PlannedOffset(each.where, each.current, OffsetAndMetadata(each.new, each.metadata))
-            for each in asked.partitions
-        ]
+        rows = [PlannedOffset(where, before[where], new) for where, new in offsets.items()]
 
-        def do() -> PlanAnswer:
-            with self._changes(owners) as change:
-                owners.check(change, asked.group, live=asked.live)
+        def check_and_commit() -> dict[TopicPartition, str]:
+            with self._changes() as change:
+                self._check_owners(change, asked)
                 change.check_unmoved(asked.group, before, live=asked.live)
-                carry_out = change.rewind if asked.live else change.commit
+                if asked.live:
+                    return {}
                 try:
-                    failures = carry_out(asked.group, rows)
+                    return change.commit(asked.group, rows)
                 except Exception as error:
                     self._record("unknown", asked, {"error": str(error)})
                     raise
-            failed = {str(where): text for where, text in failures.items()}
-            self._record("failed" if failed else "done", asked, failed)
-            return self._answer(asked, rows, failures)
 
-        return await self._parts.watch.in_worker(do)
+        failures = await self._parts.watch.in_worker(check_and_commit)
+        if asked.live:
+            entries = [SubmitEntry(*where, *value[:2]) for where, value in offsets.items()]
+            rewind = SubmitRequest(asked.group, entries, wait=True, timeout_s=self._timeout_s)
+            answer = await self._parts.service.rewind(caller, rewind)
+            failures = rewind_failures(msgspec.to_builtins(answer), offsets)
+        failed = {str(where): text for where, text in failures.items()}
+        self._record("failed" if failed else "done", asked, failed)
+        return self._answer(asked, rows, failures)
 
     def _record(self, outcome: str, asked: ResetRequest, failures: Mapping[str, str]) -> None:
         moves = [
@@ -157,9 +159,19 @@ class Changes:
         done = {"partitions": moves, "live": asked.live, "failures": failures}
         self._parts.audit.record("reset", outcome, group=asked.group, **done)
 
-    def _changes(self, owners: _Owners) -> GroupChanges:
+    def _changes(self) -> GroupChanges:
         store = self._parts.settings.database
-        return GroupChanges(self._kafka, owners, timeout_s=self._timeout_s, store=store)
+        return GroupChanges(self._kafka, timeout_s=self._timeout_s, store=store)
+
+    def _check_owners(self, change: GroupChanges, asked: PlanRequest | ResetRequest) -> None:
+        """Raise GroupHeldError; HttpStatusError where a live reset finds no manager."""
+        owners = {each.owner for each in self._parts.factory.managers(asked.group)}
+        if not asked.live:
+            change.check_free(asked.group)
+            check_unowned(asked.group, owners, "this address")
+        elif not owners:
+            text = f"no client of this service holds group {asked.group}: reset it without live"
+            raise HttpStatusError(HTTPStatus.CONFLICT, "group_not_held", text)
 
     def _answer(
         self,
@@ -177,45 +189,3 @@ class Changes:
             failures is not None,
             [dict(zip(PLAN_FIELDS, row, strict=True)) for row in planned],
         )
-
-
-class _Owners:
-    """The managers of this process, as ``GroupChanges`` asks a service for them in a thread."""
-
-    url = "this address"
-
-    def __init__(self, parts: Assembly, caller: Caller) -> None:
-        self._factory = parts.factory
-        self._service = parts.service
-        self._timeout_s = parts.settings.commit.request_timeout_s
-        self._caller = caller
-        self._loop = asyncio.get_running_loop()
-
-    def check(self, change: GroupChanges, group: str, *, live: bool) -> None:
-        """Raise GroupHeldError; HttpStatusError where a live reset finds no manager."""
-        if not live:
-            change.check_free(group)
-        elif not self._factory.managers(group):
-            text = f"no client of this service holds group {group}: reset it without live"
-            raise HttpStatusError(HTTPStatus.CONFLICT, "group_not_held", text)
-
-    def managers(self, group: str) -> list[LiveManager]:
-        return [
-            LiveManager(group, each.key.topic_partition, each.owner, "")
-            for each in self._factory.managers(group)
-        ]
-
-    def rewind(
-        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
-    ) -> dict[TopicPartition, str]:
-        entries = [
-            SubmitEntry(topic, partition, value.offset, value.metadata)
-            for (topic, partition), value in offsets.items()
-        ]
-        asked = SubmitRequest(group, entries, wait=True, timeout_s=self._timeout_s)
-        rewound = asyncio.run_coroutine_threadsafe(
-            self._service.rewind(self._caller, asked), self._loop
-        )
-        # It answers in time; more than that means that the service has ended.
-        answer = rewound.result(self._timeout_s + ANSWER_S)
-        return rewind_failures(msgspec.to_builtins(answer), offsets)

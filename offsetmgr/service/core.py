@@ -19,12 +19,11 @@ from offsetmgr.service.errors import DrainingError
 from offsetmgr.service.messages import (
     FlushAnswer,
     FlushRequest,
-    ManagerState,
     OpenAnswer,
     OpenRequest,
+    PartitionOutcome,
     QueriesKept,
     QueriesRequest,
-    RefusedEntry,
     StopRequest,
     SubmitAnswer,
     SubmitRequest,
@@ -110,7 +109,7 @@ class OffsetService:
             client, taken, errors = await self._acquire(caller, asked.group, wanted)
             self._registry.own(client, asked.group, taken)
         return OpenAnswer(
-            [ManagerState(*where, body_or_none(errors.get(where))) for where in wanted]
+            [PartitionOutcome(*where, body_or_none(errors.get(where))) for where in wanted]
         )
 
     @operation("POST", "/v1/offsets", SubmitRequest, SubmitAnswer)
@@ -283,10 +282,10 @@ class OffsetService:
                     del results[key]
             settled = flush_answer(results)
         return SubmitAnswer(
-            len(offsets) - len(refused),
-            [RefusedEntry(*where, error_body(error)) for where, error in refused.items()],
             settled.committed,
             settled.uncommitted,
+            accepted=len(offsets) - len(refused),
+            refused=[PartitionOutcome(*key, error_body(error)) for key, error in refused.items()],
         )
 
     def _dropped(

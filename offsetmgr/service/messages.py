@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -86,6 +86,8 @@ Cursor = Annotated[
 Timeout = Annotated[float, Meta(gt=0, le=300, description="Longest wait for Kafka, in seconds.")]
 KafkaTimeout = Annotated[float, Meta(ge=0, le=60, description="Longest wait for Kafka in seconds")]
 Rate = Annotated[float, Meta(ge=0, le=1e15)]
+Name = Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
+OfClient = Annotated[str, Meta(description="Only those of this client.")]
 Live = Annotated[
     bool, Meta(description="Let the group's managers set the offsets, while its job runs.")
 ]
@@ -241,10 +243,10 @@ class HeartbeatRequest(ApiRequest, frozen=True):
 class StreamingQuery(ApiRequest, frozen=True):
     """A streaming query of Spark, as its driver last reported it."""
 
-    id: Annotated[str, Meta(max_length=MAX_NAME_CHARS, description="Of its checkpoint.")]
-    run_id: Annotated[str, Meta(max_length=MAX_NAME_CHARS, description="Of this start.")]
+    id: Annotated[Name, Meta(description="Of its checkpoint.")]
+    run_id: Annotated[Name, Meta(description="Of this start.")]
     state: Annotated[Literal["running", "ended", "failed"], Meta(description="Of the run.")]
-    name: Annotated[str, Meta(max_length=MAX_NAME_CHARS)] | None = None
+    name: Name | None = None
     groups: Annotated[list[Group], Meta(max_length=10)] = []
     batch_id: Int64 | None = None
     time: Annotated[str, Meta(max_length=40, description="When the batch began.")] | None = None
@@ -268,7 +270,7 @@ class PlanRequest(ApiRequest, frozen=True):
 
     group: Group
     mode: ResetMode
-    value: Annotated[str, Meta(max_length=MAX_NAME_CHARS)] | None = None
+    value: Name | None = None
     topics: (
         Annotated[
             list[Annotated[str, Meta(max_length=MAX_METADATA_CHARS)]],
@@ -328,14 +330,14 @@ def _check_entries(field: str, entries: Sequence[PartitionRef]) -> None:
 
 class ManagersQuery(ApiRequest, frozen=True):
     group: Group | None = None
-    client: Annotated[str, Meta(description="Only those of this client.")] | None = None
+    client: OfClient | None = None
     limit: Annotated[int, Meta(ge=1, le=10_000, description="Managers in a page.")] = 1_000
     after: Cursor | None = None
 
 
 class InitialOffsetsQuery(ApiRequest, frozen=True):
     group: Group
-    wait_s: Annotated[float, Meta(ge=0, le=60, description="Longest wait in seconds.")] = 5.0
+    wait_s: KafkaTimeout = 5.0
     topic: Topic | None = None
     partition: Partition | None = None
 
@@ -380,7 +382,7 @@ class HistoryQuery(ApiRequest, frozen=True):
 
 
 class QueriesQuery(ApiRequest, frozen=True):
-    client: Annotated[str, Meta(description="Only those of this client.")] | None = None
+    client: OfClient | None = None
 
 
 class ClusterQuery(ApiRequest, frozen=True):
@@ -454,8 +456,8 @@ class OffsetEntry(OfPartition, frozen=True):
     leader_epoch: int | None
 
 
-class ManagerState(OfPartition, frozen=True):
-    """The client now has a manager for the partition, unless there is an error."""
+class PartitionOutcome(OfPartition, frozen=True):
+    """Done for the partition, unless there is an error."""
 
     error: ErrorBody | None = None
 
@@ -463,11 +465,7 @@ class ManagerState(OfPartition, frozen=True):
 class OpenAnswer(Struct, frozen=True):
     """One entry for each partition asked for, in their order."""
 
-    managers: list[ManagerState]
-
-
-class RefusedEntry(OfPartition, frozen=True):
-    error: ErrorBody
+    managers: list[PartitionOutcome]
 
 
 class CommittedEntry(OfGroup, frozen=True):
@@ -484,18 +482,16 @@ class UncommittedEntry(OfGroup, frozen=True):
     error: ErrorBody | None
 
 
-class SubmitAnswer(Struct, frozen=True):
-    """The outcome of each offset; ``committed`` and ``uncommitted`` need ``wait``."""
-
-    accepted: int
-    refused: list[RefusedEntry]
-    committed: list[CommittedEntry]
-    uncommitted: list[UncommittedEntry]
-
-
 class FlushAnswer(Struct, frozen=True):
     committed: list[CommittedEntry]
     uncommitted: list[UncommittedEntry]
+
+
+class SubmitAnswer(FlushAnswer, frozen=True, kw_only=True):
+    """The outcome of each offset; ``committed`` and ``uncommitted`` need ``wait``."""
+
+    accepted: int
+    refused: list[PartitionOutcome]
 
 
 class HeartbeatAnswer(Struct, frozen=True):
@@ -591,12 +587,6 @@ class ReadyAnswer(Struct, frozen=True):
 
 # From the core's values and errors
 
-_TOLD: Final = {
-    *("field", "fix", "owner", "lease_left_s"),
-    *("group", "topic", "partition", "offset", "floor"),
-}
-"""Attributes of errors that are fields of an ErrorBody."""
-
 
 def entry(where: TopicPartition, value: OffsetAndMetadata) -> OffsetEntry:
     return OffsetEntry(where.topic, where.partition, *value)
@@ -625,14 +615,16 @@ def flush_answer(results: Mapping[ManagerKey, StopResult]) -> FlushAnswer:
 
 def error_body(error: OffsetManagerError) -> ErrorBody:
     """Return ``error`` with all that is known of it."""
-    told = {name: getattr(error, name, None) for name in _TOLD}
+    told: dict[str, Any] = {
+        name: getattr(error, name, None) for name in ErrorBody.__struct_fields__
+    }
+    told |= {"message": str(error), "notice": isinstance(error, OffsetNoticeError)}
     if isinstance(error, InvalidValueError) and not isinstance(error, MissingError):
         told["value"] = shown(error.value)
     if isinstance(error, (CoordinatorError, KafkaRequestError)):
         info = error.info
         told |= {"kafka_code": info.code, "scope": info.scope.value, "fault": info.fault.value}
-        told |= {"retriable": info.retriable, "hint": error.detail or info.hint}
-    return ErrorBody(error.code, str(error), notice=isinstance(error, OffsetNoticeError), **told)
+    return ErrorBody(**told)
 
 
 _STATUS: Final = {
