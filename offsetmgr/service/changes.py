@@ -20,7 +20,6 @@ from offsetmgr.lag.commit_log import read_commits
 from offsetmgr.service.access import asker, check_group_seen
 from offsetmgr.service.errors import HttpStatusError
 from offsetmgr.service.messages import (
-    ErrorAnswer,
     ErrorBody,
     HistoryQuery,
     PlanRequest,
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
 
 HISTORY_REQUESTS: Final = 12
 """A history may take as long as so many requests: a minute by default."""
-
-_KAFKA: Final = {502: ErrorAnswer, 504: ErrorAnswer}
 
 
 class StepsAnswer(Struct, frozen=True):
@@ -100,7 +97,7 @@ class Changes:
         async with self._reading:
             return await self._parts.watch.in_worker(read)
 
-    @operation("POST", "/v1/plan", PlanRequest, PlanAnswer, others=_KAFKA, reads=True)
+    @operation("POST", "/v1/plan", PlanRequest, PlanAnswer, reads=True)
     async def plan(self, _: Caller, asked: PlanRequest) -> PlanAnswer:
         """Return what a reset would set, and why it would be refused; change nothing."""
         scope = None if asked.topics is None else parse_scope(asked.topics, "topics")
@@ -120,7 +117,7 @@ class Changes:
 
         return await self._parts.watch.in_worker(make)
 
-    @operation("POST", "/v1/reset", ResetRequest, PlanAnswer, others=_KAFKA)
+    @operation("POST", "/v1/reset", ResetRequest, PlanAnswer)
     async def reset(self, caller: Caller, asked: ResetRequest) -> PlanAnswer:
         """Carry a plan out, if the group is still committed where the plan saw it."""
         offsets = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import structlog
 
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
 Refusals: TypeAlias = "dict[TopicPartition, OffsetManagerError]"
 
+LAPSE_TIMEOUT_S: Final = 10.0
+"""So long may managers of a silent client commit what they hold."""
+
 log = structlog.get_logger("offsetmgr.service")
 
 
@@ -66,15 +69,11 @@ class OffsetService:
         registry: Registry,
         clock: Clock,
         audit: AuditLog,
-        *,
-        lapse_timeout_s: float = 10.0,
     ) -> None:
-        """``lapse_timeout_s`` is how long managers of a silent client may commit what they hold."""
         self._factory = factory
         self._registry = registry
         self._clock = clock
         self._audit = audit
-        self._lapse_timeout_s = lapse_timeout_s
         self._stopping: dict[ManagerKey, _Stopping] = {}
         self.drained_by_s: float | None = None
         """If the service is stopping, and refuses new work: when it gives up what is left."""
@@ -201,12 +200,10 @@ class OffsetService:
         """Stop the managers of clients that were silent for a lease; call it every second or so."""
         self._stopping = {key: each for key, each in self._stopping.items() if not each.done.done()}
         for name, keys in self._registry.lapse(self._clock.now()):
-            if not keys:
-                log.debug("client_forgotten", client=name)  # it gave all back: it was closed
-            else:
+            if keys:  # else it gave all back: it was closed
                 log.warning("client_lapsed", client=name, managers=len(keys))
                 self._audit.record("lapse", "done", client=name, managers=len(keys))
-                done = self._stop_managers(name, keys, self._lapse_timeout_s)
+                done = self._stop_managers(name, keys, LAPSE_TIMEOUT_S)
                 done.add_done_callback(partial(_log_left, name))
 
     # How

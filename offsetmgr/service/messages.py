@@ -49,7 +49,6 @@ MAX_TOPICS: Final = 100
 MAX_QUERIES: Final = 50
 """Streaming queries that are remembered of a client."""
 MAX_PLANNED_TOPICS: Final = 1_000
-CURSOR: Final = "^([^\\n]*)/([^/\\n]*)/([0-9]{1,7})$"
 
 encode: Final = msgspec.json.Encoder().encode
 
@@ -81,7 +80,10 @@ Version = Annotated[
 ]
 Cursor = Annotated[
     str,
-    Meta(description="`next` of the page before.", extra_json_schema={"pattern": CURSOR}),
+    Meta(
+        description="`next` of the page before.",
+        extra_json_schema={"pattern": "^[^\\n]*/[^/\\n]*/[0-9]{1,7}$"},
+    ),
 ]
 Timeout = Annotated[float, Meta(gt=0, le=300, description="Longest wait for Kafka, in seconds.")]
 KafkaTimeout = Annotated[float, Meta(ge=0, le=60, description="Longest wait for Kafka in seconds")]

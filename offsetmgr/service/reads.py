@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -23,7 +22,6 @@ from offsetmgr.lag.report import group_summary
 from offsetmgr.service.access import asker
 from offsetmgr.service.errors import kafka_error
 from offsetmgr.service.messages import (
-    CURSOR,
     CommittedQuery,
     ErrorBody,
     InitialOffset,
@@ -42,7 +40,6 @@ from offsetmgr.service.messages import (
     TopicsQuery,
     TopicState,
     body_or_none,
-    encode,
     entry,
     error_body,
     value_or_none,
@@ -51,18 +48,14 @@ from offsetmgr.service.openapi import operation
 from offsetmgr.types import ManagerKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from offsetmgr.coordinator.base import Failure, TopicLog
-    from offsetmgr.errors import OffsetManagerError
     from offsetmgr.lag.watcher import WatchedGroup
     from offsetmgr.manager import ManagerHandle
     from offsetmgr.service.messages import Caller, ReadyAnswer
     from offsetmgr.service.run import Assembly
     from offsetmgr.types import TopicPartition
-
-FRESH_S: Final = 1.0
-"""All who look within it get the same overview."""
 
 UNCOMMITTED_SHOWN: Final = 1_000
 
@@ -105,7 +98,7 @@ class AskingIdentity(Struct, frozen=True):
 
 
 class OverviewAnswer(Struct, frozen=True):
-    """The service and all groups that it knows of, sorted by name; at most a second old."""
+    """The service and all groups that it knows of, sorted by name."""
 
     cluster: str
     instance: str
@@ -144,23 +137,11 @@ class QueriesAnswer(Struct, frozen=True):
     queries: list[ReportedQuery]
 
 
-class _Held:
-    """The partitions of a group that clients of this service commit."""
-
-    def __init__(self) -> None:
-        self.clients: set[str] = set()
-        self.partitions = self.uncommitted = self.failing = 0
-        self.error: OffsetManagerError | None = None
-
-
 class Reads:
     def __init__(self, parts: Assembly) -> None:
         self._parts = parts
         self._coordinator = parts.coordinator.reader
         self._worker = anyio.CapacityLimiter(1)
-        self._making = asyncio.Lock()
-        self._made: dict[str, tuple[float, bytes]] = {}
-        """The overview, by identity."""
         self._summed: tuple[object, dict[str, dict[str, Any]]] = (None, {})
         """The watcher's last round, and its groups."""
 
@@ -170,18 +151,21 @@ class Reads:
         after = None if query.after is None else _read_cursor(query.after)
 
         def read() -> ManagersAnswer:
-            found = [
-                handle
-                for handle in self._parts.factory.managers(query.group)
-                if query.client in {None, handle.owner}
-                and (after is None or handle.key > after)
-                and asker().sees(handle.key.group, handle.key.topic)
-            ]
+            managers = self._managers(query.group, query.client)
+            found = [handle for handle in managers if after is None or handle.key > after]
             page = heapq.nsmallest(query.limit, found, key=lambda handle: handle.key)
             following = str(page[-1].key) if len(found) > len(page) else None
             return ManagersAnswer([_view(handle) for handle in page], following)
 
         return await self.in_worker(read)
+
+    def _managers(self, group: str | None = None, client: str | None = None) -> list[ManagerHandle]:
+        """Return the managers that whoever asks may see, of a group and of a client if given."""
+        return [
+            each
+            for each in self._parts.factory.managers(group)
+            if client in {None, each.owner} and asker().sees(each.key.group, each.key.topic)
+        ]
 
     async def in_worker(self, do: Callable[[], _T]) -> _T:
         """Return what ``do`` returns, in a thread; one at a time, as they would share the GIL."""
@@ -195,11 +179,9 @@ class Reads:
         client = None if caller is None else caller.name
         handles = [
             handle
-            for handle in self._parts.factory.managers(query.group)
-            if client in {None, handle.owner}
-            and query.topic in {None, handle.key.topic}
+            for handle in self._managers(query.group, client)
+            if query.topic in {None, handle.key.topic}
             and query.partition in {None, handle.key.partition}
-            and asker().sees(handle.key.group, handle.key.topic)
         ]
         handles.sort(key=lambda handle: handle.key)
         with suppress(asyncio.TimeoutError):
@@ -261,16 +243,10 @@ class Reads:
         return Response(page, media_type=CONTENT_TYPE_LATEST)
 
     @operation("GET", "/v1/overview", answer=OverviewAnswer)
-    async def overview(self, *_: object) -> Response:
+    async def overview(self, *_: object) -> OverviewAnswer:
         """Return the service and every group it knows of, without asking Kafka."""
-        async with self._making:
-            by, now = asker().identity, self._parts.clock.now()
-            self._made = {who: made for who, made in self._made.items() if now - made[0] < FRESH_S}
-            if by not in self._made:
-                view = self._parts.watch.look()
-                page = await self.in_worker(lambda: encode(self._overview(view)))
-                self._made[by] = self._parts.clock.now(), page
-            return Response(self._made[by][1], media_type="application/json")
+        view = self._parts.watch.look()
+        return await self.in_worker(lambda: self._overview(view))
 
     @operation("GET", "/v1/draining", answer=DrainingAnswer)
     async def draining(self, *_: object) -> DrainingAnswer:
@@ -298,17 +274,18 @@ class Reads:
     # In a worker thread
 
     def _overview(self, view: Mapping[str, WatchedGroup]) -> OverviewAnswer:
-        ready = self._parts.health.state()
-        held = self._held()
-        watch = self._parts.watch
+        ready, watch = self._parts.health.state(), self._parts.watch
+        managers = self._managers()
+        held: dict[str, list[ManagerHandle]] = {}
+        for each in managers:
+            held.setdefault(each.key.group, []).append(each)
         if view is not self._summed[0]:
-            self._summed = view, {name: group_summary(each) for name, each in view.items()}
+            self._summed = view, {name: group_summary(group) for name, group in view.items()}
         rows = []
         listed = {name for name in watch.listing if asker().sees(name)}
         for name in sorted({*view, *held, *listed}):
-            ours = held.get(name, _Held())
-            watched = view.get(name)
-            rows.append(_row(name, watched, self._summed[1].get(name, {}), ours, watch.listing))
+            facts = {"state": watch.listing.get(name), **self._summed[1].get(name, {})}
+            rows.append(_row(name, view.get(name), facts, held.get(name, [])))
         settings = self._parts.settings
         interval_s, groups, by = settings.watch.interval_s, settings.watch.groups, asker()
         return OverviewAnswer(
@@ -319,33 +296,17 @@ class Reads:
             ready.ready,
             _reasons(ready),
             len(self._parts.registry.clients()),
-            sum(each.partitions for each in held.values()),
-            sum(each.uncommitted for each in held.values()),
-            sum(each.failing for each in held.values()),
+            len(managers),
+            sum(each.uncommitted for each in rows),
+            sum(each.failing for each in rows),
             WatchState(groups, interval_s, _hint(groups, len(listed - view.keys() - held.keys()))),
             body_or_none(watch.listing_error),
             rows,
             None if by.rights is None else AskingIdentity(by.identity, by.rights.read_only),
         )
 
-    def _held(self) -> dict[str, _Held]:
-        held: dict[str, _Held] = {}
-        for each in self._parts.factory.managers():
-            if not asker().sees(each.key.group):
-                continue
-            status = each.status()
-            group = held.setdefault(each.key.group, _Held())
-            group.clients.add(each.owner)
-            group.partitions += 1
-            if status.dirty:
-                group.uncommitted += 1
-                if status.last_error is not None:
-                    group.failing += 1
-                    group.error = status.last_error
-        return held
-
     def _draining(self) -> DrainingAnswer:
-        managers = [each for each in self._parts.factory.managers() if asker().sees(each.key.group)]
+        managers = self._managers()
         left = [each for each in managers if each.status().dirty]
         by_s = self._parts.service.drained_by_s
         left_s = None if by_s is None else max(by_s - self._parts.clock.now(), 0.0)
@@ -355,12 +316,13 @@ class Reads:
 
 def _read_cursor(text: str) -> ManagerKey:
     """Return the last key of the page before, from its text.  Raises InvalidValueError."""
-    match = re.fullmatch(CURSOR, text)
-    if match is None:
+    try:
+        group, topic, partition = text.rsplit("/", 2)
+        return ManagerKey(group, topic, int(partition))
+    except ValueError:
         fix = "give `next` of the previous page unchanged"
-        raise InvalidValueError("query.after", text, "is not a cursor of this service", fix)
-    group, topic, partition = match.groups()
-    return ManagerKey(group, topic, int(partition))
+        problem = "is not a cursor of this service"
+        raise InvalidValueError("query.after", text, problem, fix) from None
 
 
 def _view(handle: ManagerHandle) -> ManagerView:
@@ -385,18 +347,17 @@ async def _all_known(handles: Iterable[ManagerHandle]) -> None:
 
 
 def _initial(handle: ManagerHandle) -> InitialOffset:
-    topic, partition = where = handle.key.topic_partition
-    error: OffsetManagerError | None
+    committed, error, known = None, None, False
     try:
         value = handle.initial_offset(timeout=0)
     except OffsetTimeoutError:
-        error = handle.status().last_error
+        error = body_or_none(handle.status().last_error)
     except ManagerStoppedError as stopped:
-        error = stopped
+        error = error_body(stopped)
     else:
-        committed = None if value is None else entry(where, value)
-        return InitialOffset(topic, partition, known=True, committed=committed, error=None)
-    return InitialOffset(topic, partition, known=False, committed=None, error=body_or_none(error))
+        known = True
+        committed = None if value is None else entry(handle.key.topic_partition, value)
+    return InitialOffset(*handle.key.topic_partition, known, committed, error)
 
 
 def _topic(name: str, log: TopicLog, timeout_s: float) -> TopicState:
@@ -422,20 +383,20 @@ def _topic(name: str, log: TopicLog, timeout_s: float) -> TopicState:
 def _row(
     name: str,
     watched: WatchedGroup | None,
-    summary: Mapping[str, Any],
-    held: _Held,
-    listing: Mapping[str, str],
+    facts: Mapping[str, Any],
+    managers: Sequence[ManagerHandle],
 ) -> OverviewGroup:
-    error = held.error if watched is None else watched.error or held.error
-    facts = {"state": listing.get(name), "partitions": held.partitions or None, **summary}
+    dirty = [status for each in managers if (status := each.status()).dirty]
+    errors = [each.last_error for each in dirty if each.last_error is not None]
+    error = (watched and watched.error) or (errors[-1] if errors else None)
     return OverviewGroup(
         name=name,
         watched=watched is not None,
-        clients=sorted(held.clients),
-        uncommitted=held.uncommitted,
-        failing=held.failing,
+        clients=sorted({each.owner for each in managers}),
+        uncommitted=len(dirty),
+        failing=len(errors),
         error=body_or_none(error),
-        **facts,
+        **{"partitions": len(managers) or None, **facts},
     )
 
 

@@ -70,12 +70,7 @@ _BURROW: Final = (
 VIEW_TIMEOUT_S: Final = 2.0
 
 _UNKNOWN_VIEW: Final[dict[str, Any]] = {
-    "topic": None,
-    "state": None,
-    "lag": None,
-    "rows_per_s": None,
-    "recovery": None,
-    "stalled": None,
+    **dict.fromkeys(("topic", "state", "lag", "rows_per_s", "recovery", "stalled")),
     "partitions": [],
 }
 

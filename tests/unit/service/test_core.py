@@ -160,7 +160,7 @@ def test_a_client_that_gave_all_back_goes_without_a_warning() -> None:
             assert scene.pass_time(LEASE_S + 1) == 0
         return [(each["client"], each["log_level"]) for each in told if "client_" in each["event"]]
 
-    assert asyncio.run(play()) == [("closed", "debug"), ("killed", "warning")]
+    assert asyncio.run(play()) == [("killed", "warning")]
 
 
 def test_a_refusal_says_when_the_lease_of_the_owner_ends() -> None:
