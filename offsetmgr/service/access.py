@@ -33,7 +33,7 @@ MIN_TOKEN_CHARS: Final = 16
 MAX_TOKENS: Final = 10
 """In one file: while a token is replaced, the old one stands below the new one."""
 EVERYTHING: Final = "*"
-OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/openapi.json"})
+OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
 
 log = structlog.get_logger("offsetmgr.http")
 audit_log = structlog.get_logger("offsetmgr.audit")

@@ -22,7 +22,7 @@ from starlette.routing import compile_path
 
 from offsetmgr.errors import InvalidValueError, OffsetManagerError, OverloadedError, shown
 from offsetmgr.service import messages
-from offsetmgr.service.access import Asker, asker, check_rights, set_asker
+from offsetmgr.service.access import OPEN_PATHS, Asker, asker, check_rights, set_asker
 from offsetmgr.service.connections import certificate_names
 from offsetmgr.service.errors import (
     HttpStatusError,
@@ -37,21 +37,20 @@ from offsetmgr.service.messages import (
     INSTANCE,
     LAST_EVENT,
     Caller,
-    HeartbeatAnswer,
-    HeartbeatRequest,
     encode,
     error_body,
     status_of,
 )
-from offsetmgr.service.openapi import Operation, document, operation, operations
+from offsetmgr.service.openapi import document
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Awaitable, Iterable, Iterator
+    from collections.abc import Awaitable, Iterator, Sequence
 
     from starlette.datastructures import Headers
     from starlette.types import Receive, Scope, Send
 
+    from offsetmgr.service.openapi import Operation
     from offsetmgr.service.run import Assembly
 
 Answer: TypeAlias = msgspec.Struct | Response
@@ -95,36 +94,23 @@ log = structlog.get_logger("offsetmgr.http")
 class Api:
     """The HTTP API as an ASGI application over the service's parts."""
 
-    def __init__(self, parts: Assembly, further: Iterable[Operation]) -> None:
-        """``further`` operations are offered beside those of this table."""
+    def __init__(self, parts: Assembly, operations: Sequence[Operation]) -> None:
         self.working = Quota(REQUESTS, "requests")
         self.waiting = Quota(WAITING, "waiting requests")
         self.large = Quota(LARGE_BODIES, "large requests")
         self.answers = Quota(ANSWER_BYTES, "bytes of answers")
         self._service = parts.service
-        self._hub = parts.hub
         self._access = parts.access
         self._hosts = parts.settings.address.hosts(parts.settings.hosts)
         self._instance = parts.instance
-        self._page = page_files()
-        self.operations = (*operations(self), *further)
+        self.operations = operations
         self._routes: dict[re.Pattern[str], dict[str, Operation]] = {}
-        for each in self.operations:
+        for each in operations:
             pattern, _, _ = compile_path(each.path)
             self._routes.setdefault(pattern, {})[each.method] = each
-        self._document = encode(document(parts.version, self.operations))
-
-    @operation("POST", "/v1/heartbeat", HeartbeatRequest, HeartbeatAnswer, reads=True)
-    async def heartbeat(self, caller: Caller, _: object) -> HeartbeatAnswer:
-        """Renew the client's lease."""
-        return HeartbeatAnswer(await self._service.heartbeat(caller), self._hub.newest)
-
-    @operation("GET", "/openapi.json")
-    async def openapi(self, *_: object) -> Response:
-        """This document."""
-        return Response(self._document, media_type="application/json")
-
-    # The way to a handler
+        described = encode(document(parts.version, operations))
+        self._files = page_files()
+        self._files["/openapi.json"] = Response(described, media_type="application/json")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Nothing but the encoded answer is kept while its reader takes it.
@@ -156,10 +142,10 @@ class Api:
     async def _handle(self, request: Request) -> Answer:
         self._check_target(request)
         self._check_origin(request)
-        if request.scope["path"] in self._page and request.method in {"GET", "HEAD"}:
-            return self._page[request.scope["path"]]
+        if request.scope["path"] in self._files and request.method in {"GET", "HEAD"}:
+            return self._files[request.scope["path"]]
         found = self._operation(request)
-        if found.path in {"/livez", "/readyz"}:
+        if found.path in OPEN_PATHS:
             return await found.handler(None, None)
         caller = self._admit(request, found)
         asked: messages.ApiRequest | None = None

@@ -15,7 +15,7 @@ from offsetmgr.errors import (
     OffsetNoticeError,
     shown,
 )
-from offsetmgr.lag.report import PARTITION_FIELDS, PartitionField
+from offsetmgr.lag.report import PartitionField
 from offsetmgr.manager import Submission
 from offsetmgr.service.errors import LATE_CODES, HttpStatusError, MissingError
 from offsetmgr.types import (
@@ -48,7 +48,6 @@ MAX_TOPICS: Final = 100
 """Topics, or groups, in one query: a request's head has a limit."""
 MAX_QUERIES: Final = 50
 """Streaming queries that are remembered of a client."""
-MAX_PLANNED_TOPICS: Final = 1_000
 
 encode: Final = msgspec.json.Encoder().encode
 
@@ -103,6 +102,14 @@ ResetMode = Literal[
     "by-duration",
     "from-group",
     "to-history",
+]
+PlannedTopics = Annotated[
+    list[str],
+    Meta(
+        min_length=1,
+        max_length=1_000,
+        description="`orders` or `orders:0,3`; null: all that the group has committed.",
+    ),
 ]
 Entries: Final = Meta(min_length=1, max_length=MAX_ENTRIES, description="Each partition once.")
 Metadata = Annotated[
@@ -273,17 +280,7 @@ class PlanRequest(ApiRequest, frozen=True):
     group: Group
     mode: ResetMode
     value: Name | None = None
-    topics: (
-        Annotated[
-            list[Annotated[str, Meta(max_length=MAX_METADATA_CHARS)]],
-            Meta(
-                min_length=1,
-                max_length=MAX_PLANNED_TOPICS,
-                description="`orders` or `orders:0,3`; null: all that the group has committed.",
-            ),
-        ]
-        | None
-    ) = None
+    topics: PlannedTopics | None = None
     live: Live = False
 
     def __post_init__(self) -> None:
@@ -365,10 +362,7 @@ class LagQuery(ApiRequest, frozen=True):
     group: Annotated[list[Group], Meta(min_length=1, max_length=MAX_TOPICS)]
     field: Annotated[
         list[PartitionField],
-        Meta(
-            max_length=len(PARTITION_FIELDS),
-            description="Each partition is a list of these of its fields, in this order.",
-        ),
+        Meta(description="Each partition is a list of these of its fields, in this order."),
     ] = []
 
 
@@ -376,10 +370,7 @@ class HistoryQuery(ApiRequest, frozen=True):
     group: Group
     topic: Topic | None = None
     partition: Partition | None = None
-    since: (
-        Annotated[str, Meta(max_length=40, description="A time, or how long ago, such as 2h30m.")]
-        | None
-    ) = None
+    since: Annotated[Name, Meta(description="A time, or how long ago: 2h30m.")] | None = None
     limit: Annotated[int, Meta(ge=1, le=10_000, description="Newest steps.")] = 1_000
 
 
@@ -441,24 +432,19 @@ class OffsetValue(Struct, frozen=True):
     leader_epoch: int | None
 
 
-class OfPartition(Struct, frozen=True):
-    topic: str
-    partition: int
-
-
 class OfGroup(Struct, frozen=True):
     group: str
     topic: str
     partition: int
 
 
-class OffsetEntry(OfPartition, frozen=True):
+class OffsetEntry(PartitionRef, frozen=True):
     offset: int
     metadata: str
     leader_epoch: int | None
 
 
-class PartitionOutcome(OfPartition, frozen=True):
+class PartitionOutcome(PartitionRef, frozen=True):
     """Done for the partition, unless there is an error."""
 
     error: ErrorBody | None = None
@@ -507,7 +493,7 @@ class QueriesKept(Struct, frozen=True):
     kept: Annotated[int, Meta(description="Until the lease of the client ends.")]
 
 
-class InitialOffset(OfPartition, frozen=True):
+class InitialOffset(PartitionRef, frozen=True):
     """The offset committed when the manager started; ``known`` is false until Kafka answers."""
 
     known: bool

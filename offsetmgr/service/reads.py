@@ -24,6 +24,8 @@ from offsetmgr.service.errors import kafka_error
 from offsetmgr.service.messages import (
     CommittedQuery,
     ErrorBody,
+    HeartbeatAnswer,
+    HeartbeatRequest,
     InitialOffset,
     InitialOffsetsAnswer,
     InitialOffsetsQuery,
@@ -144,6 +146,11 @@ class Reads:
         self._worker = anyio.CapacityLimiter(1)
         self._summed: tuple[object, dict[str, dict[str, Any]]] = (None, {})
         """The watcher's last round, and its groups."""
+
+    @operation("POST", "/v1/heartbeat", HeartbeatRequest, HeartbeatAnswer, reads=True)
+    async def heartbeat(self, caller: Caller, _: object) -> HeartbeatAnswer:
+        """Renew the client's lease."""
+        return HeartbeatAnswer(await self._parts.service.heartbeat(caller), self._parts.hub.newest)
 
     @operation("GET", "/v1/managers", ManagersQuery, ManagersAnswer)
     async def managers(self, _: Caller | None, query: ManagersQuery) -> ManagersAnswer:
