@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import structlog
 
-from offsetmgr.errors import InvalidValueError, OffsetManagerError, shown
+from offsetmgr.errors import InvalidValueError, shown
 from offsetmgr.service.errors import HttpStatusError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from starlette.datastructures import Headers
 
@@ -76,8 +76,6 @@ class Access:
 
     def __init__(self, settings: Settings) -> None:
         """Raise InvalidValueError where a token's file is of no use."""
-        self._identities: Mapping[str, Identity] = {}
-        self._tokens: dict[str, _TokenFile] = {}
         self.use(settings)
 
     @property
@@ -92,39 +90,45 @@ class Access:
             for name, each in settings.identities.items()
             if each.token_file
         }
-        owners: dict[str, str] = {}
+        owners: dict[bytes, str] = {}
         for name, file in files.items():
             for token in file.read():
                 if owners.setdefault(token, name) != name:
                     fix = f"make another one; identities.{owners[token]} has it too"
                     raise InvalidValueError(file.setting, None, "holds another one's token", fix)
         self._cluster = settings.cluster_name
-        self._open_metrics = settings.open_metrics
+        self._open_paths = OPEN_PATHS | ({"/metrics"} if settings.open_metrics else set())
         self._identities, self._tokens = settings.identities, files
 
     def refresh(self) -> None:
         """Read the tokens that have changed; call it every second or so."""
         for each in self._tokens.values():
-            each.refresh()
+            each.watch.refresh()
 
     def identify(self, headers: Headers, certificate_names: frozenset[str]) -> Asker:
         """Return who sends these headers, still without client.  Raises HttpStatusError."""
         if not self._identities:
             return Asker()
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        if scheme and scheme.lower() != "bearer":
-            _unauthorized(f"the scheme {shown(scheme)} of Authorization is not taken")
-        if token:
+        if scheme.lower() == "bearer":
             found = self._owner_of(token.strip().encode())
-            if found is None:
-                _unauthorized(
-                    "the service does not know this token: it was changed, or is of another "
-                    "service; compare the client's token file with the service's"
-                )
+            problem = (
+                "the service does not know this token: it was changed, or is of another "
+                "service; compare the client's token file with the service's"
+            )
         else:
-            found = self._owner_of_certificate(certificate_names)
-            if found is None:
-                _unauthorized("this service asks for a token, or for a certificate that it knows")
+            owners = (
+                name
+                for name, each in self._identities.items()
+                if each.certificate and each.certificate in certificate_names
+            )
+            found = next(owners, None)
+            problem = "this service asks for a token, or for a certificate that it knows"
+        if found is None:
+            fix = "send Authorization: Bearer TOKEN (--token-file, or token_file of the client)"
+            challenge = {"www-authenticate": 'Bearer realm="offsetmgr"'}
+            status = HTTPStatus.UNAUTHORIZED
+            raise HttpStatusError(status, "unauthorized", f"{problem}; {fix}", challenge)
         rights = self._identities[found]
         if not _allowed(self._cluster, rights.clusters):
             _forbidden(found, f"cluster {self._cluster!r}", "clusters", rights.clusters)
@@ -138,15 +142,9 @@ class Access:
                     found = name
         return found
 
-    def _owner_of_certificate(self, names: frozenset[str]) -> str | None:
-        by_name = {each.certificate: name for name, each in self._identities.items()}
-        return next((by_name[each] for each in sorted(names) if each and each in by_name), None)
-
     def needs_identity(self, operation: Operation) -> bool:
         """Return True for all but health, the document and, if they are open, the metrics."""
-        if operation.path == "/metrics":
-            return not self._open_metrics
-        return operation.path not in OPEN_PATHS
+        return operation.path not in self._open_paths
 
 
 def check_group_seen(group: str) -> None:
@@ -169,8 +167,7 @@ def check_rights(operation: Operation, asked: object) -> None:
     ):
         _forbidden(name, "/metrics, which names all groups", "groups and topics", "less")
     for group in _texts(asked, "group", "consumer"):
-        if not by.sees(group):
-            _forbidden(name, f"group {shown(group)}", "groups", rights.groups)
+        check_group_seen(group)
     for topic in _topics(asked):
         if not by.sees(None, topic):
             _forbidden(name, f"topic {shown(topic)}", "topics", rights.topics)
@@ -188,12 +185,6 @@ def _texts(asked: object, *fields: str) -> Iterator[str]:
         yield from [value] if isinstance(value, str) else value
 
 
-def _unauthorized(text: str) -> NoReturn:
-    headers = {"www-authenticate": 'Bearer realm="offsetmgr"'}
-    fix = "send Authorization: Bearer TOKEN (--token-file, or token_file of the client)"
-    raise HttpStatusError(HTTPStatus.UNAUTHORIZED, "unauthorized", f"{text}; {fix}", headers)
-
-
 def _forbidden(name: str, what: str, setting: str, allowed: object) -> NoReturn:
     text = (
         f"identity {name!r} may not ask for {what}: the service's setting "
@@ -203,20 +194,20 @@ def _forbidden(name: str, what: str, setting: str, allowed: object) -> NoReturn:
 
 
 class _TokenFile:
-    """The tokens in a file, one in a line."""
+    """The tokens in a file, one in a line; a file of no use, or that is gone, has none."""
 
     def __init__(self, setting: str, path: Path) -> None:
         self.setting = setting
         self.tokens: list[bytes] = []
+        self.watch = FileWatch("token_file", [path], self.read)
         self._path = path
-        self._seen: object = None
 
-    def read(self) -> list[str]:
+    def read(self) -> list[bytes]:
         """Read and return the tokens.  Raises InvalidValueError."""
+        self.tokens = []
         check_private(str(self._path), self.setting)
-        self._seen = file_state(self._path)
         try:
-            found = self._path.read_text(encoding="ascii").split()
+            found = self._path.read_text(encoding="ascii").encode().split()
         except (OSError, UnicodeDecodeError):
             found = []
         short = any(len(each) < MIN_TOKEN_CHARS for each in found)
@@ -224,29 +215,43 @@ class _TokenFile:
             problem = f"does not hold tokens of {MIN_TOKEN_CHARS} ASCII characters or more"
             fix = "make one: openssl rand -hex 32 > FILE"
             raise InvalidValueError(self.setting, None, problem, fix)
-        self.tokens = [each.encode() for each in found]
+        self.tokens = found
         return found
 
+
+class FileWatch:
+    """Has files read again when one of them was written or replaced."""
+
+    def __init__(self, kind: str, paths: list[Path], read: Callable[[], object]) -> None:
+        """``kind`` is for the log; ``read`` raises InvalidValueError."""
+        self._events = f"{kind}_read", f"{kind}_refused"
+        self._paths = paths
+        self._read = read
+        self._seen = self._state()
+
     def refresh(self) -> None:
-        """Read a file that has changed; one of no use, or that is gone, has no token."""
-        if file_state(self._path) == self._seen:
+        """Read files that have changed, and log whether they are of use."""
+        before, self._seen = self._seen, self._state()
+        if self._seen == before:
             return
+        taken, refused = self._events
         try:
-            self.read()
-        except OffsetManagerError as error:
-            self.tokens = []
-            self._seen = file_state(self._path)
-            log.error("token_file_refused", error=str(error))  # noqa: TRY400 -- it says it all
+            self._read()
+        except InvalidValueError as error:
+            log.error(refused, error=str(error))  # noqa: TRY400 -- it says it all
         else:
-            log.info("token_file_read", setting=self.setting)
+            log.info(taken, files=[str(each) for each in self._paths])
+
+    def _state(self) -> list[object]:
+        return [_file_state(each) for each in self._paths]
 
 
-def file_state(path: Path) -> object:
+def _file_state(path: Path) -> object:
     """Return what changes when a file is written or replaced."""
     try:
         found = path.stat()
-    except OSError as error:
-        return error.errno
+    except OSError:
+        return None
     return found.st_mtime_ns, found.st_ino, found.st_size, found.st_mode
 
 
@@ -312,11 +317,6 @@ class AuditLog:
 
     def _write(self, line: bytes) -> None:
         # Opened for each line, so that logrotate may move it away.
-        with self._lock:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-            descriptor = os.open(self._path, flags, 0o600)
-            try:
-                if os.write(descriptor, line) < len(line):
-                    raise OSError(0, "only a part of the line was written")
-            finally:
-                os.close(descriptor)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        with self._lock, os.fdopen(os.open(self._path, flags, 0o600), "ab") as file:
+            file.write(line)

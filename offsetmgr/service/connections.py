@@ -18,11 +18,9 @@ import structlog
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.service.access import check_private, file_state
+from offsetmgr.service.access import FileWatch, check_private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from offsetmgr.service.settings import Tls
@@ -44,10 +42,7 @@ def certificate_names() -> frozenset[str]:
 
 
 class Connections:
-    """All open connections; an ASGI application around ``app``, which knows the requests of each.
-
-    One too many takes the place of the one that has been idle for longest.
-    """
+    """All open connections; an ASGI application that counts the requests of each."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self.limit = limit
@@ -80,14 +75,12 @@ class Connections:
         """Return the protocol of a new connection, as uvicorn makes its own."""
         return Connection(self, H11Protocol(**given))
 
-    def make_room(self) -> bool:
-        """Return True if there is room for one more; an idle connection may be ended for it."""
-        if len(self.open) < self.limit:
-            return True
-        idle = [each for each in self.open if not each.requests]
-        if idle:
+    def add(self, new: Connection) -> None:
+        """Add a new connection; of too many the one that has been idle for longest ends."""
+        self.open.add(new)
+        if len(self.open) > self.limit:
+            idle = [each for each in self.open if not each.requests]
             min(idle, key=lambda each: each.idle_at).abort()
-        return bool(idle)
 
     def sweep(self) -> None:
         """End connections that are idle or stalled for too long; call it every second or so."""
@@ -112,31 +105,21 @@ class Connection(asyncio.Protocol):
         """Since when the client has not read what waits for it."""
         self.names: frozenset[str] = frozenset()
         self._connections = connections
-        self._inner: asyncio.Protocol | None = inner
-        self._transport: asyncio.Transport | None = None
+        self._inner = inner
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        if not self._connections.make_room():
-            self._inner = None
-            self._transport.abort()
-            return
-        self._connections.open.add(self)
         tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         self.names = frozenset() if tls is None else _names(tls.getpeercert() or {})
-        assert self._inner is not None  # noqa: S101
         self._inner.connection_made(transport)
+        self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc  # with an error uvicorn would leave its timer running, which keeps all of this
         self._connections.open.discard(self)
-        if self._inner is not None:
-            self._inner.connection_lost(None)
-        self._inner = None
+        self._inner.connection_lost(None)
 
     def data_received(self, data: bytes) -> None:
-        if self._inner is None:
-            return
         if self.is_answering:
             # Whoever does not wait for answers would fill uvicorn's buffer, which has no end.
             self.abort()
@@ -148,23 +131,20 @@ class Connection(asyncio.Protocol):
             _CONNECTION.reset(token)
 
     def eof_received(self) -> bool | None:
-        return None if self._inner is None else self._inner.eof_received()
+        return self._inner.eof_received()
 
     def pause_writing(self) -> None:
         self.stalled_at = time.monotonic()
-        if self._inner is not None:
-            self._inner.pause_writing()
+        self._inner.pause_writing()
 
     def resume_writing(self) -> None:
         self.stalled_at = None
-        if self._inner is not None:
-            self._inner.resume_writing()
+        self._inner.resume_writing()
 
     def abort(self) -> None:
         """End it at once; what waits to be read is lost."""
         self._connections.open.discard(self)
-        if self._transport is not None:
-            self._transport.abort()
+        self._transport.abort()
 
 
 def _names(certificate: Any) -> frozenset[str]:
@@ -180,52 +160,37 @@ class Certificates:
     def __init__(self, tls: Tls) -> None:
         """Raise InvalidValueError where a file is of no use."""
         self._tls = tls
-        self._seen = self._state()
+        paths = tls.certificate, tls.key, tls.client_ca
+        self.watch = FileWatch("certificate", [Path(each) for each in paths if each], self._renew)
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._load(self.context)
         if tls.client_ca:
             self.context.verify_mode = ssl.CERT_REQUIRED
 
-    def refresh(self) -> None:
-        """Read files that have changed, for new connections; with an error nothing changes.
+    def _renew(self) -> None:
+        """Take changed files for new connections; with an error nothing changes.
 
         A further authority of clients counts at once, one that was removed until the restart.
         """
-        found = self._state()
-        if found == self._seen:
-            return
-        self._seen = found
-        try:
-            self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # a try
-            self._load(self.context)
-        except InvalidValueError as error:
-            log.error("certificate_refused", error=str(error))  # noqa: TRY400 -- it says it all
-        else:
-            log.info("certificate_read")
+        self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # a try
+        self._load(self.context)
 
     def factory(self, *_: object) -> ssl.SSLContext:
         """As uvicorn's ``ssl_context_factory``."""
         return self.context
 
-    def _state(self) -> list[object]:
-        paths = self._tls.certificate, self._tls.key, self._tls.client_ca
-        return [file_state(Path(each)) for each in paths if each]
-
     def _load(self, context: ssl.SSLContext) -> None:
         tls = self._tls
         check_private(tls.key, "tls.key")
-        key = f"tls.certificate and tls.key ({tls.certificate})"
-        # An encrypted key would ask for its password on the terminal.
-        _pem(key, lambda: context.load_cert_chain(tls.certificate, tls.key, lambda: ""))
-        if tls.client_ca:
-            _pem("tls.client_ca", lambda: context.load_verify_locations(tls.client_ca))
-
-
-def _pem(name: str, load: Callable[[], None]) -> None:
-    try:
-        load()
-    except (OSError, ValueError) as error:  # an SSLError is an OSError
-        reason = getattr(error, "strerror", None) or str(error)
-        fix = "give readable PEM files: a certificate with its chain, its key without a password"
-        raise InvalidValueError(name, None, f"cannot be used ({reason})", fix) from None
+        name = f"tls.certificate and tls.key ({tls.certificate})"
+        try:
+            # An encrypted key would ask for its password on the terminal.
+            context.load_cert_chain(tls.certificate, tls.key, lambda: "")
+            if tls.client_ca:
+                name = "tls.client_ca"
+                context.load_verify_locations(tls.client_ca)
+        except (OSError, ValueError) as error:  # an SSLError is an OSError
+            reason = getattr(error, "strerror", None) or str(error)
+            fix = "give readable PEM files: a certificate with chain and its key without password"
+            raise InvalidValueError(name, None, f"cannot be used ({reason})", fix) from None

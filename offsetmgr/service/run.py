@@ -226,7 +226,7 @@ class Service:
             )
         )
         sweeps = [self._connections.sweep, self._stop_when_deserted]
-        sweeps += [] if certificates is None else [certificates.refresh]
+        sweeps += [] if certificates is None else [certificates.watch.refresh]
         async with self.assembly.background(watchdog(self._system), sweeps=sweeps):
             serving = asyncio.create_task(server.serve(sockets=[sock]), name="http")
             # The socket listens already: who connects from here on is answered.
