@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from dataclasses import dataclass, field
 from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -24,12 +23,12 @@ from offsetmgr.errors import (
     OverloadedError,
 )
 from offsetmgr.repeats import RepeatLimiter
-from offsetmgr.service.access import Asker, asker
+from offsetmgr.service.access import asker
 from offsetmgr.service.messages import CommittedEntry, EventsQuery, OfGroup, encode, error_body
 from offsetmgr.service.openapi import operation
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable
 
     import msgspec
     from starlette.types import Receive, Scope, Send
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 FAILURES_KEPT: Final = 10_000
 
 NEWS_KEPT: Final = 50_000
-"""Stopped managers of which a reader has yet to be told; with more its stream ends."""
+"""Unread events of managers that are gone; with more the stream ends."""
 
 SHARE: Final = 4
 """Streams that one client may have at least; else a quarter of all."""
@@ -67,30 +66,34 @@ class FailureEvent(NamedTuple):
     error: OffsetManagerError
 
 
-class News(NamedTuple):
-    """A manager's unread events: its newest commit, and its stop."""
+class EventStream(StreamingResponse):
+    """The events of one reader, until it or the service goes; the hub locks what waits for it."""
 
-    committed: OffsetAndMetadata | None
-    stopped: bool
+    def __init__(
+        self, hub: EventHub, client: str | None, asked: EventsQuery, next_failure: int
+    ) -> None:
+        """``client`` None stands for any."""
+        super().__init__(hub.stream(self), media_type="text/event-stream")
+        self.client = client
+        self.asked = asked
+        self.next_failure = next_failure
+        """Number of the first failure that it was not told."""
+        self.asker = asker()
+        self.news: dict[tuple[str, ManagerKey], OfGroup] = {}
+        """Unread events by kind and manager: of commits the newest, and stops after it."""
+        self.closed = False
+        self.event = asyncio.Event()
+        """Set when there may be something to read."""
+        self._hub = hub
+        self._loop = asyncio.get_running_loop()
+        self.woken = False
+        """True if ``event`` is set, or about to be, since the last read."""
 
-
-@dataclass(eq=False)
-class Subscription:
-    """One reader of events, for its hub, which locks it; None stands for any client."""
-
-    client: str | None
-    asked: EventsQuery
-    next_failure: int
-    """Number of the first failure that it was not told."""
-    news_limit: int
-    closed: bool
-    asker: Asker = field(default_factory=asker)
-    news: dict[ManagerKey, News] = field(default_factory=dict)
-    event: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when there may be something to read."""
-    woken: bool = False
-    """True if ``event`` is set, or about to be, since the last read."""
-    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._hub.unsubscribe(self)
 
     @property
     def failures_only(self) -> bool:
@@ -104,14 +107,14 @@ class Subscription:
             and self.asker.sees(key.group, key.topic)
         )
 
-    def tell(self, key: ManagerKey, news: News) -> None:
+    def tell(self, kind: str, key: ManagerKey, event: OfGroup, limit: int) -> None:
+        """Keep an event; with more than ``limit`` the stream ends."""
         if self.closed:
             return
-        before = self.news.get(key)
-        if news.committed is None and before is not None:
-            news = news._replace(committed=before.committed)
-        self.news[key] = news
-        if len(self.news) > self.news_limit:
+        if kind == "committed":
+            self.news.pop(("stopped", key), None)
+        self.news[kind, key] = event
+        if len(self.news) > limit:
             log.warning("event_reader_too_slow", client=self.client, group=self.asked.group)
             self.close()
         self.wake()
@@ -121,7 +124,7 @@ class Subscription:
         if not self.woken:
             self.woken = True
             with contextlib.suppress(RuntimeError):  # a closed loop has no readers
-                self.loop.call_soon_threadsafe(self.event.set)
+                self._loop.call_soon_threadsafe(self.event.set)
 
     def close(self) -> None:
         """End the stream at its next turn; a reader that hangs may never take another."""
@@ -158,24 +161,24 @@ class EventHub:
         self.requested = metrics.requested
         self._clock = clock
         self._stream_limit = streams
-        self._news_limit = managers + NEWS_KEPT
+        self._news_limit = 2 * managers + NEWS_KEPT
         self._wall = wall
         self._first_number = int(wall() * 1_000_000)
         self._repeats = RepeatLimiter()
         self._lock = Lock()
         self._number = self._first_number
         self._failures: deque[FailureEvent] = deque(maxlen=FAILURES_KEPT)
-        self._readers: tuple[Subscription, ...] = ()
+        self._readers: tuple[EventStream, ...] = ()
         self._closed = False
 
     # On the managers' threads
 
     def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
-        self._publish(key, News(offset, stopped=False))
+        self._publish("committed", key, CommittedEntry(*key, *offset))
 
     def stopped(self, key: ManagerKey, result: StopResult) -> None:
         del result
-        self._publish(key, News(None, stopped=True))
+        self._publish("stopped", key, OfGroup(*key))
 
     def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
         """Tell readers and metrics; log one failure of each group and code once in a while."""
@@ -196,13 +199,13 @@ class EventHub:
                 not_shown_before=suppressed,
             )
 
-    def _publish(self, key: ManagerKey, news: News) -> None:
+    def _publish(self, kind: str, key: ManagerKey, event: OfGroup) -> None:
         if self._readers:
             client = self._owner(key)
             with self._lock:
                 for reader in self._readers:
                     if reader.wants(key, client) and not reader.failures_only:
-                        reader.tell(key, news)
+                        reader.tell(kind, key, event, self._news_limit)
 
     def _owner(self, key: ManagerKey) -> str | None:
         handle = self._factory().get(key)
@@ -222,9 +225,9 @@ class EventHub:
     @operation("GET", "/v1/events", EventsQuery, media_type="text/event-stream")
     async def events(self, caller: Caller | None, asked: EventsQuery) -> EventStream:
         """Server-sent events: committed, failed, stopped, dropped."""
-        return EventStream(self, self.subscribe(None if caller is None else caller.name, asked))
+        return self.subscribe(None if caller is None else caller.name, asked)
 
-    def subscribe(self, client: str | None, asked: EventsQuery) -> Subscription:
+    def subscribe(self, client: str | None, asked: EventsQuery) -> EventStream:
         """Return a new reader of the events of a client, or of all.  Raises OverloadedError."""
         if len(self._readers) >= self._stream_limit:
             raise OverloadedError(
@@ -238,15 +241,17 @@ class EventHub:
             number = self._number if asked.after is None else min(asked.after + 1, self._number)
             if number < self._first_number:  # of an earlier process, which took its failures along
                 number = self._number - len(self._failures)
-            reader = Subscription(client, asked, number, self._news_limit, self._closed)
+            reader = EventStream(self, client, asked, number)
+            reader.closed = self._closed
             self._readers = (*self._readers, reader)
         return reader
 
-    def unsubscribe(self, reader: Subscription) -> None:
+    def unsubscribe(self, reader: EventStream) -> None:
         with self._lock:
             self._readers = tuple(each for each in self._readers if each is not reader)
+            reader.close()
 
-    def take(self, reader: Subscription) -> list[bytes]:
+    def take(self, reader: EventStream) -> list[bytes]:
         """Return up to a batch of events, encoded; empty when nothing waits."""
         events: list[bytes] = []
         with self._lock:
@@ -255,7 +260,7 @@ class EventHub:
             dropped = max(0, oldest - reader.next_failure)
             reader.next_failure += dropped
             failures = list(islice(self._failures, reader.next_failure - oldest, None))
-            news = [(key, reader.news.pop(key)) for key in list(islice(reader.news, BATCH))]
+            news = [(each, reader.news.pop(each)) for each in list(islice(reader.news, BATCH))]
         if dropped:
             events.append(_event("dropped", {"count": dropped}))
         for failure in failures:
@@ -266,21 +271,17 @@ class EventHub:
                 error = error_body(failure.error)
                 data = {**failure.key._asdict(), "at": failure.at_s, "error": error}
                 events.append(b"id: %d\n" % failure.number + _event("failed", data))
-        for key, each in news:
-            if each.committed is not None:
-                events.append(_event("committed", CommittedEntry(*key, *each.committed)))
-            if each.stopped:
-                events.append(_event("stopped", OfGroup(*key)))
-        return events
+        return events + [_event(kind, each) for (kind, _), each in news]
 
-    async def stream(self, reader: Subscription) -> AsyncIterator[bytes]:
+    async def stream(self, reader: EventStream) -> AsyncIterator[bytes]:
         """Yield the reader's events, until it goes or the service stops."""
         # At once: the reader then knows that it misses nothing from here on.
         yield b": connected\n\n"
         managers = [] if reader.failures_only else self._factory().managers(reader.asked.group)
         keys = [each.key for each in managers if reader.wants(each.key, each.owner)]
         for start in range(0, len(keys), BATCH):
-            self._present(reader, keys[start : start + BATCH])
+            for key in keys[start : start + BATCH]:
+                self._present(reader, key)
             yield b"".join(self.take(reader))
         while not reader.closed:
             reader.event.clear()
@@ -293,17 +294,17 @@ class EventHub:
             except asyncio.TimeoutError:
                 yield b": keep-alive\n\n"
 
-    def _present(self, reader: Subscription, keys: Iterable[ManagerKey]) -> None:
-        """Tell what is committed now by managers that have committed something."""
-        for key in keys:
-            handle = self._factory().get(key)
-            status = None if handle is None else handle.status()
-            # An initial offset is no news of a commit.
-            if status is None or status.committed is None or status.committed_at is None:
-                continue
-            with self._lock:
-                if key not in reader.news:  # else that is as new, or newer
-                    reader.tell(key, News(status.committed, stopped=False))
+    def _present(self, reader: EventStream, key: ManagerKey) -> None:
+        """Tell what is committed now by a manager that has committed something."""
+        handle = self._factory().get(key)
+        status = None if handle is None else handle.status()
+        # An initial offset is no news of a commit.
+        if status is None or status.committed is None or status.committed_at is None:
+            return
+        with self._lock:
+            if ("committed", key) not in reader.news:  # else that is as new, or newer
+                entry = CommittedEntry(*key, *status.committed)
+                reader.tell("committed", key, entry, self._news_limit)
 
     def close(self) -> None:
         """End all streams, and those that come later."""
@@ -311,21 +312,6 @@ class EventHub:
             self._closed = True
             for reader in self._readers:
                 reader.close()
-
-
-class EventStream(StreamingResponse):
-    """Events until the reader or the service goes; the reader is always unsubscribed."""
-
-    def __init__(self, hub: EventHub, reader: Subscription) -> None:
-        super().__init__(hub.stream(reader), media_type="text/event-stream")
-        self._hub = hub
-        self._reader = reader
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._hub.unsubscribe(self._reader)
 
 
 def _log_event(error: OffsetManagerError) -> str:
