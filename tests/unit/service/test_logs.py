@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import select
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import pytest
@@ -17,6 +16,7 @@ from offsetmgr.service import logs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)
@@ -68,26 +68,6 @@ def test_names_cannot_draw_on_a_terminal() -> None:
     assert b"\x1b[31m\n" not in lines[0]
     assert b"x1b[31m" in lines[0]
     assert b"took a\\x1b[41m\\nforged: line" in lines[1]
-
-
-def test_the_level_can_change(stream: TextIO) -> None:
-    """As SIGHUP does it."""
-    logs.set_up("warning", stream)
-    structlog.get_logger("offsetmgr.x").info("quiet")
-    logs.set_level("debug")
-    structlog.get_logger("offsetmgr.x").debug("loud")
-    assert [each["event"] for each in written(stream)] == ["loud"]
-
-
-@pytest.mark.fault(20)
-def test_what_cannot_be_written_is_dropped_and_counted() -> None:
-    """A full disk stops the log, not the commits."""
-    with Path("/dev/full").open("w") as full:
-        set_up = logs.set_up("info", full)
-        structlog.get_logger("offsetmgr.x").info("one")
-        logging.getLogger("somebody.else").warning("two")
-        set_up.flush()
-    assert set_up.dropped == 2
 
 
 def test_what_waits_for_a_log_that_nobody_reads_is_bounded() -> None:
