@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -60,28 +59,21 @@ def serve(options: ServiceOptions) -> int:
 
     settings = options.load()
     log_output = logs.set_up(settings.log_level)
-    return run(settings, log_output, options.load, over_kafka(settings))
+    return run(settings, log_output, options.load, lambda _: over_kafka(settings))
 
 
 def check(options: ServiceOptions) -> None:
     """Check the configuration and its files, and print it, secrets masked; connects to nothing."""
     from offsetmgr.service.access import Access
     from offsetmgr.service.connections import Certificates
+    from offsetmgr.service.settings import by_name
 
     settings = options.load()
     Access(settings)
     if settings.tls.certificate:
         Certificates(settings.tls)
-    shown = asdict(settings)
-    for section in ("commit", "limits", "watch", "tls"):
-        shown |= {f"{section}.{name}": value for name, value in shown.pop(section).items()}
-    for identity, values in shown.pop("identities").items():
-        shown |= {f"identities.{identity}.{name}": value for name, value in values.items()}
-    shown["coordinator"] = settings.masked_coordinator
-    del shown["kafka"]
-    masked = settings.kafka.masked()
-    shown |= {f"kafka.{name}": value for name, value in sorted(masked.items())}
-    print_table(("setting", "value"), [(name, str(value)) for name, value in shown.items()])
+    rows = [(name, str(value)) for name, value in by_name(settings).items()]
+    print_table(("setting", "value"), rows)
 
 
 def init_store(

@@ -71,7 +71,8 @@ def serve(
     from offsetmgr.streams.storage import LmdbStorage
     from offsetmgr.streams.view import View
 
-    address = Address.parse_local(listen)
+    address = Address.parse(listen)
+    address.check_reach(["TLS and authentication, which a view does not have"])
     logs.set_up("info")
     with listening(address) as (sock, url):
         storage = LmdbStorage(path, fsync=fsync)

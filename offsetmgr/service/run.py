@@ -27,7 +27,7 @@ import uvloop
 from actors import ActorSystem
 from offsetmgr.coordinator.fence import FencedCoordinator
 from offsetmgr.coordinator.kafka import KafkaCoordinator
-from offsetmgr.errors import OffsetManagerError
+from offsetmgr.errors import InvalidValueError, OffsetManagerError
 from offsetmgr.manager import Factory
 from offsetmgr.service import version
 from offsetmgr.service.access import Access, AuditLog
@@ -45,13 +45,12 @@ from offsetmgr.service.sessions import Registry
 from offsetmgr.service.watch import GroupWatch
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
     from random import Random
 
     from offsetmgr.coordinator.base import Coordinator
     from offsetmgr.service.logs import Logs
     from offsetmgr.service.settings import Address, Settings
-    from offsetmgr.types import ManagerKey, StopResult
 
 EXIT_COMMITTED: Final = 0
 EXIT_UNCOMMITTED: Final = 3
@@ -88,10 +87,6 @@ FILES: Final = 500
 """Of them for all but connections of clients."""
 
 log = structlog.get_logger("offsetmgr.service")
-
-
-class AddressInUseError(OffsetManagerError):
-    code = "address_in_use"
 
 
 class _Server(uvicorn.Server):
@@ -263,10 +258,17 @@ class Service:
         self.assembly.hub.close()
         # Not in a thread: a process that may start none any more commits all the same.
         results = await self.assembly.factory.begin_stop(drain_s)
-        left = {key: each for key, each in results.items() if each.uncommitted is not None}
-        _log_uncommitted(left)
-        codes = (each.error.code if each.error else "not told" for each in left.values())
-        reasons = {"reasons": dict(Counter(codes))} if left else {}
+        left = [
+            (key, each.uncommitted.offset, each.error)
+            for key, each in results.items()
+            if each.uncommitted is not None
+        ]
+        for key, offset, error in left[:UNCOMMITTED_LOGGED]:
+            log.error("uncommitted", **key._asdict(), offset=offset, error=str(error))
+        if len(left) > UNCOMMITTED_LOGGED:
+            log.error("uncommitted_more", partitions=len(left) - UNCOMMITTED_LOGGED)
+        codes = Counter(error.code if error else "not told" for _, _, error in left)
+        reasons = {"reasons": dict(codes)} if left else {}
         log.info("drained", managers=len(results), uncommitted=len(left), **reasons)
         return EXIT_UNCOMMITTED if left else EXIT_COMMITTED
 
@@ -306,10 +308,6 @@ def run(
     Raises OffsetManagerError or OSError where it cannot start.
     """
     tune_gc()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
-    if resource.RLIM_INFINITY < soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     with contextlib.ExitStack() as stack:
         # The address first: a second service on it must not disturb the group's commits.
         sock, address = stack.enter_context(listening(settings.address))
@@ -323,65 +321,64 @@ def run(
 
 
 def most_connections(settings: Settings) -> int:
-    """Return how many connections there may be, as far as the system lets us open files."""
+    """Return how many connections there may be, with the open files that the system grants."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < DESCRIPTORS:
+        soft = min(DESCRIPTORS, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     wanted = CONNECTIONS + settings.limits.event_streams
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= wanted + FILES:
-        return wanted
-    log.warning("few_open_files", limit=soft, wanted=wanted + FILES)
-    return max(soft - FILES, soft // 2)
+    if soft < wanted + FILES:
+        log.warning("few_open_files", limit=soft, wanted=wanted + FILES)
+    return min(wanted, max(soft - FILES, soft // 2))
 
 
 @contextlib.contextmanager
 def listening(address: Address) -> Iterator[tuple[socket.socket, str]]:
     """Yield the listening socket and its real address.
 
-    Raises AddressInUseError where somebody listens there, OSError for what else the system says.
+    Raises InvalidValueError where somebody listens there, OSError for what else the system says.
     """
     try:
-        if address.path:
-            sock = _systemd_socket(address.path) or _unix_socket(Path(address.path))
-        else:
-            family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-            where = (address.host, address.port)
-            sock = socket.create_server(where, family=family, backlog=BACKLOG)
-            # Taken over by its connections.
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED_BYTES)
-            address = address._replace(port=sock.getsockname()[1])
+        sock = _bound(address)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
-        raise AddressInUseError(
-            f"{address} is in use by another process; stop it, or listen elsewhere (--listen)"
-        ) from None
+        problem = "is in use, or not a socket" if address.path else "is in use"
+        fix = "stop the process that listens there, or listen elsewhere (--listen)"
+        raise InvalidValueError("listen", str(address), problem, fix) from None
     with sock:
-        sock.setblocking(False)  # noqa: FBT003 -- the library's parameter
+        if not address.path:
+            address = address._replace(port=sock.getsockname()[1])
         yield sock, str(address)
 
 
-def _systemd_socket(path: str) -> socket.socket | None:
-    """Return the socket of a systemd unit (``sd_listen_fds``), whose mode and owner are the unit's.
-
-    It stays over restarts: who connects meanwhile waits.
-    """
-    passed = os.environ.get("LISTEN_PID") == str(os.getpid())
-    if not passed or os.environ.get("LISTEN_FDS") != "1":
-        return None
-    sock = socket.socket(fileno=SYSTEMD_DESCRIPTOR)
-    if sock.getsockname() == path:
+def _bound(address: Address) -> socket.socket:
+    if not address.path:
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        where = (address.host, address.port)
+        sock = socket.create_server(where, family=family, backlog=BACKLOG)
+        # Taken over by its connections.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED_BYTES)
         return sock
-    raise OSError(errno.EINVAL, f"systemd's socket is {sock.getsockname()!r}, and not {path!r}")
+    # The one socket of a systemd unit (sd_listen_fds), with the unit's mode and owner, stays over
+    # restarts: who connects meanwhile waits.
+    if os.environ.get("LISTEN_PID") == str(os.getpid()) and os.environ.get("LISTEN_FDS") == "1":
+        sock = socket.socket(fileno=SYSTEMD_DESCRIPTOR)
+        if sock.getsockname() != address.path:
+            text = f"systemd's socket is {sock.getsockname()!r}, and not {address.path!r}"
+            raise OSError(errno.EINVAL, text)
+        return sock
+    return _unix_socket(Path(address.path))
 
 
 def _unix_socket(path: Path) -> socket.socket:
     """Return a socket for its owner alone.  Its file is left behind: the next one replaces it."""
-    if path.is_socket():
-        _remove_of_dead_process(path)
-    elif path.exists():
-        raise AddressInUseError(
-            f"{path} exists and is not a socket; remove it, or listen elsewhere"
-        )
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        # Of a dead process; any other file is left alone, and then bind() fails.
+        if path.is_socket() and probe.connect_ex(str(path)) == errno.ECONNREFUSED:
+            path.unlink(missing_ok=True)
+    sock = socket.socket(socket.AF_UNIX)
     before = os.umask(0o177)
     try:
         sock.bind(str(path))
@@ -391,39 +388,22 @@ def _unix_socket(path: Path) -> socket.socket:
     return sock
 
 
-def _remove_of_dead_process(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-            return
-        except OSError:  # full, or not ours to ask: somebody is there
-            pass
-    raise OSError(errno.EADDRINUSE, "a process listens there")
+def over_kafka(settings: Settings) -> Coordinator:
+    """Return the coordinator over the settings' Kafka, or over their database and Kafka."""
+    config = settings.kafka.for_librdkafka()
+    plain = KafkaCoordinator(config)
+    if settings.database is not None:
+        from offsetmgr.stores.coordinator import open_coordinator  # noqa: PLC0415
 
-
-def over_kafka(settings: Settings) -> Callable[[ActorSystem], Coordinator]:
-    """Return the ``connect`` of ``run`` for the settings' Kafka, or database and Kafka."""
-
-    def connect(_: ActorSystem) -> Coordinator:
-        config = settings.kafka.for_librdkafka()
-        plain = KafkaCoordinator(config)
-        if settings.database is not None:
-            from offsetmgr.stores.coordinator import open_coordinator  # noqa: PLC0415
-
-            return open_coordinator(settings.database, plain)
-        if not settings.fence:
-            return plain
-        return FencedCoordinator(
-            config,
-            plain,
-            session_timeout_s=settings.fence_session_timeout_s,
-            most_groups=settings.limits.fenced_groups,
-        )
-
-    return connect
+        return open_coordinator(settings.database, plain)
+    if not settings.fence:
+        return plain
+    return FencedCoordinator(
+        config,
+        plain,
+        session_timeout_s=settings.fence_session_timeout_s,
+        most_groups=settings.limits.fenced_groups,
+    )
 
 
 def tune_gc() -> None:
@@ -431,15 +411,3 @@ def tune_gc() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, *gc.get_threshold()[1:])
-
-
-def _log_uncommitted(left: Mapping[ManagerKey, StopResult]) -> None:
-    for key, result in list(left.items())[:UNCOMMITTED_LOGGED]:
-        log.error(
-            "uncommitted",
-            **key._asdict(),
-            offset=None if result.uncommitted is None else result.uncommitted.offset,
-            error=str(result.error),
-        )
-    if len(left) > UNCOMMITTED_LOGGED:
-        log.error("uncommitted_more", partitions=len(left) - UNCOMMITTED_LOGGED)

@@ -14,11 +14,11 @@ import os
 import re
 import sys
 from collections.abc import Mapping  # noqa: TC003 -- a type of a setting
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -34,7 +34,7 @@ else:  # pragma: no cover -- the same library under its older name
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _T = TypeVar("_T")
 
@@ -122,7 +122,6 @@ MAX_SOCKET_PATH_BYTES: Final = 107
 """The kernel's limit (``sun_path`` without its NUL)."""
 
 _IDENTITY_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_EXAMPLES: Final = "give 127.0.0.1:8741 or unix:///run/offsetmgr.sock"
 
 Seconds = Annotated[float, Meta(gt=0, le=366 * 86_400)]
 Limit = Annotated[int, Meta(ge=1, le=1_000_000_000)]
@@ -142,34 +141,29 @@ class Address(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Address:
         """Return the address of a setting.  Raises InvalidValueError."""
+        fix = "give 127.0.0.1:8741 or unix:///run/offsetmgr.sock"
         if text.startswith("unix:"):
-            return cls("", 0, _socket_path(text))
-        try:
-            split = urlsplit(f"//{text}")
-            host, port = split.hostname, split.port
-        except ValueError:  # of a port, or of brackets
-            host = port = None
-        if host is None or port is None or split.netloc != text or "@" in text:
-            raise InvalidValueError("listen", text, "is not an address with a port", _EXAMPLES)
-        if host == "localhost":
-            host = "127.0.0.1"
+            path = text.removeprefix("unix:").removeprefix("//")
+            if path.startswith("/") and len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
+                return cls("", 0, path)
+            problem = f"is not an absolute path of at most {MAX_SOCKET_PATH_BYTES} bytes"
+            raise InvalidValueError("listen", text, problem, fix)
+        host, _, port = text.rpartition(":")
+        host = "127.0.0.1" if host == "localhost" else host.removeprefix("[").removesuffix("]")
         try:
             ipaddress.ip_address(host)
+            if 0 <= int(port) < 2**16:
+                return cls(host, int(port))
         except ValueError:
-            raise InvalidValueError("listen", text, "is not an IP address", _EXAMPLES) from None
-        return cls(host, port)
+            pass
+        raise InvalidValueError("listen", text, "is not an IP address with a port", fix)
 
-    @classmethod
-    def parse_local(cls, text: str) -> Address:
-        """Return an address that only this machine can reach.  Raises InvalidValueError."""
-        address = cls.parse(text)
-        if not address.is_local:
-            problem = (
-                "can be reached from other machines, and there is no TLS and no authentication"
-            )
-            fix = f"listen on loopback or a Unix socket: {_EXAMPLES}"
-            raise InvalidValueError("listen", text, problem, fix)
-        return address
+    def check_reach(self, missing: list[str]) -> None:
+        """Raise InvalidValueError if other machines can reach it while protection is missing."""
+        if missing and not self.is_local:
+            problem = f"can be reached from other machines without {' and '.join(missing)}"
+            fix = "add that, or listen on loopback or a Unix socket"
+            raise InvalidValueError("listen", str(self), problem, fix)
 
     @property
     def is_local(self) -> bool:
@@ -193,16 +187,6 @@ class Address(NamedTuple):
         if self.path:
             return f"unix://{self.path}"
         return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
-
-
-def _socket_path(text: str) -> str:
-    path = text.removeprefix("unix:").removeprefix("//")
-    if not path.startswith("/") or not path.isprintable():
-        raise InvalidValueError("listen", text, "is not an absolute path", _EXAMPLES)
-    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
-        fix = f"use a path of at most {MAX_SOCKET_PATH_BYTES} bytes: the kernel takes no more"
-        raise InvalidValueError("listen", text, "is too long", fix)
-    return path
 
 
 @dataclass(frozen=True)
@@ -259,20 +243,17 @@ class Tls:
     client_ca: str = ""
 
     def __post_init__(self) -> None:
-        if self.certificate or self.key or self.client_ca:
-            for name in ("certificate", "key"):
-                if not getattr(self, name):
-                    fix = "give tls.certificate and tls.key, the paths of PEM files"
-                    raise InvalidValueError(name, "", "is empty", fix)
+        if bool(self.certificate) != bool(self.key) or (self.client_ca and not self.key):
+            missing = "tls.key" if self.certificate else "tls.certificate"
+            raise MissingError(missing, "give tls.certificate and tls.key, the paths of PEM files")
 
 
-@dataclass(frozen=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Somebody who may ask the service, and the names, as patterns with ``*``, they may ask for."""
 
     groups: Patterns
     topics: Patterns
-    clusters: Patterns = field(default_factory=lambda: ["*"])
+    clusters: Patterns = msgspec.field(default_factory=lambda: ["*"])
     read_only: bool = False
     token_file: str = ""
     certificate: str = ""
@@ -344,11 +325,7 @@ class Settings:
             missing.append("TLS (set tls.certificate and tls.key)")
         if not self.identities:
             missing.append("authentication (add an [identities.NAME] with a token_file)")
-        if not address.is_local and missing:
-            lacking = " and ".join(missing)
-            problem = f"can be reached from other machines without {lacking}"
-            fix = "do so, or listen on loopback or a Unix socket"
-            raise InvalidValueError("listen", self.listen, problem, fix)
+        address.check_reach(missing)
 
     @property
     def address(self) -> Address:
@@ -360,20 +337,34 @@ class Settings:
         """The URL of the database that keeps the groups; None where Kafka does."""
         return None if self.coordinator == KAFKA else self.coordinator
 
-    @property
-    def masked_coordinator(self) -> str:
-        """The URL without its password."""
-        url, _, options = self.coordinator.partition("?")
-        return _masked("coordinator", url) + (f"?{MASK}" if options else "")
 
-
-def defaults() -> dict[str, object]:
-    """Return every setting but Kafka's by its dotted name, with its default."""
-    values = asdict(Settings(KafkaSettings({})))
-    del values["kafka"], values["identities"]
+def by_name(settings: Settings) -> dict[str, object]:
+    """Return every setting by its dotted name, secrets masked."""
+    url, _, options = settings.coordinator.partition("?")
+    coordinator = _masked("coordinator", url) + (f"?{MASK}" if options else "")
+    kafka = settings.kafka.masked()
+    values = msgspec.to_builtins(settings) | {"coordinator": coordinator, "kafka": kafka}
     return dict(_flatten(values))
 
 
+def defaults() -> dict[str, object]:
+    """Return every setting but Kafka's and identities by its dotted name, with its default."""
+    return by_name(Settings(KafkaSettings({})))
+
+
+@contextmanager
+def _hiding_secrets() -> Iterator[None]:
+    """Mask the value of an InvalidValueError where it is a secret, or has one in it."""
+    try:
+        yield
+    except InvalidValueError as error:
+        value = _masked(error.field.partition(" (")[0], str(error.value))
+        if value == str(error.value):
+            raise
+        raise InvalidValueError(error.field, value, error.problem, error.fix) from None
+
+
+@_hiding_secrets()
 def load(
     config: Path | None, env: Mapping[str, str], flags: Found, cluster: str | None = None
 ) -> Settings:
@@ -383,22 +374,20 @@ def load(
     ``[kafka]`` or of the environment.  Raises InvalidValueError, which shows no secret.
     """
     path = config or env.get(f"{ENV_PREFIX}CONFIG")
-    try:
-        found = from_toml(Path(path)) if path else {}
-        clusters = _take_clusters(found)
-        found |= _from_env(env)
-        if cluster is not None:
-            found = {each: found[each] for each in found if not each.startswith("kafka.")}
-            values = named_cluster(clusters, cluster, "--cluster")
-            found |= {
-                f"kafka.{key}": (value, f"[clusters.{cluster}] in {source}")
-                for key, (value, source) in values.items()
-            }
-        return _check(found | flags)
-    except InvalidValueError as error:
-        raise _without_secrets(error) from None
+    found = from_toml(Path(path)) if path else {}
+    clusters = _take_clusters(found)
+    found |= _from_env(env)
+    if cluster is not None:
+        found = {each: found[each] for each in found if not each.startswith("kafka.")}
+        values = named_cluster(clusters, cluster, "--cluster")
+        found |= {
+            f"kafka.{key}": (value, f"[clusters.{cluster}] in {source}")
+            for key, (value, source) in values.items()
+        }
+    return _check(found | flags)
 
 
+@_hiding_secrets()
 def load_clusters(config: Path | None, env: Mapping[str, str]) -> dict[str, KafkaSettings]:
     """Return the clusters in the file ``config``, else in ``$OFFSETMGR_CONFIG``.
 
@@ -407,14 +396,8 @@ def load_clusters(config: Path | None, env: Mapping[str, str]) -> dict[str, Kafk
     path = config or env.get(f"{ENV_PREFIX}CONFIG")
     if path is None:
         raise MissingError("--config", "give a TOML file with [clusters.NAME] in it")
-    try:
-        clusters = _take_clusters(from_toml(Path(path)))
-        return {
-            name: KafkaSettings(_check_kafka(values, f"clusters.{name}"))
-            for name, values in clusters.items()
-        }
-    except InvalidValueError as error:
-        raise _without_secrets(error) from None
+    clusters = _take_clusters(from_toml(Path(path)))
+    return {name: _check_kafka(values, f"clusters.{name}") for name, values in clusters.items()}
 
 
 def _take_clusters(found: Found) -> dict[str, Found]:
@@ -442,7 +425,8 @@ def from_toml(path: Path) -> Found:
     except ValueError as error:
         fix = "give the path of a readable TOML file (--config)"
         raise InvalidValueError("config", str(path), f"is not TOML: {error}", fix) from None
-    for name, identity in table.get("identities", {}).items():
+    identities = table.get("identities")
+    for name, identity in identities.items() if isinstance(identities, dict) else ():
         if identity == {}:  # else it would vanish, and authentication with it
             raise MissingError(f"identities.{name}.groups", "say what this identity may ask for")
     return {name: (value, str(path)) for name, value in _flatten(table)}
@@ -502,21 +486,26 @@ def _check(found: Found) -> Settings:
         values["log_level"] = values["log_level"].lower()
     if isinstance(values.get("streams"), str):
         values["streams"] = [each.strip() for each in values["streams"].split(",") if each.strip()]
-    values["kafka"] = {"values": _check_kafka(kafka)}
+    values["kafka"] = _check_kafka(kafka)
 
     def with_source(path: str) -> str:
         name = path.removeprefix(".")
         return f"{name} ({found[name][1] if name in found else 'default'})"
 
+    return _converted(values, Settings, with_source)
+
+
+def _converted(values: dict[str, Any], kind: type[_T], name: Callable[[str], str]) -> _T:
+    """Return ``values`` as ``kind``.  Raises InvalidValueError; ``name`` as of ``explained``."""
     try:
         # Not strictly: the environment gives all values as text.
-        return msgspec.convert(values, Settings, strict=False)
+        return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise explained(error, Settings, values, with_source) from None
+        raise explained(error, kind, values, name) from None
 
 
-def _take_identities(found: Found) -> dict[str, dict[str, Any]]:
-    """Take the tables ``[identities.NAME]`` out of the settings, checked."""
+def _take_identities(found: Found) -> dict[str, Identity]:
+    """Take the tables ``[identities.NAME]`` out of the settings."""
     tables: dict[str, dict[str, Any]] = {}
     for name in [each for each in found if each.startswith("identities.")]:
         identity, _, key = name.removeprefix("identities.").rpartition(".")
@@ -525,16 +514,13 @@ def _take_identities(found: Found) -> dict[str, dict[str, Any]]:
             fix = "write [identities.NAME] with a name of letters, digits, '.', '_' and '-'"
             raise InvalidValueError(f"{name} ({source})", MASK, "has no identity's name", fix)
         tables.setdefault(identity, {})[key] = value
-    for identity, table in tables.items():
-        place = partial(str.__add__, f"identities.{identity}")
-        try:
-            msgspec.convert(table, Identity, strict=False)
-        except msgspec.ValidationError as error:
-            raise explained(error, Identity, table, place) from None
-    return tables
+    return {
+        name: _converted(table, Identity, partial(str.__add__, f"identities.{name}"))
+        for name, table in tables.items()
+    }
 
 
-def _check_kafka(values: Found, section: str = "kafka") -> dict[str, str]:
+def _check_kafka(values: Found, section: str = "kafka") -> KafkaSettings:
     checked: dict[str, str] = {}
     for key, (value, source) in values.items():
         where = f"{section}.{key} ({source})"
@@ -553,7 +539,7 @@ def _check_kafka(values: Found, section: str = "kafka") -> dict[str, str]:
     if not checked.get("bootstrap.servers", "").strip():
         fix = f"give --bootstrap-servers host:port, or bootstrap.servers in the [{section}] table"
         raise MissingError(f"{section}.bootstrap.servers", fix)
-    return checked
+    return KafkaSettings(checked)
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -569,9 +555,6 @@ def _kafka_text(key: str, value: object, where: str) -> str:
         problem = f"is a {type(value).__name__}"
         raise InvalidValueError(where, MASK, problem, "give text, a number or true/false")
     text = str(value)
-    unprintable = not text.isprintable() and not key.endswith(".pem")
-    if unprintable or "\0" in text:
-        raise InvalidValueError(where, value, "holds a control character", "remove it")
     if key in _ADDRESSES and "@" in text:  # librdkafka does not use a login, but logs it
         fix = f"give addresses alone; {_ADDRESSES[key]}"
         raise InvalidValueError(where, MASK, "holds a '@', as in name:password@host", fix)
@@ -593,13 +576,3 @@ def _masked(name: str, value: str) -> str:
         return MASK
     login, at, rest = value.rpartition("@")
     return f"{MASK}@{rest}" if at and ":" in login else value
-
-
-def _without_secrets(error: InvalidValueError) -> InvalidValueError:
-    name = error.field.partition(" (")[0]
-    if not isinstance(error.value, str) and not SECRET_NAME.search(name):
-        return error
-    value = _masked(name, str(error.value))
-    if value == error.value:
-        return error
-    return InvalidValueError(error.field, value, error.problem, error.fix)

@@ -115,7 +115,7 @@ def test_a_port_in_use_is_one_line_and_exit_1() -> None:
         with serve_process(*options) as service:
             assert service.wait() == 1
             (line,) = service.lines
-            assert f"127.0.0.1:{port} is in use" in line
+            assert f"127.0.0.1:{port}' is in use" in line
 
 
 def test_what_keeps_it_from_starting_is_one_line() -> None:

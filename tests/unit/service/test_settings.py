@@ -11,6 +11,7 @@ from offsetmgr.service.settings import (
     ALLOWED,
     Found,
     Settings,
+    by_name,
     defaults,
     from_toml,
     load,
@@ -100,17 +101,16 @@ BAD = [
     ("listen", "0.0.0.0:8741", "can be reached from other machines"),
     ("listen", "[::]:8741", "can be reached from other machines"),
     ("listen", "192.168.1.7:8741", "can be reached from other machines"),
-    ("listen", "example.org:80", "is not an IP address"),
-    ("listen", "127.0.0.1", "is not an address with a port"),
-    ("listen", "127.0.0.1:65536", "is not an address with a port"),
-    ("listen", "127.0.0.1:" + "9" * 5_000, "(5010 characters) is not an address with a port"),
+    ("listen", "example.org:80", "is not an IP address with a port"),
+    ("listen", "127.0.0.1", "is not an IP address with a port"),
+    ("listen", "127.0.0.1:65536", "is not an IP address with a port"),
+    ("listen", "127.0.0.1:" + "9" * 5_000, "(5010 characters) is not an IP address with a port"),
     ("listen", "unix://relative.sock", "is not an absolute path"),
-    ("listen", "unix:///" + "x" * 120, "is too long"),
+    ("listen", "unix:///" + "x" * 120, "is not an absolute path of at most 107 bytes"),
     ("kafka.plugin.library.paths", "/tmp/evil.so", "is not a setting that may be given"),
     ("kafka.sasl.kerberos.kinit.cmd", "rm -rf /", "is not a setting that may be given"),
     ("kafka.sasl.pasword", "geheim", "did you mean sasl.password?"),
     ("kafka.sasl.password_file", "/run/\0", "'***' is not a path; give the path of a"),
-    ("kafka.client.id", "a\nb", "holds a control character"),
     ("kafka.bootstrap.servers", " ", "kafka.bootstrap.servers is missing"),
 ]
 
@@ -202,7 +202,7 @@ def test_the_password_of_a_database_stays_secret() -> None:
     url = "postgresql://me:geheim@host/offsets?sslpassword=geheim"
     settings = with_flags(coordinator=url)
     assert settings.coordinator == url
-    assert "geheim" not in repr(settings) + settings.masked_coordinator
+    assert "geheim" not in repr(settings) + str(by_name(settings))
     with pytest.raises(InvalidValueError, match="a database always refuses") as caught:
         with_flags(coordinator=url, fence=True)
     assert "geheim" not in str(caught.value)
