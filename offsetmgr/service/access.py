@@ -250,7 +250,7 @@ def _file_state(path: Path) -> object:
     """Return what changes when a file is written or replaced."""
     try:
         found = path.stat()
-    except OSError:
+    except (OSError, ValueError):
         return None
     return found.st_mtime_ns, found.st_ino, found.st_size, found.st_mode
 

@@ -308,6 +308,9 @@ def test_a_bad_token_file_is_refused(
         ({"identities__a__certificate": "x", "identities__a__groups": [],
           "identities__a__topics": []}, "set tls.client_ca"),
         ({"identities__a__group": [], "identities__a__topics": []}, "group"),
+        ({"identities__a__token_file": "/t", "identities__a__groups": [],
+          "identities__a__topics": [], "identities__a__readonly": True},
+         "identities.a.readonly True is an unknown field; remove it; known here: groups, topics"),
     ],
 )  # fmt: skip
 def test_settings_that_would_leave_it_open_are_refused(given: dict[str, Any], told: str) -> None:
