@@ -54,12 +54,12 @@ class SubmitBuffer:
     """
 
     __slots__ = (
-        "_force",
         "_rewind",
         "closed",
         "dropped",
         "established",
         "floor",
+        "force",
         "group",
         "number",
         "partition",
@@ -89,7 +89,8 @@ class SubmitBuffer:
         self.value: int | OffsetAndMetadata = -1
         """The newest offset; an int if it has neither metadata nor a leader epoch."""
         self._rewind = 0  # number of the newest rewind that is not committed yet
-        self._force = False  # whether the next submit counts as new, though it be the same
+        self.force = False
+        """True if the next submit counts as new, though it be the same."""
 
     # For users.
 
@@ -114,10 +115,10 @@ class SubmitBuffer:
             self._refuse(offset)
         self.floor = offset
         self.dropped = None
-        if value != self.value or self._force:
+        if value != self.value or self.force:
             self.value = value
             self.number = number
-            self._force = False
+            self.force = False
         if (rewind or not self.queued) and self.number > self.settled:
             if rewind:
                 self._rewind = self.number
@@ -234,7 +235,7 @@ class SubmitBuffer:
         """Enter an external change (None: deleted): the floor from now on, unless more waits."""
         with self.group.lock:
             if external is None:
-                self._force = True
+                self.force = True
             elif self.number <= self.settled:
                 self._set_floor(external)
                 if self.number:
@@ -354,12 +355,16 @@ class GroupSubmits:
                 try:
                     if not isinstance(value, int):
                         buffer.put(shortest(*value[:3]), value.rewind, number)
-                    elif buffer.queued and value > buffer.floor and not rewind:
+                    elif rewind or value <= buffer.floor:
+                        buffer.put(value, rewind, number)
+                    else:
                         # What ``put`` does in the common case, without a call.
                         buffer.value = buffer.floor = value
                         buffer.number = number
-                    else:
-                        buffer.put(value, rewind, number)
+                        if not buffer.queued:
+                            buffer.dropped, buffer.force = None, False
+                            self.queue(buffer)
+                            buffer.queued = True
                 except OffsetManagerError as error:
                     refused[buffer.partition] = error
         return refused
