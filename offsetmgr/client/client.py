@@ -1,8 +1,6 @@
 """The client: hands offsets to the service beside it, and never slows whoever submits them.
 
-Calls that wait (a flush or stop, the commit of a submit, a claim, an initial offset) run in the
-caller's thread on connections of its own, so that one that waits for Kafka holds up nothing else,
-and answer by their deadline.  Offsets are sent by the client's own thread alone.
+Offsets are sent by the client's own thread.  Calls that wait ask in the caller's thread.
 """
 
 from __future__ import annotations
@@ -258,7 +256,6 @@ class RemoteManagerHandle(OffsetManagerHandle):
     """A manager of the service for one partition of a group."""
 
     def __init__(self, key: ManagerKey, mail: Mailboxes, client: OffsetClient) -> None:
-        """`client` lives as long as a handle of it."""
         self._key = key
         self._mail = mail
         self._client = client
@@ -362,7 +359,7 @@ class Wait:
         stops: bool = False,
         all_of_it: bool = False,
     ) -> None:
-        """`all_of_it`: nothing but `keys` is held, so that a request need not name them."""
+        """`all_of_it`: nothing but `keys` is held, so a request need not name them."""
         self._core = core
         self._deadline = deadline
         self._stops = stops
@@ -371,7 +368,7 @@ class Wait:
         self._reason: OffsetManagerError | None = None
         """Why the last request failed."""
         self.final: set[ManagerKey] = set()
-        """Waiting longer for these is pointless."""
+        """Those that will not be committed."""
         self.answered = False
         """True if the service is known to have stopped all of them."""
         with core.lock:

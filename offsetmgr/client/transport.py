@@ -13,7 +13,7 @@ import ssl
 import time
 from contextlib import closing, suppress
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
@@ -24,6 +24,7 @@ from offsetmgr.errors import InvalidValueError, ServiceUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+    from http.client import HTTPMessage, HTTPResponse
 
 _T = TypeVar("_T")
 
@@ -212,11 +213,9 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An answer; its headers' names are in lower case."""
-
     status: int
-    headers: Mapping[str, str]
-    body: bytes
+    headers: HTTPMessage | Mapping[str, str]
+    body: bytes = b""
 
 
 class Connection:
@@ -246,7 +245,7 @@ class Connection:
         if response.length:
             raise Unreachable("closed the connection in the middle of its answer")
         response.close()
-        return _answer(response, b"".join(pieces))
+        return Answer(response.status, response.headers, b"".join(pieces))
 
     def stream(self, request: Request, read_timeout_s: float) -> tuple[Answer, Iterator[bytes]]:
         """Send `request`; return the head of its answer, and the pieces of its body."""
@@ -257,7 +256,7 @@ class Connection:
             while piece := self._read(response, read_timeout_s, late):
                 yield piece
 
-        return _answer(response), pieces()
+        return Answer(response.status, response.headers), pieces()
 
     def _ask(self, request: Request, deadline: Deadline) -> HTTPResponse:
         try:
@@ -450,11 +449,6 @@ def _tls_trouble(error: ssl.SSLError) -> str:
             "give cert_file and key_file"
         )
     return f"does not speak TLS ({reason}); is it served by http://, or is the port another one?"
-
-
-def _answer(response: HTTPResponse, body: bytes = b"") -> Answer:
-    headers = {name.lower(): value for name, value in response.getheaders()}
-    return Answer(response.status, headers, body)
 
 
 def _text(error: Exception) -> str:

@@ -148,7 +148,7 @@ def refused_of(data: Mapping[str, Any], batch: Batch) -> dict[ManagerKey, Offset
 def settled_of(data: Mapping[str, Any]) -> Settled:
     committed = {key_of(each): offset_of(each) for each in data["committed"]}
     keys = [(key_of(each), each["error"]) for each in data["uncommitted"]]
-    return committed, {key: reason_of(error, key) for key, error in keys}
+    return committed, {key: error_of(error, key) for key, error in keys}
 
 
 def initial_of(data: Mapping[str, Any], key: ManagerKey) -> tuple[OffsetAndMetadata | None] | None:
@@ -156,7 +156,7 @@ def initial_of(data: Mapping[str, Any], key: ManagerKey) -> tuple[OffsetAndMetad
     for entry in data["initial_offsets"]:
         if partition_of(entry) == key.topic_partition:
             if not entry["known"]:
-                raise reason_of(entry["error"], key)
+                raise error_of(entry["error"], key)
             return (entry["committed"] and offset_of(entry["committed"]),)
     return None
 
@@ -189,17 +189,12 @@ def _check_kafka(what: str, error: Mapping[str, Any] | None) -> None:
         raise kafka_refusal(what, str(error["code"]), text, passing=bool(passing))
 
 
-def reason_of(error: Mapping[str, Any] | None, key: ManagerKey) -> OffsetManagerError:
-    """Return why an offset is not known; without an error Kafka was silent."""
-    if error is None:
-        return OffsetTimeoutError("Kafka did not answer the service in time")
-    return error_of(error, key)
-
-
 def error_of(
-    data: Mapping[str, Any], key: ManagerKey | None, status: int = 200
+    data: Mapping[str, Any] | None, key: ManagerKey | None, status: int = 200
 ) -> OffsetManagerError:
-    """Return the error in an answer or an event; `key` is the manager it is about."""
+    """Return the error in an answer or an event about `key`; None stands for Kafka's silence."""
+    if data is None:
+        return OffsetTimeoutError("Kafka did not answer the service in time")
     code, message = str(data["code"]), str(data["message"])
     if data.get("kafka_code") is not None:
         return _kafka_error(data, key, status, code, message)
