@@ -30,7 +30,6 @@ from offsetmgr.coordinator.clients import (
     client_config,
     failure_of_code,
 )
-from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.coordinator.librdkafka import INSTANCE, PRODUCER, GroupClient
 from offsetmgr.errors import (
     InvalidValueError,
@@ -43,7 +42,7 @@ from offsetmgr.errors import (
 from offsetmgr.lag.cluster import does_not_exist, known
 from offsetmgr.lag.commit_log import read_commits
 from offsetmgr.stores import open_store
-from offsetmgr.stores.reader import open_reader
+from offsetmgr.stores.reader import BrokerOffsetStore, open_reader
 from offsetmgr.types import OffsetAndMetadata, TopicPartition, check_group
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ class GroupChanges:
             partitions = [*given.offsets, *given.notes]
         else:
             partitions = list(committed)
-        logs = self._logs(partitions)
+        logs = self.logs(partitions)
         if mode in {"to-datetime", "by-duration"}:
             given = self._at_time(logs, number)
         wanted = given or asked(mode, int(number), option, committed, logs)
@@ -157,7 +156,7 @@ class GroupChanges:
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> list[PlannedOffset]:
         """Return the plan that sets single offsets."""
-        return plan(offsets, Wanted(offsets), self.committed(group), self._logs(offsets))
+        return plan(offsets, Wanted(offsets), self.committed(group), self.logs(offsets))
 
     def _given(self, group: str, mode: str, value: str, option: str) -> Wanted | None:
         """Return the offsets of a file, of another group or of the history; else None."""
@@ -174,7 +173,7 @@ class GroupChanges:
                 return to_group_at(group_at(read_commits(self._config, {group}), at_s), value)
         return None
 
-    def _logs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionRange]:
+    def logs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionRange]:
         """Return the logs of those that exist."""
         answers = self.reader.log_ranges(partitions)
         return {where: known(log) for where, log in answers.items() if not does_not_exist(log)}
@@ -211,16 +210,16 @@ class GroupChanges:
         offsets = {row.partition: row.new for row in rows if row.new is not None}
         if not offsets:
             return {}
-        if self._store is not None:
-            with open_store(self._store) as store:
-                refused = store.try_commit(group, offsets)
-            return {where: str(error) for where, error in refused.items()}
-        with KafkaCoordinator(self._config, clients=1) as kafka:
-            answer = kafka.commit(group, offsets, self._timeout_s)
-            failures = answer.get(timeout=self._timeout_s + CLOSE_S).failures
+        found = (
+            open_store(self._store)
+            if self._store
+            else BrokerOffsetStore(self._config, timeout_s=self._timeout_s)
+        )
+        with found as store:
+            refused = store.try_commit(group, offsets)
         return {
-            each: f"{failure.detail or failure.info.hint} ({failure.info.name})"
-            for each, failure in failures.items()
+            where: f"{error.detail or error.info.hint} ({error.code})"
+            for where, error in refused.items()
         }
 
     def rewind(self, group: str, rows: Iterable[PlannedOffset]) -> dict[TopicPartition, str]:

@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import confluent_kafka
 from confluent_kafka import KafkaException
@@ -22,7 +22,7 @@ from offsetmgr.admin.times import seconds_text, time_before, time_text
 from offsetmgr.coordinator.clients import failure_of_exception
 from offsetmgr.coordinator.librdkafka import INSTANCE
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError, listed
-from offsetmgr.lag.cluster import ClusterReader, does_not_exist
+from offsetmgr.lag.cluster import ClusterReader, does_not_exist, tried
 from offsetmgr.lag.commit_log import TOPIC, read_commits
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ _SKEW_S: Final = 2.0
 _RECENT_S: Final = 86_400.0
 """Older deletions are taken for wanted ones."""
 _RETENTION: Final = "offsets.retention.minutes"
-
-_T = TypeVar("_T")
 
 
 class Level(str, Enum):
@@ -126,13 +124,13 @@ def gather(
         "Python": sys.version.split()[0],
     }
     with ClusterReader(config, timeout_s=timeout_s) as reader:
-        cluster = _tried(lambda: _cluster(reader))
-        asked = None if service is None else _tried(service.facts)
+        cluster = tried(_cluster, reader)
+        asked = None if service is None else tried(service.facts)
         if isinstance(cluster, OffsetManagerError):
             return Facts(time.time(), versions, cluster, service=asked)
         names = [each.name for each in reader.groups()] if groups is None else list(groups)
         described, committed = reader.describe(names), reader.committed(names)
-        history, now_s = _tried(lambda: _history(config, names)), time.time()
+        history, now_s = tried(_history, config, names), time.time()
         partitions = {
             where
             for each in committed.values()
@@ -147,20 +145,13 @@ def gather(
             versions=versions,
             cluster=cluster,
             stuck_after_s=stuck_after_s,
-            retention_s=_tried(lambda: _retention_s(reader)),
+            retention_s=tried(_retention_s, reader),
             groups={name: GroupFacts(described[name], committed[name]) for name in names},
             logs=reader.log_ranges(partitions),
             topic_rights=reader.topic_rights(topics),
             history=history,
             service=asked,
         )
-
-
-def _tried(ask: Callable[[], _T]) -> _T | OffsetManagerError:
-    try:
-        return ask()
-    except OffsetManagerError as error:
-        return error
 
 
 def _cluster(reader: ClusterReader) -> str:

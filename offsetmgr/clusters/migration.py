@@ -10,11 +10,13 @@ import json
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from confluent_kafka import OFFSET_BEGINNING
+
 from offsetmgr.admin.changes import GroupChanges
 from offsetmgr.admin.reset import PlannedOffset
 from offsetmgr.clusters.link import ClusterClient
-from offsetmgr.consumer.retry import read_to_end
 from offsetmgr.lag.cluster import does_not_exist, known
+from offsetmgr.lag.log_reader import read_to_end
 from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 
@@ -199,8 +201,8 @@ class OffsetMigration(ClusterClient):
     ) -> list[CopiedOffset]:
         mirrors = self._mirrors({each.topic for each in offsets})
         targets = {each: TopicPartition(mirrors[each.topic], each.partition) for each in offsets}
-        source_logs = _logs(self._source, offsets)
-        target_logs = _logs(self._target, targets.values())
+        source_logs = self._source.logs(offsets)
+        target_logs = self._target.logs(targets.values())
         syncs = self._syncs(offsets)
         pairs = self._same_records(offsets, targets, source_logs, target_logs)
         rows = []
@@ -275,8 +277,7 @@ class OffsetMigration(ClusterClient):
         )
         for cluster, kafka, name in places:
             where = TopicPartition(f"mm2-offset-syncs.{name}.internal", 0)
-            log = _logs(cluster, [where]).get(where)
-            starts = {} if log is None else {where: log.log_start_offset}
+            starts = dict.fromkeys(cluster.logs([where]), OFFSET_BEGINNING)
             for message in read_to_end(kafka, starts, self._timeout_s):
                 partition, sync = parse_sync(message.key() or b"", message.value() or b"")
                 if partition in found:
@@ -296,20 +297,6 @@ class OffsetMigration(ClusterClient):
         stops = {where: offset for where, (offset, _) in wanted.items()}
         messages = read_to_end(kafka, starts, self._timeout_s, stops)
         return {TopicPartition(m.topic() or "", m.partition() or 0): m for m in messages}
-
-
-def _logs(
-    cluster: GroupChanges, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, PartitionRange]:
-    """Return the logs of those that exist."""
-    wanted = list(partitions)
-    numbers = {
-        topic: answer
-        for topic, answer in cluster.reader.partitions_of({each.topic for each in wanted}).items()
-        if not does_not_exist(answer)
-    }
-    there = [each for each in wanted if each.partition in known(numbers.get(each.topic, []))]
-    return {where: known(log) for where, log in cluster.reader.log_ranges(there).items()}
 
 
 def starting_offsets(plan: Iterable[CopiedOffset]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from abc import abstractmethod
 from collections import deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDoneError
@@ -23,9 +22,10 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.clusters.link import PROBE_S, ClusterClient, Link, check_clusters, close_all
 from offsetmgr.consumer.acks import AckConsumer, AckSettings
-from offsetmgr.consumer.base import LONG_S, BaseConsumer, ConsumerSettings
-from offsetmgr.consumer.deliveries import AckFunctions, AckMessage
+from offsetmgr.consumer.base import LONG_S, ConsumerSettings, MessageReader
+from offsetmgr.consumer.deliveries import AckMessage
 from offsetmgr.consumer.group import GroupConsumer
+from offsetmgr.coordinator.librdkafka import OWN_GROUP
 from offsetmgr.errors import (
     InvalidValueError,
     ManagerStoppedError,
@@ -65,48 +65,24 @@ The thread that fetches gets the interpreter's lock every 5 ms at best, three ti
 AT_ONCE_BYTES: Final = 32 * 2**20
 """The same in bytes, by the size of the last message."""
 
-NEVER_JOINED: Final = "offsetmgr-reader"
-"""Group of a consumer without one: librdkafka wants a name."""
-
 _LOGICAL: Final = {"first": OFFSET_BEGINNING, "last": OFFSET_END}
 _FULL_S: Final = 0.005
 
 _T = TypeVar("_T")
-_S = TypeVar("_S", bound="_Source[Any]")
+_C = TypeVar("_C", bound=MessageReader[Any])
+_F = TypeVar("_F", bound="_Feed[Any, Any]")
 
 log = logging.getLogger("offsetmgr.clusters")
 
 
-class _Source(BaseConsumer, Generic[_T]):
-    """The consumer of one cluster.  One thread fills it, maybe another one takes the messages."""
+class _Feed(Generic[_T, _C]):
+    """The messages of one cluster, and the thread that fetches them."""
 
-    def __init__(self, link: Link, *args: Any, **options: Any) -> None:
-        self.link = link
-        super().__init__(link.settings({}), *args, **options)
-
-    @abstractmethod
-    def next(self) -> _T | None:
-        """Return a message that is there already."""
-
-    @abstractmethod
-    def fill(self) -> bool:
-        """Fetch for about ``FILL_S``; False where there is no room."""
-
-    def _poll_kafka(self, most: int, timeout_s: float, more_s: float) -> bool:
-        received = super()._poll_kafka(most, timeout_s, more_s)
-        if received:
-            self.link.answered()
-        return received
-
-
-class _Feed(Generic[_T, _S]):
-    """The messages of one cluster, and its thread."""
-
-    def __init__(self, link: Link, make: Callable[[], _S]) -> None:
+    def __init__(self, link: Link, make: Callable[[], _C]) -> None:
         """``make`` returns the consumer, or raises OffsetManagerError where none can be had yet."""
         self.link: Final = link
-        self.consumer: _S | None = None
-        self.fill: Callable[[_S], object] = lambda consumer: consumer.fill()
+        self.consumer: _C | None = None
+        self.fill: Callable[[_C], object] = lambda consumer: consumer._fill(FILL_S)
         self._make = make
         self._commits: SimpleQueue[Future[None]] = SimpleQueue()
         self._news = threading.Event()
@@ -114,7 +90,8 @@ class _Feed(Generic[_T, _S]):
         self._thread = threading.Thread(target=self._run, name=f"feed-{link.name}", daemon=True)
 
     def next(self) -> _T | None:
-        return None if self.consumer is None else self.consumer.next()
+        """Return a message that is there already."""
+        return None if self.consumer is None else self.consumer._next()
 
     def start(self, news: threading.Event) -> None:
         """Begin; ``news`` is set where there may be messages."""
@@ -133,7 +110,6 @@ class _Feed(Generic[_T, _S]):
         if self._thread.ident is not None:
             self._thread.join()
             self._close()  # it may have made a consumer meanwhile
-            self._answer_commits()
         self.link.close()
 
     def _close(self) -> None:
@@ -143,13 +119,13 @@ class _Feed(Generic[_T, _S]):
     def _run(self) -> None:
         while not self._ended.is_set():
             try:
-                self._answer_commits()
                 if self.consumer is None and self.link.up:  # else it is probed
                     self.consumer = self._make()
                 if self.consumer is None:
                     self._ended.wait(FILL_S)
-                elif not self.fill(self.consumer):
-                    self._ended.wait(_FULL_S)
+                else:
+                    self.fill(self.consumer)
+                self._answer_commits()
                 self.link.probe_if_due()
             except OffsetManagerError as error:
                 self.link.failed(error)
@@ -170,35 +146,33 @@ class _Feed(Generic[_T, _S]):
                 done.set_result(None)
 
 
-class _MergedClient(ClusterClient, Generic[_T, _S]):
+class _MergedClient(ClusterClient, Generic[_T, _F]):
     """Takes messages of all feeds in turn; for one thread."""
 
-    def __init__(self, feeds: Iterable[_Feed[_T, _S]], close_s: float = CLOSE_S) -> None:
-        self._all = list(feeds)
-        self._turns = deque(self._all)
+    def __init__(self, feeds: Mapping[str, _F], close_s: float = CLOSE_S) -> None:
+        self._feeds = feeds
+        self._turns = deque(feeds.values())
         self._close_s = close_s
         self._news = threading.Event()
         self._closed = False
 
     def _start(self) -> None:
-        for feed in self._all:
+        for feed in self._feeds.values():
             feed.start(self._news)
 
     def _next(self, timeout: float | None) -> _T | None:
         """Return the next message; None where none came within ``timeout`` s, or once closed."""
-        deadline: float | None = None
+        deadline = time.monotonic() + check_timeout(timeout, forever=True)
         while not self._closed:
-            for _ in self._all:
+            for _ in self._feeds:
                 self._turns.rotate(-1)
-                message = self._turns[0].next()
+                message: _T | None = self._turns[0].next()
                 if message is not None:
                     return message
-            now_s = time.monotonic()
-            if deadline is None:
-                deadline = now_s + check_timeout(timeout, forever=True)
-            if now_s >= deadline:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
                 break
-            self._news.wait(min(deadline - now_s, LONG_S))
+            self._news.wait(min(left_s, LONG_S))
             self._news.clear()
         return None
 
@@ -209,7 +183,7 @@ class _MergedClient(ClusterClient, Generic[_T, _S]):
     def errors(self) -> list[OffsetManagerError]:
         """Return the errors since the last call; at most the newest 100 of each cluster."""
         found: list[OffsetManagerError] = []
-        for feed in self._all:
+        for feed in self._feeds.values():
             found += feed.link.take_errors()
             found += feed.consumer.errors() if feed.consumer is not None else []
         return found
@@ -221,7 +195,7 @@ class _MergedClient(ClusterClient, Generic[_T, _S]):
         """
         self._closed = True
         self._news.set()
-        close_all({feed.link.name: feed.end for feed in self._all}, self._close_s)
+        close_all({name: feed.end for name, feed in self._feeds.items()}, self._close_s)
 
 
 class ClusterMessage(NamedTuple):
@@ -243,7 +217,7 @@ class ReaderStats(NamedTuple):
     """As of ``MultiClusterReader.lag``."""
 
 
-class MultiClusterReader(_MergedClient[ClusterMessage, "_ReaderConsumer"]):
+class MultiClusterReader(_MergedClient[ClusterMessage, "_ReaderFeed"]):
     """Reads ``topic`` of several clusters; messages are read by one thread.
 
     ``clusters`` has bootstrap servers, or librdkafka's settings, by name.  With ``group`` it is a
@@ -272,12 +246,13 @@ class MultiClusterReader(_MergedClient[ClusterMessage, "_ReaderConsumer"]):
             fix = "leave them out: the members of a group share the partitions"
             raise InvalidValueError("partitions", numbers, "cannot be chosen with a group", fix)
         settings = settings or ConsumerSettings()
-        self._feeds = {
-            name: _ReaderFeed(Link(name, kafka, topic), topic, group, numbers, settings)
-            for name, kafka in check_clusters(clusters).items()
-        }
+        super().__init__(
+            {
+                name: _ReaderFeed(Link(name, kafka, topic), topic, group, numbers, settings)
+                for name, kafka in check_clusters(clusters).items()
+            }
+        )
         self._returned: ClusterMessage | None = None  # by `read_message`, to be marked
-        super().__init__(self._feeds.values())
         self._start()
 
     # Messages
@@ -436,23 +411,26 @@ class _ReaderFeed(_Feed[ClusterMessage, "_ReaderConsumer"]):
         self._group = group
         self.numbers = numbers
         self._settings = settings
-        self._lock = threading.Lock()  # of the consumer's making, and of where it begins
+        self._lock = threading.Lock()  # of the positions, and of the consumer's making
         self._start = OFFSET_BEGINNING if settings.start == "earliest" else OFFSET_END
-        self._starts: dict[int, int] = {}
+        self._positions: dict[int, int] = {}
+        """The next offsets to hand out, librdkafka's negative ones among them."""
 
     def next(self) -> ClusterMessage | None:
-        message = super().next()
-        self.read += message is not None
-        return message
+        with self._lock:
+            message = None if self.consumer is None else self.consumer._next()
+            if message is None:
+                return None
+            self._positions[message.partition() or 0] = (message.offset() or 0) + 1
+        self.read += 1
+        return ClusterMessage(self.link.name, message)
 
     def mark(self, messages: Iterable[Message]) -> None:
         if self.consumer is not None:
             self.consumer.mark_messages(messages)
 
     def position(self, partition: int) -> int | None:
-        with self._lock:
-            starts = self._starts if self.consumer is None else self.consumer.positions
-            found = starts.get(partition, -1)
+        found = self._positions.get(partition, OFFSET_END)
         return found if found >= 0 else None
 
     def move(self, partition: int | None, offset: int) -> None:
@@ -462,76 +440,54 @@ class _ReaderFeed(_Feed[ClusterMessage, "_ReaderConsumer"]):
             fix = f"give one of {', '.join(map(str, numbers))}"
             raise InvalidValueError("partition", partition, "is not read", fix)
         with self._lock:
-            if self.consumer is not None:
-                moved = self.consumer.positions if partition is None else [partition]
-                self.consumer.move(dict.fromkeys(moved, offset))
-            elif partition is None:
-                self._start = offset
-                self._starts.clear()
+            if partition is not None:
+                self._positions[partition] = offset
             else:
-                self._starts[partition] = offset
+                self._start = offset
+                self._positions = dict.fromkeys(self._positions, offset)
+            if self.consumer is not None:
+                self.consumer.move(self._of_topic())
+
+    def _of_topic(self) -> dict[TopicPartition, int]:
+        return {TopicPartition(self._topic, each): at for each, at in self._positions.items()}
 
     def _open(self) -> _ReaderConsumer:
+        kafka, settings = self.link.settings({}), self._settings
         if self._group is not None:
-            return _ReaderConsumer(self.link, self._group, [self._topic], settings=self._settings)
+            return _ReaderConsumer(kafka, self._group, [self._topic], settings=settings)
         if self.numbers is None:
             self.numbers = self.link.partitions(PROBE_S)
         with self._lock:
-            starts = {
-                TopicPartition(self._topic, each): self._starts.get(each, self._start)
-                for each in self.numbers
-            }
+            known = self._positions
+            self._positions = {each: known.get(each, self._start) for each in self.numbers}
+            starts = self._of_topic()
             self.consumer = _ReaderConsumer(
-                self.link,
-                NEVER_JOINED,
-                partitions=starts,
-                offsets=_Starts(starts),
-                settings=self._settings,
+                kafka, OWN_GROUP, partitions=starts, offsets=_Starts(starts), settings=settings
             )
             # Here, before a move can look for it.
             return self.consumer
 
 
-class _ReaderConsumer(_Source[ClusterMessage], GroupConsumer):
-    def _prepare(self) -> None:
-        super()._prepare()
-        self._most = AT_ONCE
-        self.positions: dict[int, int] = {}
-        """The next offset to hand out; without a group also of what was not read yet."""
+class _ReaderConsumer(GroupConsumer):
+    """Fetches many messages at once, and can be moved."""
 
-    def next(self) -> ClusterMessage | None:
-        with self._lock:
-            if not self._waiting:
-                self._in_work = ()
-                return None
-            message = self._waiting.popleft()
-            self._in_work = (message,)
-            self.positions[message.partition() or 0] = (message.offset() or 0) + 1
-        return ClusterMessage(self.link.name, message)
+    _most = AT_ONCE
 
-    def move(self, offsets: Mapping[int, int]) -> None:
+    def move(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Read on from ``offsets``; nothing that was fetched before comes after that."""
         with self._turn:
-            if self._closed:
-                return
-            with self._lock:
-                self._waiting.clear()
-                self.positions.update(offsets)
-            topic = self._partitions[0].topic
-            self._pause_and_resume(away=False)  # nothing may do so while librdkafka starts anew
-            self._consumer.assign([KafkaPartition(topic, *each) for each in self.positions.items()])
+            if not self._closed:
+                with self._lock:
+                    self._waiting.clear()
+                self._pause_and_resume(away=False)  # none while librdkafka starts anew
+                self._consumer.assign([KafkaPartition(*where, at) for where, at in offsets.items()])
 
-    def fill(self) -> bool:
+    def _fill(self, timeout_s: float) -> None:
         if len(self._waiting) > self._most:
-            return False
+            self._ended.wait(_FULL_S)
+            return
         with suppress(ManagerStoppedError):
-            self._wait_for(self._most, FILL_S)
-        return True
-
-    def _claim(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        super()._claim(committed)
-        if self._partitions:
-            self.positions = {w.partition: known.offset for w, known in committed.items() if known}
+            self._wait_for(self._most, timeout_s)
 
     def _receive(self, messages: Sequence[Message]) -> None:
         if messages:
@@ -558,7 +514,7 @@ class _Starts(NamedTuple):
         """Nothing was taken over."""
 
 
-class MultiClusterAckConsumer(_MergedClient[AckMessage, "_AckConsumer"]):
+class MultiClusterAckConsumer(_MergedClient[AckMessage, _Feed[AckMessage, AckConsumer]]):
     """A member of ``group`` in each of several clusters, with an ack for each message.
 
     ``clusters`` has bootstrap servers, or librdkafka's settings, by name; ``message.cluster`` is
@@ -583,12 +539,11 @@ class MultiClusterAckConsumer(_MergedClient[AckMessage, "_AckConsumer"]):
         if not names:
             raise InvalidValueError("topics", names, "is empty", 'give some, such as ["orders"]')
         check_group(group)
-        self._feeds: dict[str, _Feed[AckMessage, _AckConsumer]] = {}
+        feeds: dict[str, _Feed[AckMessage, AckConsumer]] = {}
         for name, kafka in check_clusters(clusters).items():
             link = Link(name, kafka, names[0])
-            make = partial(_AckConsumer, link, group, names, settings=self._settings)
-            self._feeds[name] = _Feed(link, make)
-        super().__init__(self._feeds.values(), self._settings.dwell_s + CLOSE_S)
+            feeds[name] = _Feed(link, partial(self._open, link, group, names))
+        super().__init__(feeds, self._settings.dwell_s + CLOSE_S)
         self._reading = False
 
     def poll(self, *, timeout: float | None = 1.0) -> AckMessage | None:
@@ -634,18 +589,7 @@ class MultiClusterAckConsumer(_MergedClient[AckMessage, "_AckConsumer"]):
         """Messages that are handed out or about to be, and not acknowledged."""
         return sum(each.consumer.pending for each in self._feeds.values() if each.consumer)
 
-
-class _AckConsumer(_Source[AckMessage], AckConsumer):
-    """An AckConsumer whose messages say the name of the cluster."""
-
-    def next(self) -> AckMessage | None:
-        return self._next()
-
-    def fill(self) -> bool:
-        self._fill(FILL_S)
-        return True  # it waits itself where there is no room
-
-    def _prepare(self) -> None:
-        super()._prepare()
-        self.cluster = self.link.name
-        self._functions = AckFunctions(self.cluster, self._acknowledge, self._reject)
+    def _open(self, link: Link, group: str, topics: list[str]) -> AckConsumer:
+        consumer = AckConsumer(link.settings({}), group, topics, settings=self._settings)
+        consumer.cluster = link.name
+        return consumer

@@ -30,6 +30,9 @@ LONGEST_S: Final = 86_400.0
 _SCAN_S: Final = 1.0
 """librdkafka looks for messages that have timed out once a second."""
 
+_MOST_KBYTES: Final = 2**31 - 1
+"""No limit to librdkafka's queue: a writer waits, so that its own list is the limit."""
+
 _OVERDUE_S: Final = 5.0
 """Time after which a report that librdkafka owes is no longer waited for."""
 
@@ -55,7 +58,6 @@ _OF_THE_MESSAGE: Final = frozenset(
 
 _BY_KEY: Final = -1
 _SLICE_S: Final = 0.1
-_ROOM_S: Final = 0.01
 
 log = logging.getLogger("offsetmgr.clusters")
 
@@ -278,7 +280,7 @@ class _Target:
     def __init__(self, link: Link, fail_over_s: float) -> None:
         """Raises InvalidValueError."""
         self.link = link
-        self._counts = threading.Lock()
+        self._lock = threading.Lock()
         self.written = 0
         self.failed = 0
         self._wait_s = fail_over_s
@@ -288,6 +290,8 @@ class _Target:
             "message.timeout.ms": timeout_ms,
             # Else a topic that does not exist would look like a cluster that does not answer.
             "topic.metadata.propagation.max.ms": timeout_ms // 4,
+            "queue.buffering.max.messages": 0,  # no limit
+            "queue.buffering.max.kbytes": _MOST_KBYTES,
         }
         self._config = {**link.settings(ours), "error_cb": self._heard}
         self._producer = Producer(self._config)
@@ -298,14 +302,7 @@ class _Target:
 
     def write(self, wanted: Sequence[tuple[int, ProducerRecord]]) -> dict[int, KafkaError]:
         """Write records, and return the errors of those that were not acknowledged."""
-        reports: dict[int, Future[KafkaError | None]] = {number: Future() for number, _ in wanted}
-        deadline = time.monotonic() + self._wait_s
-        for number, record in wanted:
-            while not self._produced(record, reports[number]):
-                if time.monotonic() >= deadline or self._ended.is_set():
-                    reports[number].set_result(KafkaError(KafkaError._QUEUE_FULL))
-                    break
-                time.sleep(_ROOM_S)
+        reports = {number: self._produce(record) for number, record in wanted}
         heard, _ = wait(reports.values(), self._wait_s + _OVERDUE_S)
         late = KafkaError(KafkaError._TIMED_OUT)
         outcomes = {n: each.result() if each in heard else late for n, each in reports.items()}
@@ -315,7 +312,7 @@ class _Target:
             self.link.failed(self.link.failure(outage))
         elif len(failures) < len(wanted):
             self.link.answered()
-        with self._counts:
+        with self._lock:
             self.failed += len(failures)
             self.written += len(wanted) - len(failures)
         return failures
@@ -326,8 +323,9 @@ class _Target:
         self._thread.join()
         self.link.close()
 
-    def _produced(self, record: ProducerRecord, report: Future[KafkaError | None]) -> bool:
-        """Hand ``record`` to librdkafka, which is to ``report``; False where its queue is full."""
+    def _produce(self, record: ProducerRecord) -> Future[KafkaError | None]:
+        """Hand ``record`` to librdkafka, and return its report to come."""
+        report: Future[KafkaError | None] = Future()
         try:
             self._producer.produce(
                 record.topic,
@@ -338,11 +336,9 @@ class _Target:
                 timestamp=record.timestamp_ms,
                 headers=list(record.headers) or None,
             )
-        except BufferError:
-            return False
         except KafkaException as refused:
             report.set_result(refused.args[0])
-        return True
+        return report
 
     def _heard(self, error: KafkaError) -> None:
         """Take in an error beside the reports; what is merely unreachable may be back in time."""

@@ -84,7 +84,6 @@ class AckConsumer(MessageReader[AckMessage]):
             raise InvalidValueError("partitions", self._partitions, problem, fix)
         self.cluster = str(self._config.get("bootstrap.servers", ""))
         """Bootstrap servers."""
-        self._functions = AckFunctions(self.cluster, self._acknowledge, self._reject)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._waiters = 0  # threads that wait for `_changed`
@@ -216,11 +215,12 @@ class AckConsumer(MessageReader[AckMessage]):
             self._pause_blocked()
 
     def _claim(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        functions = AckFunctions(self.cluster, self._acknowledge, self._reject)
         with self._lock:
             for where, position in committed.items():
                 self._blocked.discard(where)
                 try:
-                    claim = Claim(self._functions, where, position)
+                    claim = Claim(functions, where, position)
                 except ValueError as problem:
                     log.warning(
                         "group %s: the metadata committed for %s is dropped: %s; messages that "
@@ -228,7 +228,7 @@ class AckConsumer(MessageReader[AckMessage]):
                         self._group, where, problem, position.offset if position else None,
                     )  # fmt: skip
                     offset = 0 if position is None else position.offset
-                    claim = Claim(self._functions, where, OffsetAndMetadata(offset))
+                    claim = Claim(functions, where, OffsetAndMetadata(offset))
                 self._deliveries.claim(claim)
 
     def _begin_release(self, partitions: Collection[TopicPartition], timeout_s: float) -> None:

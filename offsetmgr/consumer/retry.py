@@ -13,16 +13,14 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from offsetmgr.consumer.deliveries import Origin
 from offsetmgr.consumer.keepers import request_error
-from offsetmgr.errors import OffsetManagerError, OffsetTimeoutError, listed
-from offsetmgr.lag.cluster import ClusterReader
+from offsetmgr.lag.cluster import ClusterReader, known
+from offsetmgr.lag.log_reader import read_to_end
 from offsetmgr.types import (
-    MAX_OFFSET,
     TopicPartition,
     check_count,
     check_timeout,
@@ -30,7 +28,7 @@ from offsetmgr.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from confluent_kafka import Message
 
@@ -64,7 +62,7 @@ MAX_STACK_CHARS: Final = 8_000
 REQUEST_S: Final = 30.0
 _SLICE_S: Final = 0.1
 _TOGETHER: Final = 500
-"""Letters of one transaction, and messages that are read at once."""
+"""Letters of one transaction."""
 
 
 @dataclass(frozen=True)
@@ -258,9 +256,7 @@ def read_letters(kafka: Mapping[str, object], topic: str, timeout_s: float) -> l
     Raises KafkaRequestError; OffsetTimeoutError where it was not read to its end in time.
     """
     with ClusterReader(kafka, timeout_s=timeout_s) as reader:
-        numbers = reader.partitions_of([topic])[topic]
-    if isinstance(numbers, OffsetManagerError):
-        raise numbers
+        numbers = known(reader.partitions_of([topic])[topic])
     starts = {TopicPartition(topic, each): OFFSET_BEGINNING for each in numbers}
     marks: set[tuple[int, int]] = set()
     found = []
@@ -274,52 +270,6 @@ def read_letters(kafka: Mapping[str, object], topic: str, timeout_s: float) -> l
         each._replace(replayed=(each.place.partition, each.place.offset) in marks) for each in found
     ]
     return sorted(letters, key=lambda each: (each.failed_at_s, each.place))
-
-
-def read_to_end(
-    kafka: Mapping[str, object],
-    starts: Mapping[TopicPartition, int],
-    timeout_s: float,
-    stops: Mapping[TopicPartition, int] | None = None,
-) -> Iterator[Message]:
-    """Iterate over messages from ``starts`` to the ends of the logs.
-
-    Of a partition in ``stops`` only up to the first message at that offset or after it.  Raises
-    KafkaRequestError; OffsetTimeoutError where they were not read in time.
-    """
-    config: dict[str, Any] = {
-        **kafka,
-        # It joins no group and commits nothing, but librdkafka wants a name.
-        "group.id": "offsetmgr-reader",
-        "enable.auto.commit": False,
-        "enable.partition.eof": True,
-        "log_level": 0,
-    }
-    if not starts:
-        return
-    deadline = time.monotonic() + timeout_s
-    unread = set(starts)
-    consumer = Consumer(config)
-    try:
-        consumer.assign([KafkaPartition(*where, start) for where, start in starts.items()])
-        while unread:
-            if time.monotonic() > deadline:
-                raise OffsetTimeoutError(
-                    f"{listed(unread)} not read to the end in time: give more time"
-                )
-            for message in consumer.consume(_TOGETHER, 0.2):
-                error = message.error()
-                where = TopicPartition(message.topic() or "", message.partition() or 0)
-                if error is None and where in unread:
-                    if (message.offset() or 0) >= (stops or {}).get(where, MAX_OFFSET):
-                        unread.discard(where)
-                    yield message
-                elif error is not None and error.code() == KafkaError._PARTITION_EOF:
-                    unread.discard(where)
-                elif error is not None and not error.retriable():
-                    raise request_error(f"read {where.topic}", error)
-    finally:
-        consumer.close()
 
 
 def _headers(message: Message) -> list[tuple[str, bytes | None]]:

@@ -66,8 +66,12 @@ _LACKS: Final = {
 }
 """Explanations of codes for reads; the usual ones are for commits."""
 
-_NO_SUCH_PARTITION: Final = frozenset({3, -188, -190})
+_UNKNOWN: Final = 3
+_NO_SUCH_PARTITION: Final = frozenset({_UNKNOWN, -188, -190})
 """UNKNOWN_TOPIC_OR_PARTITION, and librdkafka's two ways to find that out by itself."""
+
+_NO_LEADERS: Final = -156
+"""librdkafka's _NOENT."""
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
@@ -80,9 +84,17 @@ def known(answer: _T | OffsetManagerError) -> _T:
     return answer
 
 
+def tried(ask: Callable[..., _T], *arguments: Any) -> _T | OffsetManagerError:
+    """Return the answer of ``ask``, or the error that it raises."""
+    try:
+        return ask(*arguments)
+    except OffsetManagerError as error:
+        return error
+
+
 def does_not_exist(answer: object) -> bool:
     """Return True if the answer is that there is no such topic or partition."""
-    return isinstance(answer, KafkaRequestError) and answer.info.code in _NO_SUCH_PARTITION
+    return _code(answer) in _NO_SUCH_PARTITION
 
 
 class GroupListing(NamedTuple):
@@ -205,13 +217,11 @@ class ClusterReader:
         wanted = list(dict.fromkeys(partitions))
         starts = self._offsets(dict.fromkeys(wanted, _EARLIEST))
         ends = self._offsets(dict.fromkeys(wanted, _LATEST))
-        ranges: dict[TopicPartition, PartitionRange | OffsetManagerError] = {}
-        for each in wanted:
-            try:
-                ranges[each] = PartitionRange(known(starts[each]), known(ends[each]))
-            except OffsetManagerError as error:
-                ranges[each] = error
-        return ranges
+
+        def log(where: TopicPartition) -> PartitionRange:
+            return PartitionRange(known(starts[where]), known(ends[where]))
+
+        return {each: tried(log, each) for each in wanted}
 
     def log_ends(
         self, partitions: Iterable[TopicPartition]
@@ -300,7 +310,17 @@ class ClusterReader:
         def offset(_where: TopicPartition, found: Any) -> int:
             return int(found.offset)
 
-        return self._ask(list(specs), send, "log of", offset)
+        found = self._ask(list(specs), send, "log of", offset)
+        # librdkafka says so, and not why, where none of the asked partitions has a leader.
+        unknown = [each for each, answer in found.items() if _code(answer) == _NO_LEADERS]
+        topics = self.partitions_of({each.topic for each in unknown})
+        for each in unknown:
+            numbers = topics[each.topic]
+            if isinstance(numbers, OffsetManagerError):
+                found[each] = numbers
+            elif each.partition not in numbers:
+                found[each] = self._explained(f"log of {each}", failure_of_code(_UNKNOWN))
+        return found
 
     def _committed_of(
         self, group: str, answer: GroupAnswer
@@ -322,14 +342,15 @@ class ClusterReader:
     ) -> dict[_K, _T | OffsetManagerError]:
         """Ask about ``names``; again where leader or coordinator is moving, while there is time."""
         deadline_s = time.monotonic() + self.timeout_s
+
+        def answer(name: _K, pending: Pending[Any]) -> _T:
+            return read(name, self.result(pending, f"{what} {name}", deadline_s))
+
         found: dict[_K, _T | OffsetManagerError] = {}
         while names:
             for name, pending in send(names).items():
-                try:
-                    found[name] = read(name, self.result(pending, f"{what} {name}", deadline_s))
-                except OffsetManagerError as error:
-                    found[name] = error
-            names = [each for each in names if _is_moving(found[each])]
+                found[name] = tried(answer, name, pending)
+            names = [each for each in names if _code(found[each]) in _MOVING]
             if deadline_s - time.monotonic() <= MOVED_WAIT_S:
                 break
             if names:
@@ -348,8 +369,9 @@ def _checked_groups(groups: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(check_group(group) for group in groups))
 
 
-def _is_moving(found: object) -> bool:
-    return isinstance(found, KafkaRequestError) and found.info.code in _MOVING
+def _code(answer: object) -> int | None:
+    """Return Kafka's code of an answer that is an error."""
+    return answer.info.code if isinstance(answer, KafkaRequestError) else None
 
 
 def _state(found: Any) -> str:

@@ -8,19 +8,21 @@ oldest record that is left of a partition the history is whole.
 from __future__ import annotations
 
 import struct
-import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr.coordinator.clients import checked_config, client_config, refused_config
-from offsetmgr.errors import KafkaRequestError, OffsetTimeoutError, error_info
-from offsetmgr.types import ManagerKey
+from offsetmgr.errors import KafkaRequestError
+from offsetmgr.lag.cluster import does_not_exist
+from offsetmgr.lag.log_reader import consume, open_consumer, read_error, read_to_end
+from offsetmgr.types import ManagerKey, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from confluent_kafka import KafkaError, Message
+    from confluent_kafka import Message
 
 TOPIC: Final = "__consumer_offsets"
 
@@ -33,14 +35,7 @@ _EPOCH: Final = 3
 _FLEXIBLE: Final = 4
 """From this version of the value on, lengths are varints."""
 _POLL_S: Final = 0.5
-_BATCH: Final = 10_000
 _METADATA_S: Final = 10.0
-_REFUSED: Final = 29
-"""TOPIC_AUTHORIZATION_FAILED."""
-_RIGHT: Final = (
-    f"it needs the right READ on the topic {TOPIC}; to grant it: kafka-acls --add "
-    f"--allow-principal User:NAME --operation Read --topic {TOPIC}"
-)
 
 
 class CommitRecord(NamedTuple):
@@ -125,21 +120,20 @@ def read_commits(
     """Yield every commit of ``groups``, those of one partition in the order of the log.
 
     ``config`` is the bootstrap servers, or librdkafka's settings.  Of transactions only committed
-    ones count.  Raises KafkaRequestError, with the missing right where that is the cause,
-    InvalidValueError where librdkafka does not take a setting, and
-    OffsetTimeoutError where the log was not read to its end in ``timeout_s``.
+    ones count.  Raises as ``read_to_end``.
     """
-    deadline_s = time.monotonic() + timeout_s
-    consumer = _open(config, "offsetmgr-history")
     try:
-        unread = _ends(consumer, groups, timeout_s)
-        for each in _read(consumer, unread, deadline_s):
-            if each.key.group in groups:
-                yield each
-    except KafkaException as error:
-        raise _refused(error.args[0]) from error
-    finally:
-        consumer.close()
+        with closing(open_consumer(config)) as consumer:
+            count = len(_partitions(consumer, timeout_s))
+    except KafkaRequestError as error:
+        if does_not_exist(error):  # nobody has committed anything yet
+            return
+        raise
+    numbers = sorted({partition_of(group, count) for group in groups})
+    starts = {TopicPartition(TOPIC, each): OFFSET_BEGINNING for each in numbers}
+    for each in _decoded(read_to_end(config, starts, timeout_s)):
+        if each.key.group in groups:
+            yield each
 
 
 class CommitTail:
@@ -156,17 +150,18 @@ class CommitTail:
         """
         try:
             if self._consumer is None:
-                self._consumer = _open(self._config, "offsetmgr-watch")
-                self._assign(self._consumer)
+                self._consumer = open_consumer(self._config)
+                numbers = _partitions(self._consumer, _METADATA_S)
+                self._consumer.assign([KafkaPartition(TOPIC, each, OFFSET_END) for each in numbers])
                 return None
             commits: list[CommitRecord] = []
-            messages = self._consumer.consume(_BATCH, _POLL_S)
+            messages = consume(self._consumer, _POLL_S)
             while messages:
                 commits += _decoded(messages)
-                messages = self._consumer.consume(_BATCH, 0) if len(messages) == _BATCH else []
+                messages = consume(self._consumer, 0)
         except KafkaException as error:
             self.close()
-            raise _refused(error.args[0]) from error
+            raise read_error(TOPIC, error.args[0]) from error
         except KafkaRequestError:
             self.close()
             raise
@@ -178,68 +173,20 @@ class CommitTail:
             self._consumer.close()
             self._consumer = None
 
-    def _assign(self, consumer: Consumer) -> None:
-        topic = consumer.list_topics(TOPIC, timeout=_METADATA_S).topics[TOPIC]
-        if topic.error is not None:
-            raise _refused(topic.error)
-        consumer.assign([TopicPartition(TOPIC, each, OFFSET_END) for each in topic.partitions])
 
-
-def _open(config: str | Mapping[str, object], name: str) -> Consumer:
-    settings = checked_config(config)
-    complete = {
-        **client_config(settings),
-        # It joins no group and commits nothing, but librdkafka wants a name.
-        "group.id": name,
-        "enable.auto.commit": False,
-        "isolation.level": "read_committed",
-        "log_level": 0,  # it would write to stderr, secrets included
-    }
+def _partitions(consumer: Consumer, timeout_s: float) -> list[int]:
     try:
-        return Consumer(complete)
+        topic = consumer.list_topics(TOPIC, timeout=timeout_s).topics[TOPIC]
     except KafkaException as error:
-        raise refused_config(settings, error) from None
+        raise read_error(TOPIC, error.args[0]) from error
+    if topic.error is not None:
+        raise read_error(TOPIC, topic.error)
+    return list(topic.partitions)
 
 
 def _decoded(messages: Iterable[Message]) -> Iterator[CommitRecord]:
     for message in messages:
-        error, key = message.error(), message.key()
-        if error is not None and not error.retriable():
-            raise _refused(error)
-        if error is None and key is not None:
-            _, record_ms = message.timestamp()
-            commit = decode(key, message.value(), record_ms / 1_000)
-            if commit is not None:
-                yield commit
-
-
-def _ends(consumer: Consumer, groups: Collection[str], timeout_s: float) -> dict[int, int]:
-    """Return where each partition ends that holds one of ``groups`` and has records."""
-    topic = consumer.list_topics(TOPIC, timeout=timeout_s).topics[TOPIC]
-    if topic.error is not None and topic.error.code() == _REFUSED:
-        raise _refused(topic.error)
-    if not topic.partitions:  # nobody has committed anything yet
-        return {}
-    ends: dict[int, int] = {}
-    for number in sorted({partition_of(group, len(topic.partitions)) for group in groups}):
-        start, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, number), timeout_s)
-        if end > start:
-            ends[number] = end
-    return ends
-
-
-def _read(consumer: Consumer, unread: dict[int, int], deadline_s: float) -> Iterator[CommitRecord]:
-    consumer.assign([TopicPartition(TOPIC, number, OFFSET_BEGINNING) for number in unread])
-    while unread:
-        if time.monotonic() > deadline_s:
-            text = f"{TOPIC} was not read to its end in time; give more: --timeout"
-            raise OffsetTimeoutError(text)
-        yield from _decoded(consumer.consume(_BATCH, _POLL_S))
-        for position in consumer.position([TopicPartition(TOPIC, each) for each in unread]):
-            if position.offset >= unread[position.partition]:
-                del unread[position.partition]
-
-
-def _refused(error: KafkaError) -> KafkaRequestError:
-    detail = _RIGHT if error.code() == _REFUSED else error.str()
-    return KafkaRequestError("history of commits", error_info(error.code(), error.name()), detail)
+        key, (_, record_ms) = message.key(), message.timestamp()
+        commit = None if key is None else decode(key, message.value(), record_ms / 1_000)
+        if commit is not None:
+            yield commit

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.errors import InvalidValueError, KafkaRequestError
-from offsetmgr.lag.cluster import ClusterReader
+from offsetmgr.lag.cluster import ClusterReader, does_not_exist
 from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 from tests.kafka.mock_cluster import MockCluster
 
@@ -112,6 +112,7 @@ def test_logs(kafka: DevKafka, reader: ClusterReader, new_topic: TopicFactory) -
         error = ranges[missing]
         assert isinstance(error, KafkaRequestError)
         assert "does not exist" in str(error)
+        assert does_not_exist(reader.log_ends([missing])[missing])  # also where all are missing
     assert reader.log_ends([full, empty]) == {full: 10, empty: 0}
     times = {full: now_ms + 4, empty: now_ms}
     assert reader.offsets_at(times) == {full: 4, empty: None}

@@ -1,0 +1,117 @@
+"""Reads what stands in logs, without joining a group."""
+
+from __future__ import annotations
+
+import time
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from offsetmgr.coordinator.clients import checked_config, client_config, refused_config
+from offsetmgr.coordinator.librdkafka import OWN_GROUP
+from offsetmgr.errors import KafkaRequestError, OffsetTimeoutError, error_info, listed
+from offsetmgr.types import MAX_OFFSET, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from confluent_kafka import KafkaError, Message
+
+BATCH: Final = 1_000
+"""Messages that are taken from librdkafka at once."""
+
+_POLL_S: Final = 0.2
+_REFUSED: Final = 29
+"""TOPIC_AUTHORIZATION_FAILED."""
+
+
+def open_consumer(config: str | Mapping[str, object]) -> Consumer:
+    """Return a consumer that reads committed records and commits nothing itself.
+
+    ``config`` is the bootstrap servers, or librdkafka's settings.  Raises InvalidValueError where
+    librdkafka does not take a setting.
+    """
+    settings = checked_config(config)
+    ours = {
+        "group.id": OWN_GROUP,
+        "enable.auto.commit": False,
+        "isolation.level": "read_committed",
+        "log_level": 0,  # it would write to stderr, secrets included
+    }
+    try:
+        return Consumer({**client_config(settings), **ours})
+    except KafkaException as error:
+        raise refused_config(settings, error) from None
+
+
+def read_to_end(
+    config: str | Mapping[str, object],
+    starts: Mapping[TopicPartition, int],
+    timeout_s: float,
+    stops: Mapping[TopicPartition, int] = MappingProxyType({}),
+) -> Iterator[Message]:
+    """Iterate over messages from ``starts`` to where the logs end now.
+
+    Of a partition in ``stops`` only up to the first message at that offset or after it.  Raises
+    KafkaRequestError, with the missing right where that is the cause, InvalidValueError as
+    ``open_consumer``, and OffsetTimeoutError where they were not read in time.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    consumer = open_consumer(config)
+    try:
+        ends = _ends(consumer, starts, timeout_s)
+        consumer.assign([KafkaPartition(*where, starts[where]) for where in ends])
+        while ends:
+            if time.monotonic() > deadline_s:
+                raise OffsetTimeoutError(f"{listed(ends)} not read to the end in time; give more")
+            for message in consume(consumer, _POLL_S):
+                where = TopicPartition(message.topic() or "", message.partition() or 0)
+                if where in ends:
+                    yield message
+                    if (message.offset() or 0) >= stops.get(where, MAX_OFFSET):
+                        del ends[where]
+            # It passes markers of transactions, too, which are no messages.
+            for each in consumer.position([KafkaPartition(*where) for where in ends]):
+                if each.offset >= ends[TopicPartition(each.topic, each.partition)]:
+                    del ends[TopicPartition(each.topic, each.partition)]
+    except KafkaException as error:
+        raise read_error(listed({where.topic for where in starts}), error.args[0]) from error
+    finally:
+        consumer.close()
+
+
+def _ends(
+    consumer: Consumer, starts: Mapping[TopicPartition, int], timeout_s: float
+) -> dict[TopicPartition, int]:
+    """Return the ends of the logs that have records from ``starts`` on."""
+    ends = {}
+    for where, start in starts.items():
+        first, end = consumer.get_watermark_offsets(KafkaPartition(*where), timeout_s)
+        if max(first, start) < end:
+            ends[where] = end
+    return ends
+
+
+def consume(consumer: Consumer, timeout_s: float) -> list[Message]:
+    """Return up to BATCH messages that came in ``timeout_s``.  Raises KafkaRequestError."""
+    good = []
+    for message in consumer.consume(BATCH, timeout_s):
+        error = message.error()
+        if error is None:
+            good.append(message)
+        elif not error.retriable():
+            raise read_error(message.topic() or "", error)
+    return good
+
+
+def read_error(topic: str, error: KafkaError) -> KafkaRequestError:
+    """Return an error of a read as one of ours."""
+    detail = error.str()
+    if error.code() == _REFUSED:
+        detail = (
+            f"it needs the right READ on the topic {topic}; to grant it: kafka-acls --add "
+            f"--allow-principal User:NAME --operation Read --topic {topic}"
+        )
+    return KafkaRequestError(f"read of {topic}", error_info(error.code(), error.name()), detail)
