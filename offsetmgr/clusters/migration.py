@@ -66,22 +66,6 @@ def best_sync(syncs: Iterable[OffsetSync], offset: int) -> OffsetSync | None:
     return best
 
 
-class PartitionFacts(NamedTuple):
-    """Facts of a partition and its mirror."""
-
-    offset: int
-    """The next offset to read in the source."""
-    source: PartitionRange
-    target: PartitionRange
-    sync: OffsetSync | None = None
-    """As ``best_sync`` returns it."""
-    same_record: OffsetSync | None = None
-    """First offsets with the time of the record at ``offset`` or later, in source and target, where
-    both are of the same record.
-
-    Where there is no record at ``offset``, with the time of the one before it."""
-
-
 class Translation(NamedTuple):
     """An offset of the target."""
 
@@ -93,16 +77,27 @@ class Translation(NamedTuple):
     note: str = ""
 
 
-def translate(facts: PartitionFacts) -> Translation:
-    """Return the highest offset of the target that skips no record."""
-    offset, source, target = facts.offset, facts.source, facts.target
+def translate(
+    offset: int,
+    source: PartitionRange,
+    target: PartitionRange,
+    sync: OffsetSync | None = None,
+    same_record: OffsetSync | None = None,
+) -> Translation:
+    """Return the highest offset of the target that skips no record.
+
+    ``offset`` is the next one to read in the source, ``sync`` as ``best_sync`` returns it.
+    ``same_record`` are the first offsets with the time of the record at ``offset`` or later, in
+    both logs, if both are of the same record.  If there is no record at ``offset``, the time is
+    that of the one before it.
+    """
     if offset > source.high_watermark:
         return unknown(f"{offset} is beyond the end of its log, {source.high_watermark}")
     found = []
-    if facts.sync is not None:
-        found.append(_from_pair(facts.sync, offset, "offset sync"))
-    if facts.same_record is not None:
-        found.append(_from_pair(facts.same_record, offset, "time"))
+    if sync is not None:
+        found.append(_from_pair(sync, offset, "offset sync"))
+    if same_record is not None:
+        found.append(_from_pair(same_record, offset, "time"))
     if source == target == (offset, offset):
         found.append(Translation(offset, 0, "end", "no record in either log"))
     usable = [each for each in found if (each.offset or 0) <= target.high_watermark]
@@ -213,8 +208,8 @@ class OffsetMigration(ClusterClient):
                 place = self._source_name if source_log is None else self._target_name
                 new = unknown(f"it does not exist in {place}")
             else:
-                facts = (offset, source_log, target_log, syncs[where], pairs.get(where))
-                new = translate(PartitionFacts(*facts))
+                pair = pairs.get(where)
+                new = translate(offset, source_log, target_log, syncs[where], pair)
             current = committed[target].offset if target in committed else None
             rows.append(CopiedOffset(where, offset, target, current, new))
         return rows

@@ -125,8 +125,16 @@ class StoreCoordinator:
         timer = self._timers.call_after(timeout_s, lambda: future.set(failed(_TIMED_OUT)))
 
         def run() -> None:
-            if self._clock.now() < deadline_s:
-                future.set(_answer(work, failed))
+            if self._clock.now() >= deadline_s:
+                return
+            try:
+                answer = work()
+            except (OffsetFetchError, OffsetStoreError) as error:
+                answer = failed(Failure(error.info, error.detail))
+            except Exception as error:  # noqa: BLE001 -- told as the answer, whatever it is
+                text = one_line(f"{type(error).__name__}: {error}")
+                answer = failed(Failure(error_info(-1), text))
+            future.set(answer)
             timer.cancel()
 
         self._requests.put(run)
@@ -141,12 +149,3 @@ def open_coordinator(url: str, kafka: Coordinator) -> StoreCoordinator:
     """Return a coordinator whose groups are kept in the database at ``url``."""
     # Not tried again there: a committer does it, with its newest offsets.
     return StoreCoordinator(open_database(url, patience_s=0.0), kafka)
-
-
-def _answer(work: Callable[[], _T], failed: Callable[[Failure], _T]) -> _T:
-    try:
-        return work()
-    except (OffsetFetchError, OffsetStoreError) as error:
-        return failed(Failure(error.info, error.detail))
-    except Exception as error:  # noqa: BLE001 -- told as the answer, whatever it is
-        return failed(Failure(error_info(-1), one_line(f"{type(error).__name__}: {error}")))

@@ -11,7 +11,7 @@ from offsetmgr.errors import (
     OffsetFetchError,
     OffsetManagerError,
 )
-from offsetmgr.lag.cluster import ClusterReader, GroupDescription, GroupListing
+from offsetmgr.lag.cluster import ClusterReader, GroupDescription, GroupListing, tried
 from offsetmgr.stores import open_store
 from offsetmgr.stores.base import OffsetStore
 from offsetmgr.types import check_timeout
@@ -110,15 +110,11 @@ class StoreReader(ClusterReader):
     def committed(
         self, groups: Iterable[str]
     ) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | OffsetManagerError]:
-        found: dict[str, dict[TopicPartition, OffsetAndMetadata] | OffsetManagerError] = {}
-        for group in groups:
-            try:
-                offsets = self._store.fetch_offsets(group)
-            except OffsetManagerError as error:
-                found[group] = error
-            else:
-                found[group] = {where: each for where, each in offsets.items() if each is not None}
-        return found
+        def fetch(group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+            offsets = self._store.fetch_offsets(group)
+            return {where: each for where, each in offsets.items() if each is not None}
+
+        return {group: tried(fetch, group) for group in groups}
 
     def close(self) -> None:
         self._store.close()

@@ -214,13 +214,19 @@ class SqlOffsetStore(OffsetStore):
         wanted = check_topic_partitions(partitions)
         if not wanted:
             return {}
-        raised = partial(_raise_generations, group=check_group(group), partitions=wanted)
+        check_group(group)
+
+        def work(connection: Connection) -> dict[TopicPartition, StoredOffset]:
+            found = _lock_rows(connection, group, wanted)
+            connection.execute(_CLAIM, [_key(group, where) for where in found])
+            return found
+
         with _raised_as(OffsetFetchError, group, *wanted[0], None):
-            found = self._retried(raised)
+            found = self._retried(work)
         with self._lock:
             for where, row in found.items():
                 key = ManagerKey(group, *where)
-                self._generations[key] = row.generation
+                self._generations[key] = row.generation + 1
                 self._ends.pop(key, None)
         return {where: found[where].offset for where in wanted}
 
@@ -263,17 +269,16 @@ class SqlOffsetStore(OffsetStore):
     def _fetch(
         self, group: str, partitions: list[TopicPartition] | None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        def found() -> dict[TopicPartition, StoredOffset]:
-            return self._retried(partial(_read, group=group, partitions=partitions))
-
-        if partitions is None:
-            with _raised_as(OffsetStoreError, f"committed offsets of group {group}"):
-                return {where: row.offset for where, row in found().items() if row.offset}
-        if not partitions:
+        if partitions == []:
             return {}
-        with _raised_as(OffsetFetchError, group, *partitions[0], None):
-            known = found()
-        return {where: known.get(where, NO_ROW).offset for where in partitions}
+        raised = _raised_as(OffsetStoreError, f"committed offsets of group {group}")
+        if partitions:
+            raised = _raised_as(OffsetFetchError, group, *partitions[0], None)
+        with raised:
+            found = self._retried(partial(_read, group=group, partitions=partitions))
+        if partitions is None:
+            return {where: row.offset for where, row in found.items() if row.offset}
+        return {where: found.get(where, NO_ROW).offset for where in partitions}
 
     def _retried(self, work: Callable[[Connection], _T]) -> _T:
         deadline = time.monotonic() + self._patience_s
@@ -356,13 +361,13 @@ class OffsetTransaction:
         partitions, OffsetConflictError where messages before these were not stored.
         """
         given = list(messages)
-        firsts: dict[tuple[str, int], int] = {}
-        lasts: dict[tuple[str, int], int] = {}
+        firsts: dict[TopicPartition, int] = {}
+        lasts: dict[TopicPartition, int] = {}
         for message in given:
             where, offset = _place(message)
             firsts.setdefault(where, offset)
             lasts[where] = offset
-        ends = {TopicPartition(*each): OffsetAndMetadata(lasts[each] + 1) for each in lasts}
+        ends = {where: OffsetAndMetadata(last + 1) for where, last in lasts.items()}
         found = self._own(group, ends)
         stored = {where: row.offset.offset if row.offset else 0 for where, row in found.items()}
         for where, end in ends.items():
@@ -370,7 +375,8 @@ class OffsetTransaction:
         self._write(group, {w: end for w, end in ends.items() if end.offset > stored[w]})
         if all(firsts[where] >= stored[where] for where in ends):
             return given
-        return [message for message in given if _is_new(message, stored)]
+        places = [_place(message) for message in given]
+        return [m for m, (at, offset) in zip(given, places, strict=True) if offset >= stored[at]]
 
     def is_new_range(self, group: str, ranges: Mapping[TopicPartition, tuple[int, int]]) -> bool:
         """Return True if a batch is not stored yet, and commit the ends of its ranges.
@@ -476,13 +482,18 @@ def _read(
 ) -> dict[TopicPartition, StoredOffset]:
     """Return the rows of ``partitions`` that exist, sorted; all of the group where None."""
     if partitions is None:
-        return _rows(connection.execute(_OF_GROUP, {"group": group}))
-    wanted = sorted(map(tuple, partitions))
-    found: dict[TopicPartition, StoredOffset] = {}
-    for first in range(0, len(wanted), _AT_ONCE):
-        some = {"group": group, "partitions": wanted[first : first + _AT_ONCE]}
-        found |= _rows(connection.execute(query, some))
-    return found
+        rows = list(connection.execute(_OF_GROUP, {"group": group}))
+    else:
+        wanted, rows = sorted(map(tuple, partitions)), []
+        for first in range(0, len(wanted), _AT_ONCE):
+            some = wanted[first : first + _AT_ONCE]
+            rows += connection.execute(query, {"group": group, "partitions": some})
+    return {
+        TopicPartition(topic, partition): StoredOffset(
+            None if offset[0] is None else OffsetAndMetadata(*offset), generation
+        )
+        for topic, partition, generation, *offset in rows
+    }
 
 
 def _lock_rows(
@@ -516,16 +527,6 @@ def _write_rows(
         connection.execute(_COMMIT, changes)
 
 
-def _raise_generations(
-    connection: Connection, group: str, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, StoredOffset]:
-    """Raise the generations; return the rows after that."""
-    found = _lock_rows(connection, group, partitions)
-    if found:
-        connection.execute(_CLAIM, [_key(group, where) for where in found])
-    return {where: row._replace(generation=row.generation + 1) for where, row in found.items()}
-
-
 def failure_of(error: exc.SQLAlchemyError) -> Failure:
     """Return the meaning of an error; its text has no values of the statement."""
     whole = str(error.orig if isinstance(error, exc.DBAPIError) else error)
@@ -550,29 +551,13 @@ def _raised_as(kind: Callable[..., OffsetManagerError], *args: object) -> Iterat
         raise kind(*args, *failure_of(error)) from error
 
 
-def _rows(found: Iterable[Any]) -> dict[TopicPartition, StoredOffset]:
-    return {
-        TopicPartition(topic, partition): StoredOffset(
-            None if offset[0] is None else OffsetAndMetadata(*offset), generation
-        )
-        for topic, partition, generation, *offset in found
-    }
-
-
 def _key(group: str, where: TopicPartition) -> dict[str, object]:
     return {"group": group, "of_topic": where.topic, "partition": where.partition}
 
 
-def _place(message: Message) -> tuple[tuple[str, int], int]:
-    topic, partition, offset = message.topic(), message.partition(), message.offset()
-    if topic is None or partition is None or offset is None:
-        raise ValueError("the message was not read from Kafka")
-    return (topic, partition), offset
-
-
-def _is_new(message: Message, stored: Mapping[TopicPartition, int]) -> bool:
-    where, offset = _place(message)
-    return offset >= stored[TopicPartition(*where)]
+def _place(message: Message) -> tuple[TopicPartition, int]:
+    where = TopicPartition(message.topic() or "", message.partition() or 0)
+    return where, message.offset() or 0
 
 
 def _open_engine(url: str) -> Engine:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from offsetmgr.clusters.migration import (
     OffsetSync,
-    PartitionFacts,
+    Translation,
     best_sync,
     parse_sync,
     translate,
@@ -19,8 +19,13 @@ from offsetmgr.clusters.migration import (
 from offsetmgr.types import PartitionRange, TopicPartition
 
 
-def facts(offset: int, source: tuple[int, int], target: tuple[int, int]) -> PartitionFacts:
-    return PartitionFacts(offset, PartitionRange(*source), PartitionRange(*target))
+def translated(
+    offset: int, source: tuple[int, int], target: tuple[int, int], **pairs: OffsetSync | None
+) -> Translation:
+    return translate(offset, PartitionRange(*source), PartitionRange(*target), **pairs)
+
+
+LOGS = (0, 300), (0, 300)
 
 
 def test_a_sync_is_read_as_mirrormaker_writes_it() -> None:
@@ -51,38 +56,36 @@ def test_syncs_of_a_source_that_was_made_anew_count_no_more() -> None:
 
 def test_behind_a_sync_one_step_is_safe_and_no_more() -> None:
     """MirrorMaker's rule: how many of the records after it were mirrored is not known."""
-    known = facts(150, (0, 300), (0, 300))._replace(sync=OffsetSync(100, 90))
-    assert translate(known)[:3] == (91, 49, "offset sync")
-    assert translate(known._replace(offset=100))[:3] == (90, 0, "offset sync")
+    sync = OffsetSync(100, 90)
+    assert translated(150, *LOGS, sync=sync)[:3] == (91, 49, "offset sync")
+    assert translated(100, *LOGS, sync=sync)[:3] == (90, 0, "offset sync")
 
 
 def test_the_nearer_of_sync_and_time_is_taken() -> None:
-    known = facts(150, (0, 300), (0, 300))._replace(
-        sync=OffsetSync(100, 90), same_record=OffsetSync(150, 140)
-    )
-    assert translate(known)[:3] == (140, 0, "time")
-    assert translate(known._replace(same_record=OffsetSync(20, 18)))[:3] == (91, 49, "offset sync")
+    for same_record, found in (
+        (OffsetSync(150, 140), (140, 0, "time")),
+        (OffsetSync(20, 18), (91, 49, "offset sync")),
+    ):
+        both = {"sync": OffsetSync(100, 90), "same_record": same_record}
+        assert translated(150, *LOGS, **both)[:3] == found
 
 
 def test_records_of_one_time_are_read_again_and_counted() -> None:
-    known = facts(150, (0, 300), (0, 300))._replace(same_record=OffsetSync(140, 130))
-    assert translate(known)[:2] == (131, 9)
+    assert translated(150, *LOGS, same_record=OffsetSync(140, 130))[:2] == (131, 9)
 
 
 def test_what_cannot_be_known_is_left_alone_and_said() -> None:
-    assert "does not have the record" in translate(facts(150, (0, 300), (0, 300))).note
-    assert "beyond the end" in translate(facts(301, (0, 300), (0, 300))).note
-    made_anew = facts(150, (0, 300), (0, 80))._replace(sync=OffsetSync(100, 90))
-    assert translate(made_anew).offset is None
+    assert "does not have the record" in translated(150, *LOGS).note
+    assert "beyond the end" in translated(301, *LOGS).note
+    assert translated(150, (0, 300), (0, 80), sync=OffsetSync(100, 90)).offset is None
 
 
 def test_a_mirror_that_has_deleted_the_record_is_joined_at_its_start() -> None:
-    known = facts(150, (0, 300), (170, 300))._replace(sync=OffsetSync(150, 150))
-    assert translate(known)[:2] == (170, 0)
+    assert translated(150, (0, 300), (170, 300), sync=OffsetSync(150, 150))[:2] == (170, 0)
 
 
 def test_an_empty_partition_is_copied() -> None:
-    assert translate(facts(0, (0, 0), (0, 0)))[:2] == (0, 0)
+    assert translated(0, (0, 0), (0, 0))[:2] == (0, 0)
 
 
 RECORDS = st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=30)
@@ -102,11 +105,13 @@ def test_no_record_is_skipped_and_no_more_read_again_than_counted(
         (place for place, n in enumerate(mirrored) if records[n][0] >= records[anchor][0]), None
     )
     same = there is not None and mirrored[there] == first
-    known = facts(offset, (0, len(records)), (0, len(mirrored)))._replace(
+    found = translated(
+        offset,
+        (0, len(records)),
+        (0, len(mirrored)),
         sync=best_sync((OffsetSync(n, mirrored.index(n)) for n in sorted(synced)), offset),
         same_record=OffsetSync(first, there) if there is not None and same else None,
     )
-    found = translate(known)
     next_in_mirror = bisect_left(mirrored, offset)
     if found.offset is not None:
         assert found.offset <= next_in_mirror
