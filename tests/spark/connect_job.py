@@ -52,7 +52,8 @@ def main() -> None:
     given = parser.parse_args()
     source = {"kafka.bootstrap.servers": given.brokers}
     checkpoint = f"{given.folder}/checkpoint"
-    spark = SparkSession.builder.remote("local[2]").config("spark.jars", given.jars).getOrCreate()
+    settings = {"spark.jars": given.jars, "spark.ui.enabled": "false"}
+    spark = SparkSession.builder.remote("local[2]").config(map=settings).getOrCreate()
     with OffsetClient(given.service, name=f"{given.group}-connect") as client:
         start = starting_offsets(client, given.group, [given.topic])
         stream = spark.readStream.format("kafka").options(**source).option("subscribe", given.topic)

@@ -11,19 +11,15 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.listener import QueryProgressEvent
 
 from offsetmgr.client import OffsetClient
-from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetCommitError
+from offsetmgr.errors import ManagerStoppedError, OffsetCommitError
 from offsetmgr.spark import commit_offsets
-from offsetmgr.types import TopicPartition
 from tests.service.support import serve_process
 from tests.spark.support import WAIT_S, Collected, Topic, ends, offsets_of, run, start
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import DataFrame, SparkSession
 
-    from tests.conftest import TopicFactory
     from tests.service.support import ServeProcess
     from tests.spark.support import Job
 
@@ -34,8 +30,17 @@ def owned(sidecar: ServeProcess, client: OffsetClient) -> int:
         return len(http.get("/v1/managers", params={"client": client.name}).json()["managers"])
 
 
-def test_a_groups_offsets_are_where_spark_has_finished(job: Job) -> None:
-    """After flush, Kafka has the end of the last finished batch, nothing added."""
+def test_a_groups_offsets_are_where_spark_has_finished(
+    job: Job, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After flush, Kafka has the end of the last finished batch, nothing added.
+
+    Not a word is logged, and no progress is turned into PySpark's objects: that would ask the JVM
+    hundreds of things for each batch, in the query's own time.
+    """
+    made: list[object] = []
+    monkeypatch.setattr(QueryProgressEvent, "fromJObject", made.append)
+    caplog.set_level(logging.INFO, "offsetmgr")
     job.topic.produce(100)
     with job.commits() as commits:
         query = job.run(40)
@@ -44,19 +49,8 @@ def test_a_groups_offsets_are_where_spark_has_finished(job: Job) -> None:
         assert offsets_of(result.committed) == ends(query)
         assert commits.counts.refused == commits.counts.unreadable == 0
     assert job.topic.described(job.group) == {0: 34, 1: 33, 2: 33}
-
-
-def test_a_flush_after_the_release_still_answers(job: Job, sidecar: ServeProcess) -> None:
-    """A flush that comes when the query's end has long released its managers tells all the same."""
-    job.topic.produce(30)
-    with job.commits() as commits:
-        query = job.run()
-        eventually(job.committed, ends(query))
-        eventually(lambda: owned(sidecar, job.client), 0)
-        result = commits.flush(query, timeout=WAIT_S)
-        assert result.uncommitted == {}
-        assert offsets_of(result.committed) == ends(query)
-        eventually(lambda: owned(sidecar, job.client), 0)
+    assert [each for each in caplog.records if each.name.startswith("offsetmgr")] == []
+    assert made == []
 
 
 def test_the_service_shows_queries_with_their_last_batch_and_error(
@@ -88,75 +82,34 @@ def test_the_service_shows_queries_with_their_last_batch_and_error(
     assert "the sink is full" in found["error"]
 
 
-def test_a_query_that_runs_already_is_taken_up(job: Job) -> None:
-    """Offsets read before the listener began are committed, even without new records."""
+def test_a_query_that_runs_already_is_taken_up(job: Job, sidecar: ServeProcess) -> None:
+    """Offsets read before the listener began are committed, even without new records.
+
+    Detached from the query, which goes on, all it has read is committed and nothing is held.
+    """
     job.topic.produce(30)
     with job.running() as query:
         query.processAllAvailable()
-        with job.commits():
-            expected = ends(query)
-            eventually(job.committed, expected)
-
-
-def test_detaching_commits_and_releases(job: Job, sidecar: ServeProcess) -> None:
-    """Detached from a query that goes on, all it has read is committed and nothing is held."""
-    job.topic.produce(30)
-    commits = job.commits()
-    with job.running() as query:
+        commits = job.commits()
+        eventually(job.committed, ends(query))
+        job.topic.produce(30, first=30)
         query.processAllAvailable()
-        expected = ends(query)
-        eventually(lambda: commits.counts.submitted > 0, expected=True)
+        eventually(lambda: commits.counts.submitted, 6)
         commits.detach()
         commits.detach()
-        assert job.committed() == expected
+        assert job.committed() == ends(query)
         assert owned(sidecar, job.client) == 0
         with pytest.raises(ManagerStoppedError, match="detached"):
             commits.flush(query, timeout=WAIT_S)
 
 
-def test_a_new_run_takes_its_group_back(job: Job, caplog: pytest.LogCaptureFixture) -> None:
-    """A query that starts behind its group takes it back, which is counted and told."""
-    job.topic.produce(30)
-    job.client.submit(
-        job.group, {(job.topic.name, 0): 500, (job.topic.name, 1): 2}, sync=True, timeout=30
-    )
-    with job.commits() as commits:
-        query = job.run()
-        assert commits.flush(query, timeout=WAIT_S).uncommitted == {}
-        assert commits.counts.rewinds == 1
-    assert job.committed() == {
-        TopicPartition(job.topic.name, partition): 10 for partition in range(3)
-    }
-    assert f"{job.group}/{job.topic.name}/0 from 500 to 10" in caplog.text
-
-
-def test_one_query_of_a_session_alone(
-    spark: SparkSession,
-    client: OffsetClient,
-    topic: Topic,
-    new_topic: TopicFactory,
-    group: str,
-    tmp_path: Path,
-) -> None:
-    """With query_name the other queries of the session are not committed."""
-    elsewhere = Topic(topic.kafka, new_topic(), 1)
-    for each in (topic, elsewhere):
-        each.produce(30)
-    with commit_offsets(spark, client, group=group, query_name="mine") as commits:
-        stream = elsewhere.read(spark, "earliest")
-        other = run(stream, Collected(), str(tmp_path / "other"), name="other")
-        with pytest.raises(InvalidValueError, match="query"):
-            commits.flush(other)
-        stream = topic.read(spark, "earliest")
-        mine = run(stream, Collected(), str(tmp_path / "mine"), name="mine")
-        # Spark tells of queries in order: this one's offsets come after the other's would.
-        eventually(lambda: offsets_of(client.committed(group)), ends(mine))
-
-
 def test_a_query_does_not_notice_that_its_service_stands_still(
     spark: SparkSession, topic: Topic, group: str, checkpoint: str
 ) -> None:
-    """A frozen service takes nothing and answers nothing; all is committed when it goes on."""
+    """A frozen service takes nothing and answers nothing; all is committed when it goes on.
+
+    Meanwhile flush returns what is not committed.
+    """
     options = ("--listen", "127.0.0.1:0", "--bootstrap-servers", topic.kafka.bootstrap_servers)
     topic.produce(30)
     sink = Collected()
@@ -166,7 +119,11 @@ def test_a_query_does_not_notice_that_its_service_stands_still(
         query = run(topic.read(spark, "earliest", 10), sink, checkpoint)
         assert query.exception() is None
         assert sorted(sink.numbers) == list(range(30))
-        assert commits.flush(query, timeout=0.5).committed == {}
+        committed, uncommitted = commits.flush(query, timeout=0.5)
+        assert committed == {}
+        left = {key.topic_partition: each.offset.offset for key, each in uncommitted.items()}
+        assert left == ends(query)
+        assert all("service" in str(each.error) for each in uncommitted.values())
         service.process.send_signal(signal.SIGCONT)
         eventually(lambda: offsets_of(client.committed(group)), ends(query))
         commits.detach()
@@ -209,20 +166,3 @@ def test_offsets_wait_for_a_kafka_that_stands_still(job: Job) -> None:
         assert commits.flush(query, timeout=WAIT_S).uncommitted == {}
         assert here.committed() == ends(query)
         commits.detach()
-
-
-def test_a_query_for_which_all_goes_well(
-    job: Job, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is committed without a word, and no progress is turned into PySpark's objects.
-
-    PySpark would ask the JVM hundreds of things for each batch, in the query's own time.
-    """
-    made: list[object] = []
-    monkeypatch.setattr(QueryProgressEvent, "fromJObject", made.append)
-    caplog.set_level(logging.INFO, "offsetmgr")
-    job.topic.produce(30)
-    with job.commits() as commits:
-        assert commits.flush(job.run(10), timeout=WAIT_S).uncommitted == {}
-    assert [each for each in caplog.records if each.name.startswith("offsetmgr")] == []
-    assert made == []

@@ -1,4 +1,4 @@
-"""A real Spark's offsets while the service is away, while Kafka refuses, and in a shared group."""
+"""A real Spark's offsets while Kafka refuses, and in a shared group."""
 
 from __future__ import annotations
 
@@ -8,56 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer
 
-from offsetmgr.client import OffsetClient
 from offsetmgr.errors import InvalidValueError, OffsetCommitError
 from offsetmgr.spark import commit_offsets
 from offsetmgr.spark import commits as committing
-from tests.spark.support import WAIT_S, Collected, ends, run, start
+from tests.spark.support import WAIT_S, Collected, ends, start
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
-
     from offsetmgr.errors import OffsetManagerError
-    from tests.spark.support import Job, Topic
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A release that is tried again at once, so that many attempts fail in a moment."""
-    monkeypatch.setattr(committing, "FLUSH_S", 0.1)
-    monkeypatch.setattr(committing, "RETRY_S", 0.05)
-
-
-@pytest.mark.usefixtures("quick")
-def test_a_query_does_not_notice_that_there_is_no_service(
-    spark: SparkSession,
-    topic: Topic,
-    group: str,
-    checkpoint: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """It reads everything; flush says what is not committed, detach the command that does it."""
-    topic.produce(30)
-    sink = Collected()
-    client = OffsetClient("http://127.0.0.1:9", name=group)
-    with commit_offsets(spark, client, group=group) as commits:
-        query = run(topic.read(spark, "earliest", 10), sink, checkpoint)
-        assert query.exception() is None
-        assert sorted(sink.numbers) == list(range(30))
-        committed, uncommitted = commits.flush(query, timeout=0.5)
-        assert committed == {}
-        left = {key.topic_partition: each.offset.offset for key, each in uncommitted.items()}
-        assert left == ends(query)
-        assert all("service" in str(each.error) for each in uncommitted.values())
-        commits.detach(timeout=1.0)
-    client.close(timeout=0)
-    (told,) = [each for each in caplog.messages if "offsetmgr spark reconcile" in each]
-    assert f"CHECKPOINT --group {group} --service http://127.0.0.1:9 " in told
-    assert f"{topic.name}-0 at 10" in told
+    from tests.spark.support import Job
 
 
 @pytest.fixture
@@ -71,11 +33,13 @@ def consumer(job: Job) -> Iterator[Consumer]:
     made.close()
 
 
-@pytest.mark.usefixtures("quick")
 def test_the_driver_is_told_that_kafka_refuses(
-    job: Job, consumer: Consumer, caplog: pytest.LogCaptureFixture
+    job: Job, consumer: Consumer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once in its log, until that is over; by errors() and on_error as often as it happens."""
+    # Many attempts fail in a moment.
+    monkeypatch.setattr(committing, "FLUSH_S", 0.1)
+    monkeypatch.setattr(committing, "RETRY_S", 0.05)
     told: queue.SimpleQueue[OffsetManagerError] = queue.SimpleQueue()
 
     def on_error(error: OffsetManagerError) -> None:

@@ -165,6 +165,29 @@ def test_going_back_within_a_run_is_refused(
     assert at(client) == 9
 
 
+def test_a_query_that_starts_behind_takes_its_group_back(
+    session: Session, commits: OffsetCommits, client: OffsetClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is counted and logged."""
+    client.submit("etl", {PLACE: 500}, sync=True)
+    session.report(9)
+    eventually(lambda: at(client), 9)
+    assert commits.counts.rewinds == 1
+    assert "etl/orders/0 from 500 to 9" in caplog.text
+
+
+def test_one_query_of_a_session_alone(session: Session, client: OffsetClient) -> None:
+    """With query_name the other queries of the session are not committed."""
+    with attach(session, client, query_name="mine") as commits:
+        session.report(50, query="p", name="other")
+        other: Any = Query("p", partial(progress, 50))
+        with pytest.raises(InvalidValueError, match="query"):
+            commits.flush(other)
+        session.report(9, name="mine")
+        eventually(lambda: at(client), 9)
+    assert commits.counts.submitted == 1
+
+
 def test_a_late_report_replaces_no_newer(
     session: Session, commits: OffsetCommits, client: OffsetClient
 ) -> None:
@@ -239,6 +262,11 @@ def test_a_flush_speaks_of_what_was_released_meanwhile(
     session.report(9)
     session.end()
     eventually(lambda: (at(client), managers(service)), (9, 0))
+    ended: Any = Query("q", partial(progress, 9))
+    ended.isActive = False
+    assert len(commits.flush(ended, WAIT_S).committed) == 1
+    eventually(lambda: managers(service), 0)
+    # If managers are stopped between the submit and the flush of the client:
     submitted: Future[bool] = Future()
     submitted.set_result(True)
     monkeypatch.setattr(commits._committer, "put", lambda _snapshot: submitted)
