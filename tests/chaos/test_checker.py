@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
+
+import pytest
 
 from offsetmgr.lag.commit_log import CommitRecord
 from offsetmgr.types import ManagerKey
 from tests.chaos.checker import Death, Evidence, Verdict, check
-from tests.chaos.history import Event, Key, Tag
-
-if TYPE_CHECKING:
-    from tests.chaos.history import Action, Outcome
+from tests.chaos.history import TELLING, Event, Key, Tag
 
 KEY = Key("etl", 0)
 REQUEST_TIMEOUT_S = 20.0
@@ -28,22 +27,29 @@ class Story:
         self.deaths: list[Death] = []
         self.now_s = 1_000.0
 
-    def note(self, outcome: Outcome, action: Action, number: int, offset: int, life: int) -> None:
+    def tell(self, *steps: str) -> Story:
+        """Take steps such as ``submit 1 10`` (number, offset) or ``sync:info 2 20 @2`` (of life 2).
+
+        An action has its outcome with it; ``invoke`` and ``ok`` are lines of their own.
+        """
+        for step in steps:
+            what, number, offset, *life = step.split()
+            action, _, outcome = what.partition(":")
+            place = int(number), int(offset), int(life[0][1:]) if life else 1
+            if action == "commit":
+                self.commit(*place)
+            elif action in TELLING or outcome in {"invoke", "ok"}:
+                self.note(outcome or "ok", action, *place)
+            else:
+                self.note("invoke", action, *place)
+                self.note(outcome or "ok", action, *place)
+        return self
+
+    def note(self, outcome: Any, action: Any, number: int, offset: int, life: int) -> None:
         tag = Tag("driver", life, number)
         self.client_starts.setdefault(tag[:2], self.now_s)
         self.now_s += 1
         self.events.append(Event(outcome, action, tag, KEY, offset, self.now_s))
-
-    def submit(
-        self,
-        number: int,
-        offset: int,
-        action: Action = "submit",
-        outcome: Outcome = "ok",
-        life: int = 1,
-    ) -> None:
-        self.note("invoke", action, number, offset, life)
-        self.note(outcome, action, number, offset, life)
 
     def commit(self, number: int, offset: int | None, life: int = 1) -> None:
         """Kafka takes a submit; it stands from then on."""
@@ -72,41 +78,71 @@ class Story:
         )
 
 
+GOOD = [
+    *("submit 1 10", "submit 2 20", "commit 2 20", "told 2 20", "lower:fail 3 19"),
+    *("rewind 4 5", "commit 4 5", "sync:invoke 5 30", "commit 5 30", "sync:ok 5 30"),
+    "submit 1 40 @2",
+    "commit 5 30",  # as keep-alive does
+    *("commit 1 40 @2", "close 1 40 @2"),
+]
+"""All went well, with most of what can happen."""
+
+STORIES = {
+    "conflated and refused submits, rewinds, new lives and repeated commits": (GOOD, []),
+    "a commit that nobody submitted": ([*GOOD, "commit 2 41 @2"], ["unknown"]),
+    "of another offset": ([*GOOD, "submit 2 50 @2", "commit 2 51 @2"], ["unknown"]),
+    "a refused submit is committed": (
+        ["submit 1 10", "lower:fail 2 9", "commit 2 9"],
+        ["refused"],
+    ),
+    "an older one lands behind a newer one; only the fall is blamed": (
+        [*GOOD, "commit 5 30", "commit 1 40 @2"],
+        ["backwards"],
+    ),
+    "a newer submit of a lower offset": (
+        ["submit 1 10", "commit 1 10", "lower 2 9", "commit 2 9"],
+        ["lower", "backwards"],
+    ),
+    "the same after a rewind between the two": (
+        ["submit 1 10", "commit 1 10", "rewind 2 3", "submit 3 9", "commit 3 9"],
+        [],
+    ),
+    "a sync submit is acknowledged before Kafka has it": (["sync 1 10", "commit 1 10"], ["lost"]),
+    "a sync submit that never landed; another life's is no excuse": (
+        ["sync 1 10", "submit 1 11 @2", "commit 1 11 @2"],
+        ["lost"],
+    ),
+    "a newer submit of its life stands for it": (
+        ["sync:invoke 1 10", "submit 2 11", "commit 2 11", "sync:ok 1 10"],
+        [],
+    ),
+    "a committed offset is told that never stood": (
+        ["submit 1 10", "submit 2 11", "commit 2 11", "told 1 10"],
+        ["lost"],
+    ),
+    "an acknowledged submit is undone": (
+        ["submit 1 10", "submit 2 20", "commit 1 10", "commit 2 20", "close 2 20", "commit 1 10"],
+        ["backwards", "undone", "unfinished"],
+    ),
+    "the newest submit never lands": ([*GOOD, "submit 2 50 @2"], ["unfinished"]),
+    "nor one that waited": (["sync:info 1 10"], ["unfinished"]),
+    "a rising submit is refused": ([*GOOD, "submit:fail 2 50 @2"], ["rising"]),
+}
+
+
+@pytest.mark.parametrize(("steps", "rules"), STORIES.values(), ids=STORIES)
+def test_what_breaks_a_promise_is_found(steps: list[str], rules: list[str]) -> None:
+    """And nothing else."""
+    assert Story().tell(*steps).broken() == rules
+
+
 def good_story() -> Story:
-    """A history in which all went well, with most of what can happen."""
-    story = Story()
-    story.submit(1, 10)
-    story.submit(2, 20)
-    story.commit(2, 20)
-    story.note("ok", "told", 2, 20, life=1)
-    story.submit(3, 19, "lower", "fail")
-    story.submit(4, 5, "rewind")
-    story.commit(4, 5)
-    story.note("invoke", "sync", 5, 30, life=1)
-    story.commit(5, 30)
-    story.note("ok", "sync", 5, 30, life=1)
-    story.submit(1, 40, life=2)
-    story.commit(5, 30)  # as keep-alive does
-    story.commit(1, 40, life=2)
-    story.note("ok", "close", 1, 40, life=2)
-    return story
+    return Story().tell(*GOOD)
 
 
-def test_a_good_history_passes() -> None:
-    """Conflated submits, rewinds, refused ones, new lives and repeated commits are no offence."""
-    assert good_story().broken() == []
+def test_repeated_commits_are_counted() -> None:
+    """They are harmless."""
     assert good_story().verdict().repeated == 1
-
-
-def test_a_commit_that_nobody_submitted_is_found() -> None:
-    """Neither another tag nor another offset than was submitted may be committed."""
-    story = good_story()
-    story.commit(2, 41, life=2)
-    assert story.broken() == ["unknown"]
-    story = good_story()
-    story.submit(2, 50, life=2)
-    story.commit(2, 51, life=2)
-    assert story.broken() == ["unknown"]
 
 
 def test_a_commit_without_a_tag_is_found() -> None:
@@ -115,23 +151,6 @@ def test_a_commit_without_a_tag_is_found() -> None:
     position = ManagerKey(KEY.group, "orders", KEY.partition)
     story.commits.insert(0, CommitRecord(position, 7, "by hand", 0.0))
     assert story.broken() == ["unknown"]
-
-
-def test_a_refused_submit_that_is_committed_is_found() -> None:
-    """An offset that the client refused as a regression must not reach Kafka."""
-    story = Story()
-    story.submit(1, 10)
-    story.submit(2, 9, "lower", "fail")
-    story.commit(2, 9)
-    assert "refused" in story.broken()
-
-
-def test_an_older_submit_that_lands_behind_a_newer_one_is_found_once() -> None:
-    """Also where it is of an earlier life, and only the fall itself is blamed."""
-    story = good_story()
-    story.commit(5, 30)
-    story.commit(1, 40, life=2)
-    assert story.broken() == ["backwards"]
 
 
 def test_a_replaced_client_is_believed_by_a_new_service_until_its_successor_speaks() -> None:
@@ -144,11 +163,9 @@ def test_a_replaced_client_is_believed_by_a_new_service_until_its_successor_spea
         story = good_story()
         if starts:
             story.service_starts.append(story.now_s + 0.5)
-        story.commit(5, 30)
-        story.commit(1, 40, life=2)
+        story.tell("commit 5 30", "commit 1 40 @2")
         if after:
-            story.commit(5, 30)
-            story.commit(1, 40, life=2)
+            story.tell("commit 5 30", "commit 1 40 @2")
         assert (story.broken(), story.verdict().superseded) == (rules, counted)
 
 
@@ -161,16 +178,11 @@ def test_a_commit_that_was_given_up_may_land_behind_a_newer_one() -> None:
         (REQUEST_TIMEOUT_S, 2, 60.0, ["backwards"]),
     ):
         story = Story()
-        story.submit(1, 10)
-        story.commit(1, 10)
-        story.submit(2, 20)
+        story.tell("submit 1 10", "commit 1 10", "submit 2 20")
         story.now_s += silence_s
-        story.submit(3, 30)
-        story.submit(4, 40)
-        story.commit(4, 40)
+        story.tell("submit 3 30", "submit 4 40", "commit 4 40")
         story.now_s += until_s
-        story.commit(submitted, 10 * submitted)
-        story.commit(4, 40)
+        story.tell(f"commit {submitted} {10 * submitted}", "commit 4 40")
         assert (story.broken(), story.verdict().late) == (rules, not rules)
 
 
@@ -184,14 +196,13 @@ def test_each_life_of_the_service_excuses_one_fall_to_a_replaced_client() -> Non
     ):
         story = Story()
         for number in (1, 2, 3):
-            story.submit(number, 10 * number)
-        story.submit(1, 40, life=2)
-        story.commit(1, 40, life=2)
+            story.tell(f"submit {number} {10 * number}")
+        story.tell("submit 1 40 @2", "commit 1 40 @2")
         for at, number in enumerate(numbers):
             if at < starts:
                 story.service_starts.append(story.now_s + 0.5)
-            story.commit(number, 10 * number)
-        story.commit(1, 40, life=2)
+            story.tell(f"commit {number} {10 * number}")
+        story.tell("commit 1 40 @2")
         assert (story.broken(), story.verdict().superseded) == (rules, counted)
 
 
@@ -199,23 +210,21 @@ def test_what_a_replaced_client_submits_behind_a_commit_of_its_successor_is_no_e
     """Of any partition: the service knows the client by then, unless the one before had sent it."""
     for known, rules, counted in ((True, ["backwards"] * 2, 0), (False, [], 2)):
         story = Story()
-        story.submit(1, 10, life=2)
-        story.commit(1, 10, life=2)
+        story.tell("submit 1 10 @2", "commit 1 10 @2")
         other = Story()
         other.now_s = story.now_s
         if not known:
-            other.submit(2, 20, life=2)
+            other.tell("submit 2 20 @2")
         start_s = other.now_s + 0.5
         if known:
             other.now_s += 1
-            other.submit(2, 20, life=2)
+            other.tell("submit 2 20 @2")
         other.now_s += 1
-        other.commit(2, 20, life=2)
+        other.tell("commit 2 20 @2")
         story.now_s = other.now_s
         for number in (1, 2):
-            story.submit(number, 5)
-            story.commit(number, 5)
-        story.commit(1, 10, life=2)
+            story.tell(f"submit {number} 5", f"commit {number} 5")
+        story.tell("commit 1 10 @2")
         story.service_starts.append(start_s)
         elsewhere = Key(KEY.group, 1)
         story.events += [event._replace(key=elsewhere) for event in other.events]
@@ -237,96 +246,13 @@ def test_a_silence_excuses_no_more_falls_than_it_had_room_for_lost_requests() ->
         (2, 0, 3, ["backwards"]),
     ):
         story = Story()
-        story.submit(1, 10)
-        story.commit(1, 10)
-        story.submit(2, 20)
+        story.tell("submit 1 10", "commit 1 10", "submit 2 20")
         story.service_starts += [story.now_s + 0.5] * deaths
         story.now_s += timeouts * REQUEST_TIMEOUT_S
-        story.submit(3, 30)
-        story.commit(3, 30)
+        story.tell("submit 3 30", "commit 3 30")
         for _ in range(falls):
-            story.commit(2, 20)
-            story.commit(3, 30)
+            story.tell("commit 2 20", "commit 3 30")
         assert (story.broken(), story.verdict().late) == (rules, falls - len(rules))
-
-
-def test_an_offset_that_falls_without_a_rewind_is_found() -> None:
-    """A newer submit of a lower offset is no excuse; a rewind between the two is."""
-    story = Story()
-    story.submit(1, 10)
-    story.commit(1, 10)
-    story.submit(2, 9, "lower")
-    story.commit(2, 9)
-    assert story.broken() == ["lower", "backwards"]
-    story = Story()
-    story.submit(1, 10)
-    story.commit(1, 10)
-    story.submit(2, 3, "rewind")
-    story.submit(3, 9)
-    story.commit(3, 9)
-    assert story.broken() == []
-
-
-def test_a_sync_submit_acknowledged_before_kafka_had_it_is_found() -> None:
-    """The commit has to stand in the log by the time of the answer."""
-    story = Story()
-    story.submit(1, 10, "sync")
-    story.commit(1, 10)
-    assert story.broken() == ["lost"]
-
-
-def test_a_sync_submit_that_never_landed_is_found() -> None:
-    """A newer submit of its life stands for it; one of another life does not."""
-    story = Story()
-    story.submit(1, 10, "sync")
-    story.submit(1, 11, life=2)
-    story.commit(1, 11, life=2)
-    assert story.broken() == ["lost"]
-    story = Story()
-    story.note("invoke", "sync", 1, 10, life=1)
-    story.submit(2, 11)
-    story.commit(2, 11)
-    story.note("ok", "sync", 1, 10, life=1)
-    assert story.broken() == []
-
-
-def test_a_committed_offset_that_was_told_and_never_stood_is_found() -> None:
-    """The mailbox names one submit, and a newer one is no excuse."""
-    story = Story()
-    story.submit(1, 10)
-    story.submit(2, 11)
-    story.commit(2, 11)
-    story.note("ok", "told", 1, 10, life=1)
-    assert story.broken() == ["lost"]
-
-
-def test_an_acknowledged_submit_that_is_undone_is_found() -> None:
-    """At the end, each acknowledged offset or a newer one is committed."""
-    story = Story()
-    story.submit(1, 10)
-    story.submit(2, 20)
-    story.commit(1, 10)
-    story.commit(2, 20)
-    story.note("ok", "close", 2, 20, life=1)
-    story.commit(1, 10)
-    assert story.broken() == ["backwards", "undone", "unfinished"]
-
-
-def test_a_newest_submit_that_never_lands_is_found() -> None:
-    """At the end everything that a client took is committed, sync or not, with commits or none."""
-    story = good_story()
-    story.submit(2, 50, life=2)
-    assert story.broken() == ["unfinished"]
-    story = Story()
-    story.submit(1, 10, "sync", "info")
-    assert story.broken() == ["unfinished"]
-
-
-def test_a_rising_submit_that_is_refused_is_found() -> None:
-    """Only what is lower may be called so."""
-    story = good_story()
-    story.submit(2, 50, outcome="fail", life=2)
-    assert story.broken() == ["rising"]
 
 
 def test_a_replaced_client_that_is_ahead_may_stand_in_the_way_behind_a_start_alone() -> None:
@@ -335,8 +261,7 @@ def test_a_replaced_client_that_is_ahead_may_stand_in_the_way_behind_a_start_alo
         story = good_story()
         if starts:
             story.service_starts.append(story.now_s + 0.5)
-        story.submit(6, 60, life=1)
-        story.submit(2, 50, outcome="fail", life=2)
+        story.tell("submit 6 60", "submit:fail 2 50 @2")
         assert (story.broken(), story.verdict().superseded) == (rules, int(starts))
 
 
@@ -357,11 +282,10 @@ def test_a_replaced_client_may_be_heard_before_its_successor() -> None:
                 story.client_starts["driver", 2] = story.now_s
                 story.now_s += 1
             elif step == "zombie":
-                story.submit(1, 60, life=1)
+                story.tell("submit 1 60")
             else:
-                story.submit(1, 61, life=2)
-                story.commit(1, 61, life=2)
-        story.submit(2, 55, "sync", "fail", life=2)
+                story.tell("submit 1 61 @2", "commit 1 61 @2")
+        story.tell("sync:fail 2 55 @2")
         assert (story.broken(), story.verdict().superseded) == (rules, not rules)
 
 
@@ -369,12 +293,11 @@ def test_a_replaced_client_is_refused_what_its_successor_has_passed() -> None:
     """By a service that was started since, and does not know that it was replaced."""
     for starts, rules in ((True, []), (False, ["rising"])):
         story = good_story()
-        story.submit(6, 60, life=2)
-        story.commit(6, 60, life=2)
+        story.tell("submit 6 60 @2", "commit 6 60 @2")
         if starts:
             story.service_starts.append(story.now_s + 0.5)
             story.now_s += 1
-        story.submit(7, 50, "sync", "fail", life=1)
+        story.tell("sync:fail 7 50")
         assert (story.broken(), story.verdict().superseded) == (rules, int(starts))
 
 
@@ -390,7 +313,7 @@ def test_an_offset_that_kafka_forgot_is_found() -> None:
 
 def test_a_lost_submit_that_later_commits_left_out_is_found() -> None:
     """However young it is; one commit may pass it, and a sync submit goes by the side."""
-    told: list[tuple[Action, int, int, list[str]]] = [
+    told: list[tuple[str, int, int, list[str]]] = [
         ("submit", 1, 1, []),
         ("submit", 2, 2, ["left out"]),
         ("sync", 2, 0, []),
@@ -398,15 +321,13 @@ def test_a_lost_submit_that_later_commits_left_out_is_found() -> None:
     other = Key(KEY.group, 1)
     for action, commits, left_out, rules in told:
         story = Story()
-        story.submit(1, 10)
+        story.tell("submit 1 10")
         story.events = [event._replace(key=other) for event in story.events]
         for number in range(2, 2 + commits):
-            story.note("invoke", action, number, 10 * number, life=1)
-            story.commit(number, 10 * number)
-            story.note("ok", action, number, 10 * number, life=1)
+            what = f"{number} {10 * number}"
+            story.tell(f"{action}:invoke {what}", f"commit {what}", f"{action}:ok {what}")
         story.deaths.append(Death("driver", 1, story.now_s + 1))
-        story.submit(1, 40, life=2)
-        story.commit(1, 40, life=2)
+        story.tell("submit 1 40 @2", "commit 1 40 @2")
         story.events += [event._replace(key=other) for event in story.events[-2:]]
         last = story.commits[-1]
         story.commits.append(last._replace(key=last.key._replace(partition=1)))

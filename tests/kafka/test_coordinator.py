@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,7 +20,7 @@ from tests.kafka.leaders import await_coordinator, coordinator_of, give_back_to_
 from tests.kafka.mock_cluster import OFFSET_COMMIT, MockCluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from actors import Future
     from offsetmgr.coordinator.base import Failure
@@ -39,18 +38,6 @@ DEADLINE_S = 1.0
 
 PAUSED_S = 0.5
 """The same while a broker is paused."""
-
-
-@contextmanager
-def coordinator(
-    bootstrap_servers: str, config: Mapping[str, object] | None = None, *, clients: int = 2
-) -> Iterator[KafkaCoordinator]:
-    settings = {"bootstrap.servers": bootstrap_servers, **(config or {})}
-    opened = KafkaCoordinator(settings, clients=clients)
-    try:
-        yield opened
-    finally:
-        opened.close(WAIT_S)
 
 
 def only(answer: Future[CommitResult]) -> Failure | None:
@@ -79,7 +66,7 @@ def one(topic: str, offset: int) -> dict[TopicPartition, OffsetAndMetadata]:
 def test_paused_broker(breakable_kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
     """A stopped broker: the deadline is kept, the outcome unknown; what lands late is read back."""
     topic = new_topic(2, on=breakable_kafka)
-    with coordinator(breakable_kafka.bootstrap_servers) as kafka:
+    with KafkaCoordinator(breakable_kafka.bootstrap_servers, clients=2) as kafka:
         assert only(kafka.commit(group, one(topic, 1), WAIT_S)) is None
         breakable_kafka.broker(1).pause()
         try:
@@ -104,7 +91,7 @@ def test_all_brokers_down_at_start(group: str) -> None:
     with socket.socket() as taken:  # bound, so that nobody else listens there
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with coordinator(address) as kafka:
+        with KafkaCoordinator(address, clients=2) as kafka:
             committed = kafka.commit(group, one("t", 1), DEADLINE_S)
             fetched = kafka.fetch(group, None, DEADLINE_S)
             logs = kafka.topic_logs(["t"], DEADLINE_S)
@@ -127,7 +114,7 @@ def test_open_transaction(kafka: DevKafka, new_topic: TopicFactory, group: str) 
     member = Consumer({**config, "group.id": group}).consumer_group_metadata()
     producer.send_offsets_to_transaction([KafkaPartition(topic, 0, 7)], member, WAIT_S)
     asked = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
-    with coordinator(kafka.bootstrap_servers) as reader:
+    with KafkaCoordinator(kafka.bootstrap_servers, clients=2) as reader:
         during = reader.fetch(group, asked, WAIT_S).get(timeout=WAIT_S)
         producer.commit_transaction(WAIT_S)
         after = reader.fetch(group, asked[1:], WAIT_S).get(timeout=WAIT_S)
@@ -144,7 +131,7 @@ def test_the_last_stable_offset(kafka: DevKafka, new_topic: TopicFactory, group:
     config = {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": group}
     producer = Producer(config)
     producer.init_transactions(WAIT_S)
-    with coordinator(kafka.bootstrap_servers) as reader:
+    with KafkaCoordinator(kafka.bootstrap_servers, clients=2) as reader:
 
         def ends() -> list[PartitionLog]:
             logs = reader.topic_logs([topic], WAIT_S, stable=True).get(timeout=WAIT_S)
@@ -173,7 +160,7 @@ def test_offsets_at_a_time(kafka: DevKafka, new_topic: TopicFactory) -> None:
     for second in (10, 20, 30):
         producer.produce(topic, b"x", partition=1, timestamp=second * 1_000)
     assert producer.flush(WAIT_S) == 0
-    with coordinator(kafka.bootstrap_servers) as reader:
+    with KafkaCoordinator(kafka.bootstrap_servers, clients=2) as reader:
         for at_ms, offset in ((20_000, 1), (20_001, 2), (30_001, None), (None, None)):
             logs = reader.topic_logs([topic], WAIT_S, at_ms).get(timeout=WAIT_S)
             assert logs[topic].partitions == {
@@ -197,7 +184,7 @@ class TestMock:
     @pytest.mark.fault(10, 22)
     def test_codes(self, group: str, code: int, name: str, verdict: Verdict) -> None:
         """A code of the broker reaches the partition as the table has it; the next try is clean."""
-        with MockCluster() as mock, coordinator(mock.bootstrap_servers) as kafka:
+        with MockCluster() as mock, KafkaCoordinator(mock.bootstrap_servers, clients=2) as kafka:
             mock.create_topic("t")
             mock.push_errors(OFFSET_COMMIT, code)
             failure = only(kafka.commit(group, one("t", 1), WAIT_S))
@@ -208,7 +195,7 @@ class TestMock:
     def test_a_group_always_commits_over_the_same_client(self, group: str) -> None:
         """Writes of one connection stay in order; clients are made when they are used."""
         before = set(threading.enumerate())
-        with MockCluster() as mock, coordinator(mock.bootstrap_servers, clients=8) as kafka:
+        with MockCluster() as mock, KafkaCoordinator(mock.bootstrap_servers, clients=8) as kafka:
             mock.create_topic("t")
             for offset in range(8):
                 assert only(kafka.commit(group, one("t", offset), WAIT_S)) is None
@@ -225,7 +212,7 @@ class TestMock:
         """
         patient = {**clients.FORCED, "socket.timeout.ms": 60_000}
         monkeypatch.setattr(clients, "FORCED", patient)
-        with MockCluster(2) as mock, coordinator(mock.bootstrap_servers, clients=1) as kafka:
+        with MockCluster(2) as mock, KafkaCoordinator(mock.bootstrap_servers, clients=1) as kafka:
             mock.create_topic("t")
             slow = [f"{group}-slow-{number}" for number in range(64)]
             quick = f"{group}-quick"
@@ -242,7 +229,7 @@ class TestMock:
 
     def test_questions_about_a_silent_cluster_take_no_more_threads_than_places(self) -> None:
         """Each takes one while it is asked; the others wait for their deadline unasked."""
-        with MockCluster() as mock, coordinator(mock.bootstrap_servers, clients=1) as kafka:
+        with MockCluster() as mock, KafkaCoordinator(mock.bootstrap_servers, clients=1) as kafka:
             assert kafka.check(WAIT_S).get(timeout=WAIT_S) is None
             mock.set_round_trip(rtt_ms=60_000)
             asked = [kafka.check(DEADLINE_S) for _ in range(2 * QUESTIONS)]
@@ -255,7 +242,7 @@ class TestMock:
 
         librdkafka aborts it where a request ran out of librdkafka's own time meanwhile.
         """
-        with MockCluster() as mock, coordinator(mock.bootstrap_servers) as kafka:
+        with MockCluster() as mock, KafkaCoordinator(mock.bootstrap_servers, clients=2) as kafka:
             mock.create_topic("t")
             assert only(kafka.commit(group, one("t", 1), WAIT_S)) is None
             mock.set_down(1)
@@ -278,7 +265,7 @@ def test_coordinator_moves_while_both_brokers_live(
     """
     topic = new_topic(on=kafka3)
     give_back_to_preferred(kafka3)  # a test before may have left them elsewhere
-    with coordinator(kafka3.bootstrap_servers, clients=1) as kafka:
+    with KafkaCoordinator(kafka3.bootstrap_servers, clients=1) as kafka:
         commit_until_taken(kafka, group, one(topic, 1))  # they may be on the move still
         preferred = coordinator_of(kafka3, group)
         kafka3.broker(preferred).stop()

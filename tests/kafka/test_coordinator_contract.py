@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer
@@ -21,8 +21,7 @@ from offsetmgr.types import MAX_METADATA_CHARS, MAX_OFFSET, OffsetAndMetadata, T
 from tests.kafka.conftest import WIDE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator
 
     from offsetmgr.coordinator.base import Coordinator
     from offsetmgr.devkafka import DevKafka
@@ -32,27 +31,9 @@ WAIT_S = 60.0
 """Far beyond what anything here takes: a guard, not a measure."""
 
 
-class Side(Protocol):
-    """One side of the port, and somebody else who changes things behind its back."""
-
-    @property
-    def coordinator(self) -> Coordinator:
-        """The side itself."""
-
-    def create_topic(self, partitions: int) -> str:
-        """Create a topic."""
-
-    def wide_topic(self) -> str:
-        """A topic of many partitions, which others may use as well."""
-
-    def delete_topic(self, topic: str) -> None:
-        """Delete a topic."""
-
-    def member(self, group: str, topic: str, client_id: str) -> AbstractContextManager[None]:
-        """Be a live member of ``group`` meanwhile."""
-
-
 class MemorySide:
+    """The coordinator in memory, and somebody else who changes things behind its back."""
+
     def __init__(self) -> None:
         self.coordinator = MemoryCoordinator()
         self._topics = 0
@@ -78,19 +59,22 @@ class MemorySide:
 
 
 class KafkaSide:
-    def __init__(
-        self, kafka: DevKafka, new_topic: TopicFactory, wide_topic: Callable[[], str]
-    ) -> None:
+    """The same of a real Kafka, with or without a fence."""
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        kafka: DevKafka = request.getfixturevalue("kafka")
         self._config: dict[str, str | int | float | bool] = {
             "bootstrap.servers": kafka.bootstrap_servers
         }
-        self.coordinator = self._connect()
+        plain = KafkaCoordinator(self._config, clients=2)
+        fenced = request.param == "fenced"
+        self.coordinator = FencedCoordinator(self._config, plain) if fenced else plain
         self._admin = AdminClient(self._config)
-        self.create_topic = new_topic
-        self.wide_topic = wide_topic
+        self.create_topic: TopicFactory = request.getfixturevalue("new_topic")
+        self._request = request
 
-    def _connect(self) -> Coordinator:
-        return KafkaCoordinator(self._config, clients=2)
+    def wide_topic(self) -> str:
+        return str(self._request.getfixturevalue("wide_topic"))
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic, and wait until the broker has heard of it, too."""
@@ -109,21 +93,14 @@ class KafkaSide:
         consumer.close()
 
 
-class FencedSide(KafkaSide):
-    def _connect(self) -> Coordinator:
-        return FencedCoordinator(self._config, KafkaCoordinator(self._config, clients=2))
+Side = MemorySide | KafkaSide
 
 
 @pytest.fixture(params=["memory", "kafka", "fenced"])
 def side(request: pytest.FixtureRequest) -> Iterator[Side]:
-    if request.param == "memory":
-        yield MemorySide()
-        return
-    kind = KafkaSide if request.param == "kafka" else FencedSide
-    ask = request.getfixturevalue
-    kafka = kind(ask("kafka"), ask("new_topic"), lambda: ask("wide_topic"))
-    yield kafka
-    kafka.coordinator.close(WAIT_S)
+    made = MemorySide() if request.param == "memory" else KafkaSide(request)
+    yield made
+    made.coordinator.close(WAIT_S)
 
 
 def commit(

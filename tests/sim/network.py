@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from offsetmgr.client.transport import Answer, Unreachable
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from offsetmgr.client.offsets import Deadline
     from offsetmgr.client.transport import Request
     from tests.sim.processes import Host
+    from tests.sim.server import ServiceProcess
     from tests.sim.threads import SimThread
 
 REFUSED_S: Final = 0.001
@@ -29,17 +30,6 @@ REFUSED_S: Final = 0.001
 
 VANISHED_S: Final = 5.0
 """After this long a client gives up a connection that nobody answers."""
-
-
-class Server(Protocol):
-    """A service process as the network knows it."""
-
-    @property
-    def dead(self) -> bool:
-        """True if nobody listens any more."""
-
-    def receive(self, call: Call) -> None:
-        """A request arrives."""
 
 
 @dataclass(eq=False)
@@ -68,7 +58,7 @@ class Network:
     def __init__(self, host: Host, rng: Random, met: Counter[str]) -> None:
         self._host = host
         self._rng = rng
-        self.server: Server | None = None
+        self.server: ServiceProcess | None = None
         self.cut: set[str] = set()
         """Clients whose packets vanish."""
         self.rate = rng.choice((0.0, 0.1, 0.3, 0.6))
@@ -121,7 +111,7 @@ class Network:
             return "whole"
         return self._rng.choice(("lost", "cut", "slow", "delayed", "doubled"))
 
-    def _arrive(self, call: Call, server: Server, delay_s: float) -> None:
+    def _arrive(self, call: Call, server: ServiceProcess, delay_s: float) -> None:
         def arrive() -> None:
             if not server.dead:
                 server.receive(call)
