@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+import os
 import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from rich.padding import Padding
-from rich.text import Text
+import typer
 from typer import Argument, Option
 
 from offsetmgr.admin.doctor import Finding, Level, examine, gather
@@ -27,6 +26,8 @@ from offsetmgr.admin.reset import (
 from offsetmgr.admin.spark_status import positions, status
 from offsetmgr.admin.times import parse_duration, parse_since, seconds_text
 from offsetmgr.cli.common import (
+    ConfigFile,
+    Execute,
     Exit,
     GroupName,
     Groups,
@@ -37,16 +38,23 @@ from offsetmgr.cli.common import (
     Since,
     SomeGroups,
     Store,
-    console,
-    print_table,
+    Timeout,
+    records,
 )
+from offsetmgr.clusters.migration import OffsetMigration, starting_offsets
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.lag.cluster import ClusterReader, does_not_exist, known
 from offsetmgr.lag.commit_log import read_commits
 from offsetmgr.service import version
 from offsetmgr.service.logs import visible
+from offsetmgr.service.settings import load_clusters, named_cluster
 from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.types import TopicPartition, check_group
+
+_COPY_FIELDS = (
+    "topic", "partition", "offset", "mirror", "current", "new", "again", "by", "note",
+)  # fmt: skip
+_COLOURS = {Level.OK: "green", Level.TROUBLE: "red", Level.UNKNOWN: "yellow"}
 
 
 def history(
@@ -68,13 +76,7 @@ def history(
     commits = read_commits(kafka.for_librdkafka(), {group}, timeout_s=kafka.timeout)
     answer = history_report(group, list(steps(commits, since_s, topic, partition)))
     rows = [list(step.values()) for step in answer["steps"]]
-    if not output.as_table:
-        output.print(answer, HISTORY_FIELDS, rows)
-    elif rows:
-        styles = {"backward": "bold red", "deleted": "red"}
-        print_table(HISTORY_FIELDS, rows, styles, whole=["time", "change"])
-    if not rows:
-        print(f"Kafka has no such commits of group {group}.", file=sys.stderr)
+    output.print(answer, HISTORY_FIELDS, rows)
     before = answer["undo_to"]
     if before and output.as_table:
         print(
@@ -277,8 +279,9 @@ def doctor(
         rows = [(each.level.value, *each[1:]) for each in findings]
         output.print({"versions": facts.versions}, Finding._fields, rows, "findings")
     levels = {each.level for each in findings}
-    unknown = Exit.INCOMPLETE if Level.UNKNOWN in levels else 0
-    return Exit.TROUBLE if Level.TROUBLE in levels else unknown
+    if Level.TROUBLE in levels:
+        return Exit.TROUBLE
+    return Exit.INCOMPLETE if Level.UNKNOWN in levels else 0
 
 
 def spark_status(
@@ -315,38 +318,94 @@ def spark_status(
         offsets = each.finished, each.begun, each.committed, end
         rows.append((*each.partition, *offsets, each.lag, each.note))
     output.print(answer, heads, rows, "partitions")
-    if output.as_table:
-        _print_restart(answer)
+    if output.as_table and begun is not None:
+        age = "" if begun.at_s is None else f", begun {seconds_text(time.time() - begun.at_s)} ago,"
+        is_finished = answer["finished_batch"] == begun.batch_id
+        end_text = "is finished" if is_finished else "is not finished; the one before it is"
+        print(f"Batch {begun.batch_id}{age} {end_text}.")
+        print(
+            f"A restart reads {answer['repeated']} offsets again, and finds {answer['lost']} lost."
+        )
     return Exit.TROUBLE if any(each.note for each in found) else 0
 
 
-def _print_restart(query: dict[str, Any]) -> None:
-    if query["begun_batch"] is None:
-        print("The query has begun no batch yet: it will start at its startingOffsets.")
-        return
-    at_s = query["begun_s"]
-    age = "" if at_s is None else f", begun {seconds_text(time.time() - at_s)} ago,"
-    is_finished = query["finished_batch"] == query["begun_batch"]
-    end = "is finished" if is_finished else "is not finished; the one before it is"
-    print(f"Batch {query['begun_batch']}{age} {end}.")
-    print(f"A restart reads {query['repeated']} offsets again, and finds {query['lost']} lost.")
+def list_clusters(config: ConfigFile = None, *, output: OutputOptions) -> None:
+    """List the clusters of the configuration file with their settings, secrets masked."""
+    heads = "cluster", "setting", "value"
+    rows = [
+        (name, setting, value)
+        for name, kafka in sorted(load_clusters(config, os.environ).items())
+        for setting, value in sorted(kafka.masked().items())
+    ]
+    output.print(records(heads, rows), heads, rows)
+
+
+def copy_offsets(
+    group: Annotated[str | None, Argument(metavar="[GROUP]", help="The group.")] = None,
+    *,
+    source: Annotated[str, Option("--from", metavar="NAME", help="The group's cluster.")],
+    target: Annotated[str, Option("--to", metavar="NAME", help="The cluster that mirrors.")],
+    checkpoint: Annotated[
+        str | None, Option(metavar="DIR", help="Of a Spark query, in place of a group's offsets.")
+    ] = None,
+    config: ConfigFile = None,
+    timeout: Timeout = 60.0,
+    execute: Execute = False,
+    output: OutputOptions,
+) -> int:
+    """Copy a group's offsets to a cluster that mirrors its topics; by default only plan it.
+
+    The mirror of the topic orders is named SOURCE.orders in the target, as MirrorMaker 2 names it,
+    else orders. Offsets are translated by MirrorMaker's offset syncs and by the times of the
+    records: the nearer one counts. No record is skipped; `again` is how many are read twice, at
+    most.
+
+    With --checkpoint the last line is the startingOffsets with which the query goes on in the
+    target, under a new checkpoint. Nothing is committed then.
+    """
+    clusters = load_clusters(config, os.environ)
+    pair = [
+        (name, named_cluster(clusters, name, option).for_librdkafka())
+        for name, option in ((source, "--from"), (target, "--to"))
+    ]
+    if (group is None) == (checkpoint is None) or (checkpoint is not None and execute):
+        fix = "give a group, or --checkpoint without --execute"
+        raise InvalidValueError("group", group, "does not go with the other options", fix)
+    failures = {}
+    with OffsetMigration(*pair, timeout_s=timeout) as migration:
+        if group is not None:
+            plan = migration.plan_group(check_group(group))
+            failures = migration.execute(group, plan) if execute else {}
+        else:
+            plan = migration.plan_checkpoint(str(checkpoint))
+    rows = [
+        (*row.partition, row.offset, row.target.topic, row.current, *row.new[:3],
+         f"not done: {failures[row.target]}" if row.target in failures else row.new.note)
+        for row in plan
+    ]  # fmt: skip
+    left = [row for row in plan if row.new.offset is None or row.target in failures]
+    answer = {"from": source, "to": target, "group": group, "executed": execute}
+    if checkpoint is not None:
+        answer["startingOffsets"] = None if left else starting_offsets(plan)
+    output.print(answer, _COPY_FIELDS, rows, "partitions")
+    if output.as_table and checkpoint is not None:
+        print(answer["startingOffsets"] or "Some partitions are left: no startingOffsets.")
+    elif output.as_table:
+        done = "Committed" if execute else "This is a plan; --execute commits"
+        again = sum(row.new.again or 0 for row in plan)
+        count = f"{len(plan) - len(left)} of {len(plan)} partitions"
+        print(f"{done} {count}; at most {again} records again.")
+    return Exit.INCOMPLETE if left else 0
 
 
 def _print_findings(findings: list[Finding]) -> None:
-    out = console()
     for level, check, what, why, mend, group in findings:
-        if level is Level.OK:
-            if not group:
-                out.print(Text(f"ok: {check}: {visible(what)}", style="green"))
-            continue
         where = f"{check}, group {visible(group)}" if group else check
-        out.print(
-            Text(f"{level.value}: {where}", style="red" if level is Level.TROUBLE else "yellow")
-        )
-        for name, text in (("what", what), ("why", why)):
-            line = Text(f"{name:<4}  {visible(text)}")
-            out.print(Padding(line, (0, 0, 0, 2), expand=False))
-        print(f"  mend  {visible(mend)}")  # in one line, to be copied
+        if level is not Level.OK:
+            typer.secho(f"{level.value}: {where}", fg=_COLOURS[level])
+            print(f"  what  {visible(what)}\n  why   {visible(why)}\n  mend  {visible(mend)}")
+        elif not group:
+            typer.secho(f"ok: {check}: {visible(what)}", fg=_COLOURS[level])
     counts = Counter(each.level for each in findings)
     print(
         f"{counts[Level.OK]} checks found nothing wrong, {counts[Level.TROUBLE]} found trouble, "
@@ -370,12 +429,11 @@ def _print_plans(
     output: OutputOptions,
 ) -> None:
     rows = plan_rows(plans, failures)
-    if rows or not output.as_table:
-        output.print({"executed": executed}, PLAN_FIELDS, rows, "partitions")
+    output.print({"executed": executed}, PLAN_FIELDS, rows, "partitions")
     if not output.as_table:
         return
-    undone = sum(map(len, failures.values()))
     if executed:
+        undone = sum(map(len, failures.values()))
         print(f"Done for {len(rows) - undone} of {len(rows)} partitions.")
         print("A Spark job reads on from its checkpoint: give it a new one to begin here.")
     else:

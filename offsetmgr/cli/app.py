@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from offsetmgr.cli import admin, clusters, dlq, lag, streams
+from offsetmgr.cli import admin, dlq, lag, streams
 from offsetmgr.cli.common import (
     DEFAULT_SERVICE,
     Exit,
@@ -46,14 +46,13 @@ def serve(options: ServiceOptions) -> int:
     Signals: SIGTERM or SIGINT commits all submitted offsets, then stops; a second one exits at
     once. SIGHUP reads the log level again; SIGUSR1 writes the stacks of all threads to stderr.
 
-    \b
     Exit status:
-      0    everything was committed
-      1    did not start
-      3    stopped with offsets that Kafka did not acknowledge; the log names the first hundred
-      130  a second SIGINT
-      143  a second SIGTERM
-    """  # noqa: D301 -- \b is typer's mark for lines to keep
+
+    - 0: everything was committed
+    - 1: did not start
+    - 3: stopped with offsets that Kafka did not acknowledge; the log names the first hundred
+    - 130, 143: a second SIGINT, a second SIGTERM
+    """
     from offsetmgr.service import logs
     from offsetmgr.service.run import over_kafka, run
 
@@ -117,12 +116,12 @@ def reconcile(
     Use it after a crash of the driver, or for a job that never had the listener. Only batches that
     Spark has finished count. A group whose job runs and commits is left alone.
 
-    \b
     Exit status:
-      0    the group is where the checkpoint is, now
-      1    it could not be read or committed
-      3    they differ, and --execute was not given
-    """  # noqa: D301 -- \b is typer's mark for lines to keep
+
+    - 0: the group is where the checkpoint is, now
+    - 1: it could not be read or committed
+    - 3: they differ, and --execute was not given
+    """
     from offsetmgr.client import OffsetClient
     from offsetmgr.client.transport import Credentials
     from offsetmgr.local import LocalOffsets
@@ -171,7 +170,7 @@ def dev_kafka(
         ),
     ] = None,
     produce: Annotated[
-        int, Option(metavar="COUNT", help="Write so many sample orders into each topic.")
+        int, Option(min=0, metavar="COUNT", help="Write so many sample orders into each topic.")
     ] = 0,
 ) -> int:
     """Run a real Kafka on this machine, for development; needs Java 17 and the spark extra."""
@@ -200,13 +199,12 @@ def demo(
 
     Needs Java 17 and the spark extra. If a claim does not hold, its logs and data are kept.
 
-    \b
     Exit status:
-      0    every claim holds
-      1    one does not, or a step failed; it says which
-      130  Ctrl-C
-      143  SIGTERM
-    """  # noqa: D301 -- \b is typer's mark for lines to keep
+
+    - 0: every claim holds
+    - 1: one does not, or a step failed; it says which
+    - 130, 143: Ctrl-C, SIGTERM
+    """
     from offsetmgr.demo import run
 
     return run(orders)
@@ -216,6 +214,7 @@ app = typer.Typer(
     name="offsetmgr",
     callback=main,
     no_args_is_help=True,
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -260,5 +259,5 @@ add_operators_command(dlq_app, dlq.replay, timeout_s=30.0)
 add_command(view_app, streams.serve, timeout_s=30.0)
 add_operators_command(streams_app, streams.status, timeout_s=30.0)
 add_operators_command(streams_app, streams.get)
-add_operators_command(clusters_app, clusters.list_clusters, "list")
-add_operators_command(clusters_app, clusters.copy_offsets)
+add_operators_command(clusters_app, admin.list_clusters, "list")
+add_operators_command(clusters_app, admin.copy_offsets)

@@ -8,7 +8,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import IntEnum
 from functools import partial
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
 from typer import Argument, Option
@@ -78,7 +77,7 @@ Store = Annotated[
 DEFAULT_SERVICE = "http://127.0.0.1:8741"
 
 GroupName = Annotated[str, Argument(metavar="GROUP", help="The consumer group.")]
-Groups = Annotated[list[str], Argument(metavar="GROUP...", help="Consumer groups.")]
+Groups = Annotated[list[str], Argument(metavar="GROUP", help="Consumer groups.")]
 SomeGroups = Annotated[
     list[str] | None, Argument(metavar="[GROUP]...", help="Consumer groups; all if none is given.")
 ]
@@ -95,6 +94,15 @@ Timeout = Annotated[float, Option(min=0.1, help="Seconds to wait for Kafka.")]
 ConfigFile = Annotated[
     Path | None, Option("--config", help="TOML file (default: $OFFSETMGR_CONFIG, else none).")
 ]
+
+
+# The settings that have an option of their own, by the name of its field.
+_SETTINGS = {
+    "bootstrap_servers": "kafka.bootstrap.servers",
+    "listen": "listen",
+    "log_level": "log_level",
+    "exit_after_last_client": "exit_after_last_client_s",
+}
 
 
 def service_reader(url: str, token_file: str | None, timeout_s: float) -> ServiceReader:
@@ -136,12 +144,11 @@ class SettingsOptions:
                 text = "what was given has no '='; write NAME=VALUE"
                 raise typer.BadParameter(text, param_hint="--set")
             given[name.strip()] = (value, f"--set {name.strip()}")
-        given |= {name: entry for name, entry in self.named().items() if entry[0] is not None}
+        for field, setting in _SETTINGS.items():
+            chosen = getattr(self, field, None)
+            if chosen is not None:
+                given[setting] = (chosen, f"--{field.replace('_', '-')}")
         return load(self.config, os.environ, given, self.cluster)
-
-    def named(self) -> dict[str, tuple[object, str]]:
-        """Return the settings that have an option of their own, with its value and name."""
-        return {"kafka.bootstrap.servers": (self.bootstrap_servers, "--bootstrap-servers")}
 
 
 @dataclass(frozen=True)
@@ -211,13 +218,6 @@ class ServiceOptions(SettingsOptions):
         Option(metavar="SECONDS", help="Stop so many seconds after the last client has gone."),
     ] = None
 
-    def named(self) -> dict[str, tuple[object, str]]:
-        return super().named() | {
-            "listen": (self.listen, "--listen"),
-            "log_level": (self.log_level, "--log-level"),
-            "exit_after_last_client_s": (self.exit_after_last_client, "--exit-after-last-client"),
-        }
-
 
 @dataclass(frozen=True)
 class OutputOptions:
@@ -240,15 +240,17 @@ class OutputOptions:
             writer = csv.writer(sys.stdout, lineterminator="\n")
             writer.writerow(heads)
             writer.writerows(rows)
-        else:
+        elif rows:
             print_table(heads, rows)
+        else:
+            print("There are none.")
 
 
 @contextlib.contextmanager
-def failing_in_one_line(*, usage: int = Exit.TROUBLE, late: int = Exit.TROUBLE) -> Iterator[None]:
+def failing_in_one_line(*, detailed: bool = False) -> Iterator[None]:
     """Turn errors made for people into a line on stderr; anything else keeps its traceback.
 
-    ``usage`` is the exit status if a value is wrong, ``late`` if nobody answered.
+    ``detailed`` exit statuses tell a wrong value and a lack of answers from other trouble.
     """
     try:
         yield
@@ -256,18 +258,18 @@ def failing_in_one_line(*, usage: int = Exit.TROUBLE, late: int = Exit.TROUBLE) 
         sys.exit(Exit.INTERRUPTED)
     except (OffsetManagerError, OSError) as error:
         print(f"offsetmgr: {error}", file=sys.stderr)
-        if isinstance(error, InvalidValueError):
-            sys.exit(usage)
-        sys.exit(late if _unanswered(error) else Exit.TROUBLE)
+        sys.exit(_status(error) if detailed else Exit.TROUBLE)
 
 
-def _unanswered(error: Exception) -> bool:
-    """Return True if nobody answered, False if somebody refused."""
+def _status(error: Exception) -> Exit:
+    unanswered = isinstance(error, (OffsetTimeoutError, ServiceUnavailableError))
+    if isinstance(error, InvalidValueError):
+        return Exit.USAGE
     if isinstance(error, (KafkaRequestError, OffsetStoreError)):
-        return error.info.fault in {Fault.BROKER, Fault.NETWORK}
-    if isinstance(error, ServiceError):
-        return error.status == HTTPStatus.GATEWAY_TIMEOUT
-    return isinstance(error, (OffsetTimeoutError, ServiceUnavailableError))
+        unanswered = error.info.fault in {Fault.BROKER, Fault.NETWORK}
+    elif isinstance(error, ServiceError):
+        unanswered = error.status == HTTPStatus.GATEWAY_TIMEOUT
+    return Exit.INCOMPLETE if unanswered else Exit.TROUBLE
 
 
 def add_command(
@@ -275,9 +277,7 @@ def add_command(
     function: Callable[..., int | None],
     name: str | None = None,
     *,
-    usage: int = Exit.TROUBLE,
-    late: int = Exit.TROUBLE,
-    epilog: str | None = None,
+    detailed: bool = False,
     timeout_s: float | None = None,
 ) -> None:
     """Add ``function``, which returns its exit status, to ``app``; it fails in one line.
@@ -300,36 +300,19 @@ def add_command(
     def command(**values: Any) -> None:
         for each, group in groups.items():
             values[each] = group(**{field.name: values.pop(field.name) for field in fields(group)})
-        with failing_in_one_line(usage=usage, late=late):
+        with failing_in_one_line(detailed=detailed):
             sys.exit(function(**values))
 
     command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
-    # \b is typer's mark of a paragraph whose lines are kept.
-    paragraphs = [
-        each if each.startswith("\b") else " ".join(each.split())
-        for each in (inspect.getdoc(function) or "").split("\n\n")
-    ]
     app.command(
-        name or function.__name__.replace("_", "-"), help="\n\n".join(paragraphs), epilog=epilog
+        name or function.__name__.replace("_", "-"),
+        help=inspect.getdoc(function),
+        epilog=_STATUSES if detailed else None,
     )(command)
 
 
-add_operators_command = partial(
-    add_command, usage=Exit.USAGE, late=Exit.INCOMPLETE, epilog=_STATUSES
-)
+add_operators_command = partial(add_command, detailed=True)
 """The same for the commands that read and change groups, whose exit statuses tell more."""
-
-
-_GAP = "  "
-
-_ENDLESS = 10_000
-"""Columns of an output that is no terminal: nothing is cut there."""
-
-
-def console() -> Console:
-    """Return what prints for people: coloured and cut to its width on a terminal alone."""
-    width = None if sys.stdout.isatty() else _ENDLESS
-    return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 def print_json(answer: object) -> None:
@@ -341,43 +324,30 @@ def records(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> list[dict
     return [dict(zip(heads, row, strict=True)) for row in rows]
 
 
-def print_table(
-    heads: Sequence[str],
-    rows: Sequence[Sequence[object]],
-    styles: Mapping[str, str] | None = None,
-    whole: Sequence[str] = (),
-) -> None:
-    """Print a table; numbers stand on the right, None is a dash, a column without text is left out.
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table; numbers stand on the right, None is a dash.
 
-    ``styles`` colours the rows whose last cell is one of its keys.  On a narrow terminal cells are
-    folded, except in the columns ``whole``.
+    A column without text is left out.  A terminal that is too narrow has long cells folded.
     """
-    columns = range(len(heads))
-    kept = [index for index in columns if not rows or any(row[index] != "" for row in rows)]
-    heads = [heads[index].replace("_", " ") for index in kept]
-    rows = [[row[index] for index in kept] for row in rows]
+    kept = [at for at in range(len(heads)) if any(row[at] != "" for row in rows)]
+    heads = [heads[at].replace("_", " ") for at in kept]
+    rows = [[row[at] for at in kept] for row in rows]
+    right = [any(isinstance(row[at], int) for row in rows) for at in range(len(heads))]
     shown = [["-" if cell is None else visible(str(cell)) for cell in row] for row in rows]
-    right = [any(isinstance(row[index], int) for row in rows) for index in range(len(heads))]
-    widths = [max(map(cell_len, column)) for column in zip(heads, *shown, strict=True)]
-    out = console()
-    if sum(widths) + len(_GAP) * len(widths) > out.width:
-        # Its longest cells take several lines.
+    if sys.stdout.isatty():
         table = Table(box=None, header_style="bold", pad_edge=False)
         for head, to_right in zip(heads, right, strict=True):
             side: Literal["left", "right"] = "right" if to_right else "left"
-            table.add_column(head, justify=side, overflow="fold", no_wrap=head in whole)
+            table.add_column(head, justify=side, overflow="fold")
         for row in shown:
-            table.add_row(*row, style=(styles or {}).get(row[-1]))
-        out.print(table)
+            table.add_row(*row)
+        Console(highlight=False, markup=False, emoji=False).print(table)
         return
-    # Many times as quick as rich's own tables, which matters from some thousands of rows on.
+    # Many times as quick as rich's tables, which matters from some thousands of rows on.
+    widths = [max(map(len, column)) for column in zip(heads, *shown, strict=True)]
     for row in (heads, *shown):
         cells = [
-            " " * (width - cell_len(cell)) + cell if to_right else set_cell_size(cell, width)
+            cell.rjust(width) if to_right else cell.ljust(width)
             for cell, width, to_right in zip(row, widths, right, strict=True)
         ]
-        line, style = _GAP.join(cells).rstrip(), (styles or {}).get(row[-1])
-        if row is heads or style:
-            out.print(line, style=style or "bold")
-        else:
-            print(line)
+        print("  ".join(cells).rstrip())

@@ -63,7 +63,7 @@ def list_letters(
 ) -> None:
     """List dead letters: where they came from, and why they failed."""
     found = [each for each in chosen.read(kafka, topic) if replayed or not each.replayed]
-    _print(found, {"topic": topic}, output)
+    output.print({"topic": topic}, _HEADS, list(map(_row, found)), "letters")
 
 
 def show(
@@ -88,11 +88,9 @@ def show(
     if as_json:
         print_json(shown)
         return 0
-    for name, value in shown.items():
-        if name == "stack":
-            print("\n".join(visible(line) for line in each.stack.splitlines()))
-        else:
-            print(f"{name}: {visible(str(value))}")
+    stack = shown.pop("stack")
+    lines = [f"{name}: {value}" for name, value in shown.items()]
+    print("\n".join(map(visible, [*lines, *stack.splitlines()])))
     return 0
 
 
@@ -115,7 +113,8 @@ def replay(
     found = [each for each in chosen.read(kafka, topic) if not each.replayed]
     if execute:
         found = Replayer(kafka.for_librdkafka(), topic, kafka.timeout).replay(found, to=to)
-    _print(found, {"topic": topic, "executed": execute}, output)
+    answer = {"topic": topic, "executed": execute}
+    output.print(answer, _HEADS, list(map(_row, found)), "letters")
     if output.as_table:
         done = "were replayed" if execute else "would be replayed; --execute does it"
         print(f"{len(found)} letters {done}.")
@@ -137,11 +136,3 @@ def _row(letter: Letter) -> list[Any]:
 
 def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode(errors="backslashreplace")
-
-
-def _print(letters: list[Letter], head: dict[str, Any], output: OutputOptions) -> None:
-    rows = [_row(each) for each in letters]
-    if output.as_table and not rows:
-        print("There are no such letters.")
-    else:
-        output.print(head, _HEADS, rows, "letters")

@@ -28,7 +28,6 @@ from offsetmgr.cli.common import (
     SourceOptions,
     Timeout,
     TokenFile,
-    console,
     print_table,
     service_reader,
 )
@@ -41,8 +40,6 @@ from offsetmgr.types import check_group
 
 _GROUPS_ASKED = 20
 """In one request to a service, whose head has a limit."""
-_WIDE = 120
-"""From so many columns on, a table tells who reads a partition."""
 
 
 class KafkaSource:
@@ -186,7 +183,7 @@ def top(
     names = _checked(groups)
     with _opened(source) as opened:
         look = partial(opened.watched, names)
-        if sys.stdout.isatty() and output.as_table:
+        if sys.stdin.isatty() and sys.stdout.isatty() and output.as_table:
             live.run(look, interval)
             return 0
         look()
@@ -194,7 +191,8 @@ def top(
         answer = look()
     found = answer["groups"]
     if output.as_table:
-        console().print(live.page(answer))
+        rows = live.rows_of(answer, live.TopView())
+        print_table(["group", *live.COLUMNS], [row.cells() for row in rows])
     else:
         output.print(answer, *_partition_rows(found))
     return _status(found)
@@ -259,38 +257,33 @@ def _topic_rows(found: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[lis
 
 
 def _print_group(group: Mapping[str, Any]) -> None:
-    out = console()
     missing = _missing(group)
     if missing or group["state"] is None:
-        out.print(f"Group {group['name']}: {missing or group['error']['message']}", style="red")
+        typer.secho(f"Group {group['name']}: {missing or group['error']['message']}", fg="red")
         if not group["partitions"]:
             return
     members, partitions = group["members"], group["partitions"]
     facts = [group["state"], group["type"], f"coordinator {group['coordinator']}"]
     facts += [f"assignor {group['assignor']}"] if group["assignor"] else []
-    out.print(f"Group {group['name']}: {', '.join(facts)}", style="bold")
+    typer.secho(f"Group {group['name']}: {', '.join(facts)}", bold=True)
     behind = seconds_text(group["lag_seconds"])
-    out.print(f"Lag: {group['lag']} records{f', {behind}' if behind else ''}")
+    print(f"Lag: {group['lag']} records{f', {behind}' if behind else ''}")
     if group["pending_acks"]:
-        out.print(f"Pending acks: {group['pending_acks']}; {_oldest_pending(partitions)}")
-    out.print(f"Committed by: {_committers(group)}")
-    wide = out.width >= _WIDE
-    heads = ["topic", "partition", "committed", "end", "lag", "behind"]
-    heads += ["client", "host", "committer", ""] if wide else [""]
+        print(f"Pending acks: {group['pending_acks']}; {_oldest_pending(partitions)}")
+    print(f"Committed by: {_committers(group)}")
+    fields = ["topic", "partition", "committed", "end", "lag"]
+    owners = ["client_id", "host", "committer"]
+    heads = [*fields, "behind", *owners, ""]
     rows = []
     for each in partitions:
-        row = [each[name] for name in ("topic", "partition", "committed", "end", "lag")]
-        row.append(seconds_text(each["lag_seconds"]))
-        row += [each["client_id"], each["host"], each["committer"]] if wide else []
-        rows.append([*row, each["error"]["code"] if each["error"] else each["status"] or ""])
+        behind = seconds_text(each["lag_seconds"])
+        note = each["error"]["code"] if each["error"] else each["status"] or ""
+        rows.append([*(each[f] for f in fields), behind, *(each[f] or "" for f in owners), note])
     print_table(heads, rows)
     if members:
         fields = ["member_id", "client_id", "host", "group_instance_id"]
-        fields = fields if wide else fields[1:]
-        print_table(
-            [*fields, "partitions"],
-            [[each[field] for field in fields] + [len(each["partitions"])] for each in members],
-        )
+        rows = [[*(each[f] for f in fields), len(each["partitions"])] for each in members]
+        print_table([*fields, "partitions"], rows)
 
 
 def _oldest_pending(partitions: Iterable[Mapping[str, Any]]) -> str:

@@ -55,11 +55,8 @@ def serve(
 
     GET /v1/keys/KEY, /v1/rows?prefix=, /v1/rows?start=&limit=, each with &count=, and /v1/status.
 
-    \b
-    Exit status:
-      0    stopped by a signal
-      1    did not start, or the view has failed
-    """  # noqa: D301 -- \b is typer's mark for lines to keep
+    Exit status: 0 if it was stopped by a signal, 1 if it did not start or the view has failed.
+    """
     import structlog
     import uvicorn
 
@@ -84,10 +81,8 @@ def serve(
                 access_log=False,
                 lifespan="off",
                 log_config=None,
-                server_header=False,
                 timeout_graceful_shutdown=1,
                 timeout_keep_alive=75,
-                ws="none",
             )
             server = uvicorn.Server(config)
 

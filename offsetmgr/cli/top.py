@@ -4,36 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
-import select
 import sys
 import termios
 import threading
 import time
 import tty
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple
 
-from rich.cells import cell_len
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from offsetmgr.admin.times import seconds_text
-from offsetmgr.cli.common import console
 from offsetmgr.service.logs import visible
-
-Look: TypeAlias = Callable[[], dict[str, Any]]
-"""Returns what a watcher saw, in the documented shape."""
 
 HELP: Final = "q quit  l b i o c s n sort  r reverse  p partitions  / filter  j k page"
 
-_COLUMNS: Final = "LAG", "BEHIND", "IN/s", "OUT/s", "CATCH-UP"
-_GAP: Final = 2
+COLUMNS: Final = "LAG", "BEHIND", "IN/s", "OUT/s", "CATCH-UP", "STATUS", "ERRORS"
 _HEADER_LINES: Final = 4
-_PAGE_COLUMNS: Final = 160
-_KEY_WAIT_S: Final = 0.2
 _BAD: Final = {"WARN": "yellow", "ERR": "red", "STOP": "red", "STALL": "red", "REWIND": "red"}
 _BY_STATUS: Final = ("OK", *_BAD)
 
@@ -41,7 +31,8 @@ _BY_STATUS: Final = ("OK", *_BAD)
 class TopRow(NamedTuple):
     """A group, or a partition of one."""
 
-    name: str
+    name: tuple[str, ...]
+    """Group, or group, topic and partition."""
     lag: int | None
     behind_s: float | None
     rate_in: float | None
@@ -54,7 +45,7 @@ class TopRow(NamedTuple):
     def cells(self) -> list[str]:
         never = self.catch_up_s == math.inf
         return [
-            visible(self.name),
+            *map(visible, self.name),
             "-" if self.lag is None else f"{self.lag:,}",
             seconds_text(self.behind_s) or "-",
             "-" if self.rate_in is None else f"{self.rate_in:,.1f}",
@@ -113,21 +104,21 @@ def rows_of(answer: Mapping[str, Any], view: TopView) -> list[TopRow]:
     """Return the rows to show, filtered and sorted."""
     rows = []
     for group in answer["groups"]:
-        name, partitions = group["name"], group["partitions"]
+        partitions = group["partitions"]
         if view.partitions:
-            rows += [
-                _row(f"{name}  {each['topic']}-{each['partition']}", each) for each in partitions
-            ]
+            for each in partitions:
+                name = group["name"], each["topic"], str(each["partition"])
+                rows.append(_row(name, each))
         else:
             failed = sum(1 for each in partitions if each["error"])
-            rows.append(_row(name, group, f"{failed} failed" if failed else ""))
-    wanted = [row for row in rows if view.filter.lower() in row.name.lower()]
+            rows.append(_row((group["name"],), group, f"{failed} failed" if failed else ""))
+    wanted = [row for row in rows if view.filter.lower() in " ".join(row.name).lower()]
     wanted.sort(key=lambda row: row.name)
     wanted.sort(key=_SORTS[view.sort], reverse=view.reverse)
     return wanted
 
 
-def _row(name: str, values: Mapping[str, Any], note: str = "") -> TopRow:
+def _row(name: tuple[str, ...], values: Mapping[str, Any], note: str = "") -> TopRow:
     lag, rate_in, rate_out = values["lag"], values["rate_in"], values["rate_out"]
     catch_up_s = values["catch_up_seconds"]
     if catch_up_s is None and None not in (lag, rate_in, rate_out):
@@ -156,35 +147,21 @@ def drawn(
         line = Text(trouble or HELP, style="red" if trouble else "dim")
     for each in (head, line):
         each.truncate(width, overflow="ellipsis")
-    shown = rows[page * room : (page + 1) * room]
-    columns = [*_COLUMNS, "STATUS", *(["ERRORS"] if any(row.note for row in shown) else [])]
-    cells = [row.cells()[: len(columns) + 1] for row in shown]
-    widths = [
-        max(map(cell_len, each)) for each in zip(columns, *(c[1:] for c in cells), strict=True)
-    ]
     table = Table(box=None, header_style="bold reverse", pad_edge=False, width=width)
-    table.add_column(what.removesuffix("s").upper(), ratio=1, no_wrap=True)
+    for column in ("GROUP", "TOPIC", "PARTITION") if view.partitions else ("GROUP",):
+        table.add_column(column, ratio=None if column == "PARTITION" else 1, no_wrap=True)
+    shown = rows[page * room : (page + 1) * room]
+    columns = COLUMNS if any(row.note for row in shown) else COLUMNS[:-1]
     for column in columns:
-        side: Literal["left", "right"] = "right" if column in _COLUMNS else "left"
+        side: Literal["left", "right"] = "left" if column in COLUMNS[-2:] else "right"
         table.add_column(column, justify=side, no_wrap=True)
-    for row, (name, *values) in zip(shown, cells, strict=True):
-        short = _shortened(name, width - sum(widths) - _GAP * len(widths))
-        table.add_row(short, *values, style=_BAD.get(row.status))
+    for row in shown:
+        cells = row.cells()[: len(table.columns)]
+        table.add_row(*cells, style=_BAD.get(row.status))
     return Group(head, line, table)
 
 
-def _shortened(name: str, width: int) -> str:
-    """Cut a name in its middle: the end of a partition's name is its number."""
-    left = max(width - 1, 2)
-    return name if len(name) <= width else f"{name[: left // 2]}…{name[left // 2 - left :]}"
-
-
-def page(answer: Mapping[str, Any]) -> RenderableType:
-    """Return all groups, for an output that is no terminal."""
-    return drawn(answer, TopView(), _PAGE_COLUMNS, len(answer["groups"]) + _HEADER_LINES)
-
-
-def run(look: Look, interval_s: float) -> None:
+def run(look: Callable[[], dict[str, Any]], interval_s: float) -> None:
     """Show ``look`` on this terminal, read every ``interval_s`` seconds, until q is pressed."""
     seen: dict[str, Any] = {"groups": []}
     trouble = "reading…"
@@ -202,28 +179,24 @@ def run(look: Look, interval_s: float) -> None:
             ended.wait(max(due_s - time.monotonic(), 0.1))
 
     threading.Thread(target=read, name="top", daemon=True).start()
-    view, out = TopView(), console()
-    with _keys() as key, Live(console=out, screen=True, auto_refresh=False) as live:
+    view, out = TopView(), Console(markup=False, emoji=False)
+
+    def draw() -> RenderableType:
+        return drawn(seen, view, out.width, out.height, trouble)
+
+    with _silent_keys(), Live(console=out, screen=True, get_renderable=draw) as live:
         while not view.ended:
-            live.update(drawn(seen, view, out.width, out.height, trouble), refresh=True)
-            pressed_key = key()
-            if pressed_key:
-                view = pressed(view, pressed_key)
+            view = pressed(view, sys.stdin.read(1) or "q")
+            live.refresh()
     ended.set()
 
 
 @contextlib.contextmanager
-def _keys() -> Iterator[Callable[[], str]]:
-    """Yield what returns the next key, or nothing after a while; the terminal echoes none."""
-    descriptor = sys.stdin.fileno()
-    before = termios.tcgetattr(descriptor)
-
-    def key() -> str:
-        ready, _, _ = select.select([descriptor], [], [], _KEY_WAIT_S)
-        return os.read(descriptor, 1).decode(errors="ignore") if ready else ""
-
-    tty.setcbreak(descriptor)
+def _silent_keys() -> Iterator[None]:
+    """Have the terminal pass each key on at once, and echo none."""
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
     try:
-        yield key
+        yield
     finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

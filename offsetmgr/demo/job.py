@@ -33,10 +33,17 @@ def main() -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the demo's to handle
-    builder = SparkSession.builder.master("local[2]").appName("orders")
-    for key, value in settings["spark"].items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("orders")
+        .config("spark.jars", settings["jars"])
+        .config("spark.driver.host", "127.0.0.1")
+        # For a job of seconds Java's second compiler costs more than it gains.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+        .config("spark.local.dir", "spark")
+        .config("spark.ui.enabled", "false")
+        .getOrCreate()
+    )
 
     def write(batch: DataFrame, batch_id: int) -> None:
         """Write a batch to a folder of its own; a repeated batch replaces it."""

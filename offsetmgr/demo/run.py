@@ -14,14 +14,10 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Final
 
 from rich.console import Console
-from rich.padding import Padding
-from rich.panel import Panel
-from rich.text import Text
 
 from offsetmgr.client import OffsetClient
 from offsetmgr.devkafka import KAFKA_VERSION, DevKafka, consumer_groups, spark_kafka_jars
@@ -45,24 +41,23 @@ _STOP_S: Final = 60.0
 _UNLIMITED: Final = 10_000
 """A file or a pipe has no width: its lines stay whole."""
 
-_LEARNED: Final = """
-Spark keeps its offsets to itself. With the service and one line in the
-driver, every lag tool sees the job's group, and a job that lost its
-checkpoint resumes from it.
-Next: README.md has the twelve lines a job of yours needs."""
+_LEARNED: Final = (
+    "Spark keeps its offsets to itself. With the service and one line in the driver, every lag "
+    "tool sees the job's group, and a job that lost its checkpoint resumes from it.\n"
+    "Next: README.md has the twelve lines a job of yours needs."
+)
 
 
 def run(orders: int) -> int:
     """Run the demo; return 0 if every claim holds, else 1, and keep its logs and data then.
 
-    SIGINT and SIGTERM exit with 130 and 143.  No process is left in any case.  To be called in the
-    main thread.  Raises DevKafkaError if something is not installed.
+    SIGTERM exits with 143.  No process is left in any case.  To be called in the main thread.
+    Raises DevKafkaError if something is not installed.
     """
     missing = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
     if missing:
         raise DevKafkaError(f"the demo needs {' and '.join(missing)}: pip install 'offsetmgr[all]'")
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _exit)
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     folder = Path(tempfile.mkdtemp(prefix="offsetmgr-demo-"))
     demo = Demo(folder, orders)
     try:
@@ -74,17 +69,7 @@ def run(orders: int) -> int:
         if not demo.failed:
             shutil.rmtree(folder)
     demo.sum_up()
-    if demo.failed:
-        demo.say(f"Kept: {folder}")
     return 1 if demo.failed else 0
-
-
-def _exit(number: int, _frame: object) -> None:
-    """End the demo as a shell expects; what unwinds then is not disturbed by further signals."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    print("\nStopping everything that was started.", file=sys.stderr)  # noqa: T201
-    raise SystemExit(128 + number)
 
 
 class Demo:
@@ -99,14 +84,11 @@ class Demo:
         self.orders = orders
         self.failed: list[str] = []
         self._steps = self._claims = 0
-        self._began_s = time.monotonic()
-        self._console = Console(width=None if sys.stdout.isatty() else _UNLIMITED, highlight=False)
+        width = None if sys.stdout.isatty() else _UNLIMITED
+        self._console = Console(width=width, highlight=False, markup=False)
 
     def play(self, cleanup: contextlib.ExitStack) -> None:
-        self.say(
-            "A Kafka, a Spark job, and the service that commits its offsets.\n"
-            "It takes about a minute; Ctrl-C ends it, and all that it has started."
-        )
+        self.say("It takes about a minute; Ctrl-C ends it, and all that it has started.")
         spark_kafka_jars(self.say)
         self.step("Start a Kafka")
         kafka = DevKafka(data_dir=self.folder / "kafka", log=self.say)
@@ -127,7 +109,6 @@ class Demo:
         self.client = cleanup.enter_context(OffsetClient(self.url, name="demo"))
         ranges = self.client.topics([_TOPIC], timeout=_READY_S)[_TOPIC]
         ends = {partition: each.high_watermark for partition, each in ranges.items()}
-        self.say(f"Process {service.pid} serves {self.url}.")
 
         self.step(f"Run a Spark job on group {_GROUP}, and stop it half-way")
         self.say(
@@ -137,7 +118,6 @@ class Demo:
         self._run_job("first", until=self.orders // 6)
         stood_at = self._committed()
         done = sum(stood_at.values())
-        self.say(f"Stopped (SIGTERM): {done:,} orders are read, {self.orders - done:,} are left.")
         checkpoint = self.folder / "first-checkpoint"
         compared = reconcile(self.client, _GROUP, str(checkpoint))
         self.check(
@@ -146,9 +126,9 @@ class Demo:
             found=f"they differ: {compared.differences}",
         )
         self.check(
-            "The job was stopped half-way: some orders are read, and some are left",
+            f"The job was stopped half-way: {done:,} of {self.orders:,} orders are read",
             holds=0 < done < self.orders,
-            found=f"{done} of {self.orders} are read",
+            found="these are not some of them",
         )
 
         self.step("Delete its checkpoint, and resume from the group")
@@ -178,7 +158,18 @@ class Demo:
             holds=status == 0,
             found=f"exit status {status}",
         )
-        self._ask_kafka()
+        self.step("Ask Kafka's own tool")
+        described = consumer_groups(self.brokers, "--describe", "--group", _GROUP).strip()
+        # GROUP to LAG; the columns behind them tell of members, and there are none.
+        table = [line.split()[:6] for line in described.splitlines()]
+        for row in table:
+            self.say("".join(cell.ljust(16) for cell in row), style="dim")
+        lags = {int(row[2]): row[5] for row in table[1:]}
+        self.check(
+            f"Lag is 0 on all {_PARTITIONS} partitions",
+            holds=lags == dict.fromkeys(range(_PARTITIONS), "0"),
+            found=f"lag by partition: {lags}",
+        )
 
     def _committed(self) -> dict[int, int]:
         """Return the committed offsets of the group, by partition."""
@@ -193,7 +184,6 @@ class Demo:
 
     def _run_job(self, name: str, until: int) -> None:
         """Run the Spark job until its group has ``until`` orders.  Raises DevKafkaError."""
-        scratch = str(self.folder / "spark")
         settings = {
             "brokers": self.brokers,
             "service": self.url,
@@ -202,15 +192,7 @@ class Demo:
             "batch_orders": max(1, self.orders // _BATCHES),
             "out": str(self.folder / "orders" / name),
             "checkpoint": str(self.folder / f"{name}-checkpoint"),
-            "spark": {
-                "spark.jars": ",".join(map(str, spark_kafka_jars())),
-                "spark.driver.host": "127.0.0.1",
-                # For a job of seconds Java's second compiler costs more than it gains.
-                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-                "spark.local.dir": scratch,
-                "spark.sql.warehouse.dir": scratch,
-                "spark.ui.enabled": "false",
-            },
+            "jars": ",".join(map(str, spark_kafka_jars())),
         }
         job = self._process(f"job-{name}.log", "offsetmgr.demo.job", json.dumps(settings))
         with contextlib.closing(job):
@@ -218,26 +200,25 @@ class Demo:
             deadline = time.monotonic() + _JOB_S
             while job.running() and sum(self._committed().values()) < until:
                 if time.monotonic() >= deadline:
-                    raise _failed(job, f"the Spark job was not done within {_JOB_S:.0f} s")
+                    raise _failed(job, f"was not done within {_JOB_S:.0f} s")
                 time.sleep(_POLL_S)
             if until < self.orders:
                 job.signal(signal.SIGTERM)
             status = _status_of(job)
             if status != 0:
-                raise _failed(job, f"the Spark job failed with exit status {status}")
+                raise _failed(job, f"failed with exit status {status}")
 
     def _count(self) -> None:
         """Compare what both runs have written with what was produced."""
         from pyarrow import parquet  # noqa: PLC0415 -- run() says what to install if it is missing
 
-        times: Counter[int] = Counter()
+        written: list[int] = []
         for path in (self.folder / "orders").glob("*/batch=*/*.parquet"):
-            times.update(parquet.read_table(path)["order_id"].to_pylist())
-        repeated = sum(1 for count in times.values() if count != 1)
+            written += parquet.read_table(path)["order_id"].to_pylist()
         self.check(
             f"{self.orders:,} orders were produced; each of them was written exactly once",
-            holds=set(times) == set(range(self.orders)) and not repeated,
-            found=f"{len(times):,} were written, {repeated:,} of them more than once",
+            holds=sorted(written) == list(range(self.orders)),
+            found=f"{len(set(written)):,} were written, in {len(written):,} rows",
         )
         self.say(
             "Why exactly once: the group was at the end of a finished batch, and the job deletes "
@@ -245,29 +226,12 @@ class Demo:
             "before committing it, that batch would be read once more."
         )
 
-    def _ask_kafka(self) -> None:
-        """Let Kafka's own tool have the last word."""
-        self.step("Ask Kafka's own tool")
-        described = consumer_groups(self.brokers, "--describe", "--group", _GROUP)
-        # GROUP to LAG; the columns behind them tell of members, and there are none.
-        table = [line.split()[:6] for line in described.strip().splitlines()]
-        for row in table:
-            self.say("".join(cell.ljust(16) for cell in row).rstrip(), style="dim")
-        lags = {int(row[2]): row[5] for row in table[1:]}
-        self.check(
-            f"Lag is 0 on all {_PARTITIONS} partitions",
-            holds=lags == dict.fromkeys(range(_PARTITIONS), "0"),
-            found=f"lag by partition: {lags}",
-        )
-
-    # What is printed
-
     def step(self, text: str) -> None:
         self._steps += 1
-        self._console.print(Text(f"\n{self._steps}. {text}", style="bold cyan"))
+        self._console.print(f"\n{self._steps}. {text}", style="bold cyan")
 
     def say(self, text: str, style: str = "") -> None:
-        self._console.print(Padding(Text(text, style=style), (0, 0, 0, 3), expand=False))
+        self._console.print(text, style=style)
 
     def check(self, claim: str, *, holds: bool, found: object) -> None:
         """Print a claim; if it does not hold, ``found`` says what is true instead."""
@@ -279,21 +243,19 @@ class Demo:
             self.say(self.failed[-1], style="bold red")
 
     def sum_up(self) -> None:
-        """Print, in a frame, how many claims hold, and which do not."""
-        took_s = time.monotonic() - self._began_s
+        """Print how many claims hold, and which do not."""
         holding = self._claims - len(self.failed)
-        first = f"{holding} of {self._claims} claims hold, after {took_s:.0f} s."
-        text = "\n".join([first, *(self.failed or [_LEARNED])])
-        panel = Panel(Text(text), border_style="red" if self.failed else "green", expand=False)
-        self._console.print("", panel, sep="\n")
+        self.step(f"{holding} of {self._claims} claims hold")
+        lines = [*self.failed, f"Kept: {self.folder}"] if self.failed else [_LEARNED]
+        self.say("\n".join(lines))
 
 
 def _status_of(process: WatchedProcess) -> int:
     """Wait for the end of a process and return its exit status.  Raises DevKafkaError."""
     if not process.wait(_STOP_S):
-        raise _failed(process, f"process {process.pid} did not end within {_STOP_S:.0f} s")
+        raise _failed(process, f"did not end within {_STOP_S:.0f} s")
     return process.status() or 0
 
 
-def _failed(process: WatchedProcess, text: str) -> DevKafkaError:
-    return DevKafkaError(f"{text}; {log_tail(process.log_path)}")
+def _failed(process: WatchedProcess, what: str) -> DevKafkaError:
+    return DevKafkaError(f"process {process.pid} {what}; {log_tail(process.log_path)}")

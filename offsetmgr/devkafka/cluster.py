@@ -5,20 +5,19 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-import secrets
 import signal
 import socket
 import string
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from offsetmgr.devkafka.jars import consumer_groups, find_java, java_command, kafka_jars
+from offsetmgr.devkafka.jars import consumer_groups, java_command
 from offsetmgr.devkafka.process import DevKafkaError, WatchedProcess, log_tail, run_tool
 from offsetmgr.errors import InvalidValueError
 
@@ -39,16 +38,17 @@ _STOP_S: Final = 20.0
 _ANSWER_S: Final = 0.5
 _POLL_S: Final = 0.05
 
+_CLUSTER_ID: Final = "offsetmgr-dev-kafka-0A"
 _PROPERTIES: Final = "server.properties"
+_DATA: Final = "data"
 
-# Groups whose names are one letter fall on every partition of the offsets topic, and so on every
-# coordinator: the hashes of neighbours differ by one.
-_PROBE_GROUPS: Final = tuple(string.ascii_lowercase)
 # librdkafka may abort the process if a coordinator answers after librdkafka has stopped waiting
 # for it, as on a busy machine.  So it never stops, and the deadline is kept here.
 _NEVER_S: Final = 3_600.0
 # Nor does it always go on by itself with a request whose coordinator was just being elected.
 _STUCK_S: Final = 10.0
+# The answer of a coordinator at work.
+_SERVED: Final = KafkaError.GROUP_ID_NOT_FOUND
 
 
 class Broker:
@@ -71,8 +71,8 @@ class Broker:
         self._process: WatchedProcess | None = None
         folder.mkdir(parents=True, exist_ok=True)
         # Relative to the broker's folder, which is its working folder: no path is to be escaped.
-        lines = {**properties, "log.dirs": "data"}
-        text = "".join(f"{name}={_escaped(value)}\n" for name, value in lines.items())
+        lines = {**properties, "log.dirs": _DATA}
+        text = "".join(f"{name}={value}\n" for name, value in lines.items())
         (folder / _PROPERTIES).write_text(text)
 
     @property
@@ -88,21 +88,23 @@ class Broker:
             raise DevKafkaError(f"broker {self.node_id} is not running: start() it first")
         return self._process
 
-    def format(self, cluster_id: str) -> None:
-        """Prepare the storage of a new broker."""
-        tool = ("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", _PROPERTIES)
-        done = run_tool("Kafka's storage tool", [*self._java, *tool], _START_S, cwd=self._folder)
-        self.log_path.write_text(f"{done.stdout}{done.stderr}")
-        if done.returncode != 0:
-            raise self._failed("could not prepare its storage")
-
     def launch(self) -> None:
-        """Start the process and return at once; ``await_ready`` waits for it."""
+        """Start the process and return at once, however long its start takes."""
         if self.running:
             raise DevKafkaError(f"broker {self.node_id} runs already, as process {self.pid}")
-        self._release()
+        if not (self._folder / _DATA).exists():
+            tool = ("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", _PROPERTIES)
+            done = run_tool("the storage tool", [*self._java, *tool], _START_S, cwd=self._folder)
+            self.log_path.write_text(f"{done.stdout}{done.stderr}")
+            if done.returncode != 0:
+                raise self._failed("could not prepare its storage")
         command = [*self._java, "kafka.Kafka", _PROPERTIES]
         self._process = WatchedProcess(command, cwd=self._folder, log_path=self.log_path)
+
+    def start(self, timeout_s: float = _START_S) -> None:
+        """Start the broker and wait until it answers.  Raises DevKafkaError."""
+        self.launch()
+        self.await_ready(time.monotonic() + timeout_s)
 
     def await_ready(self, deadline: float) -> None:
         """Wait until the broker answers clients and is a member of the cluster.
@@ -120,14 +122,9 @@ class Broker:
 
     def check_alive(self) -> None:
         """Raise DevKafkaError if the broker has ended, with the end of its log."""
-        if not self.running:
-            how = f" ({self._process.end()})" if self._process is not None else ""
-            raise self._failed(f"ended by itself{how}")
-
-    def start(self, timeout_s: float = _START_S) -> None:
-        """Start the broker again and wait until it answers.  Raises DevKafkaError."""
-        self.launch()
-        self.await_ready(time.monotonic() + timeout_s)
+        status = self._process.status() if self._process else None
+        if status is not None:
+            raise self._failed(f"ended by itself (exit status {status})")
 
     def stop(self, timeout_s: float = _STOP_S) -> None:
         """Shut the broker down in order, paused or not; kill it after ``timeout_s``."""
@@ -135,12 +132,11 @@ class Broker:
             self._process.signal(signal.SIGTERM)
             self._process.signal(signal.SIGCONT)
             self._process.wait(timeout_s)
-            self._release()
+            self._process.close()
 
     def kill(self) -> None:
         """Kill the broker on the spot (SIGKILL), as a crash does."""
-        self._running_process().signal(signal.SIGKILL)
-        self._release()
+        self._running_process().close()
 
     def pause(self) -> None:
         """Freeze the broker: its connections stay and nothing is answered."""
@@ -151,11 +147,6 @@ class Broker:
 
     def _failed(self, what: str) -> DevKafkaError:
         return DevKafkaError(f"broker {self.node_id} {what}; {log_tail(self.log_path)}")
-
-    def _release(self) -> None:
-        if self._process is not None:
-            self._process.close()
-            self._process = None
 
 
 class DevKafka:
@@ -189,7 +180,7 @@ class DevKafka:
         self._size = brokers
         self._data_dir = data_dir
         self._ports = ports
-        self._properties = dict(properties or {})
+        self._properties = properties or {}
         self._log = log
         self._brokers: list[Broker] = []
         self._cleanup = contextlib.ExitStack()
@@ -198,52 +189,37 @@ class DevKafka:
         """Start all brokers and wait until clients and groups are served.
 
         The first start on a machine also fetches Kafka, which takes about a minute and does not
-        count for ``timeout_s``.  Raises InvalidValueError for ports or a folder that cannot be
-        used, and DevKafkaError, with the tail of a broker's log, if Kafka does not start; nothing
-        is left running then.
+        count for ``timeout_s``.  Raises InvalidValueError for ports that are in use, and
+        DevKafkaError, with the tail of a broker's log, if Kafka does not start; nothing is left
+        running then.
         """
         if self._brokers:
             raise DevKafkaError(f"this Kafka runs already, on {self.bootstrap_servers}")
-        java, jars = find_java(), kafka_jars(self._log)
+        command = java_command(f"-Xmx{_HEAP_MB}m", log=self._log)
         deadline = time.monotonic() + timeout_s
+        ports = tuple(self._ports or free_ports(self._size))
+        for port in ports:
+            if not _is_free(port):
+                fix = "stop the program that listens there, or choose another with --port"
+                raise InvalidValueError("port", port, "is in use", fix)
+        controllers = free_ports(self._size, but=ports)
         with contextlib.ExitStack() as unwind:
-            if self._data_dir is None:
+            folder = self._data_dir
+            if folder is None:
                 temporary = tempfile.TemporaryDirectory(prefix="offsetmgr-kafka-")
                 folder = Path(unwind.enter_context(temporary))
-            else:
-                folder = self._data_dir.absolute()
-            brokers = self._describe(folder, java_command(java, jars, f"-Xmx{_HEAP_MB}m"))
-            # Not beginning with "-", which Kafka's tool takes for an option.
-            cluster_id = "A" + secrets.token_urlsafe(16)[1:]
-            with ThreadPoolExecutor(len(brokers)) as pool:
-                list(pool.map(Broker.format, brokers, [cluster_id] * len(brokers)))
-            for broker in brokers:
-                broker.launch()
-                unwind.callback(broker.stop, 0.0)  # killed: its data is not used again
+            brokers = []
+            for node_id, port in enumerate(ports, start=1):
+                properties = {**_properties(node_id, port, controllers), **self._properties}
+                place = folder.absolute() / f"broker-{node_id}"
+                brokers.append(Broker(node_id, port, place, properties, command))
+                unwind.callback(brokers[-1].stop, 0.0)  # killed: its data is not used again
+                brokers[-1].launch()
             for broker in brokers:
                 broker.await_ready(deadline)
             _await_groups(brokers, deadline)
             self._brokers = brokers
             self._cleanup = unwind.pop_all()
-
-    def _describe(self, folder: Path, java: Sequence[str]) -> list[Broker]:
-        ports = free_ports(self._size) if self._ports is None else tuple(self._ports)
-        for port in ports:
-            if not _is_free(port):
-                how = f"(ss -ltnp 'sport = :{port}' names the process)"
-                fix = f"stop the program that listens there {how}, or choose another with --port"
-                raise InvalidValueError("port", port, "is in use", fix)
-        controllers = free_ports(self._size, but=ports)
-        return [
-            Broker(
-                node_id,
-                port,
-                folder / f"broker-{node_id}",
-                _properties(node_id, port, controllers) | self._properties,
-                java,
-            )
-            for node_id, port in enumerate(ports, start=1)
-        ]
 
     def stop(self) -> None:
         """Kill all brokers and clean up; harmless if nothing runs."""
@@ -306,10 +282,6 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n")
-
-
 def _properties(node_id: int, port: int, controllers: Sequence[int]) -> dict[str, str]:
     replicas = str(len(controllers))
     in_sync = str(min(2, len(controllers)))
@@ -350,24 +322,20 @@ def _await_groups(brokers: Sequence[Broker], deadline: float) -> None:
     """Wait until every group has a coordinator.
 
     The first question about a group makes Kafka create its offsets topic; for a moment the answers
-    are NOT_COORDINATOR and COORDINATOR_LOAD_IN_PROGRESS.
+    are NOT_COORDINATOR and COORDINATOR_LOAD_IN_PROGRESS.  Groups whose names are one letter fall
+    on every partition of that topic: the hashes of neighbours differ by one.
     """
     servers = ",".join(broker.bootstrap_server for broker in brokers)
+    groups = list(string.ascii_lowercase)
     while time.monotonic() < deadline:
         for broker in brokers:
             broker.check_alive()
         admin = quiet_admin(servers)
-        asked = admin.describe_consumer_groups(list(_PROBE_GROUPS), request_timeout=_NEVER_S)
+        asked = admin.describe_consumer_groups(groups, request_timeout=_NEVER_S)
         answered, missing = wait(asked.values(), min(_STUCK_S, deadline - time.monotonic()))
         errors = [error for error in (each.exception() for each in answered) if error]
-        if not missing and all(map(_is_served, errors)):
+        if not missing and all(error.args[0].code() == _SERVED for error in errors):
             return
         time.sleep(_POLL_S)
     tail = log_tail(brokers[0].log_path)
     raise DevKafkaError(f"Kafka has started, but its groups have no coordinator; broker 1: {tail}")
-
-
-def _is_served(error: BaseException) -> bool:
-    """Return True for the answer of a coordinator at work: that there is no such group."""
-    reason = error.args[0] if isinstance(error, KafkaException) else None
-    return reason is not None and reason.code() == KafkaError.GROUP_ID_NOT_FOUND

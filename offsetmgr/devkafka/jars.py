@@ -8,7 +8,6 @@ it is set up for.  They are kept in ``$OFFSETMGR_CACHE``, or in ``offsetmgr`` un
 from __future__ import annotations
 
 import fcntl
-import functools
 import importlib.metadata
 import importlib.util
 import os
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from offsetmgr.devkafka.process import DevKafkaError, run_tool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     Log = Callable[[str], None] | None
 
@@ -85,25 +84,19 @@ def find_java() -> str:
     if java is None:
         where = f"in JAVA_HOME ({home})" if home else "on the PATH"
         raise DevKafkaError(f"Kafka needs Java and there is none {where}: {_JAVA_ADVICE}")
-    version = _java_version(java)
-    if version < _OLDEST_JAVA:
-        raise DevKafkaError(
-            f"Kafka needs Java {_OLDEST_JAVA} and {java} is Java {version}: {_JAVA_ADVICE}"
-        )
+    version = re.search(r'version "(\d+)', run_tool(java, [java, "-version"], _TOOL_S).stderr)
+    if version is None or int(version[1]) < _OLDEST_JAVA:
+        raise DevKafkaError(f"{java} is no Java {_OLDEST_JAVA} or newer: {_JAVA_ADVICE}")
     return java
 
 
-@functools.lru_cache(maxsize=8)
-def _java_version(java: str) -> int:
-    done = run_tool(java, [java, "-version"], _TOOL_S)
-    match = re.search(r'version "(\d+)', done.stderr)
-    return int(match.group(1)) if match else 0
+def java_command(*flags: str, log: Log = None) -> list[str]:
+    """Return the command line that runs a main class of Kafka's, without the class.
 
-
-def java_command(java: str, jars: Sequence[Path], *flags: str) -> list[str]:
-    """Return the command line that runs a main class of Kafka's, without the class."""
+    Raises DevKafkaError as ``kafka_jars``.
+    """
     return [
-        java,
+        find_java(),
         # Small, and no slower than the default collector on the heaps used here.
         "-XX:+UseSerialGC",
         "-Djava.awt.headless=true",
@@ -112,7 +105,7 @@ def java_command(java: str, jars: Sequence[Path], *flags: str) -> list[str]:
         "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
         *flags,
         "-cp",
-        f"{jars[0].parent}/*",
+        f"{kafka_jars(log)[0].parent}/*",
     ]
 
 
@@ -123,15 +116,13 @@ def consumer_groups(bootstrap_servers: str, *args: str) -> str:
     DevKafkaError, with its output, if the tool fails or takes longer than a minute.
     """
     # For a second or two of work Java's full compiler never pays off.
-    command = java_command(find_java(), kafka_jars(), "-XX:TieredStopAtLevel=1")
-    command += [_TOOL, "--bootstrap-server", bootstrap_servers, *args]
+    java = java_command("-XX:TieredStopAtLevel=1")
+    command = [*java, _TOOL, "--bootstrap-server", bootstrap_servers, *args]
     done = run_tool(f"kafka-consumer-groups on {bootstrap_servers}", command, _TOOL_S)
     # It reports some failures on standard output, with the exit status 0.
     if done.returncode != 0 or done.stdout.lstrip().startswith("Error:"):
-        java_trace = ("\tat ", "java.", "Caused by: ")
-        lines = f"{done.stdout}\n{done.stderr}".splitlines()
-        output = [line for line in lines if line.strip() and not line.startswith(java_trace)]
-        raise DevKafkaError("\n".join([f"kafka-consumer-groups {' '.join(args)} failed:", *output]))
+        output = f"{done.stdout}{done.stderr}".strip()
+        raise DevKafkaError(f"kafka-consumer-groups {' '.join(args)} failed:\n{output}")
     return done.stdout
 
 
@@ -161,10 +152,8 @@ def spark_kafka_jars(log: Log = None) -> list[Path]:
 def cache_dir() -> Path:
     """Return the folder that keeps what was fetched."""
     own = os.environ.get("OFFSETMGR_CACHE")
-    if own:
-        return Path(own).absolute()
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "offsetmgr"
+    shared = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(own).absolute() if own else Path(shared) / "offsetmgr"
 
 
 def _cached(name: str, dependencies: str, log: Log) -> list[Path]:
@@ -199,8 +188,7 @@ def _fetch(name: str, dependencies: str, work: Path) -> Path:
     done = run_tool(f"the fetch of {name}", command, _DOWNLOAD_S, cwd=work)
     if done.returncode != 0 or not (work / "jars").is_dir():
         # Its reasons stand at the end, after all the places where it looked.
-        said = f"{done.stdout}\n{done.stderr}".splitlines()
-        reasons = [line for line in said if line.strip()][-_SHOWN_LINES:]
+        reasons = f"{done.stdout}\n{done.stderr}".splitlines()[-_SHOWN_LINES:]
         raise DevKafkaError("\n".join((f"{name} could not be fetched. {_ADVICE}", *reasons)))
     return work / "jars"
 

@@ -79,7 +79,7 @@ def test_old_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Java too old for Kafka is told from its version, not from a crash."""
     java = _old_java(tmp_path)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(DevKafkaError, match=f"{java} is Java 11"):
+    with pytest.raises(DevKafkaError, match=f"{java} is no Java 17 or newer: install"):
         find_java()
 
 

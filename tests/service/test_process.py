@@ -205,7 +205,7 @@ def test_it_starts_without_kafka_and_is_not_ready() -> None:
 def test_help_tells_the_exit_statuses() -> None:
     """The help of ``serve`` has the exit statuses that a supervisor's author needs."""
     text = CliRunner().invoke(app, ["serve", "--help"]).stdout
-    assert "3    stopped with offsets that Kafka did not acknowledge" in text
+    assert "3: stopped with offsets that Kafka did not acknowledge" in text
 
 
 def test_a_missing_extra_is_one_line() -> None:
