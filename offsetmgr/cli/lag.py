@@ -267,7 +267,8 @@ def _print_group(group: Mapping[str, Any]) -> None:
     facts += [f"assignor {group['assignor']}"] if group["assignor"] else []
     typer.secho(f"Group {group['name']}: {', '.join(facts)}", bold=True)
     behind = seconds_text(group["lag_seconds"])
-    print(f"Lag: {group['lag']} records{f', {behind}' if behind else ''}")
+    lag = "unknown" if group["lag"] is None else f"{group['lag']} records"
+    print(f"Lag: {lag}{f', {behind}' if behind else ''}")
     if group["pending_acks"]:
         print(f"Pending acks: {group['pending_acks']}; {_oldest_pending(partitions)}")
     print(f"Committed by: {_committers(group)}")
