@@ -1,6 +1,6 @@
-"""offsetmgr: Kafka offsets of Spark jobs (and of anyone else), committed to their groups.
+"""offsetmgr commits Kafka offsets of Spark jobs to their consumer groups.
 
-Importing this package needs the standard library alone.
+Importing this package needs only the standard library.
 """
 
 from __future__ import annotations

@@ -81,13 +81,13 @@ class OffsetRegressionError(OffsetManagerError):
 
 
 class OffsetConflictError(OffsetManagerError):
-    """Somebody else has changed the committed offsets of the group meanwhile."""
+    """Somebody else has changed the committed offsets of the group in the meantime."""
 
     code = "offset_conflict"
 
 
 class ManagerExistsError(OffsetManagerError):
-    """A group/topic/partition already has a manager that is not stopped."""
+    """The partition already has a manager for this group that is not stopped."""
 
     code = "manager_exists"
 
@@ -125,13 +125,13 @@ class ClientFencedError(OffsetManagerError):
 
 
 class OffsetTimeoutError(OffsetManagerError, TimeoutError):
-    """The time that the caller gave ran out."""
+    """The caller's time-out has elapsed."""
 
     code = "timeout"
 
 
 class OffsetsUncommittedError(OffsetManagerError):
-    """Offsets that were to be committed are not; ``errors`` has the reason of each."""
+    """Some offsets could not be committed; ``errors`` has the reason for each."""
 
     code = "offsets_uncommitted"
 
@@ -166,7 +166,7 @@ class ServiceError(OffsetManagerError):
 
 
 class ServiceUnavailableError(OffsetManagerError):
-    """The service could not be reached; what was submitted is kept and sent later."""
+    """The service could not be reached; submitted offsets are kept and sent later."""
 
     code = "service_unavailable"
 
@@ -215,7 +215,7 @@ class CoordinatorError(_CodedError):
 
 
 class OffsetCommitError(CoordinatorError):
-    """A commit was refused, or what became of it is not known; the offset stays dirty."""
+    """A commit was refused, or its outcome is unknown; the offset is still to be committed."""
 
     verb = "commit"
 
@@ -227,10 +227,10 @@ class OffsetFetchError(CoordinatorError):
 
 
 class OffsetNoticeError(CoordinatorError):
-    """News of a committed offset for its owner or an operator, such as OFFSET_CHANGED_EXTERNALLY.
+    """A notice about a committed offset, such as OFFSET_CHANGED_EXTERNALLY.
 
-    Nothing failed.  ``offset`` is the last one committed here; the message says what was found,
-    what is done about it, and what people can do.
+    Nothing failed.  ``offset`` is the last one committed here.  The message says what was found,
+    what happens next, and what an operator can do.
     """
 
     verb = "committed offset"

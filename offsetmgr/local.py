@@ -46,15 +46,16 @@ GRACE_S: Final = 1.0
 
 
 class LocalOffsets(Offsets):
-    """Commits offsets from this process to Kafka; takes the place of an OffsetClient.
+    """Commits offsets from this process to Kafka; replaces an OffsetClient.
 
     `kafka` is the bootstrap servers (`host:port,host:port`) or a mapping of librdkafka's settings.
     `name` is the owner that ManagerExistsError names; `settings` has the commit interval.  `store`
     is the URL of a database that keeps the groups instead of Kafka.
 
-    Use it in one process per group: there is no lease, and no other process takes managers over.
+    Use it in one process per group: there is no lease, and no other process takes over managers.
     Commits of the group by another process are not refused; they are reported by the verification
-    of the committed offsets, every few minutes.  What is not committed is lost with the process.
+    of the committed offsets, every few minutes.  A killed process
+    loses its uncommitted offsets; the checkpoint of a Spark job still has them.
 
     It cannot be pickled: make one in each process, or use OffsetClient and the service.
 

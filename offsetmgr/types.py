@@ -78,7 +78,7 @@ class OffsetAndMetadata(NamedTuple):
     """A position in a partition as a group commits it.
 
     ``offset`` is the *next* offset to read (exclusive), 0 ≤ offset < 2^63.  ``metadata`` is free
-    text that travels with it; ``leader_epoch`` is the epoch of the record before it, where known.
+    text that is stored with it; ``leader_epoch`` is the epoch of the record before it, where known.
     """
 
     offset: int
@@ -168,7 +168,7 @@ class Stream(ABC, Generic[_T]):
 class OffsetManagerHandle(ABC):
     """One offset manager as its user sees it; in process or through the service.
 
-    Only ``initial_offset`` and ``stop`` wait for Kafka.  Safe between threads.
+    Only ``initial_offset`` and ``stop`` wait for Kafka.  Any thread may use it.
     """
 
     __slots__ = ()
@@ -212,7 +212,7 @@ class OffsetManagerHandle(ABC):
     def stop(self, *, timeout: float = 10.0) -> StopResult:
         """Commit the newest offset, stop, and return what was committed; within ``timeout`` s.
 
-        A second call returns the same.  Not to be called by an actor.  Raises InvalidValueError.
+        A second call returns the same.  Do not call it in an actor.  Raises InvalidValueError.
         """
 
 

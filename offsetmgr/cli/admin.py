@@ -121,16 +121,16 @@ class ResetMode:
     )
     to_datetime: Annotated[
         str | None,
-        Option(metavar="TIME", help="To the first record of 2026-01-31T13:05:00 (UTC) on."),
+        Option(metavar="TIME", help="To the first record at or after 2026-01-31T13:05:00 (UTC)."),
     ] = None
     by_duration: Annotated[
-        str | None, Option(metavar="TIME", help="To the first record of PT2H30M (2h30m) ago.")
+        str | None, Option(metavar="TIME", help="First record of the last PT2H30M (or 2h30m).")
     ] = None
     from_file: Annotated[
         str | None,
         Option(
             metavar="FILE",
-            help="To the offsets of lines topic,partition,offset or group,topic,partition,offset.",
+            help="To offsets of a file: topic,partition,offset or group,topic,partition,offset.",
         ),
     ] = None
     from_group: Annotated[
@@ -157,7 +157,7 @@ def reset(
     scope: ScopeOptions,
     mode: ResetMode,
     live: Annotated[
-        bool, Option("--live", help="Let --service set the offsets, while the job runs.")
+        bool, Option("--live", help="Let --service set the offsets while the job runs.")
     ] = False,
     export: Annotated[
         bool, Option("--export", help="Print the plan in the form of --from-file.")
@@ -168,12 +168,13 @@ def reset(
 ) -> int:
     """Set the offsets of groups that nobody else commits; without --execute, print the plan.
 
-    The modes work as those of kafka-consumer-groups; --from-group and --to-history are new. Give
-    one of them, and --topic or --all-topics. Exits with 3 if partitions were left as they are.
+    The modes work as in kafka-consumer-groups; --from-group and --to-history are additions. Give
+    one mode and --topic or --all-topics; --from-file, --from-group and --to-history need neither.
+    Exits with 3 if some partitions were not changed.
 
-    With --live the job continues at its own offsets and may commit over a lower offset with its
-    next batch. At its next start its checkpoint decides: to begin at the group's offsets, give it
-    a new checkpoint.
+    With --live the job continues at its own position, and its next batch overwrites a lower offset.
+    At its next start the job reads its checkpoint. To begin at the group's offsets, give it a new
+    checkpoint.
     """
     name, value = mode.chosen()
     if live and options.service is None:
@@ -224,7 +225,7 @@ def delete_offsets(
     options: PlanOptions,
     output: OutputOptions,
 ) -> int:
-    """Delete committed offsets of a group, also those of deleted topics.
+    """Delete committed offsets of a group, including those of deleted topics.
 
     Without --execute it only shows what would be deleted.
     """
@@ -255,12 +256,12 @@ def doctor(
     groups: SomeGroups = None,
     *,
     stuck_after: Annotated[
-        str, Option(metavar="TIME", help="A group with lag and no commit for so long is stuck.")
+        str, Option(metavar="TIME", help="A group with lag and no commit for this time is stuck.")
     ] = "10m",
     options: OwnersOptions,
     output: OutputOptions,
 ) -> int:
-    """Look for trouble with groups, Kafka and the service; say why it matters and what to do.
+    """Find problems of groups, Kafka and the service, with the cause and the fix of each.
 
     It changes nothing. Exits with 1 if something is wrong, with 3 if some checks were impossible.
     """
@@ -286,7 +287,7 @@ def doctor(
 
 def spark_status(
     checkpoint: Annotated[str, Option(help="The query's checkpointLocation.")],
-    group: Annotated[str | None, Option(help="Compare it with this group, too.")] = None,
+    group: Annotated[str | None, Option(help="Also compare it with this group.")] = None,
     *,
     kafka: KafkaOptions,
     output: OutputOptions,
@@ -344,24 +345,24 @@ def copy_offsets(
     group: Annotated[str | None, Argument(metavar="[GROUP]", help="The group.")] = None,
     *,
     source: Annotated[str, Option("--from", metavar="NAME", help="The group's cluster.")],
-    target: Annotated[str, Option("--to", metavar="NAME", help="The cluster that mirrors.")],
+    target: Annotated[str, Option("--to", metavar="NAME", help="The cluster with the mirror.")],
     checkpoint: Annotated[
-        str | None, Option(metavar="DIR", help="Of a Spark query, in place of a group's offsets.")
+        str | None, Option(metavar="DIR", help="A Spark query's checkpoint, in place of a group.")
     ] = None,
     config: ConfigFile = None,
     timeout: Timeout = 60.0,
     execute: Execute = False,
     output: OutputOptions,
 ) -> int:
-    """Copy a group's offsets to a cluster that mirrors its topics; by default only plan it.
+    """Copy a group's offsets to a cluster that mirrors its topics; by default print the plan.
 
     The mirror of the topic orders is named SOURCE.orders in the target, as MirrorMaker 2 names it,
-    else orders. Offsets are translated by MirrorMaker's offset syncs and by the times of the
-    records: the nearer one counts. No record is skipped; `again` is how many are read twice, at
-    most.
+    else orders. Offsets are translated by MirrorMaker's offset syncs and by the timestamps of the
+    records; the higher offset is used. No record is skipped; `again` is the largest number of
+    records that are read twice.
 
-    With --checkpoint the last line is the startingOffsets with which the query goes on in the
-    target, under a new checkpoint. Nothing is committed then.
+    With --checkpoint it commits nothing. The last line is the startingOffsets for the query in the
+    target, with a new checkpoint.
     """
     clusters = load_clusters(config, os.environ)
     pair = [

@@ -34,17 +34,18 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 -- typer calls it
 def main(
     *, version: Annotated[bool, Option("--version", callback=_print_version, is_eager=True)] = False
 ) -> None:
-    """Kafka offsets of Spark jobs (and of anyone else), committed to their consumer groups."""
+    """Commit Kafka offsets of Spark jobs to consumer groups; show and reset any group."""
 
 
 def serve(options: ServiceOptions) -> int:
     """Run the service until SIGTERM or Ctrl-C.
 
-    Settings come from the TOML file, then from OFFSETMGR_* in the environment (sections with
-    two underscores: OFFSETMGR_COMMIT__COMMIT_INTERVAL_S), then from these options.
+    Options override OFFSETMGR_* in the environment, which override the TOML file. A setting in a
+    section has two underscores: OFFSETMGR_COMMIT__COMMIT_INTERVAL_S.
 
     Signals: SIGTERM or SIGINT commits all submitted offsets, then stops; a second one exits at
-    once. SIGHUP reads the log level again; SIGUSR1 writes the stacks of all threads to stderr.
+    once. SIGHUP reads the log level and the identities again. SIGUSR1 writes the stacks of all
+    threads to stderr.
 
     Exit status:
 
@@ -84,7 +85,7 @@ def init_store(
         bool, Option("--print", help="Print the SQL, for a migration; change nothing.")
     ] = False,
 ) -> None:
-    """Create the tables of an offset store in a database, where they do not exist."""
+    """Create the missing tables of an offset store in a database."""
     from offsetmgr.stores import open_database
 
     with open_database(url) as store:
@@ -113,13 +114,13 @@ def reconcile(
 ) -> int:
     """Compare a group with its job's checkpoint; with --execute, commit the checkpoint's offsets.
 
-    Use it after a crash of the driver, or for a job that never had the listener. Only batches that
-    Spark has finished count. A group whose job runs and commits is left alone.
+    Use it after a crash of the driver, or for a job that never used commit_offsets. Only finished
+    batches count. If the group's job is running and commits, the command refuses to change it.
 
     Exit status:
 
-    - 0: the group is where the checkpoint is, now
-    - 1: it could not be read or committed
+    - 0: the group has the checkpoint's offsets now
+    - 1: the offsets could not be read or committed
     - 3: they differ, and --execute was not given
     """
     from offsetmgr.client import OffsetClient
@@ -162,7 +163,7 @@ def reconcile(
 
 def dev_kafka(
     brokers: Annotated[int, Option(help="1 or 3.")] = 1,
-    port: Annotated[int, Option(help="Of the first broker; the others follow.")] = 9092,
+    port: Annotated[int, Option(help="Port of the first broker; the next ports follow.")] = 9092,
     topic: Annotated[
         list[str] | None,
         Option(
@@ -170,7 +171,8 @@ def dev_kafka(
         ),
     ] = None,
     produce: Annotated[
-        int, Option(min=0, metavar="COUNT", help="Write so many sample orders into each topic.")
+        int,
+        Option(min=0, metavar="COUNT", help="Number of sample orders to write into each topic."),
     ] = 0,
 ) -> int:
     """Run a real Kafka on this machine, for development; needs Java 17 and the spark extra."""
@@ -228,7 +230,7 @@ def _commands(name: str, text: str) -> typer.Typer:
 
 
 config_app = _commands("config", "Look at the configuration.")
-spark_app = _commands("spark", "Look after the groups of Spark jobs.")
+spark_app = _commands("spark", "Compare the groups of Spark jobs with their checkpoints.")
 dlq_app = _commands("dlq", "Look at dead letters and replay them.")
 store_app = _commands("store", "Set up a database that keeps offsets.")
 view_app = _commands("view", "Keep a table's rows here and serve them.")

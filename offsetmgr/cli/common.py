@@ -63,7 +63,7 @@ TokenFile = Annotated[
         "--token-file",
         metavar="PATH",
         envvar="OFFSETMGR_TOKEN_FILE",
-        help="The token that the service asks for.",
+        help="File with the token for the service.",
     ),
 ]
 Store = Annotated[
@@ -71,7 +71,7 @@ Store = Annotated[
     Option(
         "--store",
         metavar="URL",
-        help="Of groups that are kept in a database: postgresql+psycopg://user@host/database.",
+        help="Database that keeps the groups: postgresql+psycopg://user@host/database.",
     ),
 ]
 DEFAULT_SERVICE = "http://127.0.0.1:8741"
@@ -89,7 +89,7 @@ Execute = Annotated[
     bool, Option("--execute", help="Carry the plan out; without it, only print the plan.")
 ]
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
-Timeout = Annotated[float, Option(min=0.1, help="Seconds to wait for Kafka.")]
+Timeout = Annotated[float, Option(min=0.1, help="Seconds to wait for an answer.")]
 
 ConfigFile = Annotated[
     Path | None, Option("--config", help="TOML file (default: $OFFSETMGR_CONFIG, else none).")
@@ -118,7 +118,7 @@ class SettingsOptions:
     config: ConfigFile = None
     bootstrap_servers: Annotated[str | None, Option(help="Kafka's host:port,host:port.")] = None
     cluster: Annotated[
-        str | None, Option(metavar="NAME", help="A clusters.NAME of the configuration file.")
+        str | None, Option(metavar="NAME", help="A cluster of the configuration file.")
     ] = None
     set_: Annotated[
         list[str] | None,
@@ -170,7 +170,7 @@ class OwnersOptions(KafkaOptions):
         str | None,
         Option(
             envvar="OFFSETMGR_SERVICE",
-            help="A running service: a group that its clients hold is left alone.",
+            help="Address of a running service; groups that its clients commit are not changed.",
         ),
     ] = None
     token_file: TokenFile = None
@@ -215,7 +215,7 @@ class ServiceOptions(SettingsOptions):
     log_level: Annotated[str | None, Option(help="debug, info, warning or error.")] = None
     exit_after_last_client: Annotated[
         float | None,
-        Option(metavar="SECONDS", help="Stop so many seconds after the last client has gone."),
+        Option(metavar="SECONDS", help="Stop this long after the last client has gone."),
     ] = None
 
 

@@ -36,7 +36,7 @@ class LetterOptions:
     error: Annotated[str | None, Option(help="Only letters with this text in their error.")] = None
     since: Since = None
     letter: Annotated[
-        list[str] | None, Option(metavar="PARTITION:OFFSET", help="This letter; may be repeated.")
+        list[str] | None, Option(metavar="PARTITION:OFFSET", help="Only this letter; repeatable.")
     ] = None
 
     def read(self, kafka: KafkaOptions, topic: str) -> list[Letter]:
@@ -57,7 +57,7 @@ def list_letters(
     topic: Topic,
     *,
     chosen: LetterOptions,
-    replayed: Annotated[bool, Option("--all", help="Also letters that were replayed.")] = False,
+    replayed: Annotated[bool, Option("--all", help="Include letters that were replayed.")] = False,
     kafka: KafkaOptions,
     output: OutputOptions,
 ) -> None:
@@ -73,7 +73,7 @@ def show(
     kafka: KafkaOptions,
     as_json: Json = False,
 ) -> int:
-    """Show one dead letter whole: headers, key, value, error and stack."""
+    """Show one dead letter in full: headers, key, value, error and stack."""
     found = LetterOptions(letter=[letter]).read(kafka, topic)
     if not found:
         print(f"offsetmgr: {topic} has no letter {letter}", file=sys.stderr)
@@ -103,10 +103,10 @@ def replay(
     kafka: KafkaOptions,
     output: OutputOptions,
 ) -> None:
-    """Send dead letters back to their origin; without --execute it only shows which.
+    """Send dead letters back to their topics; without --execute, print which.
 
-    A letter that was replayed before is left out, also if that replay was interrupted. A letter
-    may come back as a new letter; `replays` counts that.
+    A letter is replayed only once, even if a replay was interrupted. If a message fails again, it
+    comes back as a new letter; `replays` counts how often.
     """
     if to is not None:
         check_topic(to, "--to")

@@ -176,9 +176,9 @@ def top(
 ) -> int:
     """Watch groups live: lag, rates in and out, time to catch up, status and errors.
 
-    The second line of the screen names the keys. If the output is no terminal, or with --json or
-    --csv, it reads twice, prints the result and ends. With --service it shows the groups that the
-    service watches.
+    The second line of the screen names the keys. If the output is not a terminal, or with --json
+    or --csv, it reads twice, prints the result and ends. With --service it shows the groups that
+    the service watches.
     """
     names = _checked(groups)
     with _opened(source) as opened:
@@ -209,7 +209,7 @@ def errors(
     ] = False,
     output: OutputOptions,
 ) -> int:
-    """Show offsets that the service could not commit, and why; the status is then 1.
+    """Show offsets that the service could not commit, and why; exits with 1 if there are any.
 
     With --follow it prints errors as they come, until Ctrl-C; --json then prints a line for each.
     """

@@ -44,8 +44,8 @@ class CodecName(str, Enum):
 
 def serve(
     table: Annotated[str, Option(help="The table's topic, such as <group>-table.")],
-    path: Annotated[Path, Option(help="Folder of the view's store; made where missing.")],
-    codec: Annotated[CodecName, Option(help="Of the table's values.")] = CodecName.Json,
+    path: Annotated[Path, Option(help="Folder of the view's store; created if missing.")],
+    codec: Annotated[CodecName, Option(help="Codec of the table's values.")] = CodecName.Json,
     listen: Annotated[str, Option(help="Loopback or unix:///path/to.sock.")] = ("127.0.0.1:8742"),
     *,
     fsync: Annotated[bool, Option("--fsync", help="Wait for the disk at each write.")] = False,
@@ -106,8 +106,8 @@ def status(
 ) -> int:
     """Show views and processors: partitions, states, lag, rates and recovery.
 
-    A processor is named by its group, a view by its address. A processor's state is that of its
-    group by Burrow's rules, and its table is the last row; its rate is that of commits.
+    Name a processor by its group, a view by its address. The state of a processor is Burrow's
+    status of its group, its rate is that of its commits. Its last row is its table.
     """
     asked = view or ([] if groups else [DEFAULT_VIEW])
     answer: dict[str, Any] = {

@@ -74,20 +74,19 @@ class OffsetClient(Offsets):
     """A client of the service at `url`, `http(s)://host:port` or `unix:///path/of/the.sock`.
 
     `name` is the owner of the managers.  A restarted driver of the same name takes them over at
-    once, and the older client is fenced.  Without a name the client has one of its own, and its
+    once, and the older client is fenced.  Without a name the client gets a unique one, and its
     successor waits until its lease has ended.
 
-    A submit takes microseconds and does not fail if the service is away: the newest offset of each
-    partition is kept, and sent again to a restarted service.
+    A submit takes microseconds and does not fail if the service is down: the client keeps the
+    newest offset of each partition, and sends it again to a restarted service.
 
-    An unpickled client is another one: it has a name of its own (this one with a suffix), and holds
-    nothing yet.
+    An unpickled client is a new client: its name is this one with a suffix, and it has no offsets.
 
-    `token_file` holds the token that the service asks for, `ca_file` the authority of its
-    certificate (by default those of the system), `cert_file` and `key_file` the client's own
-    certificate.  They are read again when they change.
+    `token_file` contains the token for the service, `ca_file` the authority of its certificate (by
+    default the system's), `cert_file` and `key_file` the client's own certificate.  The files are
+    read again when they change.
 
-    Raises InvalidValueError for a bad url or name, or a file that is of no use.
+    Raises InvalidValueError for a bad url or name, or a file that cannot be used.
     """
 
     def __init__(

@@ -136,8 +136,8 @@ class QueryReport(NamedTuple):
 class Offsets(ABC):
     """Committed offsets of any groups; the base of OffsetClient and LocalOffsets.
 
-    Safe between threads.  As a context manager it closes at the end of the block.  If nobody closes
-    it, it goes on until the exit of the interpreter, which commits for at most 2 s.
+    Any thread may use it.  As a context manager it closes at the end of the block.  Otherwise it
+    runs until the interpreter exits, and then commits its last offsets for at most 2 s.
 
     Any method may raise InvalidValueError, with nothing done.  Those that submit or ask raise
     ManagerStoppedError once it is closed, and ClientFencedError once a newer client of the same
@@ -180,8 +180,8 @@ class Offsets(ABC):
     def spawn(self, group: str, topic: str, partition: int) -> OffsetManagerHandle:
         """Return a manager for a partition of a group, without waiting.
 
-        Raises ManagerExistsError if it was handed out here and is not stopped.  If another client
-        has it, ``errors()`` of the handle says so.
+        Raises ManagerExistsError if this client has the manager already and has not stopped it.  If
+        another client has it, ``errors()`` of the handle says so.
         """
         return self._spawn(check_key((group, topic, partition)))
 
@@ -190,9 +190,9 @@ class Offsets(ABC):
     ) -> None:
         """Spawn managers for all of ``partitions``, or for none of them.
 
-        They take offsets by ``submit``; ``stop_managers`` gives them back.  Raises
-        ManagerExistsError if this or another client has one of them; OverloadedError if the
-        service has no room for one; OffsetTimeoutError if it does not answer in ``timeout`` s.
+        Submit their offsets with ``submit``, and stop them with ``stop_managers``.  Raises
+        ManagerExistsError if this or another client has one of them; OverloadedError if a limit of
+        the service is reached; OffsetTimeoutError if it does not answer in ``timeout`` s.
         """
         deadline = Deadline(timeout)
         check_group(group)
@@ -215,11 +215,11 @@ class Offsets(ABC):
         the last one.
 
         Raises OffsetRegressionError if one is lower than the last one submitted.  With ``sync``
-        also if it is lower than what is committed; OffsetTimeoutError if the time is over (what
-        was submitted is kept, and tried again); OffsetCommitError if Kafka refuses one for good;
-        ManagerExistsError if another client has a manager, OverloadedError if the service has no
-        room for one.  OffsetsUncommittedError has the errors of several offsets.  An offset with
-        an error does not hold back the others.
+        also if it is lower than the committed offset; OffsetTimeoutError after ``timeout`` (the
+        offsets are kept, and tried again); OffsetCommitError if Kafka refuses one for good;
+        ManagerExistsError if another client has a manager, OverloadedError if a limit of the
+        service is reached.  OffsetsUncommittedError has the errors of several offsets.  An offset
+        with an error does not delay the others.
         """
         deadline = Deadline(timeout)
         check_group(group)
@@ -255,7 +255,7 @@ class Offsets(ABC):
         group: str | None = None,
         partitions: Iterable[tuple[str, int]] | None = None,
     ) -> FlushResult:
-        """Flush the managers, then stop them; anybody can spawn them anew.
+        """Flush the managers, then stop them; any client can then spawn them again.
 
         If Ctrl-C ends the wait, they are stopped all the same.
         """
@@ -275,7 +275,7 @@ class Offsets(ABC):
         return self._failures.watch(on_error)
 
     def report_query(self, report: QueryReport) -> None:  # noqa: B027 -- the default
-        """Have the service, if there is one, show a streaming query; without waiting."""
+        """Report a streaming query to the service, if there is one, without waiting."""
 
     # Questions to Kafka
 
@@ -293,7 +293,7 @@ class Offsets(ABC):
     def topics(
         self, topics: Iterable[str], *, timeout: float = 10.0
     ) -> dict[str, dict[int, PartitionRange]]:
-        """Return the partitions of ``topics``, each with the offsets it holds.
+        """Return the partitions of ``topics``, each with the start and end of its log.
 
         Raises as ``committed``; a topic that does not exist is a ServiceError that names it.
         """
@@ -309,7 +309,7 @@ class Offsets(ABC):
     ) -> dict[TopicPartition, int]:
         """Return the first offset at ``at_ms`` (milliseconds since 1970) or later.
 
-        It is the end of the log if no record is that young.  Raises as ``topics``.
+        It is the end of the log if there is no such record.  Raises as ``topics``.
         """
         check_offset(at_ms, "at_ms")
         names = _checked_topics(topics)
@@ -354,8 +354,8 @@ class Offsets(ABC):
     def close(self, *, timeout: float = 10.0) -> FlushResult:
         """Flush, stop all managers and end; within ``timeout`` seconds.
 
-        A second call returns the same.  Managers that another thread is stopping are waited for;
-        that thread gets their result.
+        A second call returns the same.  It also waits for managers that another thread is
+        stopping; that thread gets their result.
         """
         deadline = Deadline(timeout)
         if self._pid != os.getpid() or not self._close_lock.acquire(timeout=deadline.left_s):

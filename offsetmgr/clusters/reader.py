@@ -224,7 +224,7 @@ class MultiClusterReader(_MergedClient[ClusterMessage, "_ReaderFeed"]):
     member of that consumer group in each of them, and commits.  Without, it reads ``partitions``
     (by default those that each topic has when its cluster first answers), from ``settings.start``.
 
-    A cluster that does not answer holds up no other one.  Its failure is reported once, by a line
+    A cluster that does not answer delays no other one.  Its failure is reported once, by a line
     in the log and by ``errors``; it is tried again until the reader is closed.
 
     Raises InvalidValueError for a bad name or setting.
@@ -520,7 +520,7 @@ class MultiClusterAckConsumer(_MergedClient[AckMessage, _Feed[AckMessage, AckCon
     ``clusters`` has bootstrap servers, or librdkafka's settings, by name; ``message.cluster`` is
     the name.  ``settings`` count for each cluster by itself.  Messages are read by one thread.
 
-    A cluster that does not answer holds up no other one.  Its failure is reported once; it is tried
+    A cluster that does not answer delays no other one.  Its failure is reported once; it is tried
     again until the consumer is closed.
 
     Raises InvalidValueError for a bad name or setting.

@@ -1,4 +1,4 @@
-"""Consumers whose marks and acks survive a restart."""
+"""Consumers that commit what the program has marked or acknowledged."""
 
 from offsetmgr.consumer.acks import AckConsumer, AckSettings
 from offsetmgr.consumer.base import ConsumerSettings

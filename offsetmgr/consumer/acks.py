@@ -65,12 +65,12 @@ class AckConsumer(MessageReader[AckMessage]):
 
     Parameters are those of BaseConsumer.  The lowest offset that is not acknowledged is committed,
     with the acknowledged ranges above it in the commit's metadata, so that a restart delivers again
-    only what was not acknowledged.  The group must be of AckConsumers alone: other metadata is
-    misread or dropped.
+    only what was not acknowledged.  Only AckConsumers may commit to
+    the group: other metadata is misread or dropped.
 
-    Messages are read by one thread; acks, nacks and all else may come from any.
+    Read messages in one thread; all other methods may be called in any thread.
 
-    Raises KafkaRequestError where the topics of ``settings.retry`` cannot be created.
+    Raises KafkaRequestError if the topics of ``settings.retry`` cannot be created.
     """
 
     _SETTINGS = AckSettings
@@ -110,9 +110,9 @@ class AckConsumer(MessageReader[AckMessage]):
         """Call ``handler`` for each message in ``workers`` threads, until the consumer is closed.
 
         A message is acknowledged when its handler returns, and rejected when it raises.
-        ``ordered_by`` has messages of one partition or one key handled one after the other; one
-        that is delivered again comes later than those after it.  When the consumer is closed,
-        handlers that have begun get ``dwell_s``, and no others begin.
+        With ``ordered_by`` the messages of one partition or one key are handled one after the
+        other, except that a message that is delivered again comes later.  When the consumer is
+        closed, running handlers have ``dwell_s`` to finish, and no others begin.
 
         Raises InvalidValueError.
         """
@@ -181,7 +181,7 @@ class AckConsumer(MessageReader[AckMessage]):
             return self._deliveries.progress(time.time())
 
     def close(self) -> None:
-        """Wait up to ``dwell_s`` for messages in work, commit and leave the group.
+        """Wait up to ``dwell_s`` for unfinished messages, commit and leave the group.
 
         Twice is harmless.
         """

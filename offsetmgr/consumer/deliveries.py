@@ -238,9 +238,9 @@ class Claim:
 
 
 class AckMessage:
-    """A message that waits for its ack or nack, from any thread.
+    """A message that waits for its ack or nack; any thread may give it.
 
-    Acks and nacks of a partition that was released meanwhile do nothing, nor does a second one.
+    A second ack or nack has no effect, nor has one for a partition that was released.
     """
 
     __slots__ = ("_claim", "_message", "_origin", "offset", "tries")
@@ -265,7 +265,7 @@ class AckMessage:
 
     @property
     def topic(self) -> str:
-        """Topic that it was read from, which may be a retry topic."""
+        """Topic from which it was read, which may be a retry topic."""
         return self._claim.where.topic
 
     @property
@@ -279,7 +279,7 @@ class AckMessage:
 
     @property
     def timestamp(self) -> int | None:
-        """Milliseconds since 1970, None where it has none."""
+        """Milliseconds since 1970; None if it has no timestamp."""
         kind, milliseconds = self._message.timestamp()
         return milliseconds if kind else None
 
@@ -294,11 +294,11 @@ class AckMessage:
         return self._claim.cluster
 
     def ack(self) -> None:
-        """Say that it is processed."""
+        """Acknowledge the message: it is processed."""
         self._claim.acknowledge(self)
 
     def nack(self, delay: float | None = None, *, error: BaseException | str | None = None) -> None:
-        """Have it delivered again, after ``delay`` s or after what the settings say.
+        """Reject the message: it is delivered again after ``delay`` s, by default as set.
 
         ``error`` says why; it goes into the headers of retry topics and dead letters.
         """

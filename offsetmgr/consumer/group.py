@@ -269,8 +269,8 @@ class GroupConsumer(MarkingConsumer, MessageReader[Message]):
 class PartitionStream:
     """The messages of one claimed partition; for one thread.
 
-    The iteration ends where the partition is released or the consumer is closed.  A message is in
-    work until the next one is asked for.
+    The iteration ends when the partition is released or the consumer is closed.  A message is
+    current until the next one is requested.
     """
 
     def __init__(self, where: TopicPartition, consumer: PartitionedConsumer) -> None:
@@ -296,7 +296,7 @@ class PartitionStream:
         return self._ended
 
     def high_water_mark(self) -> int | None:
-        """Return the end of the partition as the last fetch saw it; None before the first."""
+        """Return the end of the partition at the last fetch; None before the first."""
         return self._consumer.high_water_marks().get(self.topic, {}).get(self.partition)
 
     def __iter__(self) -> Iterator[Message]:

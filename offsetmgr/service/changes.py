@@ -99,7 +99,7 @@ class Changes:
 
     @operation("POST", "/v1/plan", PlanRequest, PlanAnswer, reads=True)
     async def plan(self, _: Caller, asked: PlanRequest) -> PlanAnswer:
-        """Return what a reset would set, and why it would be refused; change nothing."""
+        """Plan a reset: return the new offsets, and why it would be refused; change nothing."""
         scope = None if asked.topics is None else parse_scope(asked.topics, "topics")
         if asked.mode == "from-group" and asked.value:
             check_group_seen(asked.value)
@@ -119,7 +119,7 @@ class Changes:
 
     @operation("POST", "/v1/reset", ResetRequest, PlanAnswer)
     async def reset(self, caller: Caller, asked: ResetRequest) -> PlanAnswer:
-        """Carry a plan out, if the group is still committed where the plan saw it."""
+        """Execute a plan, if the committed offsets are still those of the plan."""
         offsets = {
             each.where: OffsetAndMetadata(each.new, each.metadata) for each in asked.partitions
         }

@@ -102,7 +102,7 @@ class OffsetService:
 
     @operation("POST", "/v1/managers", OpenRequest, OpenAnswer)
     async def open(self, caller: Caller, asked: OpenRequest) -> OpenAnswer:
-        """Spawn the managers that the client does not have yet, as many as there is room for."""
+        """Start the managers that the client does not have yet, up to the limit."""
         wanted = {e.where: e.version for e in asked.partitions}
         with self._under_way(caller):
             client, taken, errors = await self._acquire(caller, asked.group, wanted)
@@ -113,7 +113,7 @@ class OffsetService:
 
     @operation("POST", "/v1/offsets", SubmitRequest, SubmitAnswer)
     async def submit(self, caller: Caller, asked: SubmitRequest) -> SubmitAnswer:
-        """Take offsets, spawning managers where needed; with ``wait``, see them committed."""
+        """Submit offsets, and start missing managers; with ``wait``, answer after the commit."""
         offsets = asked.submissions()
         given = dict(zip(offsets, [each.version for each in asked.offsets], strict=True))
         rewound = self._moves(asked.group, [each for each in asked.offsets if each.rewind])
@@ -130,7 +130,7 @@ class OffsetService:
 
     @operation("POST", "/v1/rewind", SubmitRequest, SubmitAnswer)
     async def rewind(self, caller: Caller, asked: SubmitRequest) -> SubmitAnswer:
-        """Set offsets of live managers, whoever owns them; with ``wait``, see them committed.
+        """Set offsets of live managers of any client; with ``wait``, answer after the commit.
 
         This is an operator's reset: the owners go on from where they are.
         """
@@ -158,14 +158,14 @@ class OffsetService:
 
     @operation("POST", "/v1/flush", FlushRequest, FlushAnswer)
     async def flush(self, caller: Caller, asked: FlushRequest) -> FlushAnswer:
-        """Commit what the client's managers hold."""
+        """Commit the submitted offsets of the client's managers now."""
         with self._under_way(caller, asked.timeout_s) as client:
             held = [key for key in _chosen(client, asked) if client.holds(key)]
             return flush_answer(await self._factory.flush(held, asked.timeout_s))
 
     @operation("POST", "/v1/stop", StopRequest, FlushAnswer)
     async def stop(self, caller: Caller, asked: StopRequest) -> FlushAnswer:
-        """Commit what the client's managers hold, stop them and give them back.
+        """Commit the submitted offsets of the client's managers, then stop the managers.
 
         A repeated stop is answered together with the one that is still under way.
         """
@@ -191,7 +191,7 @@ class OffsetService:
 
     @operation("POST", "/v1/queries", QueriesRequest, QueriesKept)
     async def report_queries(self, caller: Caller, asked: QueriesRequest) -> QueriesKept:
-        """Remember the client's streaming queries until its lease ends."""
+        """Store the client's streaming queries until its lease ends."""
         with self._under_way(caller) as client:
             client.queries = (asked.queries, self._clock.now())
         return QueriesKept(len(asked.queries))

@@ -59,12 +59,12 @@ class Health:
 
     @operation("GET", "/livez", answer=LiveAnswer)
     async def live(self, *_: object) -> LiveAnswer:
-        """Answer that the process lives."""
+        """Liveness: the process is running."""
         return LiveAnswer(live=True)
 
     @operation("GET", "/readyz", answer=ReadyAnswer, others={503: ReadyAnswer})
     async def ready(self, *_: object) -> Response:
-        """Answer whether the service is of use now."""
+        """Readiness: 503 if Kafka does not answer, a group is lost or the service is stopping."""
         state = self.state()
         status = HTTPStatus.OK if state.ready else HTTPStatus.SERVICE_UNAVAILABLE
         return json_response(state, status)

@@ -101,8 +101,8 @@ def document(version: str, operations: Sequence[Operation]) -> dict[str, Any]:
             "title": "offsetmgr",
             "version": version,
             "description": "Committed Kafka offsets of consumer groups, one manager per "
-            "group/topic/partition. Every answer carries Offsetmgr-Instance: when it changes, the "
-            "service has restarted, and clients send again what they hold.",
+            "group/topic/partition. Every answer has the header Offsetmgr-Instance: when it "
+            "changes, the service has restarted, and clients send their offsets again.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,

@@ -154,7 +154,7 @@ class Reads:
 
     @operation("GET", "/v1/managers", ManagersQuery, ManagersAnswer)
     async def managers(self, _: Caller | None, query: ManagersQuery) -> ManagersAnswer:
-        """Return a page of managers in the order of their keys."""
+        """Return a page of managers, sorted by group, topic and partition."""
         after = None if query.after is None else _read_cursor(query.after)
 
         def read() -> ManagersAnswer:
@@ -182,7 +182,7 @@ class Reads:
     async def initial_offsets(
         self, caller: Caller | None, query: InitialOffsetsQuery
     ) -> InitialOffsetsAnswer:
-        """Return what was committed when the managers (of the caller, if any) started."""
+        """Return the offsets that were committed when the managers started."""
         client = None if caller is None else caller.name
         handles = [
             handle
@@ -197,7 +197,7 @@ class Reads:
 
     @operation("GET", "/v1/offsets", CommittedQuery, OffsetsAnswer)
     async def committed(self, _: Caller | None, query: CommittedQuery) -> OffsetsAnswer:
-        """Return what Kafka says is committed now.  Raises KafkaRequestError."""
+        """Return the offsets that are committed in Kafka now.  Raises KafkaRequestError."""
         timeout_s = self._timeout_s(query.timeout_s)
         result = await self._coordinator.fetch(query.group, None, timeout_s)
         what = f"fetch of the committed offsets of group {query.group!r}"
@@ -251,13 +251,13 @@ class Reads:
 
     @operation("GET", "/v1/overview", answer=OverviewAnswer)
     async def overview(self, *_: object) -> OverviewAnswer:
-        """Return the service and every group it knows of, without asking Kafka."""
+        """Return the service and every group that it knows, without asking Kafka."""
         view = self._parts.watch.look()
         return await self.in_worker(lambda: self._overview(view))
 
     @operation("GET", "/v1/draining", answer=DrainingAnswer)
     async def draining(self, *_: object) -> DrainingAnswer:
-        """Return what is not committed, and how long a service that stops has left for it."""
+        """Return the uncommitted offsets, and the seconds left while the service stops."""
         return await self.in_worker(self._draining)
 
     @operation("GET", "/v1/queries", QueriesQuery, QueriesAnswer)

@@ -161,7 +161,7 @@ class GroupWatch(Collector):
 
     @operation("GET", "/v1/lag", LagQuery, GroupsAnswer)
     async def lag(self, _: object, asked: LagQuery) -> GroupsAnswer:
-        """Return the lag of groups, as it is now."""
+        """Return the current lag of groups, read from Kafka."""
 
         def read() -> dict[str, Any]:
             watcher = self._watcher

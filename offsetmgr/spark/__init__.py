@@ -1,7 +1,7 @@
-"""Commits what Spark's streaming queries have read to consumer groups, and starts from them.
+"""Commits the offsets of Spark's streaming queries to consumer groups, and resumes from groups.
 
-The checkpoint stays Spark's truth and the group mirrors it: at least once, never ahead of a
-finished batch.  While the service is away the query goes on and notices nothing.
+The group mirrors the checkpoint: it is never ahead of a finished batch.  While the service is
+down, queries continue.
 """
 
 from __future__ import annotations

@@ -123,12 +123,12 @@ def commit_offsets(
     that run already; with ``query_name`` only the query of that name.  If no query has that name
     when another one reports a batch, a warning is logged.
 
-    No query is slowed or failed if the service is down or Kafka refuses commits.  ``client`` keeps
-    the offsets, also after the end of a query, and sends them when the service is back.  Then the
-    managers of an ended query are stopped.
+    No query is slowed or failed if the service is down or Kafka refuses commits.  ``client``
+    keeps the offsets, even after a query has ended, and sends them when the service is back.  Then
+    it stops the managers of ended queries.
 
-    Failures are logged once for each cause and group, and so is their end.  ``on_error`` is called
-    with each error on a thread of its own; the first exception it raises is logged.
+    The start and the end of a failure are logged once for each cause and group.  ``on_error`` is
+    called with each error on its own thread; the first exception that it raises is logged.
 
     If several queries read a topic for one group, the lowest of their offsets is committed.  A
     stopped query still counts until it runs again (with the same id or, under a new checkpoint,
@@ -148,7 +148,7 @@ def commit_offsets(
 class OffsetCommits:
     """The commits of a session's queries; made by ``commit_offsets``.
 
-    As a context manager it detaches at the end of the block.  If nobody detaches, the close of the
+    As a context manager it detaches at the end of the block.  If it is never detached, closing the
     client commits the last offsets.
     """
 

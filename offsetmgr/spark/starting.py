@@ -96,7 +96,7 @@ def starting_offsets(
     asked.  The checkpoint is read by the session ``spark``; without one, or with Spark Connect, it
     must be on this machine.
 
-    A job without a checkpoint needs an answer of the service and of Kafka within ``timeout``
+    A job without a checkpoint needs an answer from the service and Kafka within ``timeout``
     seconds.  If there is none, ``unavailable`` decides: ``error`` raises; with ``earliest`` or
     ``latest`` every partition starts there, with a warning.  The job then reads records again, or
     skips some.
@@ -174,7 +174,7 @@ class KafkaBatch(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """True if there is nothing to read; Spark may be asked all the same."""
+        """True if there is nothing to read; Spark can still read the empty range."""
         return self.records == 0
 
 
@@ -212,8 +212,8 @@ def kafka_batch(
         ManagerExistsError: another batch, query or client commits for the group.
         OffsetTimeoutError, ServiceError, ServiceUnavailableError: the range could not be read in
             time; nothing was changed.
-        OffsetConflictError: after the block, somebody else has changed the group's offsets
-            meanwhile.  They stay as they are.
+        OffsetConflictError: after the block: somebody else has changed the group's offsets in the
+            meantime.  They are not overwritten.
         OffsetTimeoutError, OffsetCommitError, ClientFencedError: after the block, as a submit with
             ``sync``.  The next batch reads the same records again.
 

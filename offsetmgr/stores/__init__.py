@@ -21,8 +21,8 @@ __all__ = [
 def open_store(url: str) -> OffsetStore:
     """Return the store at ``url``; it connects at its first use.
 
-    ``kafka://host:port`` has the groups of a Kafka, ``memory:`` is a new store in memory, anything
-    else is a database in SQLAlchemy's form, such as ``postgresql+psycopg://user@host/database`` or
+    ``kafka://host:port`` is Kafka itself, ``memory:`` a new store in memory.  All other URLs are
+    SQLAlchemy's, such as ``postgresql+psycopg://user@host/database`` or
     ``sqlite:///offsets.db``.  Raises InvalidValueError, also for a missing package.
     """
     scheme, colon, rest = url.partition(":")

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class OffsetStore(ABC):
-    """Committed offsets of consumer groups; for any thread.
+    """Committed offsets of consumer groups; any thread may use it.
 
-    Every method waits for its answer, some seconds at most.  A failure is raised: with group, topic
-    and partition where it concerns one (OffsetCommitError, OffsetFetchError), as OffsetStoreError
-    or KafkaRequestError where not.  Bad names and offsets raise InvalidValueError.
+    Every method waits for its result, at most some seconds.  Failures of a partition raise
+    OffsetCommitError or OffsetFetchError with group, topic and partition; other failures raise
+    OffsetStoreError or KafkaRequestError.  Bad names and offsets raise InvalidValueError.
     """
 
     @property
@@ -54,8 +54,8 @@ class OffsetStore(ABC):
     ) -> None:
         """Commit offsets of several partitions.
 
-        One that is refused does not hold back the others; of several refusals
-        OffsetsUncommittedError has all.
+        A refused offset does not stop the others.  OffsetsUncommittedError has all refusals
+        if there are several.
         """
         raise_for(group, self.try_commit(check_group(group), check_offsets(offsets)))
 

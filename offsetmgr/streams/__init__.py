@@ -1,6 +1,6 @@
 """Stateful stream processing: a graph of callbacks, tested without a broker, run on Spark.
 
-What is here needs msgspec alone, so that executors need no more.
+This package needs only msgspec, so that executors need no more.
 """
 
 from offsetmgr.streams import codecs

@@ -13,7 +13,7 @@ _INT64: Final = 2**63
 
 
 class Codec(Protocol):
-    """Encodes and decodes the values of a topic.  Both raise whatever fits where they cannot."""
+    """Encodes and decodes the values of a topic.  Both may raise any exception."""
 
     def encode(self, value: Any) -> bytes:
         """Return ``value`` as bytes; it is never None."""

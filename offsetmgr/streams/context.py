@@ -67,7 +67,7 @@ class Context:
 
     @property
     def key(self) -> str:
-        """Key of the message; empty where it has none."""
+        """Key of the message; empty if it has none."""
         return decode_key(self._message.key)
 
     @property
@@ -89,7 +89,7 @@ class Context:
 
     @property
     def timestamp(self) -> datetime:
-        """Time of the message in UTC; ``NO_TIME``, in the year 1, where it has none."""
+        """Timestamp of the message in UTC; ``NO_TIME``, in the year 1, if it has none."""
         at_ms = self._message.timestamp_ms
         if at_ms < 0:
             return NO_TIME

@@ -47,7 +47,7 @@ class Emitter:
     def __init__(
         self, writer: Writer, topic: str, codec: Codec, default_headers: Headers | None = None
     ) -> None:
-        """``default_headers`` go with each message, unless it has its own of that name."""
+        """``default_headers`` are added to each message that has no header of that name."""
         self.topic = check_topic(topic)
         self._writer = writer
         self._codec = codec

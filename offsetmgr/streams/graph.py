@@ -59,12 +59,12 @@ def inputs(topics: Iterable[str], codec: Codec, callback: Callback) -> list[Edge
 
 
 def loop(codec: Codec, callback: Callback) -> Edge:
-    """Read what callbacks of the group send to other keys of it by ``Context.loopback``."""
+    """Read the messages that callbacks send to keys of the group by ``Context.loopback``."""
     return Edge("loop", "", codec, callback)
 
 
 def output(topic: str, codec: Codec) -> Edge:
-    """Let callbacks emit to a stream, which needs not be co-partitioned."""
+    """Let callbacks emit to a stream, which need not be co-partitioned."""
     return Edge("output", check_topic(topic), codec)
 
 
@@ -74,7 +74,7 @@ def join(topic: str, codec: Codec) -> Edge:
 
 
 def lookup(topic: str, codec: Codec) -> Edge:
-    """Let callbacks read any row of a table, which needs not be co-partitioned."""
+    """Let callbacks read any row of a table, which need not be co-partitioned."""
     return Edge("lookup", check_topic(topic), codec)
 
 
@@ -130,7 +130,7 @@ class GroupGraph:
         return [*self.input_streams, *self.joint_tables]
 
     def validate(self) -> None:
-        """Raise GraphError, with the first mistake, where no processor can run this graph."""
+        """Raise GraphError, with the first mistake, if no processor can run this graph."""
         group = self.group
         if len(self._loops) > 1:
             fix = "define loop() once"
@@ -167,7 +167,7 @@ def define_group(
 ) -> GroupGraph:
     """Return the graph of ``group``; its loop and table are ``<group>-loop`` and ``<group>-table``.
 
-    Raises InvalidValueError where a name is none, or a topic is an input twice.
+    Raises InvalidValueError for a bad name, or if a topic is an input twice.
     """
     check_group(group)
     table = group_table(group, table_suffix)

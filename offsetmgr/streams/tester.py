@@ -122,7 +122,7 @@ class Tester:
     def add_emitter(
         self, topic: str, codec: Codec, *, default_headers: Headers | None = None
     ) -> Emitter:
-        """Return an emitter; what each message causes is processed before ``emit`` returns."""
+        """Return an emitter; ``emit`` returns when all that the message causes is processed."""
         self._topics.register(topic, codec)
         return Emitter(_TesterWriter(self._topics, self.catch_up), topic, codec, default_headers)
 
@@ -152,7 +152,7 @@ class Tester:
         self.catch_up()
 
     def catch_up(self) -> None:
-        """Process what is left, such as after a late ``done`` of ``defer_commit``.
+        """Process waiting messages, such as after a late ``done`` of ``defer_commit``.
 
         Raises as ``consume``.
         """
@@ -187,7 +187,7 @@ class Tester:
     def replace_emit_handler(self, handler: EmitHandler | None) -> None:
         """Call ``handler`` with each record that is emitted, and do not write it; None ends that.
 
-        An error that it raises is that of a write that failed.
+        An error that it raises counts as a failed write.
         """
         self._topics.emit_handler = handler
 
