@@ -18,6 +18,22 @@ if TYPE_CHECKING:
 FAILURES = 8
 
 
+@pytest.fixture
+def in_a_row(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many requests had failed in a row, at each failure."""
+    monkeypatch.setattr(core, "FIRST_PAUSE_S", 0.001)
+    numbers: list[int] = []
+    failed = core.SendTimes.failed
+
+    def count(self: core.SendTimes, now: float) -> None:
+        failed(self, now)
+        assert now < self.resume_at <= now + 2
+        numbers.append(self.failures)
+
+    monkeypatch.setattr(core.SendTimes, "failed", count)
+    return numbers
+
+
 def refusal(status: int, code: str) -> Fault:
     """An answer without an effect."""
     return Fault(act=False, status=status, body=error_body(code))
@@ -53,21 +69,11 @@ def test_whatever_fails_is_tried_further_and_further_apart(
     fault: Fault,
     service: ScriptedService,
     client: OffsetClient,
-    monkeypatch: pytest.MonkeyPatch,
+    in_a_row: list[int],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Only a success ends the back-off; one warning, and one line when it is over."""
     caplog.set_level(logging.INFO, "offsetmgr.client")
-    monkeypatch.setattr(core, "FIRST_PAUSE_S", 0.001)
-    in_a_row = []
-    failed = core.SendTimes.failed
-
-    def count(self: core.SendTimes, now: float) -> None:
-        failed(self, now)
-        assert now < self.resume_at <= now + 2
-        in_a_row.append(self.failures)
-
-    monkeypatch.setattr(core.SendTimes, "failed", count)
     service.script(path, *[fault] * FAILURES)
     client.spawn("g", "orders", 3).submit(5)
     assert not client.flush(timeout=20).uncommitted
@@ -101,18 +107,9 @@ def test_another_cause_is_told(
 
 
 def test_an_event_stream_that_ends_at_once_is_opened_further_and_further_apart(
-    service: ScriptedService, client: OffsetClient, monkeypatch: pytest.MonkeyPatch
+    service: ScriptedService, client: OffsetClient, in_a_row: list[int]
 ) -> None:
     """An opened stream does not count as a success yet."""
-    monkeypatch.setattr(core, "FIRST_PAUSE_S", 0.001)
-    in_a_row = []
-    failed = core.SendTimes.failed
-
-    def count(self: core.SendTimes, now: float) -> None:
-        failed(self, now)
-        in_a_row.append(self.failures)
-
-    monkeypatch.setattr(core.SendTimes, "failed", count)
     service.script("/v1/events", *[Fault(status=200, body=b": connected\n\n")] * FAILURES)
     client.spawn("g", "orders", 3).errors()
     service.wait_for(lambda: len(service.of("/v1/events", "GET")) > FAILURES)
