@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from tests.spark.support import Topic
 
 JOB = Path(__file__).with_name("connect_job.py")
+WORKER = "pyspark.sql.connect.streaming.worker.foreach_batch_worker"
 
 
 def test_a_job_on_spark_connect(
@@ -23,6 +27,9 @@ def test_a_job_on_spark_connect(
 
     Its foreachBatch function, which runs on the server, is handed the ranges of each batch.
     """
+    # Spark gives its worker ten seconds to connect: too few where it compiles pandas first.
+    with_bytecode = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    subprocess.run([sys.executable, "-c", f"import {WORKER}"], env=with_bytecode, check=True)
     topic.produce(60)
     options = {
         "service": sidecar.address,
