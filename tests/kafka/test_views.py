@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from confluent_kafka.admin import AdminClient
+from typer.testing import CliRunner
 
+from offsetmgr.cli.app import app
 from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
 from offsetmgr.local import LocalOffsets
 from offsetmgr.streams import TopicsError, ViewError, codecs
@@ -387,12 +389,6 @@ def served(options: list[str]) -> Iterator[str]:
 
 
 def command(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "offsetmgr", *arguments],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-    )
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
     return done.stdout

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from actors import ActorSystem, PooledActor
+from actors import ActorRef, ActorSystem, PooledActor
 from actors.testing import SimSystem
 
 if TYPE_CHECKING:
@@ -48,6 +48,13 @@ class Recorder(PooledActor):
 class Simulation(SimSystem):
     """A simulated system, the same at each run, that a test can ask."""
 
+    def __init__(self) -> None:
+        super().__init__(seed=1)
+        self.notes: list[object] = []
+
+    def recorder(self, **options: Any) -> ActorRef[Any]:
+        return self.spawn(Recorder, self.notes, name="r", **options)
+
     def ask(self, ref: Any, message: object) -> Any:
         return self.wait(ref.ask(message, block=False), 10)
 
@@ -60,29 +67,9 @@ def logs() -> Iterator[list[EventDict]]:
 
 
 @pytest.fixture
-def recorder_class() -> type[Recorder]:
-    return Recorder
-
-
-@pytest.fixture
-def notes() -> list[object]:
-    return []
-
-
-@pytest.fixture
-def early_failing_actor_class() -> type[Recorder]:
-    class EarlyFailing(Recorder):
-        def on_start(self) -> None:
-            super().on_start()
-            raise ValueError("on_start")
-
-    return EarlyFailing
-
-
-@pytest.fixture
 def sim() -> Simulation:
     """A simulated system, the same at each run."""
-    return Simulation(seed=1)
+    return Simulation()
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pykka
 import pytest
 
 from actors import PooledActor
+from tests.unit.actors.conftest import Recorder
 
 if TYPE_CHECKING:
     from actors import ActorRef, ActorSystem
@@ -32,9 +33,9 @@ class Account(PooledActor):
 
 
 @pytest.fixture
-def ref(system: ActorSystem, recorder_class: Any) -> ActorRef[Any]:
+def ref(system: ActorSystem) -> ActorRef[Any]:
     """A recorder on real threads, which is restarted without a rest."""
-    return system.spawn(recorder_class, [], name="r")
+    return system.spawn(Recorder, [], name="r")
 
 
 def test_the_thread_of_a_handler_is_the_pools(system: ActorSystem) -> None:

@@ -37,8 +37,8 @@ class Parent(PooledActor):
 
 
 @pytest.fixture
-def parent(sim: Simulation, notes: list[object]) -> ActorRef[Parent]:
-    return sim.spawn(Parent, notes, name="parent")
+def parent(sim: Simulation) -> ActorRef[Parent]:
+    return sim.spawn(Parent, sim.notes, name="parent")
 
 
 def test_an_actor_is_named_by_its_path_from_the_root(
@@ -52,43 +52,44 @@ def test_an_actor_is_named_by_its_path_from_the_root(
     assert sim.ask(parent, "parent?") is None
 
 
-def test_a_child_is_restarted_without_its_parent(
-    parent: ActorRef[Parent], notes: list[object], sim: Simulation
-) -> None:
+def test_a_child_is_restarted_without_its_parent(parent: ActorRef[Parent], sim: Simulation) -> None:
     """A failure stays with the child: parent and siblings do not notice."""
     child, sibling = (sim.ask(parent, {"name": name}) for name in "ab")
     child.tell(ValueError("boom"))
     sim.ask(sibling, "sibling")
     sim.ask(child, "child")
-    assert sorted(map(str, notes)) == ["/parent/a restarted after boom", "child", "sibling"]
+    assert sorted(map(str, sim.notes)) == ["/parent/a restarted after boom", "child", "sibling"]
 
 
-def test_a_restart_stops_the_children_first(
-    parent: ActorRef[Parent], notes: list[object], sim: Simulation
-) -> None:
+def test_a_restart_stops_the_children_first(parent: ActorRef[Parent], sim: Simulation) -> None:
     """A fresh instance begins without children: those of the failed one stopped before it."""
     children = [sim.ask(parent, {"name": name}) for name in "ab"]
     children[0].tell("last words")
     parent.tell(ValueError("boom"))
     sim.advance(1)
     assert not any(child.is_alive() for child in children)
-    assert "last words" in notes
-    assert notes[-1] == "/parent restarted after boom"
+    assert "last words" in sim.notes
+    assert sim.notes[-1] == "/parent restarted after boom"
 
 
 def test_a_stop_takes_the_children_first_and_their_messages_before(
-    parent: ActorRef[Parent], notes: list[object], sim: Simulation
+    parent: ActorRef[Parent], sim: Simulation
 ) -> None:
     """From the leaves to the root, and each handles what it has before it stops."""
     child = sim.ask(parent, {"name": "a"})
     grandchild = sim.ask(child, {"name": "b"})
     grandchild.tell("last words")
     assert parent.stop()
-    assert notes == ["last words", "/parent/a/b stopped", "/parent/a stopped", "/parent stopped"]
+    assert sim.notes == [
+        "last words",
+        "/parent/a/b stopped",
+        "/parent/a stopped",
+        "/parent stopped",
+    ]
 
 
 def test_a_failing_child_neither_holds_up_the_stop_nor_loses_messages(
-    parent: ActorRef[Parent], sim: Simulation, notes: list[object]
+    parent: ActorRef[Parent], sim: Simulation
 ) -> None:
     """A child that fails while its parent stops is restarted without a rest, as often as it may."""
     child = sim.ask(parent, {"name": "a"})
@@ -98,7 +99,7 @@ def test_a_failing_child_neither_holds_up_the_stop_nor_loses_messages(
     child.tell("last words")
     assert parent.stop()
     assert sim.clock.now() == 0
-    assert notes[-3:] == ["last words", "/parent/a stopped", "/parent stopped"]
+    assert sim.notes[-3:] == ["last words", "/parent/a stopped", "/parent stopped"]
 
 
 def test_a_parent_that_stops_takes_no_children(parent: ActorRef[Parent], sim: Simulation) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Message
 
 from actors.testing import SimSystem
 from offsetmgr.errors import KafkaRequestError, error_info
@@ -24,27 +25,7 @@ from offsetmgr.types import PartitionRange
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from offsetmgr.streams.messages import Message
-
-
-class Raw:
-    def __init__(self, offset: int, key: bytes, value: bytes | None) -> None:
-        self._fields = offset, key, value
-
-    def offset(self) -> int:
-        return self._fields[0]
-
-    def key(self) -> bytes:
-        return self._fields[1]
-
-    def value(self) -> bytes | None:
-        return self._fields[2]
-
-    def timestamp(self) -> tuple[int, int]:
-        return 1, 1_000
-
-    def headers(self) -> None:
-        return None
+    from offsetmgr.streams.messages import Message as TableMessage
 
 
 def refusal(code: int) -> KafkaRequestError:
@@ -55,7 +36,7 @@ class Log:
     """The log of one partition, and the connection to it."""
 
     def __init__(self) -> None:
-        self.messages: list[Raw] = []
+        self.messages: list[Message] = []
         self.first = 0
         self.error: KafkaRequestError | TopicsError | None = None
         self.asked = 0
@@ -64,7 +45,16 @@ class Log:
         self._at = 0
 
     def write(self, key: bytes, value: bytes | None) -> None:
-        self.messages.append(Raw(self.first + len(self.messages), key, value))
+        self.messages.append(
+            Message(
+                topic="t",
+                partition=0,
+                offset=self.first + len(self.messages),
+                key=key,
+                value=value,
+                timestamp=(1, 1_000),
+            )
+        )
 
     def ask_range(
         self,
@@ -81,7 +71,7 @@ class Log:
         self._at = start
         return self
 
-    def read(self) -> list[Raw]:
+    def read(self) -> list[Message]:
         if self.error is not None:
             raise self.error
         found = self.messages[self._at - self.first :][: self.batch]
@@ -103,7 +93,7 @@ class Table:
         self,
         log: Log,
         storage: MemoryStorage | None = None,
-        update: Callable[[PendingRows, Message], object] | None = None,
+        update: Callable[[PendingRows, TableMessage], object] | None = None,
     ) -> None:
         self.log = log
         self.storage = storage or MemoryStorage()
@@ -247,7 +237,7 @@ def test_a_topic_that_is_made_anew_is_an_error_at_the_next_connection() -> None:
 def test_an_update_callback_decides_what_is_stored() -> None:
     """It reads rows with its own changes; an error of it stops the partition."""
 
-    def add(rows: PendingRows, message: Message) -> None:
+    def add(rows: PendingRows, message: TableMessage) -> None:
         if message.value is None:
             rows.delete(message.key)
         else:
@@ -274,7 +264,7 @@ def test_a_recovery_that_is_stopped_goes_on_at_the_next_start(
     for number in range(9):
         log.write(b"%d" % number, b"v")
 
-    def stop_at_fourth(rows: PendingRows, message: Message) -> None:
+    def stop_at_fourth(rows: PendingRows, message: TableMessage) -> None:
         rows.put(message.key, message.value or b"")
         if message.offset == 4:
             table.ref.stop(block=False)
