@@ -14,6 +14,7 @@ from functools import partial
 from statistics import median
 from threading import Lock, Thread
 from time import perf_counter, process_time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Consumer
@@ -25,7 +26,7 @@ from offsetmgr.consumer import AckConsumer, GroupConsumer
 from offsetmgr.consumer.deliveries import AckTracker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 COUNT: Final = 200_000
 BATCHED: Final = 1_000_000
@@ -36,6 +37,8 @@ KEYS: Final = 1_000
 ACKS: Final = 1_000_000
 WINDOW: Final = 1_000
 """Acks come in random order within so many messages, as a pool of workers makes them."""
+OUR_PAUSE: Final = {"fetch.queue.backoff.ms": 50}
+"""How long librdkafka stops after a full queue in our consumers; 1 s by default."""
 
 BATCHES_FLOOR: Final = 0.8
 ACKS_FLOOR: Final = 0.5
@@ -89,12 +92,13 @@ def _track(count: int) -> None:
 
 def _reading(brokers: str, rounds: int) -> list[str]:
     """Read messages one by one, and more of them in batches."""
-    bare, _, acked, polled, reader = _in_turn(
+    bare, _, _, acked, polled, reader = _in_turn(
         brokers,
         rounds,
         COUNT,
         {
             "confluent-kafka, one by one": partial(_bare, size=1),
+            "the same, with our pause": partial(_bare, size=1, kafka=OUR_PAUSE),
             "iteration with mark_offset": _marks,
             "iteration with ack": acks,
             "confluent-kafka, no commits": partial(_bare, size=1, commits=False),
@@ -103,12 +107,13 @@ def _reading(brokers: str, rounds: int) -> list[str]:
     )
     missed = at_least("messages with acks beside bare ones", bare / acked, ACKS_FLOOR)
     missed += at_least("reader of one cluster beside bare", polled / reader, READER_FLOOR)
-    bare, marked = _in_turn(
+    bare, _, marked = _in_turn(
         brokers,
         rounds,
         BATCHED,
         {
             f"confluent-kafka, batches of {BATCH}": partial(_bare, size=BATCH),
+            "the same, with our pause": partial(_bare, size=BATCH, kafka=OUR_PAUSE),
             "batches() with marks": batches,
         },
     )
@@ -134,14 +139,22 @@ def _in_turn(
     return [median(each) for each in took.values()]
 
 
-def _bare(brokers: str, topic: str, watch: Watch, *, size: int, commits: bool = True) -> None:
+def _bare(
+    brokers: str,
+    topic: str,
+    watch: Watch,
+    *,
+    size: int,
+    commits: bool = True,
+    kafka: Mapping[str, int] = MappingProxyType({}),
+) -> None:
     config: dict[str, str | bool | int] = {
         "bootstrap.servers": brokers,
         "group.id": new_group(),
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
         "partition.assignment.strategy": "cooperative-sticky",
-        "fetch.queue.backoff.ms": 50,  # as in our consumers; the default of 1 s makes it slower
+        **kafka,
     }
     consumer = Consumer(config)
     consumer.subscribe([topic])
