@@ -361,15 +361,17 @@ class OffsetTransaction:
         partitions, OffsetConflictError where messages before these were not stored.
         """
         given = list(messages)
-        firsts: dict[TopicPartition, int] = {}
-        lasts: dict[TopicPartition, int] = {}
+        firsts: dict[tuple[str, int], int] = {}
+        lasts: dict[tuple[str, int], int] = {}
         for message in given:
             where, offset = _place(message)
             firsts.setdefault(where, offset)
             lasts[where] = offset
-        ends = {where: OffsetAndMetadata(last + 1) for where, last in lasts.items()}
+        ends = {TopicPartition(*w): OffsetAndMetadata(last + 1) for w, last in lasts.items()}
         found = self._own(group, ends)
-        stored = {where: row.offset.offset if row.offset else 0 for where, row in found.items()}
+        stored: dict[tuple[str, int], int] = {
+            where: row.offset.offset if row.offset else 0 for where, row in found.items()
+        }
         for where, end in ends.items():
             self._store._check_order(group, where, firsts[where], end.offset, stored[where])
         self._write(group, {w: end for w, end in ends.items() if end.offset > stored[w]})
@@ -555,9 +557,8 @@ def _key(group: str, where: TopicPartition) -> dict[str, object]:
     return {"group": group, "of_topic": where.topic, "partition": where.partition}
 
 
-def _place(message: Message) -> tuple[TopicPartition, int]:
-    where = TopicPartition(message.topic() or "", message.partition() or 0)
-    return where, message.offset() or 0
+def _place(message: Message) -> tuple[tuple[str, int], int]:
+    return (message.topic() or "", message.partition() or 0), message.offset() or 0
 
 
 def _open_engine(url: str) -> Engine:
