@@ -32,7 +32,7 @@ STALLED_S: Final = 60.0
 
 log = structlog.get_logger("offsetmgr.http")
 
-_CONNECTION: ContextVar[Connection | None] = ContextVar("connection", default=None)
+_CONNECTION: ContextVar[ClientConnection | None] = ContextVar("connection", default=None)
 
 
 def certificate_names() -> frozenset[str]:
@@ -46,7 +46,7 @@ class Connections:
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self.limit = limit
-        self.open: set[Connection] = set()
+        self.open: set[ClientConnection] = set()
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -71,11 +71,11 @@ class Connections:
             connection.is_answering = False
             connection.idle_at = time.monotonic()
 
-    def protocol(self, **given: Any) -> Connection:
+    def protocol(self, **given: Any) -> ClientConnection:
         """Return the protocol of a new connection, as uvicorn makes its own."""
-        return Connection(self, H11Protocol(**given))
+        return ClientConnection(self, H11Protocol(**given))
 
-    def add(self, new: Connection) -> None:
+    def add(self, new: ClientConnection) -> None:
         """Add a new connection; of too many the one that has been idle for longest ends."""
         self.open.add(new)
         if len(self.open) > self.limit:
@@ -91,7 +91,7 @@ class Connections:
                 each.abort()
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """One connection, for uvicorn's protocol behind it."""
 
     def __init__(self, connections: Connections, inner: asyncio.Protocol) -> None:
