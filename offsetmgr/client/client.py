@@ -443,7 +443,7 @@ class Wait:
             sent = {key: held.sent for key in self._held if (held := partitions.get(key))}
             asked = self._to_stop if self._stops else filter(self._is_outstanding, self._targets)
             keys = list(asked)
-        missing = self._targets.keys() & keys
+        missing = dict.fromkeys(key for key in keys if key in self._targets)
         pieces: Sequence[tuple[str | None, list[TopicPartition] | None]] = _pieces_of(keys)
         if self._unnamed:
             pieces = [(None, None)]
@@ -456,12 +456,15 @@ class Wait:
                     return  # it restarted, and knew nothing of what was asked
             self._apply(settled, sent)
             for key in itertools.chain(*settled):
-                missing.discard(key)
+                missing.pop(key, None)
                 self._to_stop.pop(key, None)
-        missing -= self.final
         with core.lock:
             # Asked for again they would outlive a stop that is under way.
-            mine = [key for key in missing if self._stops or not self._held[key].stopping]
+            mine = [
+                key
+                for key in missing
+                if key not in self.final and (self._stops or not self._held[key].stopping)
+            ]
             partitions.lost(mine)
             if self._stops:
                 # A new version, as this stop would hold back what is sent again.
