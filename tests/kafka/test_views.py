@@ -113,7 +113,7 @@ class TestRows:
         with pytest.raises(TopicsError, match=f"has the rows of {topic}, not of other"):
             rows_of(servers, "other", str(tmp_path))
 
-    def test_views_of_a_process_share_threads_and_any_storage_will_do(
+    def test_views_of_a_process_share_a_thread_and_any_storage_will_do(
         self, kafka: DevKafka, new_topic: TopicFactory, tmp_path: Path
     ) -> None:
         topic = new_topic(PARTITIONS)
@@ -130,7 +130,7 @@ class TestRows:
         with pytest.raises(InvalidValueError, match="path None is missing or one too many"):
             View(servers, topic, codecs.Int64())
         names = [each.name for each in threading.enumerate()]
-        assert len([name for name in names if name.startswith("views-")]) == 3  # and a timers'
+        assert len([name for name in names if name.startswith("views-")]) == 2  # and a timers'
         for view in views:
             view.stop()
 
