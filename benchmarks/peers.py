@@ -144,14 +144,16 @@ class Rate(NamedTuple):
 
 
 def streams(brokers: str, _rounds: int) -> list[str]:
-    topic = filled(brokers, EVENTS, KEYS, b"1")
+    sizes = {count for counts in COUNTS.values() for count in counts}
+    # Ours would begin a further batch if there were more messages than it counts.
+    topics = {size: filled(brokers, size, KEYS, b"1") for size in sorted(sizes)}
     commands = {
         "offsetmgr": OURS,
         "goka": [_goka()],
         "quixstreams": [*_installed(*QUIX), "count"],
         "faust": [*_installed(*FAUST), "count"],
     }
-    found = {name: _measure(name, command, brokers, topic) for name, command in commands.items()}
+    found = {name: _measure(name, command, brokers, topics) for name, command in commands.items()}
     rates = {name: each.per_s for name, each in found.items()}
     rows = [
         (name, f"{each.start_s:.1f} s", f"{each.per_s:,.0f}/s", f"{each.peak_mb:,} MB")
@@ -162,15 +164,16 @@ def streams(brokers: str, _rounds: int) -> list[str]:
     return missed + _faster("counter of keys", rates)
 
 
-def _measure(name: str, command: list[str], brokers: str, topic: str) -> Rate:
+def _measure(name: str, command: list[str], brokers: str, topics: dict[int, str]) -> Rate:
     took_s, peak = [], 0
     few, many = COUNTS[name]
     for messages in (few, many):
+        words = [brokers, topics[messages], str(messages), f"count-{uuid4().hex[:8]}"]
         began_s = time.perf_counter()
         with (
             TemporaryDirectory(prefix="offsetmgr-streams-") as folder,
             subprocess.Popen(
-                [*command, brokers, topic, str(messages), f"count-{uuid4().hex[:8]}", folder],
+                [*command, *words, folder],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             ) as process,
@@ -197,7 +200,7 @@ def _memory(pid: int) -> int:
 
 
 def _count(brokers: str, topic: str, count: str, group: str) -> None:
-    """Count the first messages of a topic with a processor."""
+    """Count the messages of a topic with a processor."""
 
     def increment(context: Context, _value: bytes) -> None:
         context.set_value((context.value() or 0) + 1)
