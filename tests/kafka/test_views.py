@@ -18,6 +18,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
+from actors import ActorSystem
 from offsetmgr.cli.app import app
 from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
 from offsetmgr.local import LocalOffsets
@@ -166,7 +167,7 @@ class TestRows:
             assert [key for key, _ in another] == ["c", "d", "e"]
 
     def test_a_view_is_as_far_as_its_last_partition(
-        self, kafka: DevKafka, new_topic: TopicFactory
+        self, kafka: DevKafka, new_topic: TopicFactory, request: pytest.FixtureRequest
     ) -> None:
         """Until that one has caught up, rows of the others can be read."""
         released = threading.Event()
@@ -180,7 +181,10 @@ class TestRows:
         topic = new_topic(PARTITIONS)
         rows: dict[str, int | None] = {f"key-{number}": number for number in range(50)}
         emit(kafka, topic, rows)
-        with View(kafka.bootstrap_servers, topic, codecs.Int64(), storage=Slow()) as view:
+        system = ActorSystem(threads=2, name="two")  # one of them waits
+        request.addfinalizer(system.stop)
+        servers, codec = kafka.bootstrap_servers, codecs.Int64()
+        with View(servers, topic, codec, storage=Slow(), system=system) as view:
             ahead = [TableState.RUNNING, TableState.RECOVERING, TableState.RUNNING]
             eventually(lambda: [each.state for each in view.stats().partitions], ahead)
             assert (view.state, view.recovered) == (ViewState.CATCH_UP, False)
