@@ -77,11 +77,8 @@ class ViewStats(NamedTuple):
 
 @cache
 def shared_system() -> ActorSystem:
-    """Return the thread of all views of this process.
-
-    A second one would only take the interpreter from the one that writes: recovery was slower.
-    """
-    return ActorSystem(threads=1, name="views")
+    """Return the threads of all views of this process."""
+    return ActorSystem(threads=2, name="views")
 
 
 class View(TableRows):
@@ -89,7 +86,7 @@ class View(TableRows):
 
     ``kafka`` is the bootstrap servers or librdkafka's settings.  ``storage`` replaces the lmdb
     store, ``update(rows, message)`` what is done with each message.  ``system`` are the threads
-    that it uses; by default all views of a process share one.
+    that it uses; by default all views of a process share two.
 
     Raises InvalidValueError.
     """

@@ -18,7 +18,6 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
-from actors import ActorSystem
 from offsetmgr.cli.app import app
 from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
 from offsetmgr.local import LocalOffsets
@@ -114,7 +113,7 @@ class TestRows:
         with pytest.raises(TopicsError, match=f"has the rows of {topic}, not of other"):
             rows_of(servers, "other", str(tmp_path))
 
-    def test_views_of_a_process_share_a_thread_and_any_storage_will_do(
+    def test_views_of_a_process_share_threads_and_any_storage_will_do(
         self, kafka: DevKafka, new_topic: TopicFactory, tmp_path: Path
     ) -> None:
         topic = new_topic(PARTITIONS)
@@ -131,7 +130,7 @@ class TestRows:
         with pytest.raises(InvalidValueError, match="path None is missing or one too many"):
             View(servers, topic, codecs.Int64())
         names = [each.name for each in threading.enumerate()]
-        assert len([name for name in names if name.startswith("views-")]) == 2  # and a timers'
+        assert len([name for name in names if name.startswith("views-")]) == 3  # and a timers'
         for view in views:
             view.stop()
 
@@ -167,7 +166,7 @@ class TestRows:
             assert [key for key, _ in another] == ["c", "d", "e"]
 
     def test_a_view_is_as_far_as_its_last_partition(
-        self, kafka: DevKafka, new_topic: TopicFactory, request: pytest.FixtureRequest
+        self, kafka: DevKafka, new_topic: TopicFactory
     ) -> None:
         """Until that one has caught up, rows of the others can be read."""
         released = threading.Event()
@@ -181,10 +180,7 @@ class TestRows:
         topic = new_topic(PARTITIONS)
         rows: dict[str, int | None] = {f"key-{number}": number for number in range(50)}
         emit(kafka, topic, rows)
-        system = ActorSystem(threads=2, name="two")  # one of them waits
-        request.addfinalizer(system.stop)
-        servers, codec = kafka.bootstrap_servers, codecs.Int64()
-        with View(servers, topic, codec, storage=Slow(), system=system) as view:
+        with View(kafka.bootstrap_servers, topic, codecs.Int64(), storage=Slow()) as view:
             ahead = [TableState.RUNNING, TableState.RECOVERING, TableState.RUNNING]
             eventually(lambda: [each.state for each in view.stats().partitions], ahead)
             assert (view.state, view.recovered) == (ViewState.CATCH_UP, False)
