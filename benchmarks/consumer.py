@@ -14,7 +14,6 @@ from functools import partial
 from statistics import median
 from threading import Lock, Thread
 from time import perf_counter, process_time
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Consumer
@@ -26,7 +25,7 @@ from offsetmgr.consumer import AckConsumer, GroupConsumer
 from offsetmgr.consumer.deliveries import AckTracker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 COUNT: Final = 200_000
 BATCHED: Final = 1_000_000
@@ -37,8 +36,10 @@ KEYS: Final = 1_000
 ACKS: Final = 1_000_000
 WINDOW: Final = 1_000
 """Acks come in random order within so many messages, as a pool of workers makes them."""
-OUR_PAUSE: Final = {"fetch.queue.backoff.ms": 50}
-"""How long librdkafka stops after a full queue in our consumers; 1 s by default."""
+PAUSE_MS: Final = 1_000
+"""librdkafka's pause in fetching after a full queue."""
+OUR_PAUSE_MS: Final = 50
+"""The same in our consumers."""
 
 BATCHES_FLOOR: Final = 0.8
 ACKS_FLOOR: Final = 0.5
@@ -92,13 +93,13 @@ def _track(count: int) -> None:
 
 def _reading(brokers: str, rounds: int) -> list[str]:
     """Read messages one by one, and more of them in batches."""
-    bare, _, _, acked, polled, reader = _in_turn(
+    _, bare, _, acked, polled, reader = _in_turn(
         brokers,
         rounds,
         COUNT,
         {
             "confluent-kafka, one by one": partial(_bare, size=1),
-            "the same, with our pause": partial(_bare, size=1, kafka=OUR_PAUSE),
+            "the same, with our pause": partial(_bare, size=1, pause_ms=OUR_PAUSE_MS),
             "iteration with mark_offset": _marks,
             "iteration with ack": acks,
             "confluent-kafka, no commits": partial(_bare, size=1, commits=False),
@@ -107,13 +108,13 @@ def _reading(brokers: str, rounds: int) -> list[str]:
     )
     missed = at_least("messages with acks beside bare ones", bare / acked, ACKS_FLOOR)
     missed += at_least("reader of one cluster beside bare", polled / reader, READER_FLOOR)
-    bare, _, marked = _in_turn(
+    _, bare, marked = _in_turn(
         brokers,
         rounds,
         BATCHED,
         {
             f"confluent-kafka, batches of {BATCH}": partial(_bare, size=BATCH),
-            "the same, with our pause": partial(_bare, size=BATCH, kafka=OUR_PAUSE),
+            "the same, with our pause": partial(_bare, size=BATCH, pause_ms=OUR_PAUSE_MS),
             "batches() with marks": batches,
         },
     )
@@ -146,7 +147,7 @@ def _bare(
     *,
     size: int,
     commits: bool = True,
-    kafka: Mapping[str, int] = MappingProxyType({}),
+    pause_ms: int = PAUSE_MS,
 ) -> None:
     config: dict[str, str | bool | int] = {
         "bootstrap.servers": brokers,
@@ -154,7 +155,7 @@ def _bare(
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
         "partition.assignment.strategy": "cooperative-sticky",
-        **kafka,
+        "fetch.queue.backoff.ms": pause_ms,
     }
     consumer = Consumer(config)
     consumer.subscribe([topic])
