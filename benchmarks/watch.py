@@ -6,7 +6,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.harness import TOPIC, at_most, in_turn, report
-from offsetmgr.lag.cluster import GroupDescription
+from offsetmgr.kafka.cluster import GroupDescription
 from offsetmgr.lag.watcher import Watcher
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 

@@ -67,6 +67,16 @@ STORE_FAILED: Final = 32_005
 STORE_REFUSED: Final = 32_006
 GENERATION_FENCED: Final = 32_007
 
+# Kafka's and librdkafka's codes that the product itself asks for.
+UNKNOWN_TOPIC: Final = 3
+NOT_COORDINATOR: Final = 16
+UNKNOWN_MEMBER_ID: Final = 25
+"""Of a commit to a group that has live members."""
+TIMED_OUT: Final = -185
+"""librdkafka's, of a request whose deadline passed before an answer came."""
+NO_SUCH_PARTITION: Final = frozenset({UNKNOWN_TOPIC, -188, -190})
+"""The codes of a topic or partition that does not exist: Kafka's, and librdkafka's own two."""
+
 _C, _O, _B, _N = Fault.CALLER, Fault.OPERATOR, Fault.BROKER, Fault.NETWORK
 _P, _G = Scope.PARTITION, Scope.GROUP
 _REFUSED, _UNKNOWN = Verdict.REFUSED, Verdict.UNKNOWN
@@ -207,3 +217,17 @@ def error_info(code: int, name: str = "") -> ErrorInfo:
     hint = "not a code this version knows; tried again; see Kafka's protocol guide"
     unknown = ErrorInfo(code, name or f"CODE_{code}", True, _G, _B, _UNKNOWN, hint)
     return ERRORS.get(code, unknown)
+
+
+NOT_SENT: Final = ErrorInfo(
+    -166, "NOT_SENT", _RETRIED, _G, _N, _REFUSED,
+    "the request was still waiting for a free connection at its deadline and was never sent; "
+    "tried again; check whether Kafka is slow or down",
+)  # fmt: skip
+"""The deadline passed before the request was handed to the Kafka client: it had no effect."""
+
+CLOSED: Final = ErrorInfo(
+    -197, "CLOSED", _FINAL, _G, _C, _REFUSED,
+    "the coordinator's connections were closed before this request was sent",
+)  # fmt: skip
+"""The coordinator was closed before the request was sent: it had no effect."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copyreg
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from offsetmgr.codes import ERRORS as ERRORS
 from offsetmgr.codes import ErrorInfo as ErrorInfo
@@ -12,31 +11,11 @@ from offsetmgr.codes import Fault as Fault
 from offsetmgr.codes import Scope as Scope
 from offsetmgr.codes import Verdict as Verdict
 from offsetmgr.codes import error_info as error_info
+from offsetmgr.text import listed as listed
+from offsetmgr.text import shown as shown
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-_SHOWN_CHARS: Final = 80
-_LISTED: Final = 10
-
-
-def shown(value: object) -> str:
-    """``value`` as it may stand in a message or a log: escaped, and cut when long."""
-    try:
-        # Never build megabytes of repr for a message of one line.
-        text = repr(value[:_SHOWN_CHARS] if isinstance(value, (str, bytes)) else value)
-    except Exception:  # noqa: BLE001 -- such as an integer of more digits than Python will print
-        text = f"<{type(value).__name__}>"
-    if isinstance(value, (str, bytes)) and len(value) > _SHOWN_CHARS:
-        return f"{text}… ({len(value)} characters)"
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
-
-
-def listed(values: Collection[object]) -> str:
-    """Return the first ten values as text, with how many more there are."""
-    first = ", ".join(map(str, islice(values, _LISTED)))
-    more = len(values) - _LISTED
-    return first if more <= 0 else f"{first} and {more} more"
+    from collections.abc import Mapping
 
 
 class OffsetManagerError(Exception):

@@ -180,7 +180,7 @@ class LocalOffsets(Offsets):
     # Questions to Kafka
 
     def _committed(self, group: str, deadline: Deadline) -> dict[TopicPartition, OffsetAndMetadata]:
-        asked = self._coordinator.reader.fetch(group, None, deadline.left_s)
+        asked = self._coordinator.fetch(group, None, deadline.left_s)
         found = _answer(asked, deadline)
         for failure in (found.group_failure, *found.failures.values()):
             _check_failure(f"fetch of the committed offsets of group {group!r}", failure)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta, timezone
 from math import inf
 from operator import index
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, SupportsIndex, TypeVar
@@ -45,6 +46,7 @@ MAX_METADATA_CHARS: Final = 4096
 MAX_TIMEOUT_S: Final = 1_000_000_000
 """Longest time-out, 31 years: threads cannot wait for any number of seconds."""
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TOPIC_CHARS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
@@ -335,6 +337,14 @@ def check_timeout(value: object, field: str = "timeout", *, forever: bool = Fals
         problem = "is negative" if number < 0 else "is too long, or no number"
         raise InvalidValueError(field, value, problem, fix)
     return number
+
+
+def check_moment(value: datetime, field: str) -> int:
+    """A point in time with a time zone, as milliseconds since 1970."""
+    if value.tzinfo is None:
+        fix = "give it one, such as datetime.now(timezone.utc)"
+        raise InvalidValueError(field, value.isoformat(), "has no time zone", fix)
+    return check_offset((value - _EPOCH) // timedelta(milliseconds=1), field)
 
 
 def check_list(values: object, field: str, example: str) -> list[object]:

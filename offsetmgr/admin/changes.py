@@ -22,15 +22,7 @@ from offsetmgr.admin.reset import (
     to_group_at,
 )
 from offsetmgr.admin.times import parse_time
-from offsetmgr.coordinator.base import TIMED_OUT, one_line
-from offsetmgr.coordinator.clients import (
-    CLOSE_S,
-    ConnectionReports,
-    checked_config,
-    client_config,
-    failure_of_code,
-)
-from offsetmgr.coordinator.librdkafka import INSTANCE, PRODUCER, GroupClient
+from offsetmgr.codes import TIMED_OUT
 from offsetmgr.errors import (
     InvalidValueError,
     KafkaRequestError,
@@ -39,10 +31,15 @@ from offsetmgr.errors import (
     OffsetTimeoutError,
     listed,
 )
-from offsetmgr.lag.cluster import does_not_exist, known
-from offsetmgr.lag.commit_log import read_commits
+from offsetmgr.kafka.clients import CLOSE_S
+from offsetmgr.kafka.commit_log import read_commits
+from offsetmgr.kafka.config import INSTANCE, checked_config, client_config
+from offsetmgr.kafka.errors import does_not_exist, failure_of_code, known
+from offsetmgr.kafka.librdkafka import PRODUCER, GroupClient
+from offsetmgr.kafka.reports import ConnectionReports
 from offsetmgr.stores import open_store
 from offsetmgr.stores.reader import BrokerOffsetStore, open_reader
+from offsetmgr.text import visible
 from offsetmgr.types import OffsetAndMetadata, TopicPartition, check_group
 
 if TYPE_CHECKING:
@@ -104,7 +101,7 @@ class GroupChanges:
         found = known(self.reader.describe([group])[group])
         if found.state not in _FREE:
             members = [
-                f"{one_line(each.client_id)} (host {each.host.lstrip('/')})"
+                f"{visible(each.client_id, 100)} (host {each.host.lstrip('/')})"
                 for each in found.members
             ]
             fenced = any(each.group_instance_id == INSTANCE for each in found.members)

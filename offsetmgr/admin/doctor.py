@@ -19,18 +19,18 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 
 from offsetmgr.admin.history import CommitStep, Move, steps
 from offsetmgr.admin.times import seconds_text, time_before, time_text
-from offsetmgr.coordinator.clients import failure_of_exception
-from offsetmgr.coordinator.librdkafka import INSTANCE
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError, listed
-from offsetmgr.lag.cluster import ClusterReader, does_not_exist, tried
-from offsetmgr.lag.commit_log import TOPIC, read_commits
+from offsetmgr.kafka.cluster import ClusterReader
+from offsetmgr.kafka.commit_log import TOPIC, read_commits
+from offsetmgr.kafka.config import INSTANCE
+from offsetmgr.kafka.errors import does_not_exist, failure_of_exception, tried
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from offsetmgr.admin.service import ServiceFacts, ServiceReader
-    from offsetmgr.lag.cluster import GroupDescription
-    from offsetmgr.lag.commit_log import CommitRecord
+    from offsetmgr.kafka.cluster import GroupDescription
+    from offsetmgr.kafka.commit_log import CommitRecord
     from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 
 _EXPIRY_SHARE: Final = 0.75

@@ -11,7 +11,7 @@ from offsetmgr.types import OffsetAndMetadata, TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from offsetmgr.lag.commit_log import CommitRecord
+    from offsetmgr.kafka.commit_log import CommitRecord
 
 
 HISTORY_FIELDS: Final = ("time", "topic", "partition", "from", "to", "metadata", "change")

@@ -14,6 +14,7 @@ from typer import Argument, Option
 
 from offsetmgr.admin.doctor import Finding, Level, examine, gather
 from offsetmgr.admin.history import HISTORY_FIELDS, history_report, steps
+from offsetmgr.admin.migration import OffsetMigration, starting_offsets
 from offsetmgr.admin.reset import (
     PLAN_FIELDS,
     PlannedOffset,
@@ -41,14 +42,14 @@ from offsetmgr.cli.common import (
     Timeout,
     records,
 )
-from offsetmgr.clusters.migration import OffsetMigration, starting_offsets
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.lag.cluster import ClusterReader, does_not_exist, known
-from offsetmgr.lag.commit_log import read_commits
+from offsetmgr.kafka.cluster import ClusterReader
+from offsetmgr.kafka.commit_log import read_commits
+from offsetmgr.kafka.errors import does_not_exist, known
 from offsetmgr.service import version
-from offsetmgr.service.logs import visible
 from offsetmgr.service.settings import load_clusters, named_cluster
 from offsetmgr.spark.checkpoint import Checkpoint
+from offsetmgr.text import visible
 from offsetmgr.types import TopicPartition, check_group
 
 _COPY_FIELDS = (

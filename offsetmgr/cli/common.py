@@ -33,7 +33,7 @@ from offsetmgr.errors import (
     ServiceError,
     ServiceUnavailableError,
 )
-from offsetmgr.service.logs import visible
+from offsetmgr.text import visible
 
 if TYPE_CHECKING:
     from offsetmgr.admin.changes import GroupChanges

@@ -21,7 +21,7 @@ from offsetmgr.cli.common import (
 )
 from offsetmgr.consumer.retry import Letter, Replayer, read_letters
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.service.logs import visible
+from offsetmgr.text import visible
 from offsetmgr.types import check_topic
 
 Topic = Annotated[str, Argument(metavar="TOPIC", help="The dead-letter topic.")]

@@ -31,7 +31,7 @@ from offsetmgr.cli.common import (
     print_table,
     service_reader,
 )
-from offsetmgr.lag.cluster import ClusterReader
+from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.lag.measure import measure, worst_seconds
 from offsetmgr.lag.report import PARTITION_FIELDS, lag_report, listing_report, watched_report
 from offsetmgr.lag.watcher import Watcher

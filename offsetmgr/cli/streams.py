@@ -15,7 +15,7 @@ from typer import Argument, Option
 from offsetmgr.admin.service import ServiceReader
 from offsetmgr.cli.common import Exit, KafkaOptions, OutputOptions, SomeGroups, print_json
 from offsetmgr.cli.lag import KafkaSource
-from offsetmgr.lag.cluster import ClusterReader
+from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.types import check_group
 
 DEFAULT_VIEW = "http://127.0.0.1:8742"

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from offsetmgr.admin.times import seconds_text
-from offsetmgr.service.logs import visible
+from offsetmgr.text import visible
 
 HELP: Final = "q quit  l b i o c s n sort  r reverse  p partitions  / filter  j k page"
 

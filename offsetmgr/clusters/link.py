@@ -15,10 +15,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.consumer.base import UNREAD, drain
-from offsetmgr.consumer.keepers import request_error
-from offsetmgr.coordinator.clients import checked_config, refused_config
-from offsetmgr.coordinator.librdkafka import OWN_GROUP
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
+from offsetmgr.kafka.config import OWN_GROUP, checked_config, refused_config
+from offsetmgr.kafka.errors import request_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -25,19 +25,19 @@ from offsetmgr.consumer.acks import AckConsumer, AckSettings
 from offsetmgr.consumer.base import LONG_S, ConsumerSettings, MessageReader
 from offsetmgr.consumer.deliveries import AckMessage
 from offsetmgr.consumer.group import GroupConsumer
-from offsetmgr.coordinator.librdkafka import OWN_GROUP
 from offsetmgr.errors import (
     InvalidValueError,
     ManagerStoppedError,
     OffsetManagerError,
     OffsetTimeoutError,
 )
-from offsetmgr.spark.starting import milliseconds
+from offsetmgr.kafka.config import OWN_GROUP
 from offsetmgr.types import (
     OffsetAndMetadata,
     TopicPartition,
     check_group,
     check_list,
+    check_moment,
     check_offset,
     check_partition,
     check_timeout,
@@ -362,7 +362,7 @@ class MultiClusterReader(_MergedClient[ClusterMessage, "_ReaderFeed"]):
         ``timeout`` s.
         """
         feed = self._positioned(cluster)
-        at_ms = milliseconds(at, "at")
+        at_ms = check_moment(at, "at")
         wait_s = check_timeout(timeout)
         numbers = feed.numbers if partition is None else [check_partition(partition)]
         found = feed.link.offsets_at(at_ms, numbers or feed.link.partitions(wait_s), wait_s)

@@ -19,9 +19,10 @@ from offsetmgr.consumer.base import (
     log,
 )
 from offsetmgr.consumer.deliveries import AckFunctions, AckMessage, Claim, Deliveries
-from offsetmgr.consumer.keepers import request_error
-from offsetmgr.consumer.retry import DUE, TRIES, RetryPolicy, RetryProducer, number, origin_of
+from offsetmgr.consumer.retry import RetryPolicy, RetryProducer
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError
+from offsetmgr.kafka.errors import request_error
+from offsetmgr.retry_headers import DUE, TRIES, number, origin_of
 from offsetmgr.types import OffsetAndMetadata, TopicPartition, check_count, check_timeout
 
 if TYPE_CHECKING:

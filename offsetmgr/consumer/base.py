@@ -32,9 +32,10 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.client.offsets import Offsets
-from offsetmgr.consumer.keepers import ManagedOffsets, MemberOffsets, request_error
-from offsetmgr.coordinator.clients import refused_config
+from offsetmgr.consumer.keepers import ManagedOffsets, MemberOffsets
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetManagerError
+from offsetmgr.kafka.config import refused_config
+from offsetmgr.kafka.errors import request_error
 from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.types import (
     OffsetAndMetadata,

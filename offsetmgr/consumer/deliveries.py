@@ -16,6 +16,7 @@ from math import ceil, log2
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar, cast
 
 from offsetmgr.acked_ranges import decode_ranges, encode_ranges, encoded_chars
+from offsetmgr.retry_headers import Origin
 from offsetmgr.types import (
     MAX_METADATA_CHARS,
     MAX_OFFSET,
@@ -163,14 +164,6 @@ class AckTracker(Generic[_T]):
             del starts[:high], ends[:high]
         else:
             starts[low:high], ends[low:high] = [start], [end]
-
-
-class Origin(NamedTuple):
-    """The place of a message in the topic that it was first produced to."""
-
-    topic: str
-    partition: int
-    offset: int
 
 
 class PartitionProgress(NamedTuple):

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr.codes import error_info
-from offsetmgr.coordinator.clients import FORCED
-from offsetmgr.errors import KafkaRequestError, OffsetManagerError, OverloadedError
-from offsetmgr.lag.cluster import ClusterReader
+from offsetmgr.errors import OffsetManagerError, OverloadedError
+from offsetmgr.kafka.cluster import ClusterReader
+from offsetmgr.kafka.config import FORCED
+from offsetmgr.kafka.errors import request_error
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from confluent_kafka import Consumer, KafkaError
+    from confluent_kafka import Consumer
 
     from offsetmgr.client.offsets import Offsets
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
@@ -113,8 +113,3 @@ class ManagedOffsets:
 
     def release(self, group: str, partitions: Collection[TopicPartition]) -> None:
         self._offsets.stop_managers(timeout=REQUEST_S, group=group, partitions=partitions)
-
-
-def request_error(what: str, error: KafkaError) -> KafkaRequestError:
-    """Return an error of confluent-kafka as one of ours."""
-    return KafkaRequestError(what, error_info(error.code(), error.name()), error.str())

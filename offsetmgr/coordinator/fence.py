@@ -12,38 +12,43 @@ import threading
 import uuid
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from actors import Future, MonotonicClock
 from actors.logs import get_logger
 from actors.timers import ThreadTimers
-from offsetmgr.coordinator.base import (
+from offsetmgr.answers import FenceCounts
+from offsetmgr.codes import (
     CLOSED,
     NOT_SENT,
     TIMED_OUT,
     UNKNOWN_MEMBER_ID,
+    UNKNOWN_TOPIC,
+    ErrorInfo,
+    Fault,
+    Scope,
+    Verdict,
+    error_info,
+)
+from offsetmgr.coordinator.base import (
     CommitResult,
     Failure,
-    FenceCounts,
     FetchResult,
     commit_in_batches,
     live_members,
-    one_line,
 )
-from offsetmgr.coordinator.clients import (
-    DEFAULTS,
-    FORCED,
-    ConnectionReports,
-    check_thread_room,
-    failure_of_code,
-)
-from offsetmgr.coordinator.librdkafka import INSTANCE, Member
-from offsetmgr.errors import ErrorInfo, Fault, Scope, Verdict, error_info
+from offsetmgr.kafka.clients import check_thread_room
+from offsetmgr.kafka.config import DEFAULTS, FORCED, INSTANCE
+from offsetmgr.kafka.errors import failure_of_code
+from offsetmgr.kafka.librdkafka import Member
+from offsetmgr.kafka.reports import ConnectionReports
+from offsetmgr.text import visible
 from offsetmgr.types import check_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from offsetmgr.coordinator.base import Coordinator
     from offsetmgr.coordinator.kafka import KafkaCoordinator
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
@@ -59,7 +64,6 @@ _IDLE_S: Final = 1.0
 _JOIN_POLLS: Final = 60
 """Polls of ``_IDLE_S`` that a join may take before it is given up and tried anew."""
 
-_UNKNOWN_TOPIC: Final = 3
 _REBALANCE_IN_PROGRESS: Final = 27
 _FENCED_INSTANCE_ID: Final = 82
 _FATAL: Final = -150
@@ -80,6 +84,20 @@ _JOINING: Final = Failure(NOT_SENT, "the service is still joining the group")
 _R = TypeVar("_R", FetchResult, CommitResult)
 
 log = get_logger("offsetmgr.coordinator.fence")
+
+
+@runtime_checkable
+class Fencing(Protocol):
+    """A coordinator that keeps other services from committing its groups."""
+
+    @property
+    def fence(self) -> FenceCounts:
+        """Return the numbers of groups that are kept and lost; for any thread."""
+
+
+def fence_counts(coordinator: Coordinator) -> FenceCounts:
+    """Return the counts of ``coordinator``'s fence; zeros without one."""
+    return coordinator.fence if isinstance(coordinator, Fencing) else FenceCounts(0, 0)
 
 
 class FencedCoordinator:
@@ -130,11 +148,6 @@ class FencedCoordinator:
         self._lock = threading.Lock()
         self._groups: dict[str, _FencedGroup] = {}
         self._closed = False
-
-    @property
-    def reader(self) -> KafkaCoordinator:
-        """The side that takes no group over."""
-        return self._inner
 
     @property
     def fence(self) -> FenceCounts:
@@ -223,7 +236,7 @@ class FencedCoordinator:
             return group
         self._groups = {each: g for each, g in self._groups.items() if not g.forgettable}
         if sum(each.active for each in self._groups.values()) >= self._most_groups:
-            why = f"group {one_line(name)} is one too many for {self._most_groups} fenced groups"
+            why = f"group {visible(name)} is one too many for {self._most_groups} fenced groups"
             return Failure(TOO_MANY_GROUPS, why)
         if name not in self._groups:
             config = {**self._config, "group.id": name}
@@ -462,7 +475,7 @@ class _FencedGroup:
                 self._member_id, self._unanswered = member.id, False
                 log.debug("group_held", group=self.name, member=self._member_id)
                 return None
-            if event is not None and event.code == _UNKNOWN_TOPIC:
+            if event is not None and event.code == UNKNOWN_TOPIC:
                 unknown -= {topic for topic in unknown if f" {topic}: " in event.text}
                 if unknown:
                     continue
@@ -506,7 +519,7 @@ class _FencedGroup:
             try:
                 answer = request.run(self)
             except Exception as error:
-                request.fail(Failure(error_info(TIMED_OUT), one_line(str(error))))
+                request.fail(Failure(error_info(TIMED_OUT), visible(str(error), 100)))
                 raise
             if answer is None:
                 with self._changed:
@@ -547,7 +560,7 @@ class _FencedGroup:
 
     def _fence(self, what: str) -> Failure:
         why = (
-            f"group {one_line(self.name)} {what}; this service commits nothing of it any more; "
+            f"group {visible(self.name)} {what}; this service commits nothing of it any more; "
             "run one service for a group: stop this one, or, where this is the right one, stop "
             "the other and restart this one"
         )
@@ -562,4 +575,4 @@ def _refused(failure: Failure) -> Failure:
 
 
 def _not_sent(error: Exception) -> Failure:
-    return Failure(NOT_SENT, f"nothing was sent: {one_line(str(error), 300)}")
+    return Failure(NOT_SENT, f"nothing was sent: {visible(str(error), 300)}")

@@ -13,53 +13,47 @@ admin client of confluent-kafka's; for the others see ``librdkafka.py``.
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import TimeoutError as NotAnsweredError
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from zlib import crc32
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, Uuid
-from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import OffsetSpec
 
 from actors import Future, MonotonicClock
 from actors.timers import ThreadTimers
+from offsetmgr.codes import NOT_COORDINATOR, TIMED_OUT, UNKNOWN_MEMBER_ID
 from offsetmgr.coordinator.base import (
-    TIMED_OUT,
-    UNKNOWN_MEMBER_ID,
     CommitResult,
     Coordinator,
     Failure,
     FetchResult,
     LiveMember,
-    PartitionLog,
     TopicLog,
     TopicNames,
     commit_in_batches,
     live_members,
 )
-from offsetmgr.coordinator.clients import (
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.kafka.clients import open_admin
+from offsetmgr.kafka.config import checked_config, client_config, refused_config
+from offsetmgr.kafka.connections import (
     LIBRDKAFKA_S,
     STUCK_S,
     ConnectionQueue,
-    ConnectionReports,
     QueuedRequest,
-    checked_config,
-    client_config,
-    failure_of_code,
-    failure_of_exception,
-    open_admin,
-    refused_config,
 )
-from offsetmgr.coordinator.librdkafka import (
+from offsetmgr.kafka.errors import failure_of_code, failure_of_exception
+from offsetmgr.kafka.librdkafka import (
     CONSUMER,
     PRODUCER,
     GroupClient,
     commit_result,
     fetch_result,
 )
-from offsetmgr.errors import InvalidValueError, error_info
+from offsetmgr.kafka.reports import ConnectionReports
+from offsetmgr.kafka.topics import EARLIEST, LATEST, topic_logs, topic_names
 from offsetmgr.types import check_group, check_list, check_timeout, check_topic
 
 if TYPE_CHECKING:
@@ -69,7 +63,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
     from typing_extensions import Self
 
-    from offsetmgr.coordinator.librdkafka import GroupAnswer, PartitionAnswer
+    from offsetmgr.kafka.librdkafka import GroupAnswer, PartitionAnswer
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 CLIENTS: Final = 12
@@ -83,14 +77,7 @@ QUESTIONS: Final = 32
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Topics that Kafka keeps for itself, as it names them."""
 
-_NOT_COORDINATOR: Final = 16
 _GROUP_ID_NOT_FOUND: Final = 69
-_TRANSPORT: Final = -195
-_NO_ID: Final = str(Uuid(0, 0))
-_NO_END: Final = Failure(error_info(-1), "Kafka's answer does not say where the log ends")
-_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-_STABLE: Final = IsolationLevel.READ_COMMITTED
 
 _G = TypeVar("_G", FetchResult, CommitResult)
 _R = TypeVar("_R")
@@ -174,14 +161,14 @@ class KafkaCoordinator(Coordinator):
         listed = check_list(topics, "topics", '["orders"]')
         asked = list(dict.fromkeys(check_topic(name) for name in listed))
         check_timeout(timeout_s, "timeout_s")
-        specs = {"log_start_offset": _EARLIEST, "high_watermark": _LATEST}
+        specs = {"log_start_offset": EARLIEST, "high_watermark": LATEST}
         if stable:
-            specs["last_stable_offset"] = _LATEST
+            specs["last_stable_offset"] = LATEST
         if at_ms is not None:
             specs["offset_at"] = OffsetSpec.for_timestamp(at_ms)
 
         def question(client: AdminClient, left_s: float, wait_s: float) -> dict[str, TopicLog]:
-            return _topic_logs(client, asked, specs, wait_s, left_s + LIBRDKAFKA_S)
+            return topic_logs(client, asked, specs, wait_s, left_s + LIBRDKAFKA_S)
 
         def failed(failure: Failure) -> Mapping[str, TopicLog]:
             return dict.fromkeys(asked, TopicLog({}, failure))
@@ -215,7 +202,7 @@ class KafkaCoordinator(Coordinator):
         check_timeout(timeout_s, "timeout_s")
 
         def question(client: AdminClient, left_s: float, _: float) -> TopicNames:
-            found = _topics(client, None, left_s)
+            found = topic_names(client, None, left_s)
             return TopicNames(sorted(name for name in found if name not in _INTERNAL))
 
         return self._ask(question, lambda failure: TopicNames([], failure), timeout_s)
@@ -226,7 +213,7 @@ class KafkaCoordinator(Coordinator):
         def question(client: AdminClient, left_s: float, _: float) -> Failure | None:
             # Of one topic, as a cluster may have many; ``describe_cluster`` aborts the process
             # where a broker has not heard of any yet (``rdkafka_admin.c:960``).
-            _topics(client, "__consumer_offsets", left_s)
+            topic_names(client, "__consumer_offsets", left_s)
             return None
 
         return self._ask(question, lambda failure: failure, timeout_s)
@@ -287,11 +274,11 @@ class KafkaCoordinator(Coordinator):
             timed_out = answer.error == TIMED_OUT
             failure = failure_of_code(answer.error, answer.text)
             result = request.failed(self._reports.timed_out() if timed_out else failure)
-            moved = answer.error == _NOT_COORDINATOR
+            moved = answer.error == NOT_COORDINATOR
         else:
             self._reports.answered()
             result = read(answer.partitions)
-            moved = any(each.info.code == _NOT_COORDINATOR for each in result.failures.values())
+            moved = any(each.info.code == NOT_COORDINATOR for each in result.failures.values())
         if moved:
             queue.pause(request.group)
         queue.finish(request, result)
@@ -375,74 +362,3 @@ class KafkaCoordinator(Coordinator):
     def _end_clients(self) -> None:
         for queue in self._queues:
             queue.end_clients()
-
-
-def _topics(client: AdminClient, topic: str | None, left_s: float) -> list[str]:
-    """Ask for the names of all topics, or for one.  Raises TimeoutError, KafkaException."""
-    try:
-        return list(client.list_topics(topic, left_s).topics)
-    except KafkaException as error:
-        # No connection in all that time is no answer either: the client may know no broker any
-        # more, and is replaced like any that sits on a request.
-        if failure_of_exception(error).info.code in {TIMED_OUT, _TRANSPORT}:
-            raise NotAnsweredError from None
-        raise
-
-
-def _topic_logs(
-    client: AdminClient,
-    topics: list[str],
-    specs: Mapping[str, OffsetSpec],
-    wait_s: float,
-    limit_s: float,
-) -> dict[str, TopicLog]:
-    """Ask for the partitions of ``topics``, then for offsets of their logs, and wait ``wait_s``.
-
-    ``specs`` are by the fields of a ``PartitionLog``.  librdkafka is given ``limit_s`` for each
-    request.  Raises TimeoutError.
-    """
-    deadline_s = time.monotonic() + wait_s
-    logs: dict[str, TopicLog] = {}
-    found: dict[str, Any] = {}
-    described = client.describe_topics(TopicCollection(topics), request_timeout=limit_s)
-    for topic, pending in described.items():
-        try:
-            found[topic] = pending.result(max(deadline_s - time.monotonic(), 0.0))
-        except KafkaException as error:
-            logs[topic] = TopicLog({}, failure_of_exception(error))
-    partitions = [KafkaPartition(topic, p.id) for topic in found for p in found[topic].partitions]
-    answers: dict[str, dict[tuple[str, int], Pending[Any]]] = {}
-    for field, spec in specs.items() if partitions else ():
-        request = dict.fromkeys(partitions, spec)
-        isolation = _STABLE if field == "last_stable_offset" else IsolationLevel.READ_UNCOMMITTED
-        sent = client.list_offsets(request, isolation_level=isolation, request_timeout=limit_s)
-        answers[field] = {(p.topic, p.partition): each for p, each in sent.items()}
-    for topic, description in found.items():
-        ends = {}
-        for partition in description.partitions:
-            where = topic, partition.id
-            asked_of_it = {field: each[where] for field, each in answers.items()}
-            ends[partition.id] = partition_log(asked_of_it, deadline_s)
-        logs[topic] = TopicLog(ends, topic_id=id_of(description.topic_id))
-    return logs
-
-
-def partition_log(pending: Mapping[str, Pending[Any]], deadline_s: float) -> PartitionLog:
-    """Put together what was asked of one log, by the fields of a ``PartitionLog``."""
-    try:
-        offsets: dict[str, Any] = {
-            field: int(each.result(max(deadline_s - time.monotonic(), 0.0)).offset)
-            for field, each in pending.items()
-        }
-    except KafkaException as error:
-        return PartitionLog(0, 0, failure_of_exception(error))
-    # -1 if no record is as young as was asked for; every log has ends.
-    at = offsets.pop("offset_at", -1)
-    if min(offsets.values()) < 0:
-        return PartitionLog(0, 0, _NO_END)
-    return PartitionLog(**offsets, offset_at=at if at >= 0 else None)
-
-
-def id_of(found: Uuid) -> str:
-    """Return a topic's id; empty where it has none, as with brokers before 2.8."""
-    return "" if str(found) == _NO_ID else str(found)

@@ -14,14 +14,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from actors import Future
+from offsetmgr.answers import FenceCounts
+from offsetmgr.codes import CLOSED, TIMED_OUT, UNKNOWN_MEMBER_ID, UNKNOWN_TOPIC, error_info
 from offsetmgr.coordinator.base import (
-    CLOSED,
-    TIMED_OUT,
-    UNKNOWN_MEMBER_ID,
     CommitResult,
     Coordinator,
     Failure,
-    FenceCounts,
     FetchResult,
     LiveMember,
     PartitionLog,
@@ -29,7 +27,6 @@ from offsetmgr.coordinator.base import (
     TopicNames,
     live_members,
 )
-from offsetmgr.errors import error_info
 from offsetmgr.types import (
     MAX_METADATA_CHARS,
     OffsetAndMetadata,
@@ -41,12 +38,12 @@ from offsetmgr.types import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from offsetmgr.errors import ErrorInfo
+    from offsetmgr.codes import ErrorInfo
 
 Operation = Literal["fetch", "commit", "topic_logs", "topic_names", "check"]
 """A request of the port, by its method's name."""
 
-_UNKNOWN_TOPIC: Final = error_info(3)
+_UNKNOWN_TOPIC: Final = error_info(UNKNOWN_TOPIC)
 _METADATA_TOO_LARGE: Final = error_info(12)
 _T = TypeVar("_T")
 

@@ -13,7 +13,7 @@ from offsetmgr.errors import OffsetManagerError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from offsetmgr.lag.cluster import ClusterReader, GroupDescription, GroupMember
+    from offsetmgr.kafka.cluster import ClusterReader, GroupDescription, GroupMember
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 _AGES_S: Final = tuple(10 * 3**step for step in range(11))

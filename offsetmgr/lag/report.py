@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from offsetmgr.errors import OffsetManagerError
-    from offsetmgr.lag.cluster import GroupListing, GroupMember
+    from offsetmgr.kafka.cluster import GroupListing, GroupMember
     from offsetmgr.lag.measure import GroupLag, PartitionLag
     from offsetmgr.lag.watcher import WatchedGroup, WatchedPartition
     from offsetmgr.types import TopicPartition

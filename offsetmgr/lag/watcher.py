@@ -19,8 +19,8 @@ from offsetmgr.lag.measure import GroupLag, LogTimeline, PartitionLag, read_grou
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from offsetmgr.lag.cluster import ClusterReader
-    from offsetmgr.lag.commit_log import CommitRecord
+    from offsetmgr.kafka.cluster import ClusterReader
+    from offsetmgr.kafka.commit_log import CommitRecord
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 POINTS: Final = 30

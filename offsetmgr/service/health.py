@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from actors import Future, PooledActor
-from offsetmgr.coordinator.base import cause_of
+from offsetmgr.coordinator.fence import fence_counts
+from offsetmgr.kafka.errors import cause_of
 from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.service.http import json_response
 from offsetmgr.service.messages import LiveAnswer, ReadyAnswer
@@ -73,7 +74,7 @@ class Health:
         fresh = (
             self._answered_s is not None and self._clock.now() - self._answered_s <= READY_WINDOW_S
         )
-        draining, fenced = self._draining(), self._coordinator.fence.fenced
+        draining, fenced = self._draining(), fence_counts(self._coordinator).fenced
         ready = fresh and not draining and not fenced
         return ReadyAnswer(ready, draining, "ok" if fresh else self._trouble, fenced)
 

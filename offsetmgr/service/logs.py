@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import structlog
 
+from offsetmgr.text import visible
+
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
@@ -119,8 +121,3 @@ def _escape(logger: Any, method: str, event: MutableMapping[str, Any]) -> Mutabl
         if isinstance(value, str) and not value.isprintable():
             event[key] = visible(value)
     return event
-
-
-def visible(text: str) -> str:
-    """Return ``text`` with unprintable characters as escapes."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

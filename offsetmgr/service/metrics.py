@@ -11,6 +11,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from offsetmgr.coordinator.fence import fence_counts
 from offsetmgr.errors import CoordinatorError, OffsetCommitError, OffsetNoticeError
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class ServiceMetrics(Collector):
         def gauge(name: str, text: str, *more: str) -> GaugeMetricFamily:
             return GaugeMetricFamily(f"offsetmgr_{name}", text, labels=(*_LABELS, *more))
 
-        parts, fence = self._parts, self._parts.coordinator.fence
+        parts, fence = self._parts, fence_counts(self._parts.coordinator)
         managers = parts.factory.managers()
         for name, text, value in (
             ("managers", "Live offset managers.", len(managers)),

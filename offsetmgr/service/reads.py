@@ -142,7 +142,7 @@ class QueriesAnswer(Struct, frozen=True):
 class Reads:
     def __init__(self, parts: Assembly) -> None:
         self._parts = parts
-        self._coordinator = parts.coordinator.reader
+        self._coordinator = parts.coordinator
         self._worker = anyio.CapacityLimiter(1)
         self._summed: tuple[object, dict[str, dict[str, Any]]] = (None, {})
         """The watcher's last round, and its groups."""

@@ -18,8 +18,8 @@ from prometheus_client.registry import Collector
 
 from offsetmgr.admin.service import ServiceReader
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
+from offsetmgr.kafka.commit_log import TOPIC, CommitTail
 from offsetmgr.lag.burrow import BurrowApi, Status
-from offsetmgr.lag.commit_log import TOPIC, CommitTail
 from offsetmgr.lag.measure import measure
 from offsetmgr.lag.metrics import families
 from offsetmgr.lag.report import OwningClient, lag_report, listing_report, watched_report
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
     from starlette.responses import Response
 
-    from offsetmgr.lag.cluster import ClusterReader
-    from offsetmgr.lag.commit_log import CommitRecord
+    from offsetmgr.kafka.cluster import ClusterReader
+    from offsetmgr.kafka.commit_log import CommitRecord
     from offsetmgr.lag.watcher import WatchedGroup
     from offsetmgr.service.run import Assembly
     from offsetmgr.types import TopicPartition

@@ -10,7 +10,7 @@ import json
 import logging
 import re
 from contextlib import contextmanager
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from offsetmgr.client.offsets import Deadline, Offsets
@@ -34,6 +34,7 @@ from offsetmgr.types import (
     check_group,
     check_list,
     check_mapping,
+    check_moment,
     check_offset,
     check_topic,
     check_topic_partition,
@@ -64,7 +65,6 @@ _SPARK_NAMES: Final[dict[object, int]] = {"earliest": -2, "latest": -1}
 _IGNORED: Final = "earliest"
 """Valid for any topics; Spark reads its checkpoint instead."""
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SERVER_ERROR: Final = 500
 _FAULTS: Final = {info.name: info.fault for info in ERRORS.values()}
 
@@ -264,7 +264,7 @@ def _ends(
     ends = dict(latest)
     if isinstance(until, datetime):
         topics = {each.topic for each in latest}
-        at = client.offsets_at(topics, milliseconds(until, "until"), timeout=deadline.left_s)
+        at = client.offsets_at(topics, check_moment(until, "until"), timeout=deadline.left_s)
         # Asked for after the ends, it may lie beyond them.
         return {each: min(end, at.get(each, end)) for each, end in ends.items()}
     for (topic, number), offset in (until or {}).items():
@@ -349,7 +349,7 @@ def _starts(
     some = f" for {len(absent)} of {len(starts)} partitions" if committed else ""
     _log.info("group %s has no offsets%s; starting at %s", group, some, missing)
     if isinstance(missing, datetime):
-        at_ms = milliseconds(missing, "missing")
+        at_ms = check_moment(missing, "missing")
         at = client.offsets_at({each.topic for each in absent}, at_ms, timeout=deadline.left_s)
         # One that appeared between the two requests is not among those asked for.
         starts.update({each: at[each] for each in absent if each in at})
@@ -372,7 +372,7 @@ def _check_topics(topics: object) -> list[str]:
 
 def _check_missing(missing: object) -> None:
     if isinstance(missing, datetime):
-        milliseconds(missing, "missing")
+        check_moment(missing, "missing")
     elif missing not in ("earliest", "latest", "error"):
         fix = "give 'earliest', 'latest', 'error' or a datetime with its time zone"
         raise InvalidValueError("missing", missing, "is unknown", fix)
@@ -380,18 +380,10 @@ def _check_missing(missing: object) -> None:
 
 def _check_until(until: object) -> None:
     if isinstance(until, datetime):
-        milliseconds(until, "until")
+        check_moment(until, "until")
     elif until is not None:
         for partition, offset in check_mapping(until, "until").items():
             check_offset(offset, f"until of {check_topic_partition(partition, 'until')}")
-
-
-def milliseconds(moment: datetime, field: str) -> int:
-    """Return a point in time as Kafka counts it.  Raises InvalidValueError."""
-    if moment.tzinfo is None:
-        fix = "give it one, such as datetime.now(timezone.utc)"
-        raise InvalidValueError(field, moment.isoformat(), "has no time zone", fix)
-    return check_offset((moment - _EPOCH) // timedelta(milliseconds=1), field)
 
 
 def _clamped(group: str, partition: TopicPartition, offset: int, log: PartitionRange) -> int:

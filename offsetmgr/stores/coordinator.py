@@ -7,17 +7,11 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from actors import Future, MonotonicClock, ThreadTimers
-from offsetmgr.codes import GENERATION_FENCED
-from offsetmgr.coordinator.base import (
-    CLOSED,
-    CommitResult,
-    Failure,
-    FenceCounts,
-    FetchResult,
-    one_line,
-)
+from offsetmgr.answers import CommitResult, Failure, FenceCounts, FetchResult
+from offsetmgr.codes import CLOSED, GENERATION_FENCED
 from offsetmgr.errors import OffsetFetchError, OffsetStoreError, error_info
 from offsetmgr.stores import open_database
+from offsetmgr.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -59,10 +53,6 @@ class StoreCoordinator:
         ]
         for worker in self._workers:
             worker.start()
-
-    @property
-    def reader(self) -> Coordinator:
-        return self
 
     @property
     def fence(self) -> FenceCounts:
@@ -132,7 +122,7 @@ class StoreCoordinator:
             except (OffsetFetchError, OffsetStoreError) as error:
                 answer = failed(Failure(error.info, error.detail))
             except Exception as error:  # noqa: BLE001 -- told as the answer, whatever it is
-                text = one_line(f"{type(error).__name__}: {error}")
+                text = visible(f"{type(error).__name__}: {error}", 100)
                 answer = failed(Failure(error_info(-1), text))
             future.set(answer)
             timer.cancel()

@@ -11,7 +11,8 @@ from offsetmgr.errors import (
     OffsetFetchError,
     OffsetManagerError,
 )
-from offsetmgr.lag.cluster import ClusterReader, GroupDescription, GroupListing, tried
+from offsetmgr.kafka.cluster import ClusterReader, GroupDescription, GroupListing
+from offsetmgr.kafka.errors import tried
 from offsetmgr.stores import open_store
 from offsetmgr.stores.base import OffsetStore
 from offsetmgr.types import check_timeout

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.schema import CreateTable
 
 from offsetmgr.codes import GENERATION_FENCED, STORE_FAILED, STORE_REFUSED
-from offsetmgr.coordinator.base import Failure, one_line
+from offsetmgr.coordinator.base import Failure
 from offsetmgr.errors import (
     CoordinatorError,
     InvalidValueError,
@@ -31,6 +31,7 @@ from offsetmgr.errors import (
     listed,
 )
 from offsetmgr.stores.base import OffsetStore, raise_for
+from offsetmgr.text import visible
 from offsetmgr.types import (
     MAX_GROUP_CHARS,
     MAX_TOPIC_CHARS,
@@ -532,7 +533,7 @@ def _write_rows(
 def failure_of(error: exc.SQLAlchemyError) -> Failure:
     """Return the meaning of an error; its text has no values of the statement."""
     whole = str(error.orig if isinstance(error, exc.DBAPIError) else error)
-    text, ours = one_line(whole), "offsetmgr_" in whole
+    text, ours = visible(whole, 100), "offsetmgr_" in whole
     if ours and _NO_TABLE.search(whole):
         advice = f"{text}; create the store's tables: offsetmgr store init"
         return Failure(error_info(STORE_REFUSED), advice)

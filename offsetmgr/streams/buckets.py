@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import pandas as pd
 
-from offsetmgr.consumer.deliveries import Origin
-from offsetmgr.consumer.retry import failure_headers
+from offsetmgr.retry_headers import Origin, failure_headers
 from offsetmgr.streams.context import Tables
 from offsetmgr.streams.errors import BucketError, ProcessingError
 from offsetmgr.streams.hashing import partition_of

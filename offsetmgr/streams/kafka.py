@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from offsetmgr.coordinator.clients import checked_config, failure_of_code, refused_config
 from offsetmgr.errors import InvalidValueError, KafkaRequestError
+from offsetmgr.kafka.config import checked_config, refused_config
+from offsetmgr.kafka.errors import failure_of_code
 from offsetmgr.streams.emitter import Emitter, Written
 
 if TYPE_CHECKING:

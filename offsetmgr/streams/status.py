@@ -11,7 +11,7 @@ from offsetmgr.types import PartitionRange, TopicPartition, check_topic
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from offsetmgr.lag.cluster import ClusterReader
+    from offsetmgr.kafka.cluster import ClusterReader
 
 
 def tables_of(reader: ClusterReader, groups: Iterable[str]) -> dict[str, dict[str, Any]]:

@@ -11,18 +11,14 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import OffsetSpec
 
-from offsetmgr.coordinator.clients import (
-    check_thread_room,
-    checked_config,
-    failure_of_code,
-    failure_of_exception,
-    refused_config,
-)
-from offsetmgr.coordinator.kafka import id_of
+from offsetmgr.codes import UNKNOWN_TOPIC
 from offsetmgr.errors import KafkaRequestError
-from offsetmgr.lag.cluster import ClusterReader
+from offsetmgr.kafka.clients import check_thread_room
+from offsetmgr.kafka.cluster import ClusterReader
+from offsetmgr.kafka.config import checked_config, refused_config
+from offsetmgr.kafka.errors import failure_of_code, failure_of_exception
+from offsetmgr.kafka.topics import EARLIEST, LATEST, id_of
 from offsetmgr.streams.errors import TopicsError, made_anew
 from offsetmgr.types import PartitionRange, check_topic
 
@@ -35,13 +31,10 @@ if TYPE_CHECKING:
 _CHUNK: Final = 250
 """Most messages of a read: fewer than start Python's garbage collector, whose full runs took half
 of a recovery's time."""
-_UNKNOWN_TOPIC: Final = 3
 _ANSWERS: Final = 3
 """Description, start and end of a log."""
 _AWAY: Final = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 -- its public name
 _END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 -- its public name
-_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class TableTopic(NamedTuple):
@@ -84,7 +77,7 @@ class KafkaTable:
         try:
             found = self._reader.result(self._description(), f"description of topic {self.topic}")
         except KafkaRequestError as error:
-            if error.info.code != _UNKNOWN_TOPIC:
+            if error.info.code != UNKNOWN_TOPIC:
                 raise
             fix = "create it, or start what writes the table"
             raise TopicsError(f"topic {self.topic} does not exist: {fix}") from None
@@ -105,7 +98,7 @@ class KafkaTable:
 
         def ask() -> None:
             if found:
-                asked = {where: _LATEST if len(found) > 1 else _EARLIEST}
+                asked = {where: LATEST if len(found) > 1 else EARLIEST}
                 sent = self._reader.admin.list_offsets(asked, request_timeout=self._timeout_s)
                 sent[where].add_done_callback(take)
             else:

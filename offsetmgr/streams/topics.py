@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 
-from offsetmgr.coordinator.clients import failure_of_exception
+from offsetmgr.codes import UNKNOWN_TOPIC
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
-from offsetmgr.lag.cluster import ClusterReader
+from offsetmgr.kafka.cluster import ClusterReader
+from offsetmgr.kafka.errors import failure_of_exception
 from offsetmgr.streams.errors import TopicsError
 from offsetmgr.types import TopicPartition
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from offsetmgr.types import PartitionRange
 
 _PAUSE_S: Final = 0.1
-_UNKNOWN_TOPIC: Final = 3
 
 log = logging.getLogger("offsetmgr.streams")
 
@@ -123,7 +123,7 @@ class TopicManager:
         for topic, answer in self._reader.partitions_of(topics).items():
             if isinstance(answer, list):
                 found[topic] = answer
-            elif not (isinstance(answer, KafkaRequestError) and answer.info.code == _UNKNOWN_TOPIC):
+            elif not (isinstance(answer, KafkaRequestError) and answer.info.code == UNKNOWN_TOPIC):
                 raise answer
         return found
 

@@ -27,13 +27,13 @@ from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from offsetmgr.coordinator.clients import STUCK_S
+from offsetmgr.kafka.connections import STUCK_S
 from tests.chaos.history import TELLING, Event, Key, Tag, parse_tag
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from offsetmgr.lag.commit_log import CommitRecord
+    from offsetmgr.kafka.commit_log import CommitRecord
 
 _LATE_S: Final = STUCK_S + 10.0
 """librdkafka may hold an abandoned commit this long, plus ``socket.timeout.ms``."""

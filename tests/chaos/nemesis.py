@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from confluent_kafka import KafkaException
 
 from offsetmgr.devkafka.cluster import quiet_admin
-from offsetmgr.lag.commit_log import TOPIC
+from offsetmgr.kafka.commit_log import TOPIC
 from tests.chaos.history import has_spoken, newest_submits, of_a_former_life, path_of
 from tests.chaos.offsets_topic import read_committed
 from tests.chaos.plan import Fault

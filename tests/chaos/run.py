@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.devkafka import DevKafka
 from offsetmgr.devkafka.cluster import free_ports
-from offsetmgr.lag.commit_log import read_commits
+from offsetmgr.kafka.commit_log import read_commits
 from tests.chaos.checker import Death, Evidence, check
 from tests.chaos.history import Key, read_history
 from tests.chaos.nemesis import Nemesis, Targets

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from offsetmgr.lag.commit_log import CommitRecord
+from offsetmgr.kafka.commit_log import CommitRecord
 from offsetmgr.types import ManagerKey
 from tests.chaos.checker import Death, Evidence, Verdict, check
 from tests.chaos.history import TELLING, Event, Key, Tag

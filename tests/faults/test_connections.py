@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsetmgr.coordinator import clients
 from offsetmgr.errors import Verdict
+from offsetmgr.kafka import config
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.faults.proxy import Proxy
 from tests.faults.support import HASTY, TOPIC, WAIT_S, committing
@@ -97,7 +97,7 @@ def test_a_half_open_connection_is_found_within_the_socket_timeout(
     group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing comes back and nobody says so: it is given up, and a new one takes over."""
-    monkeypatch.setattr(clients, "FORCED", {**clients.FORCED, "socket.timeout.ms": 1_000})
+    monkeypatch.setattr(config, "FORCED", {**config.FORCED, "socket.timeout.ms": 1_000})
     with (
         behind_a_proxy() as (_, proxy),
         committing(f"127.0.0.1:{proxy.port}", HASTY) as managers,

@@ -11,7 +11,8 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.errors import InvalidValueError, KafkaRequestError
-from offsetmgr.lag.cluster import ClusterReader, does_not_exist
+from offsetmgr.kafka.cluster import ClusterReader
+from offsetmgr.kafka.errors import does_not_exist
 from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 from tests.kafka.mock_cluster import MockCluster
 from tests.waiting import eventually

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from offsetmgr.errors import KafkaRequestError
-from offsetmgr.lag.commit_log import read_commits
+from offsetmgr.kafka.commit_log import read_commits
 from offsetmgr.types import ManagerKey
 from tests.chaos.offsets_topic import read_committed
 from tests.secured import user_login

@@ -15,7 +15,7 @@ from offsetmgr.consumer import (
     RetryPolicy,
 )
 from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
-from offsetmgr.lag.cluster import ClusterReader, GroupDescription
+from offsetmgr.kafka.cluster import ClusterReader, GroupDescription
 from offsetmgr.types import TopicPartition
 from tests.kafka.messages import WAIT_S, filled
 

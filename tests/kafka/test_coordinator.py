@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr.coordinator import clients
 from offsetmgr.coordinator.base import CommitResult, PartitionLog
 from offsetmgr.coordinator.kafka import QUESTIONS, KafkaCoordinator
 from offsetmgr.errors import Verdict
+from offsetmgr.kafka import config
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.kafka.leaders import await_coordinator, coordinator_of, give_back_to_preferred
 from tests.kafka.mock_cluster import OFFSET_COMMIT, MockCluster
@@ -210,8 +210,8 @@ class TestMock:
 
         However many wait for the slow one.
         """
-        patient = {**clients.FORCED, "socket.timeout.ms": 60_000}
-        monkeypatch.setattr(clients, "FORCED", patient)
+        patient = {**config.FORCED, "socket.timeout.ms": 60_000}
+        monkeypatch.setattr(config, "FORCED", patient)
         with MockCluster(2) as mock, KafkaCoordinator(mock.bootstrap_servers, clients=1) as kafka:
             mock.create_topic("t")
             slow = [f"{group}-slow-{number}" for number in range(64)]

@@ -16,7 +16,7 @@ from offsetmgr.coordinator.fence import FencedCoordinator
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import Verdict
-from offsetmgr.lag.commit_log import read_commits
+from offsetmgr.kafka.commit_log import read_commits
 from offsetmgr.types import MAX_METADATA_CHARS, MAX_OFFSET, OffsetAndMetadata, TopicPartition
 from tests.kafka.conftest import WIDE
 

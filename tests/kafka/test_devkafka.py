@@ -28,7 +28,8 @@ from offsetmgr.devkafka import (
 from offsetmgr.devkafka.cluster import free_ports
 from offsetmgr.devkafka.command import create_topic
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.lag.cluster import ClusterReader, known
+from offsetmgr.kafka.cluster import ClusterReader
+from offsetmgr.kafka.errors import known
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.kafka.test_cluster_reader import commit, produce
 

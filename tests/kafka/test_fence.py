@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError
 from confluent_kafka.admin import AdminClient
 
-from offsetmgr.coordinator.base import FenceCounts
+from offsetmgr.answers import FenceCounts
 from offsetmgr.coordinator.fence import FencedCoordinator
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.devkafka.process import DevKafkaError
@@ -73,8 +73,8 @@ def refusal(
 def committed(by: Coordinator, group: str, topic: str) -> int | None:
     """The committed offset of partition 0, read without taking the group over."""
     partition = TopicPartition(topic, 0)
-    fetched = by.reader.fetch(group, [partition], WAIT_S).get(timeout=WAIT_S)
-    value = fetched.offsets[partition]
+    fetched = by.fetch(group, None, WAIT_S).get(timeout=WAIT_S)
+    value = fetched.offsets.get(partition)
     return None if value is None else value.offset
 
 

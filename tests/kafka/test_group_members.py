@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from offsetmgr.acked_ranges import decode_ranges
-from offsetmgr.lag.cluster import ClusterReader
+from offsetmgr.kafka.cluster import ClusterReader
 from tests.conftest import create_topic
 from tests.waiting import WAIT_S, until
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from offsetmgr import OffsetClient
 from offsetmgr.cli.app import app
 from offsetmgr.errors import KafkaRequestError
-from offsetmgr.lag.commit_log import CommitTail
+from offsetmgr.kafka.commit_log import CommitTail
 from offsetmgr.types import TopicPartition
 from tests.commands import run
 from tests.kafka.test_cluster_reader import commit, produce

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offsetmgr.coordinator.base import FenceCounts
+from offsetmgr.answers import FenceCounts
 from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.service.support import Running, running

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from offsetmgr.lag.commit_log import CommitRecord
+    from offsetmgr.kafka.commit_log import CommitRecord
 
 
 class Batch(NamedTuple):

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from offsetmgr.devkafka.cluster import free_ports
-from offsetmgr.lag.commit_log import read_commits
+from offsetmgr.kafka.commit_log import read_commits
 from tests.chaos.offsets_topic import read_committed
 from tests.chaos.processes import Supervised, service
 from tests.spark.jobs import flags

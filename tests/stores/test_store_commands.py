@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from offsetmgr import LocalOffsets, OffsetClient
 from offsetmgr.cli.app import app
-from offsetmgr.lag.cluster import ClusterReader
+from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.service.support import serve_process

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr import OffsetClient
-from offsetmgr.coordinator.base import FenceCounts
+from offsetmgr.answers import FenceCounts
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import Verdict
 from offsetmgr.manager import Factory

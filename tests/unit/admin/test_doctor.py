@@ -11,8 +11,8 @@ from offsetmgr.admin.doctor import Facts, Finding, GroupFacts, Level, examine
 from offsetmgr.admin.history import CommitStep, steps
 from offsetmgr.admin.service import LiveManager, ServiceFacts
 from offsetmgr.errors import KafkaRequestError, ServiceUnavailableError, error_info
-from offsetmgr.lag.cluster import GroupDescription, GroupMember
-from offsetmgr.lag.commit_log import CommitRecord
+from offsetmgr.kafka.cluster import GroupDescription, GroupMember
+from offsetmgr.kafka.commit_log import CommitRecord
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, PartitionRange, TopicPartition
 
 NOW_S = 1_700_000_000.0

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.admin.history import GroupAt, Move, group_at, steps
-from offsetmgr.lag.commit_log import CommitRecord
+from offsetmgr.kafka.commit_log import CommitRecord
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)

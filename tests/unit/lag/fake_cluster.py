@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError, error_info
-from offsetmgr.lag.cluster import ClusterReader, GroupDescription, GroupMember
+from offsetmgr.kafka.cluster import ClusterReader, GroupDescription, GroupMember
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:

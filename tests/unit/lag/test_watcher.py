@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from offsetmgr.errors import KafkaRequestError
+from offsetmgr.kafka.commit_log import CommitRecord
 from offsetmgr.lag.burrow import Status
-from offsetmgr.lag.commit_log import CommitRecord
 from offsetmgr.lag.report import group_summary
 from offsetmgr.lag.watcher import WatchedPartition, Watcher
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition

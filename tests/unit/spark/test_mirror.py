@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from offsetmgr.lag.commit_log import CommitRecord
+from offsetmgr.kafka.commit_log import CommitRecord
 from offsetmgr.types import ManagerKey, TopicPartition
 from tests.spark.mirror import Batch, violations
 

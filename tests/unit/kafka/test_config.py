@@ -9,9 +9,10 @@ from confluent_kafka import KafkaError, KafkaException
 from structlog.testing import capture_logs
 
 from actors.testing import ManualClock
-from offsetmgr.coordinator.clients import ConnectionReports, refused_config
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.kafka.config import refused_config
+from offsetmgr.kafka.reports import ConnectionReports
 from offsetmgr.repeats import INTERVAL_S
 
 ALL_DOWN, AUTHENTICATION, TRANSPORT = -187, -169, -195

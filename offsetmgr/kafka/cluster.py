@@ -16,22 +16,22 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import OffsetSpec
 
 from actors import MonotonicClock
-from offsetmgr.coordinator.base import TIMED_OUT, Failure
-from offsetmgr.coordinator.clients import (
-    CLOSE_S,
-    LIBRDKAFKA_S,
-    MOVED_WAIT_S,
-    ConnectionReports,
-    check_thread_room,
-    checked_config,
-    client_config,
+from offsetmgr.answers import Failure
+from offsetmgr.codes import TIMED_OUT, UNKNOWN_TOPIC, error_info
+from offsetmgr.errors import KafkaRequestError, OffsetManagerError
+from offsetmgr.kafka.clients import CLOSE_S, check_thread_room, open_admin
+from offsetmgr.kafka.config import checked_config, client_config, refused_config
+from offsetmgr.kafka.connections import LIBRDKAFKA_S, MOVED_WAIT_S
+from offsetmgr.kafka.errors import (
+    code_of,
     failure_of_code,
     failure_of_exception,
-    open_admin,
-    refused_config,
+    known,
+    tried,
 )
-from offsetmgr.coordinator.librdkafka import CONSUMER, GroupClient, fetch_result
-from offsetmgr.errors import KafkaRequestError, OffsetManagerError, error_info
+from offsetmgr.kafka.librdkafka import CONSUMER, GroupClient, fetch_result
+from offsetmgr.kafka.reports import ConnectionReports
+from offsetmgr.kafka.topics import EARLIEST, LATEST
 from offsetmgr.types import PartitionRange, TopicPartition, check_group, check_timeout, check_topic
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
     from typing_extensions import Self
 
-    from offsetmgr.coordinator.librdkafka import GroupAnswer
+    from offsetmgr.kafka.librdkafka import GroupAnswer
     from offsetmgr.types import OffsetAndMetadata
 
 _STATES: Final = {
@@ -49,8 +49,6 @@ _STATES: Final = {
 }
 """States that Kafka's tools write in another way than the first letter large."""
 
-_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 _MOVING: Final = frozenset({5, 6, 14, 15, 16, 74, 75, 78})
 """Answers of a broker that does not lead the partition or coordinate the group yet, or no longer,
@@ -66,35 +64,11 @@ _LACKS: Final = {
 }
 """Explanations of codes for reads; the usual ones are for commits."""
 
-_UNKNOWN: Final = 3
-_NO_SUCH_PARTITION: Final = frozenset({_UNKNOWN, -188, -190})
-"""UNKNOWN_TOPIC_OR_PARTITION, and librdkafka's two ways to find that out by itself."""
-
 _NO_LEADERS: Final = -156
 """librdkafka's _NOENT."""
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
-
-
-def known(answer: _T | OffsetManagerError) -> _T:
-    """Return an answer; raise it if it is an error."""
-    if isinstance(answer, OffsetManagerError):
-        raise answer
-    return answer
-
-
-def tried(ask: Callable[..., _T], *arguments: Any) -> _T | OffsetManagerError:
-    """Return the answer of ``ask``, or the error that it raises."""
-    try:
-        return ask(*arguments)
-    except OffsetManagerError as error:
-        return error
-
-
-def does_not_exist(answer: object) -> bool:
-    """Return True if the answer is that there is no such topic or partition."""
-    return _code(answer) in _NO_SUCH_PARTITION
 
 
 class GroupListing(NamedTuple):
@@ -156,7 +130,7 @@ class ClusterReader:
             """confluent-kafka's own client, for what is not offered here."""
         except KafkaException as error:
             raise refused_config(settings, error) from None
-        # For committed offsets the admin client is not safe: see coordinator/librdkafka.py.
+        # For committed offsets the admin client is not safe: see librdkafka.py.
         self._fetcher = GroupClient(client_config(settings), CONSUMER, self._reports)
 
     def groups(self) -> list[GroupListing]:
@@ -215,8 +189,8 @@ class ClusterReader:
     ) -> dict[TopicPartition, PartitionRange | OffsetManagerError]:
         """Return the first offset of each log, and the one after its last record."""
         wanted = list(dict.fromkeys(partitions))
-        starts = self._offsets(dict.fromkeys(wanted, _EARLIEST))
-        ends = self._offsets(dict.fromkeys(wanted, _LATEST))
+        starts = self._offsets(dict.fromkeys(wanted, EARLIEST))
+        ends = self._offsets(dict.fromkeys(wanted, LATEST))
 
         def log(where: TopicPartition) -> PartitionRange:
             return PartitionRange(known(starts[where]), known(ends[where]))
@@ -227,7 +201,7 @@ class ClusterReader:
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int | OffsetManagerError]:
         """Return the offset after the last record of each log, open transactions included."""
-        return self._offsets(dict.fromkeys(partitions, _LATEST))
+        return self._offsets(dict.fromkeys(partitions, LATEST))
 
     def offsets_at(
         self, times: Mapping[TopicPartition, int]
@@ -296,7 +270,7 @@ class ClusterReader:
     @property
     def _limit_s(self) -> float:
         # More than a request can need: librdkafka may abort the process where one about a group
-        # times out in it; see coordinator/clients.py.
+        # times out in it; see connections.py.
         return self.timeout_s + LIBRDKAFKA_S
 
     def _offsets(
@@ -312,14 +286,14 @@ class ClusterReader:
 
         found = self._ask(list(specs), send, "log of", offset)
         # librdkafka says so, and not why, where none of the asked partitions has a leader.
-        unknown = [each for each, answer in found.items() if _code(answer) == _NO_LEADERS]
+        unknown = [each for each, answer in found.items() if code_of(answer) == _NO_LEADERS]
         topics = self.partitions_of({each.topic for each in unknown})
         for each in unknown:
             numbers = topics[each.topic]
             if isinstance(numbers, OffsetManagerError):
                 found[each] = numbers
             elif each.partition not in numbers:
-                found[each] = self._explained(f"log of {each}", failure_of_code(_UNKNOWN))
+                found[each] = self._explained(f"log of {each}", failure_of_code(UNKNOWN_TOPIC))
         return found
 
     def _committed_of(
@@ -350,7 +324,7 @@ class ClusterReader:
         while names:
             for name, pending in send(names).items():
                 found[name] = tried(answer, name, pending)
-            names = [each for each in names if _code(found[each]) in _MOVING]
+            names = [each for each in names if code_of(found[each]) in _MOVING]
             if deadline_s - time.monotonic() <= MOVED_WAIT_S:
                 break
             if names:
@@ -367,11 +341,6 @@ class ClusterReader:
 
 def _checked_groups(groups: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(check_group(group) for group in groups))
-
-
-def _code(answer: object) -> int | None:
-    """Return Kafka's code of an answer that is an error."""
-    return answer.info.code if isinstance(answer, KafkaRequestError) else None
 
 
 def _state(found: Any) -> str:

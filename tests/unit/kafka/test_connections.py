@@ -9,8 +9,10 @@ import pytest
 
 from actors import Timers
 from actors.testing import ManualClock
-from offsetmgr.coordinator.base import CLOSED, NOT_SENT, Failure
-from offsetmgr.coordinator.clients import (
+from offsetmgr.codes import CLOSED, NOT_SENT
+from offsetmgr.coordinator.base import Failure
+from offsetmgr.errors import Verdict, error_info
+from offsetmgr.kafka.connections import (
     LEAST_SEND_S,
     LIMIT,
     MOVED_WAIT_S,
@@ -20,7 +22,6 @@ from offsetmgr.coordinator.clients import (
     ConnectionQueue,
     QueuedRequest,
 )
-from offsetmgr.errors import Verdict, error_info
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,27 +26,23 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 from confluent_kafka import cimpl
 
 from actors.logs import get_logger
-from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
-from offsetmgr.coordinator.clients import CLOSE_S, failure_of_code
-from offsetmgr.errors import error_info
+from offsetmgr.answers import CommitResult, Failure, FetchResult
+from offsetmgr.codes import error_info
+from offsetmgr.kafka.clients import CLOSE_S
+from offsetmgr.kafka.config import OWN_GROUP
+from offsetmgr.kafka.errors import failure_of_code
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from offsetmgr.coordinator.clients import ConnectionReports
+    from offsetmgr.kafka.reports import ConnectionReports
 
 PRODUCER: Final = 0
 """``RD_KAFKA_PRODUCER``."""
 
 CONSUMER: Final = 1
 """``RD_KAFKA_CONSUMER``."""
-
-OWN_GROUP: Final = "offsetmgr-reads-only"
-"""Group of a consumer's handle; never joined, so no broker ever lists it."""
-
-INSTANCE: Final = "offsetmgr"
-"""``group.instance.id`` of every service: a group has one member of that name, the newest."""
 
 FAIL: Final = -196
 """``RD_KAFKA_RESP_ERR__FAIL``."""
@@ -78,7 +74,7 @@ _NUMBERS: Final[Mapping[Operation, int]] = {
 }
 """``rd_kafka_admin_op_t``."""
 
-log = get_logger("offsetmgr.coordinator.kafka")
+log = get_logger("offsetmgr.kafka")
 
 
 class PartitionAnswer(NamedTuple):

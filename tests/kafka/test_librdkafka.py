@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from actors import MonotonicClock
-from offsetmgr.coordinator.clients import ConnectionReports
-from offsetmgr.coordinator.librdkafka import CONSUMER, GroupClient
+from offsetmgr.kafka.librdkafka import CONSUMER, GroupClient
+from offsetmgr.kafka.reports import ConnectionReports
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60.0
@@ -18,8 +18,8 @@ WAIT_S = 60.0
 ASK_A_COORDINATOR_THAT_ANSWERS = """
 import sys
 from actors import MonotonicClock
-from offsetmgr.coordinator.clients import ConnectionReports
-from offsetmgr.coordinator.librdkafka import CONSUMER, GroupClient
+from offsetmgr.kafka.reports import ConnectionReports
+from offsetmgr.kafka.librdkafka import CONSUMER, GroupClient
 from tests.kafka.mock_cluster import MockCluster
 
 OFFSET_FETCH = 9

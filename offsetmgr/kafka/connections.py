@@ -1,4 +1,4 @@
-"""The Kafka clients of the pool: their settings, what they report, and the requests of each.
+"""The requests of one Kafka client: their order, their number and their deadlines.
 
 Deadlines are kept here and never by librdkafka: a request about a group that times out *in* it
 while the coordinator is away aborts the process as soon as the coordinator is back
@@ -8,53 +8,21 @@ request can need, and a client that sits on one for too long is replaced before 
 
 from __future__ import annotations
 
-import re
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
-
 from actors import Future
-from actors.logs import get_logger
-from offsetmgr.config import SECRET_NAME
-from offsetmgr.coordinator.base import CLOSED, NOT_SENT, TIMED_OUT, Failure, cause_of, one_line
-from offsetmgr.errors import ERRORS, InvalidValueError, error_info
-from offsetmgr.repeats import RepeatLimiter
+from offsetmgr.answers import Failure
+from offsetmgr.codes import CLOSED, NOT_SENT, error_info
+from offsetmgr.kafka.clients import check_thread_room
+from offsetmgr.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from actors import Clock, TimerHandle, Timers
-
-DEFAULTS: Final[Mapping[str, object]] = {
-    "client.id": "offsetmgr",
-    "socket.connection.setup.timeout.ms": 5_000,
-    "socket.keepalive.enable": True,
-    "socket.nagle.disable": True,
-    # The default of 10 s would add itself to every outage.
-    "reconnect.backoff.max.ms": 1_000,
-    # Else librdkafka begins anew with the first addresses, and without a pause, where no broker is
-    # left: 20 connections or logins a second, for as long as it lasts.  A client that sits on a
-    # request is replaced, which finds brokers that have moved away as well.
-    "metadata.recovery.strategy": "none",
-    "log.connection.close": False,
-}
-"""Settings of librdkafka that the caller's may replace."""
-
-FORCED: Final[Mapping[str, object]] = {
-    # librdkafka forgets the coordinator of a group only when it was not asked for it this long;
-    # an answer of NOT_COORDINATOR does not make it look again.  See MOVED_WAIT_S.
-    "metadata.max.age.ms": 1_000,
-    # What is written is answered, or its connection ended, within this time; what is not, by the
-    # time of STUCK_S, can no longer be written.  It also bounds how late a commit can land that
-    # waits for its connection.
-    "socket.timeout.ms": 10_000,
-}
-"""Settings the pool depends on: nobody else may set them."""
 
 MOVED_WAIT_S: Final = 2.5
 """Pause of a group after NOT_COORDINATOR, in which librdkafka looks up the coordinator again:
@@ -83,109 +51,10 @@ LIBRDKAFKA_S: Final = 120.0
 """Added to our deadline for librdkafka's own time-out, which must never fire.  It is well over
 twice STUCK_S: a client is closed at most that long after its last request was handed over."""
 
-CLOSE_S: Final = 5.0
-"""Time for a client to end; its thread holds up nobody beyond their own deadline."""
-
-THREADS: Final = 6
-"""Threads of a client of one broker, and some to spare: two, and one for each known broker."""
-
-_LARGEST: Final = 2**63
-_SSL: Final = -181
-_TRANSPORT: Final = -195
-_CREDENTIALS: Final = frozenset({-169, _SSL})
-_NETWORK: Final = frozenset({_TRANSPORT, -193})
-_REPORT_CHARS: Final = 300
-_HANDSHAKE_FAILED: Final = (
-    re.compile(r"SSL handshake failed|SSL routines"),
-    # Without those words where the broker hangs up at once: connect of rdkafka_ssl.c, io_event of
-    # rdkafka_transport.c.  A broker that keeps silent ("Connection setup timed out") is not meant.
-    re.compile(r"Disconnected\b.*\bin state SSL_HANDSHAKE\b", re.DOTALL),
-)
-"""librdkafka's own words, and OpenSSL's, such as of a certificate that is not trusted."""
-
-_LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
-"""Levels of Python's logging, indexed by syslog's from emergency (0) to debug (7)."""
-
 _DESTROYED: Final = Failure(error_info(-197))
 
 _C = TypeVar("_C")
 _R = TypeVar("_R")
-
-log = get_logger("offsetmgr.coordinator.kafka")
-librdkafka = get_logger("offsetmgr.librdkafka")
-
-
-def failure_of_code(code: int, text: str = "") -> Failure:
-    """Translate a code of Kafka or librdkafka; ``text`` explains one that the table lacks."""
-    if code in ERRORS:
-        return Failure(ERRORS[code])
-    error = KafkaError(code)
-    return Failure(error_info(code, error.name()), one_line(text or error.str()))
-
-
-def failure_of_exception(error: BaseException) -> Failure:
-    """Translate what confluent-kafka raised, and drop its traceback.
-
-    That and the future that keeps the error would make a circle that holds an admin client until a
-    garbage collection, maybe in a thread of librdkafka's, which aborts where a client ends there.
-    """
-    error.__traceback__ = None
-    if isinstance(error, KafkaException) and isinstance(error.args[0], KafkaError):
-        return failure_of_code(error.args[0].code(), error.args[0].str())
-    return Failure(error_info(-1), one_line(f"{type(error).__name__}: {error}"))
-
-
-class ConnectionReports:
-    """Logs the connection errors of clients, with repeats limited.
-
-    The last error is remembered, so that a time-out can name its cause.
-    It is also the ``logger`` of confluent-kafka's clients.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._repeats = RepeatLimiter()
-        self._trouble: tuple[int, str] | None = None
-
-    def failed(self, code: int, text: str) -> None:
-        """Take in the failure of a connection."""
-        if code == _TRANSPORT and any(sign.search(text) for sign in _HANDSHAKE_FAILED):
-            code = _SSL
-        text = one_line(text, _REPORT_CHARS)
-        before = None if self._trouble is None else self._trouble[0]
-        if code in _CREDENTIALS:
-            if before != code:
-                log.error("kafka_refuses_credentials", code=error_info(code).name, reason=text)
-        elif code not in _NETWORK or before in _CREDENTIALS:
-            return
-        self._trouble = code, text
-
-    def answered(self) -> None:
-        """Kafka has answered: the trouble is over."""
-        self._trouble = None
-
-    def timed_out(self) -> Failure:
-        """Return why a request that was sent got no answer in time, as far as is known."""
-        trouble = self._trouble
-        if trouble is None:
-            return Failure(error_info(TIMED_OUT))
-        code, text = trouble
-        if code in _CREDENTIALS:
-            text = f"Kafka did not accept the service's credentials: {text}"
-            return Failure(error_info(code), text)
-        return Failure(error_info(TIMED_OUT), f"no answer from Kafka in time: {text}")
-
-    def logged(self, level: int, kind: str, text: str) -> None:
-        """Take in a line of librdkafka's log; ``level`` as in syslog."""
-        self.log(_LEVELS[min(max(level, 0), len(_LEVELS) - 1)], "", kind, "", text)
-
-    def log(self, level: int, template: str, kind: str, client: str, text: str) -> None:
-        """Log one line; ``kind`` is one of librdkafka's few facilities, such as FAIL."""
-        del template, client
-        suppressed = self._repeats.suppressed((kind, cause_of(text)), self._clock.now())
-        if suppressed is not None:
-            text = one_line(text, _REPORT_CHARS)
-            librdkafka.log(level, "librdkafka", kind=kind, text=text, not_shown_before=suppressed)
 
 
 @dataclass(eq=False)
@@ -360,7 +229,7 @@ class ConnectionQueue(Generic[_C]):
                 request.client = client
             request.send(client, request)
         except Exception as error:  # noqa: BLE001 -- whatever it was, it was not sent
-            why = f"the Kafka client did not take the request: {one_line(str(error), 300)}"
+            why = f"the Kafka client did not take the request: {visible(str(error), 300)}"
             with self._lock:
                 self._forget(request)
             request.future.set(request.failed(Failure(NOT_SENT, why)))
@@ -417,83 +286,3 @@ class ConnectionQueue(Generic[_C]):
         with self._lock:
             self._waiting.update(self._paused.pop(group, {}))
         self._pump()
-
-
-def check_thread_room() -> None:
-    """Start as many threads as a client needs, and end them again.
-
-    librdkafka ends the whole process with a segmentation fault where a client gets the first of
-    its threads but not the second (seen with 2.16), so it is not asked before there is room.
-
-    Raises RuntimeError where there is none.
-    """
-    over = threading.Event()
-    started: list[threading.Thread] = []
-    try:
-        for _ in range(THREADS):
-            thread = threading.Thread(target=over.wait, name="kafka-room", daemon=True)
-            thread.start()
-            started.append(thread)
-    except RuntimeError as error:
-        message = f"no room for the {THREADS} threads of one more Kafka client: {error}"
-        raise RuntimeError(message) from error
-    finally:
-        over.set()
-        for thread in started:
-            thread.join()
-
-
-def client_config(config: Mapping[str, object]) -> dict[str, Any]:
-    """Complete the caller's settings of librdkafka with the pool's."""
-    return {**DEFAULTS, **config, **FORCED}
-
-
-def open_admin(config: Mapping[str, object], reports: ConnectionReports) -> AdminClient:
-    """Open an admin client of confluent-kafka's."""
-    complete = client_config(config)
-    complete["error_cb"] = lambda error: reports.failed(error.code(), error.str())
-    complete["logger"] = reports
-    return AdminClient(complete)
-
-
-def checked_config(config: object) -> dict[str, object]:
-    """Return librdkafka's settings, of which a text is the bootstrap servers.
-
-    Raises InvalidValueError, which names a setting, never a value that may be a secret.
-    """
-    settings = {"bootstrap.servers": config} if isinstance(config, str) else config
-    if not isinstance(settings, Mapping):
-        fix = 'give "host:port,host:port", or a mapping of librdkafka\'s settings'
-        raise InvalidValueError("config", type(config).__name__, "is neither", fix)
-    for name, value in settings.items():
-        if not isinstance(name, str):
-            raise InvalidValueError("config", name, "is no setting's name", "give a string")
-        number = isinstance(value, (int, float)) and -_LARGEST <= value <= _LARGEST
-        # No lone surrogates.
-        text = isinstance(value, str) and value.encode(errors="replace").decode() == value
-        if not (number or text or callable(value)):
-            kind = f"<{type(value).__name__}>"
-            raise InvalidValueError(name, kind, "is no setting", "give a string or a number")
-        if name in FORCED:
-            fix = f"remove it: the service depends on {FORCED[name]}"
-            raise InvalidValueError(name, value, "cannot be set", fix)
-    if not settings.get("bootstrap.servers"):
-        fix = "give it, as host:port,host:port"
-        raise InvalidValueError("bootstrap.servers", None, "is missing", fix)
-    return dict(settings)
-
-
-def refused_config(config: Mapping[str, object], error: KafkaException) -> InvalidValueError:
-    """Return what to raise, without a cause, where librdkafka takes a setting for wrong.
-
-    librdkafka may quote a secret: its text is cut before it.
-    """
-    text = one_line(error.args[0].str(), _REPORT_CHARS)
-    for name, value in config.items():
-        if value and SECRET_NAME.search(name):
-            # librdkafka may have cut its text in the middle of the secret.
-            before, found, _ = text.partition(str(value)[:8])
-            text = f"{before}***" if found else text
-    problem = f"was refused by librdkafka: {text}"
-    fix = "correct the setting it names; see librdkafka's CONFIGURATION.md"
-    return InvalidValueError("kafka", sorted(config), problem, fix)

@@ -15,8 +15,8 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaExcepti
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.errors import KafkaRequestError
-from offsetmgr.lag.cluster import does_not_exist
-from offsetmgr.lag.log_reader import consume, open_consumer, read_error, read_to_end
+from offsetmgr.kafka.errors import does_not_exist
+from offsetmgr.kafka.log_reader import consume, open_consumer, read_error, read_to_end
 from offsetmgr.types import ManagerKey, TopicPartition
 
 if TYPE_CHECKING:

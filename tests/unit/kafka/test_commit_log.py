@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from offsetmgr.lag.commit_log import CommitRecord, decode, partition_of
+from offsetmgr.kafka.commit_log import CommitRecord, decode, partition_of
 from offsetmgr.types import ManagerKey
 
 NAME = ManagerKey("etl", "orders", 3)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr.coordinator.clients import checked_config, client_config, refused_config
-from offsetmgr.coordinator.librdkafka import OWN_GROUP
-from offsetmgr.errors import KafkaRequestError, OffsetTimeoutError, error_info, listed
+from offsetmgr.codes import error_info
+from offsetmgr.errors import KafkaRequestError, OffsetTimeoutError
+from offsetmgr.kafka.config import OWN_GROUP, checked_config, client_config, refused_config
+from offsetmgr.text import listed
 from offsetmgr.types import MAX_OFFSET, TopicPartition
 
 if TYPE_CHECKING:

@@ -7,13 +7,8 @@ import threading
 from structlog.testing import capture_logs
 
 from actors.testing import ManualClock
-from offsetmgr.coordinator.clients import ConnectionReports
-from offsetmgr.coordinator.librdkafka import (
-    FAIL,
-    NOT_NAMED,
-    PRODUCER,
-    GroupClient,
-)
+from offsetmgr.kafka.librdkafka import FAIL, NOT_NAMED, PRODUCER, GroupClient
+from offsetmgr.kafka.reports import ConnectionReports
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}

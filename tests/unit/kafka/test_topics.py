@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Uuid
 
 from offsetmgr.coordinator.base import PartitionLog
-from offsetmgr.coordinator.kafka import id_of, partition_log
+from offsetmgr.kafka.topics import id_of, partition_log
 
 
 def offset(value: int) -> Future[Any]:

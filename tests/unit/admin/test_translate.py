@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.clusters.migration import (
+from offsetmgr.admin.migration import (
     OffsetSync,
     Translation,
     best_sync,

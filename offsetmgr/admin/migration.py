@@ -14,9 +14,8 @@ from confluent_kafka import OFFSET_BEGINNING
 
 from offsetmgr.admin.changes import GroupChanges
 from offsetmgr.admin.reset import PlannedOffset
-from offsetmgr.clusters.link import ClusterClient
-from offsetmgr.lag.cluster import does_not_exist, known
-from offsetmgr.lag.log_reader import read_to_end
+from offsetmgr.kafka.errors import does_not_exist, known
+from offsetmgr.kafka.log_reader import read_to_end
 from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from confluent_kafka import Message
+    from typing_extensions import Self
+
 _BEFORE: Final = 100
 """A record before the next one is looked for so far back: transactions end in offsets without."""
 
@@ -136,7 +137,7 @@ class CopiedOffset(NamedTuple):
     new: Translation
 
 
-class OffsetMigration(ClusterClient):
+class OffsetMigration:
     """Plans and makes copies of offsets from one cluster to another.
 
     A topic of the target that is named ``SOURCE.topic``, as MirrorMaker 2 does by default, is taken
@@ -185,7 +186,10 @@ class OffsetMigration(ClusterClient):
         ]
         return self._target.commit(group, rows)
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._source.reader.close()
         self._target.reader.close()
 

@@ -1,0 +1,53 @@
+"""Opens confluent-kafka's clients."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+from confluent_kafka.admin import AdminClient
+
+from offsetmgr.kafka.config import client_config
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from offsetmgr.kafka.reports import ConnectionReports
+
+THREADS: Final = 6
+"""Threads of a client of one broker, and some to spare: two, and one for each known broker."""
+
+CLOSE_S: Final = 5.0
+"""Time for a client to end; its thread holds up nobody beyond their own deadline."""
+
+
+def check_thread_room() -> None:
+    """Start as many threads as a client needs, and end them again.
+
+    librdkafka ends the whole process with a segmentation fault where a client gets the first of
+    its threads but not the second (seen with 2.16), so it is not asked before there is room.
+
+    Raises RuntimeError where there is none.
+    """
+    over = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        for _ in range(THREADS):
+            thread = threading.Thread(target=over.wait, name="kafka-room", daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError as error:
+        message = f"no room for the {THREADS} threads of one more Kafka client: {error}"
+        raise RuntimeError(message) from error
+    finally:
+        over.set()
+        for thread in started:
+            thread.join()
+
+
+def open_admin(config: Mapping[str, object], reports: ConnectionReports) -> AdminClient:
+    """Open an admin client of confluent-kafka's."""
+    complete = client_config(config)
+    complete["error_cb"] = lambda error: reports.failed(error.code(), error.str())
+    complete["logger"] = reports
+    return AdminClient(complete)

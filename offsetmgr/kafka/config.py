@@ -1,0 +1,96 @@
+"""Settings of librdkafka: ours, the caller's, and the check of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from offsetmgr.config import SECRET_NAME
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.text import visible
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaException
+
+OWN_GROUP: Final = "offsetmgr-reads-only"
+"""Group of a consumer that only asks; never joined, so no broker ever lists it."""
+
+INSTANCE: Final = "offsetmgr"
+"""``group.instance.id`` of every service: a group has one member of that name, the newest."""
+
+DEFAULTS: Final[Mapping[str, object]] = {
+    "client.id": "offsetmgr",
+    "socket.connection.setup.timeout.ms": 5_000,
+    "socket.keepalive.enable": True,
+    "socket.nagle.disable": True,
+    # The default of 10 s would add itself to every outage.
+    "reconnect.backoff.max.ms": 1_000,
+    # Else librdkafka begins anew with the first addresses, and without a pause, where no broker is
+    # left: 20 connections or logins a second, for as long as it lasts.  A client that sits on a
+    # request is replaced, which finds brokers that have moved away as well.
+    "metadata.recovery.strategy": "none",
+    "log.connection.close": False,
+}
+"""Settings of librdkafka that the caller's may replace."""
+
+FORCED: Final[Mapping[str, object]] = {
+    # librdkafka forgets the coordinator of a group only when it was not asked for it this long;
+    # an answer of NOT_COORDINATOR does not make it look again.  See MOVED_WAIT_S.
+    "metadata.max.age.ms": 1_000,
+    # What is written is answered, or its connection ended, within this time; what is not, by the
+    # time of STUCK_S, can no longer be written.  It also bounds how late a commit can land that
+    # waits for its connection.
+    "socket.timeout.ms": 10_000,
+}
+"""Settings the pool depends on: nobody else may set them."""
+
+_LARGEST: Final = 2**63
+_TEXT_CHARS: Final = 300
+
+
+def client_config(config: Mapping[str, object]) -> dict[str, Any]:
+    """Complete the caller's settings of librdkafka with the pool's."""
+    return {**DEFAULTS, **config, **FORCED}
+
+
+def checked_config(config: object) -> dict[str, object]:
+    """Return librdkafka's settings, of which a text is the bootstrap servers.
+
+    Raises InvalidValueError, which names a setting, never a value that may be a secret.
+    """
+    settings = {"bootstrap.servers": config} if isinstance(config, str) else config
+    if not isinstance(settings, Mapping):
+        fix = 'give "host:port,host:port", or a mapping of librdkafka\'s settings'
+        raise InvalidValueError("config", type(config).__name__, "is neither", fix)
+    for name, value in settings.items():
+        if not isinstance(name, str):
+            raise InvalidValueError("config", name, "is no setting's name", "give a string")
+        number = isinstance(value, (int, float)) and -_LARGEST <= value <= _LARGEST
+        # No lone surrogates.
+        text = isinstance(value, str) and value.encode(errors="replace").decode() == value
+        if not (number or text or callable(value)):
+            kind = f"<{type(value).__name__}>"
+            raise InvalidValueError(name, kind, "is no setting", "give a string or a number")
+        if name in FORCED:
+            fix = f"remove it: the service depends on {FORCED[name]}"
+            raise InvalidValueError(name, value, "cannot be set", fix)
+    if not settings.get("bootstrap.servers"):
+        fix = "give it, as host:port,host:port"
+        raise InvalidValueError("bootstrap.servers", None, "is missing", fix)
+    return dict(settings)
+
+
+def refused_config(config: Mapping[str, object], error: KafkaException) -> InvalidValueError:
+    """Return what to raise, without a cause, where librdkafka takes a setting for wrong.
+
+    librdkafka may quote a secret: its text is cut before it.
+    """
+    text = visible(error.args[0].str(), _TEXT_CHARS)
+    for name, value in config.items():
+        if value and SECRET_NAME.search(name):
+            # librdkafka may have cut its text in the middle of the secret.
+            before, found, _ = text.partition(str(value)[:8])
+            text = f"{before}***" if found else text
+    problem = f"was refused by librdkafka: {text}"
+    fix = "correct the setting it names; see librdkafka's CONFIGURATION.md"
+    return InvalidValueError("kafka", sorted(config), problem, fix)

@@ -1,0 +1,100 @@
+"""Names, ids and logs of topics, asked of an admin client; every function waits."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import TimeoutError as NotAnsweredError
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, Uuid
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import OffsetSpec
+
+from offsetmgr.answers import Failure, PartitionLog, TopicLog
+from offsetmgr.codes import TIMED_OUT, error_info
+from offsetmgr.kafka.errors import failure_of_exception
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from concurrent.futures import Future as Pending
+
+    from confluent_kafka.admin import AdminClient
+
+EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+_TRANSPORT: Final = -195
+_NO_ID: Final = str(Uuid(0, 0))
+_NO_END: Final = Failure(error_info(-1), "Kafka's answer does not say where the log ends")
+_STABLE: Final = IsolationLevel.READ_COMMITTED
+
+
+def topic_names(client: AdminClient, topic: str | None, left_s: float) -> list[str]:
+    """Ask for the names of all topics, or for one.  Raises TimeoutError, KafkaException."""
+    try:
+        return list(client.list_topics(topic, left_s).topics)
+    except KafkaException as error:
+        # No connection in all that time is no answer either: the client may know no broker any
+        # more, and is replaced like any that sits on a request.
+        if failure_of_exception(error).info.code in {TIMED_OUT, _TRANSPORT}:
+            raise NotAnsweredError from None
+        raise
+
+
+def topic_logs(
+    client: AdminClient,
+    topics: list[str],
+    specs: Mapping[str, OffsetSpec],
+    wait_s: float,
+    limit_s: float,
+) -> dict[str, TopicLog]:
+    """Ask for the partitions of ``topics``, then for offsets of their logs, and wait ``wait_s``.
+
+    ``specs`` are by the fields of a ``PartitionLog``.  librdkafka is given ``limit_s`` for each
+    request.  Raises TimeoutError.
+    """
+    deadline_s = time.monotonic() + wait_s
+    logs: dict[str, TopicLog] = {}
+    found: dict[str, Any] = {}
+    described = client.describe_topics(TopicCollection(topics), request_timeout=limit_s)
+    for topic, pending in described.items():
+        try:
+            found[topic] = pending.result(max(deadline_s - time.monotonic(), 0.0))
+        except KafkaException as error:
+            logs[topic] = TopicLog({}, failure_of_exception(error))
+    partitions = [KafkaPartition(topic, p.id) for topic in found for p in found[topic].partitions]
+    answers: dict[str, dict[tuple[str, int], Pending[Any]]] = {}
+    for field, spec in specs.items() if partitions else ():
+        request = dict.fromkeys(partitions, spec)
+        isolation = _STABLE if field == "last_stable_offset" else IsolationLevel.READ_UNCOMMITTED
+        sent = client.list_offsets(request, isolation_level=isolation, request_timeout=limit_s)
+        answers[field] = {(p.topic, p.partition): each for p, each in sent.items()}
+    for topic, description in found.items():
+        ends = {}
+        for partition in description.partitions:
+            where = topic, partition.id
+            asked_of_it = {field: each[where] for field, each in answers.items()}
+            ends[partition.id] = partition_log(asked_of_it, deadline_s)
+        logs[topic] = TopicLog(ends, topic_id=id_of(description.topic_id))
+    return logs
+
+
+def partition_log(pending: Mapping[str, Pending[Any]], deadline_s: float) -> PartitionLog:
+    """Put together what was asked of one log, by the fields of a ``PartitionLog``."""
+    try:
+        offsets: dict[str, Any] = {
+            field: int(each.result(max(deadline_s - time.monotonic(), 0.0)).offset)
+            for field, each in pending.items()
+        }
+    except KafkaException as error:
+        return PartitionLog(0, 0, failure_of_exception(error))
+    # -1 if no record is as young as was asked for; every log has ends.
+    at = offsets.pop("offset_at", -1)
+    if min(offsets.values()) < 0:
+        return PartitionLog(0, 0, _NO_END)
+    return PartitionLog(**offsets, offset_at=at if at >= 0 else None)
+
+
+def id_of(found: Uuid) -> str:
+    """Return a topic's id; empty where it has none, as with brokers before 2.8."""
+    return "" if str(found) == _NO_ID else str(found)

@@ -1,0 +1,69 @@
+"""Text of others in messages, logs, terminals and printed commands; standard library only.
+
+Names of groups, clients and hosts, and what brokers answer, come from others: they may hold line
+breaks, terminal sequences or characters that turn the direction of writing.
+"""
+
+from __future__ import annotations
+
+import shlex
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+_SHOWN_CHARS: Final = 80
+_LISTED: Final = 10
+
+
+def visible(text: str, most_chars: int | None = None) -> str:
+    """Return ``text`` on one line: control, format, bidi and unprintable characters are escaped.
+
+    It is cut behind ``most_chars`` characters; None cuts nothing.
+    """
+    kept = text if most_chars is None else text[:most_chars]
+    if not kept.isprintable():
+        kept = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in kept)
+    return kept if most_chars is None or len(text) <= most_chars else f"{kept}…"
+
+
+def shown(value: object) -> str:
+    """Return a value for a message or a log: as Python writes it, escaped, and cut when long."""
+    try:
+        # Never build megabytes of repr for a message of one line.
+        text = repr(value[:_SHOWN_CHARS] if isinstance(value, (str, bytes)) else value)
+    except Exception:  # noqa: BLE001 -- such as an integer of more digits than Python will print
+        text = f"<{type(value).__name__}>"
+    if isinstance(value, (str, bytes)) and len(value) > _SHOWN_CHARS:
+        return f"{text}… ({len(value)} characters)"
+    return visible(text, _SHOWN_CHARS)
+
+
+def listed(values: Collection[object]) -> str:
+    """Return the first ten values as text, with the number of the others."""
+    first = ", ".join(map(str, islice(values, _LISTED)))
+    more = len(values) - _LISTED
+    return first if more <= 0 else f"{first} and {more} more"
+
+
+def shell_command(words: Iterable[str]) -> str:
+    """Return a command to be printed, pasted into a POSIX shell and run with just these words."""
+    return " ".join(map(shell_word, words))
+
+
+def shell_word(text: str) -> str:
+    """Return ``text`` as one word of a shell command; unprintable characters are escaped in it."""
+    if text.isprintable():
+        return shlex.quote(text)
+    escaped = "".join(_shell_character(character) for character in text)
+    return f"$'{escaped}'"
+
+
+def _shell_character(character: str) -> str:
+    if character in {"'", "\\"}:
+        return f"\\{character}"
+    if character.isprintable():
+        return character
+    # Octal, as a hexadecimal escape has no end; bytes, as a shell may not use UTF-8.
+    return "".join(f"\\{byte:03o}" for byte in character.encode("utf-8", "surrogatepass"))
