@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 from weakref import WeakSet
 
 from offsetmgr.client.failure_log import FailureLog
-from offsetmgr.client.offsets import Deadline, LogEnds, Offsets, kafka_refusal
+from offsetmgr.client.offsets import LogEnds, Offsets, kafka_refusal
 from offsetmgr.errors import (
     CoordinatorError,
     Fault,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from offsetmgr.client.offsets import Named, Refusals
     from offsetmgr.config import CommitSettings
     from offsetmgr.coordinator.base import Coordinator, Failure
+    from offsetmgr.deadlines import Deadline
     from offsetmgr.manager import ManagerHandle
     from offsetmgr.types import StopResult
 

@@ -7,7 +7,6 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlencode
 
-from offsetmgr.client.offsets import Deadline
 from offsetmgr.client.transport import (
     NO_CREDENTIALS,
     Connection,
@@ -17,6 +16,7 @@ from offsetmgr.client.transport import (
     parse_url,
     read_events,
 )
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import ServiceError, ServiceUnavailableError
 from offsetmgr.types import TopicPartition
 

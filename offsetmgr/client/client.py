@@ -12,13 +12,13 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from offsetmgr.backoff import Backoff
 from offsetmgr.client import wire
 from offsetmgr.client.core import Core, Mailboxes
 from offsetmgr.client.failure_log import FailureLog
 from offsetmgr.client.offsets import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
-    Deadline,
     LogEnds,
     Offsets,
     better_reason,
@@ -28,6 +28,7 @@ from offsetmgr.client.offsets import (
     timed_out,
 )
 from offsetmgr.client.transport import Credentials, parse_url
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import (
     ClientFencedError,
     CoordinatorError,
@@ -382,7 +383,7 @@ class Wait:
 
     def run(self) -> None:
         """Ask until all is committed, and stopped, or waiting longer is pointless."""
-        core, pause_s = self._core, FIRST_PAUSE_S
+        core, backoff = self._core, Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while not (self._is_over() or self._deadline.over):
             try:
                 if self._is_delivered():
@@ -392,8 +393,7 @@ class Wait:
                 if not core.ended.is_set():  # else it was the close that broke it off
                     self._reason = better_reason(self._reason, error, self._deadline)
             with core.lock:
-                core.changed.wait_for(self._is_over, self._deadline.within_s(pause_s))
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                core.changed.wait_for(self._is_over, self._deadline.within_s(backoff.failed()))
 
     def _is_over(self) -> bool:
         core = self._core

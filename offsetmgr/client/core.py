@@ -8,26 +8,27 @@ import math
 import random
 import threading
 import time
-from collections import deque
 from contextlib import closing, suppress
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from offsetmgr.backoff import pause_s
 from offsetmgr.client import wire
-from offsetmgr.client.offsets import FIRST_PAUSE_S, LONGEST_WAIT_S, Deadline
+from offsetmgr.client.offsets import FIRST_PAUSE_S
 from offsetmgr.client.partitions import BATCH_LIMIT, Batch, Partitions, take_group
 from offsetmgr.client.transport import Session, Unreachable
+from offsetmgr.deadlines import LONGEST_WAIT_S, Deadline
 from offsetmgr.errors import (
     ClientFencedError,
     CoordinatorError,
     ManagerExistsError,
     ManagerStoppedError,
     OffsetManagerError,
-    OffsetTimeoutError,
     ServiceError,
 )
-from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult, Stream
+from offsetmgr.mailboxes import Mailbox
+from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -75,53 +76,12 @@ log = logging.getLogger("offsetmgr.client")
 T = TypeVar("T")
 
 
-class BoundedStream(Stream[T]):
-    """The newest `limit` unread values. No put ever blocks."""
-
-    def __init__(self, name: str, limit: int = ERROR_LIMIT) -> None:
-        self._name = name
-        self._values: deque[T] = deque(maxlen=limit)
-        self._ready = threading.Condition()
-        self._closed = False
-        self._dropped = 0
-
-    @property
-    def dropped(self) -> int:
-        return self._dropped
-
-    def put(self, value: T) -> None:
-        """Hand a value over; the oldest unread one makes room. Ignored after `close`."""
-        with self._ready:
-            if self._closed:
-                return
-            self._dropped += len(self._values) == self._values.maxlen
-            self._values.append(value)
-            self._ready.notify_all()
-
-    def get(self, timeout: float | None = None) -> T:
-        deadline = Deadline(timeout, forever=True)
-        with self._ready:
-            while not self._values:
-                if self._closed:
-                    raise ManagerStoppedError(f"{self._name} is stopped; nothing more will come")
-                if deadline.over:
-                    raise OffsetTimeoutError(f"{self._name}: nothing came within {timeout} s")
-                self._ready.wait(deadline.left_s)
-            return self._values.popleft()
-
-    def close(self) -> None:
-        """Take nothing more; what is unread can still be read. Twice is harmless."""
-        with self._ready:
-            self._closed = True
-            self._ready.notify_all()
-
-
 class Mailboxes:
     """The mailboxes of one manager, and its end."""
 
     def __init__(self, key: ManagerKey) -> None:
-        self.committed = BoundedStream[OffsetAndMetadata](str(key), 1)
-        self.errors = BoundedStream[OffsetManagerError](str(key))
+        self.committed = Mailbox[OffsetAndMetadata](key, 1)
+        self.errors = Mailbox[OffsetManagerError](key, ERROR_LIMIT)
         self.result: StopResult | None = None
         """The stop's; None while the manager lives."""
         self._newest: OffsetAndMetadata | None = None
@@ -162,9 +122,8 @@ class SendTimes:
         return self.heard_at is not None and now - self.heard_at > self.lease_s
 
     def failed(self, now: float) -> None:
-        longest_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self.failures, 10))
         self.failures += 1
-        self.resume_at = now + longest_s * self._rng.uniform(0.5, 1.0)
+        self.resume_at = now + pause_s(self.failures, FIRST_PAUSE_S, LONGEST_PAUSE_S, self._rng)
 
     def succeeded(self) -> None:
         """A request was answered as it should be, which alone ends the back-off."""

@@ -11,8 +11,8 @@ from contextlib import closing
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from offsetmgr.client.offsets import Deadline
 from offsetmgr.client.transport import Connection, Credentials, Request, Unreachable, parse_url
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError
 
 if TYPE_CHECKING:

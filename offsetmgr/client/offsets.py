@@ -5,11 +5,12 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from offsetmgr.backoff import Backoff
 from offsetmgr.client.failure_log import log_uncommitted
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import (
     CoordinatorError,
     InvalidValueError,
@@ -35,7 +36,6 @@ from offsetmgr.types import (
     check_list,
     check_offset,
     check_offsets,
-    check_timeout,
     check_topic,
     check_topic_partitions,
 )
@@ -58,9 +58,6 @@ _T = TypeVar("_T")
 AT_EXIT_S: Final = 2.0
 """Seconds that all open instances together may delay the interpreter's exit."""
 
-LONGEST_WAIT_S: Final = 60.0
-"""Longest wait for an answer, and of a thread that has nothing to do."""
-
 FIRST_PAUSE_S: Final = 0.05
 """Pause after the first request of a wait; it doubles with each, up to the longest."""
 
@@ -71,37 +68,6 @@ _MISSING: Final = frozenset({"UNKNOWN_TOPIC_OR_PARTITION", "_UNKNOWN_TOPIC", "_U
 
 open_offsets: set[Offsets] = set()
 """Instances that are not closed: they live on until the interpreter exits."""
-
-
-class Deadline:
-    """A point in time by which a call answers; with `forever`, None stands for none.
-
-    Raises InvalidValueError if the seconds are not a number from 0 up.
-    """
-
-    __slots__ = ("_at", "timeout")
-
-    def __init__(self, timeout: float | None, *, forever: bool = False) -> None:
-        self._at = time.monotonic() + check_timeout(timeout, forever=forever)
-        self.timeout = timeout
-
-    @property
-    def left_s(self) -> float:
-        """Seconds left, 0 when it is over; as many as threads can wait."""
-        return min(max(0.0, self._at - time.monotonic()), threading.TIMEOUT_MAX)
-
-    @property
-    def over(self) -> bool:
-        return self.left_s <= 0
-
-    def within_s(self, longest_s: float = LONGEST_WAIT_S) -> float:
-        """Return the seconds left, at most `longest_s`; never 0, which a socket takes for none."""
-        return max(0.001, min(self.left_s, longest_s))
-
-    def for_service_s(self) -> float:
-        """Return what to grant the service, so that its answer is here before the deadline."""
-        left_s = self.within_s()
-        return left_s - min(1.0, left_s / 5)
 
 
 class LogEnds(NamedTuple):
@@ -463,12 +429,11 @@ def kafka_refusal(what: str, code: str, message: str, *, passing: bool) -> Servi
 
 def pauses(ended: threading.Event, deadline: Deadline) -> Iterator[None]:
     """Yield, and wait longer and longer before the next, until the deadline or `ended`."""
-    pause_s = FIRST_PAUSE_S
+    backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
     while True:
         yield
-        if deadline.over or ended.wait(deadline.within_s(pause_s)):
+        if deadline.over or ended.wait(deadline.within_s(backoff.failed())):
             return
-        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 def better_reason(

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
-from offsetmgr.client.offsets import Deadline
 from offsetmgr.client.wire import failure_of, reading
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError, ServiceUnavailableError
 
 if TYPE_CHECKING:

@@ -21,8 +21,9 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from offsetmgr.client.core import BoundedStream
-from offsetmgr.client.offsets import Deadline, QueryReport, by_group
+from offsetmgr.client.core import ERROR_LIMIT
+from offsetmgr.client.offsets import QueryReport, by_group
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import (
     ClientFencedError,
     InvalidValueError,
@@ -34,6 +35,7 @@ from offsetmgr.errors import (
     listed,
     shown,
 )
+from offsetmgr.mailboxes import Mailbox
 from offsetmgr.spark.group_state import Decision, Groups, GroupState
 from offsetmgr.spark.progress import Run, read_snapshot
 from offsetmgr.spark.starting import check_client
@@ -167,8 +169,8 @@ class OffsetCommits:
         self._client = client
         self._groups = groups
         self._on_error = on_error
-        self._errors = BoundedStream[OffsetManagerError]("commit_offsets")
-        self._to_call = BoundedStream[OffsetManagerError]("commit_offsets")
+        self._errors = Mailbox[OffsetManagerError]("commit_offsets", ERROR_LIMIT)
+        self._to_call = Mailbox[OffsetManagerError]("commit_offsets", ERROR_LIMIT)
         self._detached = False
         self._committer = Committer(client, groups)
         self._listener = CommitListener(spark, self._committer, query_name)

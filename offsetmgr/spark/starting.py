@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
-from offsetmgr.client.offsets import Deadline, Offsets
+from offsetmgr.client.offsets import Offsets
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import (
     ERRORS,
     Fault,

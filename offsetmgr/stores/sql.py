@@ -18,8 +18,10 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 from sqlalchemy.schema import CreateTable
 
+from offsetmgr.backoff import Backoff
 from offsetmgr.codes import GENERATION_FENCED, STORE_FAILED, STORE_REFUSED
 from offsetmgr.coordinator.base import Failure
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import (
     CoordinatorError,
     InvalidValueError,
@@ -282,8 +284,8 @@ class SqlOffsetStore(OffsetStore):
         return {where: found.get(where, NO_ROW).offset for where in partitions}
 
     def _retried(self, work: Callable[[Connection], _T]) -> _T:
-        deadline = time.monotonic() + self._patience_s
-        pause_s = _PAUSE_S
+        deadline = Deadline(self._patience_s)
+        backoff = Backoff(_PAUSE_S, _LONGEST_PAUSE_S)
         while True:
             try:
                 with self.engine.begin() as connection:
@@ -293,10 +295,10 @@ class SqlOffsetStore(OffsetStore):
                 info = (
                     failure_of(error).info if isinstance(error, exc.SQLAlchemyError) else error.info
                 )
-                if not info.retriable or time.monotonic() + pause_s > deadline:
+                pause_s = backoff.failed()
+                if not info.retriable or pause_s > deadline.left_s:
                     raise
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _refusals(
         self,

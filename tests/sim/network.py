@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableMapping
     from random import Random
 
-    from offsetmgr.client.offsets import Deadline
     from offsetmgr.client.transport import Request
+    from offsetmgr.deadlines import Deadline
     from tests.sim.processes import Host
     from tests.sim.server import ServiceProcess
     from tests.sim.threads import SimThread

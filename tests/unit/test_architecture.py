@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 
-VALUES = {"types", "errors", "codes", "config", "answers", "text", "repeats"}
+VALUES = {"types", "errors", "codes", "config", "answers"}
+VALUES |= {"text", "repeats", "backoff", "deadlines", "mailboxes"}
+"""They need the standard library alone; every package may import them."""
+
 ARROWS: dict[str, set[str]] = {
     "types": {"errors"},
     "errors": {"codes", "text"},
@@ -23,6 +26,9 @@ ARROWS: dict[str, set[str]] = {
     "answers": {"codes", "types"},
     "text": set(),
     "repeats": set(),
+    "backoff": set(),
+    "deadlines": {"types"},
+    "mailboxes": {"types", "errors"},
     "acked_ranges": {"types"},
     "retry_headers": set(),
     "kafka": VALUES | {"actors"},
@@ -32,33 +38,22 @@ ARROWS: dict[str, set[str]] = {
     "manager": VALUES | {"coordinator", "actors"},
     "service": VALUES
     | {"kafka", "coordinator", "manager", "actors", "lag", "admin", "stores", "streams"},
-    "client": {"types", "errors", "text", "repeats"},
+    "client": VALUES,
     "stores": VALUES | {"kafka", "coordinator", "actors"},
     "consumer": VALUES | {"acked_ranges", "retry_headers", "kafka", "client"},
     "streams": VALUES | {"retry_headers", "kafka", "client", "spark", "actors"},
     "clusters": VALUES | {"consumer", "kafka"},
-    "spark": {"types", "errors", "text", "client"},
+    "spark": VALUES | {"client"},
     "local": VALUES | {"coordinator", "manager", "client", "actors", "stores"},
-    "devkafka": {"types", "errors", "text"},
-    "demo": {"types", "errors", "text", "client", "spark", "devkafka"},
+    "devkafka": VALUES,
+    "demo": VALUES | {"client", "spark", "devkafka"},
     "cli": VALUES
     | {"kafka", "lag", "admin", "consumer", "service", "client", "local", "spark", "devkafka"}
     | {"demo", "clusters", "stores", "streams"},
 }
 """The packages that each package may import; every package is listed."""
 
-STANDARD_LIBRARY_ONLY = (
-    "types",
-    "errors",
-    "codes",
-    "config",
-    "answers",
-    "text",
-    "repeats",
-    "acked_ranges",
-    "retry_headers",
-    "client",
-)
+STANDARD_LIBRARY_ONLY = (*sorted(VALUES), "acked_ranges", "retry_headers", "client")
 
 IN_CIRCLES = {
     *("lag.burrow", "lag.watcher"),

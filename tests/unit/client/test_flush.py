@@ -9,7 +9,7 @@ import pytest
 
 from offsetmgr.client import wire
 from offsetmgr.client.client import Wait
-from offsetmgr.client.offsets import Deadline
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetCommitError, OffsetTimeoutError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 from tests.unit.client.scripted import CUT, Fault

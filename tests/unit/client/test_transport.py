@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.client import transport
-from offsetmgr.client.offsets import Deadline
 from offsetmgr.client.transport import Connection, Request, ServiceAddress, Session, Unreachable
+from offsetmgr.deadlines import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,0 +1,56 @@
+"""Deadlines of calls that wait; standard library only."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from offsetmgr.types import check_timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LONGEST_WAIT_S: Final = 60.0
+"""Longest wait for one answer, and of a thread that has nothing to do."""
+
+
+class Deadline:
+    """A point in time by which a call returns; with ``forever``, None is no limit.
+
+    ``now`` is the clock, in seconds.  Raises InvalidValueError, which names ``field``, if
+    ``timeout`` is not a number of seconds from 0 up.
+    """
+
+    __slots__ = ("_at_s", "_now", "timeout")
+
+    def __init__(
+        self,
+        timeout: float | None,
+        field: str = "timeout",
+        *,
+        forever: bool = False,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._now = now
+        self._at_s = now() + check_timeout(timeout, field, forever=forever)
+        self.timeout = timeout
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left, 0 when it is over; as many as threads can wait."""
+        return min(max(0.0, self._at_s - self._now()), threading.TIMEOUT_MAX)
+
+    @property
+    def over(self) -> bool:
+        """True once no time is left."""
+        return self.left_s <= 0
+
+    def within_s(self, longest_s: float = LONGEST_WAIT_S) -> float:
+        """Return the seconds left, at most ``longest_s``; never 0, which a socket cannot wait."""
+        return max(0.001, min(self.left_s, longest_s))
+
+    def for_service_s(self) -> float:
+        """Return the seconds to grant another process, so that its answer is here in time."""
+        left_s = self.within_s()
+        return left_s - min(1.0, left_s / 5)
