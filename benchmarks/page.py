@@ -13,8 +13,8 @@ from playwright.sync_api import expect
 from starlette.responses import Response
 
 from benchmarks.harness import at_most, serving, show
-from offsetmgr.service.http import page_files
-from offsetmgr.service.messages import encode
+from offsetmgr.http.errors import encode
+from offsetmgr.service.api import page_files
 from tests.browser import answers
 from tests.browser.conftest import launched
 

@@ -22,7 +22,7 @@ from starlette.routing import Mount, Route
 
 from benchmarks.harness import at_least, filled, in_turn, key_of, report, serving, show
 from offsetmgr.streams import codecs
-from offsetmgr.streams.serve import view_app
+from offsetmgr.streams.serve import ViewApp
 from offsetmgr.streams.storage import LmdbStorage
 from offsetmgr.streams.view import View
 
@@ -98,7 +98,7 @@ def _requests(view: View, rounds: int) -> dict[str, list[float]]:
     async def bare(_request: Request) -> Response:
         return Response(b'{"key":"user-00000000","value":"x"}', media_type="application/json")
 
-    app = Starlette(routes=[Route("/bare/{key}", bare), Mount("", view_app(view))])
+    app = Starlette(routes=[Route("/bare/{key}", bare), Mount("", ViewApp(view))])
     with serving(app) as address:
         host = address.removeprefix("http://")
         with closing(http.client.HTTPConnection(host)) as connection:

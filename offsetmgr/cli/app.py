@@ -64,8 +64,8 @@ def serve(options: ServiceOptions) -> int:
 
 def check(options: ServiceOptions) -> None:
     """Check the configuration and its files, and print it, secrets masked; connects to nothing."""
+    from offsetmgr.http.tls import Certificates
     from offsetmgr.service.access import Access
-    from offsetmgr.service.connections import Certificates
     from offsetmgr.service.settings import by_name
 
     settings = options.load()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import signal
+import os
 import time
 from collections.abc import Iterable
 from enum import Enum
@@ -15,6 +15,7 @@ from typer import Argument, Option
 from offsetmgr.admin.service import ServiceReader
 from offsetmgr.cli.common import Exit, KafkaOptions, OutputOptions, SomeGroups, print_json
 from offsetmgr.cli.lag import KafkaSource
+from offsetmgr.client.transport import Credentials
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.types import check_group
 
@@ -46,7 +47,11 @@ def serve(
     table: Annotated[str, Option(help="The table's topic, such as <group>-table.")],
     path: Annotated[Path, Option(help="Folder of the view's store; created if missing.")],
     codec: Annotated[CodecName, Option(help="Codec of the table's values.")] = CodecName.Json,
-    listen: Annotated[str, Option(help="Loopback or unix:///path/to.sock.")] = ("127.0.0.1:8742"),
+    listen: Annotated[str, Option(help="Loopback or unix:///path/to.sock.")] = "127.0.0.1:8742",
+    tokens: Annotated[
+        str | None,
+        Option(metavar="FILE", help="Tokens, one in a line; every request needs one of them."),
+    ] = None,
     *,
     fsync: Annotated[bool, Option("--fsync", help="Wait for the disk at each write.")] = False,
     kafka: KafkaOptions,
@@ -58,44 +63,27 @@ def serve(
     Exit status: 0 if it was stopped by a signal, 1 if it did not start or the view has failed.
     """
     import structlog
-    import uvicorn
 
+    from offsetmgr.http.address import Address, listening
     from offsetmgr.service import logs
-    from offsetmgr.service.run import listening
-    from offsetmgr.service.settings import Address
     from offsetmgr.streams import ViewError, codecs
-    from offsetmgr.streams.serve import view_app
+    from offsetmgr.streams.serve import ViewApp
+    from offsetmgr.streams.serve import serve as serve_until_signal
     from offsetmgr.streams.storage import LmdbStorage
     from offsetmgr.streams.view import View
 
     address = Address.parse(listen)
-    address.check_reach(["TLS and authentication, which a view does not have"])
+    address.check_reach(["TLS, which a view does not have"])
     logs.set_up("info")
-    with listening(address) as (sock, url):
+    with listening(address) as (sock, where):
         storage = LmdbStorage(path, fsync=fsync)
         values = getattr(codecs, codec.name)()
         settings = kafka.for_librdkafka()
         with View(settings, table, values, storage=storage, timeout_s=kafka.timeout) as view:
-            config = uvicorn.Config(
-                view_app(view, address.hosts()),
-                access_log=False,
-                lifespan="off",
-                log_config=None,
-                timeout_graceful_shutdown=1,
-                timeout_keep_alive=75,
-            )
-            server = uvicorn.Server(config)
-
-            def stop_if_failed(_state: object) -> None:
-                server.should_exit = server.should_exit or view.stats().error is not None
-
-            view.observe(stop_if_failed)
-            stop_if_failed(view.state)
+            app = ViewApp(view, address.hosts(), tokens)
             log = structlog.get_logger("offsetmgr.streams")
-            log.info("serving", address=url, table=view.topic)
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: None)  # uvicorn stops, and then repeats it
-            server.run(sockets=[sock])
+            log.info("serving", address=str(where), table=view.topic, tokens=tokens is not None)
+            serve_until_signal(app, sock)
             error = view.stats().error
             if error is not None:
                 raise ViewError(f"the view of {table} has failed: {error}")
@@ -132,7 +120,8 @@ def get(
 
 
 def _ask(url: str, target: str, kafka: KafkaOptions) -> dict[str, Any]:
-    return ServiceReader(url, kafka.timeout).ask("GET", target)
+    credentials = Credentials.from_environment(os.environ)
+    return ServiceReader(url, kafka.timeout, credentials).ask("GET", target)
 
 
 def _processors(groups: Iterable[str], kafka: KafkaOptions) -> list[dict[str, Any]]:

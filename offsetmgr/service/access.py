@@ -5,7 +5,6 @@ Without identities in the settings nobody is asked for a token, and everybody se
 
 from __future__ import annotations
 
-import hmac
 import json
 import os
 import threading
@@ -13,13 +12,13 @@ from contextvars import ContextVar
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from http import HTTPStatus
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import structlog
 
 from offsetmgr.errors import InvalidValueError, shown
-from offsetmgr.service.errors import HttpStatusError
+from offsetmgr.http.errors import HttpStatusError
+from offsetmgr.http.files import Tokens, bearer_token, unauthorized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,13 +28,9 @@ if TYPE_CHECKING:
     from offsetmgr.service.openapi import Operation
     from offsetmgr.service.settings import Identity, Settings
 
-MIN_TOKEN_CHARS: Final = 16
-MAX_TOKENS: Final = 10
-"""In one file: while a token is replaced, the old one stands below the new one."""
 EVERYTHING: Final = "*"
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
 
-log = structlog.get_logger("offsetmgr.http")
 audit_log = structlog.get_logger("offsetmgr.audit")
 
 
@@ -86,36 +81,26 @@ class Access:
     def use(self, settings: Settings) -> None:
         """Take the identities of ``settings``; with an error nothing changes."""
         files = {
-            name: _TokenFile(f"identities.{name}.token_file", Path(each.token_file))
+            name: (f"identities.{name}.token_file", each.token_file)
             for name, each in settings.identities.items()
             if each.token_file
         }
-        owners: dict[bytes, str] = {}
-        for name, file in files.items():
-            for token in file.read():
-                if owners.setdefault(token, name) != name:
-                    fix = f"make another one; identities.{owners[token]} has it too"
-                    raise InvalidValueError(file.setting, None, "holds another one's token", fix)
+        tokens = Tokens(files)
         self._cluster = settings.cluster_name
         self._open_paths = OPEN_PATHS | ({"/metrics"} if settings.open_metrics else set())
-        self._identities, self._tokens = settings.identities, files
+        self._identities, self._tokens = settings.identities, tokens
 
     def refresh(self) -> None:
         """Read the tokens that have changed; call it every second or so."""
-        for each in self._tokens.values():
-            each.watch.refresh()
+        self._tokens.refresh()
 
     def identify(self, headers: Headers, certificate_names: frozenset[str]) -> Asker:
         """Return who sends these headers, still without client.  Raises HttpStatusError."""
         if not self._identities:
             return Asker()
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            found = self._owner_of(token.strip().encode())
-            problem = (
-                "the service does not know this token: it was changed, or is of another "
-                "service; compare the client's token file with the service's"
-            )
+        token = bearer_token(headers)
+        if token is not None:
+            found = self._tokens.owner_of(token)
         else:
             owners = (
                 name
@@ -123,24 +108,12 @@ class Access:
                 if each.certificate and each.certificate in certificate_names
             )
             found = next(owners, None)
-            problem = "this service asks for a token, or for a certificate that it knows"
         if found is None:
-            fix = "send Authorization: Bearer TOKEN (--token-file, or token_file of the client)"
-            challenge = {"www-authenticate": 'Bearer realm="offsetmgr"'}
-            status = HTTPStatus.UNAUTHORIZED
-            raise HttpStatusError(status, "unauthorized", f"{problem}; {fix}", challenge)
+            raise unauthorized(token)
         rights = self._identities[found]
         if not _allowed(self._cluster, rights.clusters):
             _forbidden(found, f"cluster {self._cluster!r}", "clusters", rights.clusters)
         return Asker(found, rights)
-
-    def _owner_of(self, token: bytes) -> str | None:
-        found = None
-        for name, file in self._tokens.items():  # all of them, so that time tells nothing
-            for each in file.tokens:
-                if hmac.compare_digest(each, token):
-                    found = name
-        return found
 
     def needs_identity(self, operation: Operation) -> bool:
         """Return True for all but health, the document and, if they are open, the metrics."""
@@ -191,84 +164,6 @@ def _forbidden(name: str, what: str, setting: str, allowed: object) -> NoReturn:
         f"identities.{name}.{setting} is {shown(allowed)}"
     )
     raise HttpStatusError(HTTPStatus.FORBIDDEN, "forbidden", text)
-
-
-class _TokenFile:
-    """The tokens in a file, one in a line; a file of no use, or that is gone, has none."""
-
-    def __init__(self, setting: str, path: Path) -> None:
-        self.setting = setting
-        self.tokens: list[bytes] = []
-        self.watch = FileWatch("token_file", [path], self.read)
-        self._path = path
-
-    def read(self) -> list[bytes]:
-        """Read and return the tokens.  Raises InvalidValueError."""
-        self.tokens = []
-        check_private(str(self._path), self.setting)
-        try:
-            found = self._path.read_text(encoding="ascii").encode().split()
-        except (OSError, UnicodeDecodeError):
-            found = []
-        short = any(len(each) < MIN_TOKEN_CHARS for each in found)
-        if short or not 0 < len(found) <= MAX_TOKENS:
-            problem = f"does not hold tokens of {MIN_TOKEN_CHARS} ASCII characters or more"
-            fix = "make one: openssl rand -hex 32 > FILE"
-            raise InvalidValueError(self.setting, None, problem, fix)
-        self.tokens = found
-        return found
-
-
-class FileWatch:
-    """Has files read again when one of them was written or replaced."""
-
-    def __init__(self, kind: str, paths: list[Path], read: Callable[[], object]) -> None:
-        """``kind`` is for the log; ``read`` raises InvalidValueError."""
-        self._events = f"{kind}_read", f"{kind}_refused"
-        self._paths = paths
-        self._read = read
-        self._seen = self._state()
-
-    def refresh(self) -> None:
-        """Read files that have changed, and log whether they are of use."""
-        before, self._seen = self._seen, self._state()
-        if self._seen == before:
-            return
-        taken, refused = self._events
-        try:
-            self._read()
-        except InvalidValueError as error:
-            log.error(refused, error=str(error))  # noqa: TRY400 -- it says it all
-        else:
-            log.info(taken, files=[str(each) for each in self._paths])
-
-    def _state(self) -> list[object]:
-        return [_file_state(each) for each in self._paths]
-
-
-def _file_state(path: Path) -> object:
-    """Return what changes when a file is written or replaced."""
-    try:
-        found = path.stat()
-    except (OSError, ValueError):
-        return None
-    return found.st_mtime_ns, found.st_ino, found.st_size, found.st_mode
-
-
-def check_private(path: str, setting: str) -> None:
-    """Raise InvalidValueError unless a secret's file is there, and not for everybody to read.
-
-    A group may read it, as Kubernetes' ``fsGroup`` does.
-    """
-    try:
-        mode = Path(path).stat().st_mode
-    except (OSError, ValueError) as error:
-        problem = f"cannot be read ({getattr(error, 'strerror', None) or 'no path'})"
-        raise InvalidValueError(setting, path, problem, "give a readable file") from None
-    if mode & 0o027:
-        problem = f"may be read or changed by others (mode {mode & 0o777:04o})"
-        fix = "chmod 600 it, and replace what it held"
-        raise InvalidValueError(setting, path, problem, fix)
 
 
 class AuditLog:

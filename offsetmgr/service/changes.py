@@ -16,11 +16,10 @@ from offsetmgr.admin.reset import PLAN_FIELDS, PlannedOffset, parse_scope, plan_
 from offsetmgr.admin.service import rewind_failures
 from offsetmgr.admin.times import parse_since
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.http.errors import ErrorBody, HttpStatusError
 from offsetmgr.kafka.commit_log import read_commits
 from offsetmgr.service.access import asker, check_group_seen
-from offsetmgr.service.errors import HttpStatusError
 from offsetmgr.service.messages import (
-    ErrorBody,
     HistoryQuery,
     PlanRequest,
     ResetRequest,

@@ -15,6 +15,7 @@ from offsetmgr.errors import (
     OffsetRegressionError,
     OverloadedError,
 )
+from offsetmgr.http.errors import error_body
 from offsetmgr.service.errors import DrainingError
 from offsetmgr.service.messages import (
     FlushAnswer,
@@ -28,7 +29,6 @@ from offsetmgr.service.messages import (
     SubmitAnswer,
     SubmitRequest,
     body_or_none,
-    error_body,
     flush_answer,
 )
 from offsetmgr.service.openapi import operation

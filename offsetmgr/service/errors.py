@@ -9,29 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError, shown
+from offsetmgr.errors import InvalidValueError, KafkaRequestError, shown
+from offsetmgr.http.errors import LATE_CODES, HttpStatusError, MissingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from offsetmgr.coordinator.base import Failure
-
-LATE_CODES: Final = frozenset(
-    {"REQUEST_TIMED_OUT", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_MSG_TIMED_OUT"}
-)
-
-
-class HttpStatusError(OffsetManagerError):
-    """A request that HTTP has a status of its own for, such as 415."""
-
-    def __init__(
-        self, status: HTTPStatus, code: str, message: str, headers: Mapping[str, str] = {}
-    ) -> None:
-        """``code`` and ``message`` as the body carries them."""
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.headers = headers
 
 
 class DrainingError(HttpStatusError):
@@ -44,15 +28,6 @@ class DrainingError(HttpStatusError):
             "the service is stopping and commits what it holds; keep your offsets and send them "
             "to the service that starts next",
         )
-
-
-class MissingError(InvalidValueError):
-    """A value that has to be given was not."""
-
-    def __init__(self, field: str, fix: str) -> None:
-        """``fix`` says where to give it."""
-        super().__init__(field, None, "is missing", fix)
-        self.args = (f"{field} is missing; {fix}",)
 
 
 class WrongValueError(InvalidValueError):

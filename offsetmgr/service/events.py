@@ -22,9 +22,10 @@ from offsetmgr.errors import (
     OffsetRegressionError,
     OverloadedError,
 )
+from offsetmgr.http.errors import encode, error_body
 from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.service.access import asker
-from offsetmgr.service.messages import CommittedEntry, EventsQuery, OfGroup, encode, error_body
+from offsetmgr.service.messages import CommittedEntry, EventsQuery, OfGroup
 from offsetmgr.service.openapi import operation
 
 if TYPE_CHECKING:

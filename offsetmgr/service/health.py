@@ -14,9 +14,9 @@ import structlog
 
 from actors import Future, PooledActor
 from offsetmgr.coordinator.fence import fence_counts
+from offsetmgr.http.errors import json_response
 from offsetmgr.kafka.errors import cause_of
 from offsetmgr.repeats import RepeatLimiter
-from offsetmgr.service.http import json_response
 from offsetmgr.service.messages import LiveAnswer, ReadyAnswer
 from offsetmgr.service.openapi import operation
 

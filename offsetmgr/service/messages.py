@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
-from offsetmgr.errors import (
-    CoordinatorError,
-    InvalidValueError,
-    KafkaRequestError,
-    OffsetNoticeError,
-    shown,
-)
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.http.errors import ErrorBody, MissingError, error_body
 from offsetmgr.lag.report import PartitionField
 from offsetmgr.manager import Submission
-from offsetmgr.service.errors import LATE_CODES, HttpStatusError, MissingError
 from offsetmgr.types import (
     MAX_GROUP_CHARS,
     MAX_INT32,
@@ -48,8 +40,6 @@ MAX_TOPICS: Final = 100
 """Topics, or groups, in one query: a request's head has a limit."""
 MAX_QUERIES: Final = 50
 """Streaming queries that are remembered of a client."""
-
-encode: Final = msgspec.json.Encoder().encode
 
 _WORD: Final = "[^\\u0000-\\u0020\\u007f-\\u00a0]+"
 """Without control characters; regular expressions of JSON Schema know no "printable"."""
@@ -399,33 +389,6 @@ class EventsQuery(ApiRequest, frozen=True, rename={"after": LAST_EVENT}):
 # Answers
 
 
-class ErrorBody(Struct, frozen=True, omit_defaults=True):
-    """An error: its cause, whose fault it is, and its fix."""
-
-    code: Annotated[str, Meta(description="Stable name of the error.")]
-    message: Annotated[str, Meta(description="For people.")]
-    field: Annotated[str | None, Meta(description="Where the bad value stands.")] = None
-    value: Annotated[str | None, Meta(description="The bad value, escaped and cut.")] = None
-    fix: str | None = None
-    owner: Annotated[str | None, Meta(description="Who holds the manager.")] = None
-    lease_left_s: Annotated[float | None, Meta(description="Of the owner, if silent.")] = None
-    kafka_code: Annotated[int | None, Meta(description="Kafka's error code.")] = None
-    retriable: Annotated[bool | None, Meta(description="The service tries again itself.")] = None
-    scope: str | None = None
-    fault: Annotated[str | None, Meta(description="Who has to act.")] = None
-    hint: str | None = None
-    group: str | None = None
-    topic: str | None = None
-    partition: int | None = None
-    offset: int | None = None
-    floor: Annotated[int | None, Meta(description="Highest offset known before.")] = None
-    notice: Annotated[bool, Meta(description="Nothing failed, but somebody should know.")] = False
-
-
-class ErrorAnswer(Struct, frozen=True):
-    error: ErrorBody
-
-
 class OffsetValue(Struct, frozen=True):
     offset: int
     metadata: str
@@ -599,40 +562,3 @@ def flush_answer(results: Mapping[ManagerKey, StopResult]) -> FlushAnswer:
         elif result.committed is not None:
             committed.append(CommittedEntry(*key, *result.committed))
     return FlushAnswer(committed, uncommitted)
-
-
-def error_body(error: OffsetManagerError) -> ErrorBody:
-    """Return ``error`` with all that is known of it."""
-    told: dict[str, Any] = {
-        name: getattr(error, name, None) for name in ErrorBody.__struct_fields__
-    }
-    told |= {"message": str(error), "notice": isinstance(error, OffsetNoticeError)}
-    if isinstance(error, InvalidValueError) and not isinstance(error, MissingError):
-        told["value"] = shown(error.value)
-    if isinstance(error, (CoordinatorError, KafkaRequestError)):
-        info = error.info
-        told |= {"kafka_code": info.code, "scope": info.scope.value, "fault": info.fault.value}
-    return ErrorBody(**told)
-
-
-_STATUS: Final = {
-    "client_fenced": HTTPStatus.CONFLICT,
-    "group_held": HTTPStatus.CONFLICT,
-    "offset_conflict": HTTPStatus.CONFLICT,
-    "overloaded": HTTPStatus.TOO_MANY_REQUESTS,
-    "service_unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
-    "timeout": HTTPStatus.GATEWAY_TIMEOUT,
-}
-"""By the code of an error."""
-
-
-def status_of(error: OffsetManagerError) -> HTTPStatus:
-    """Return the HTTP status of an error that ends a request."""
-    if isinstance(error, HttpStatusError):
-        return error.status
-    if isinstance(error, KafkaRequestError):
-        late = error.info.name in LATE_CODES
-        return HTTPStatus.GATEWAY_TIMEOUT if late else HTTPStatus.BAD_GATEWAY
-    if isinstance(error, InvalidValueError):
-        return HTTPStatus.BAD_REQUEST
-    return _STATUS.get(error.code, HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
+from offsetmgr.http.errors import ErrorAnswer
 from offsetmgr.service.errors import schema_of
-from offsetmgr.service.messages import INSTANCE, LAST_EVENT, ApiRequest, Caller, ErrorAnswer
+from offsetmgr.service.messages import INSTANCE, LAST_EVENT, ApiRequest, Caller
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -18,12 +18,12 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetTimeoutError
+from offsetmgr.http.errors import ErrorBody, error_body
 from offsetmgr.lag.report import group_summary
 from offsetmgr.service.access import asker
 from offsetmgr.service.errors import kafka_error
 from offsetmgr.service.messages import (
     CommittedQuery,
-    ErrorBody,
     HeartbeatAnswer,
     HeartbeatRequest,
     InitialOffset,
@@ -43,7 +43,6 @@ from offsetmgr.service.messages import (
     TopicState,
     body_or_none,
     entry,
-    error_body,
     value_or_none,
 )
 from offsetmgr.service.openapi import operation

@@ -4,39 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import faulthandler
 import gc
 import os
-import resource
 import signal
-import socket
 import sys
 import threading
 import time
 import uuid
 from collections import Counter
 from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
-import uvicorn
 import uvloop
 
 from actors import ActorSystem
 from offsetmgr.coordinator.fence import FencedCoordinator
 from offsetmgr.coordinator.kafka import KafkaCoordinator
-from offsetmgr.errors import InvalidValueError, OffsetManagerError
+from offsetmgr.errors import OffsetManagerError
+from offsetmgr.http.address import listening
+from offsetmgr.http.server import CLOSE_TIMEOUT_S, Server, every_second
+from offsetmgr.http.tls import Certificates
 from offsetmgr.manager import Factory
 from offsetmgr.service import version
 from offsetmgr.service.access import Access, AuditLog
+from offsetmgr.service.api import Api
 from offsetmgr.service.changes import Changes
-from offsetmgr.service.connections import IDLE_S, Certificates, Connections
 from offsetmgr.service.core import OffsetService
 from offsetmgr.service.events import EventHub
 from offsetmgr.service.health import Health, notify, watchdog
-from offsetmgr.service.http import Api
 from offsetmgr.service.logs import set_level
 from offsetmgr.service.metrics import Metrics, ServiceMetrics
 from offsetmgr.service.openapi import operations
@@ -45,12 +42,14 @@ from offsetmgr.service.sessions import Registry
 from offsetmgr.service.watch import GroupWatch
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+    import socket
+    from collections.abc import AsyncIterator, Callable, Coroutine
     from random import Random
 
     from offsetmgr.coordinator.base import Coordinator
+    from offsetmgr.http.address import Address
     from offsetmgr.service.logs import Logs
-    from offsetmgr.service.settings import Address, Settings
+    from offsetmgr.service.settings import Settings
 
 EXIT_COMMITTED: Final = 0
 EXIT_UNCOMMITTED: Final = 3
@@ -58,42 +57,10 @@ EXIT_UNCOMMITTED: Final = 3
 
 UNCOMMITTED_LOGGED: Final = 100
 
-CLOSE_TIMEOUT_S: Final = 1.0
-"""For each thing that is closed after the drain."""
-
 CLOSING_S: Final = 3.0
 """Seconds of ``stop_timeout_s`` for closing all of them."""
 
-SWEEP_INTERVAL_S: Final = 1.0
-
-CONNECTIONS: Final = 2_500
-"""Besides event streams: more than the requests that may be under way, so that one is always idle
-and makes room for the next."""
-
-HEAD_BYTES: Final = 32 * 1024
-"""First line and headers of a request: a query of 100 topics with the longest names has 26 kB."""
-
-RECEIVED_BYTES: Final = 64 * 1024
-"""Bytes that the system takes of a connection ahead of its reader, and uvicorn in one piece."""
-
-BACKLOG: Final = 1024
-
-SYSTEMD_DESCRIPTOR: Final = 3
-"""The first socket that systemd passes on (``SD_LISTEN_FDS_START``)."""
-
-DESCRIPTORS: Final = 10_000
-"""Open files that are asked of the system where its soft limit is lower."""
-FILES: Final = 500
-"""Of them for all but connections of clients."""
-
 log = structlog.get_logger("offsetmgr.service")
-
-
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to the service, which drains before the server ends."""
-        yield
 
 
 class Assembly:
@@ -146,17 +113,11 @@ class Assembly:
         self.app = Api(self, [*more, *self.watch.burrow()])
 
     @contextlib.asynccontextmanager
-    async def background(
-        self, *more: Coroutine[Any, Any, None], sweeps: Iterable[Callable[[], None]] = ()
-    ) -> AsyncIterator[None]:
-        """End lapsed leases, ask Kafka how it is, watch groups and do ``more`` while inside.
-
-        ``sweeps`` are called every second.
-        """
+    async def background(self, *more: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+        """End lapsed leases, ask Kafka how it is, watch groups and do ``more`` while inside."""
         if self.settings.watch.groups:
             self.watch.start()
-        sweeping = self._sweep([self.service.sweep, self.access.refresh, *sweeps])
-        work = (sweeping, self.health.watch(), *more)
+        work = (every_second(self.service.sweep, self.access.refresh), self.health.watch(), *more)
         tasks = [asyncio.create_task(each) for each in work]
         try:
             yield
@@ -165,15 +126,6 @@ class Assembly:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _sweep(self, sweeps: list[Callable[[], None]]) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_INTERVAL_S)
-            for each in sweeps:
-                try:
-                    each()
-                except Exception:  # one bad sweep must not end the leases
-                    log.exception("sweep_failed")
 
 
 class Service:
@@ -195,44 +147,27 @@ class Service:
         self.assembly = Assembly(
             settings, coordinator, system, wall=time.time, dropped_logs=lambda: logs.dropped
         )
-        self._connections = Connections(self.assembly.app, most_connections(settings))
-        self._certificates = Certificates(settings.tls) if settings.tls.certificate else None
+        certificates = Certificates(settings.tls) if settings.tls.certificate else None
+        streams = settings.limits.event_streams
+        self._server = Server(self.assembly.app, certificates, streams)
         self._stop_asked = asyncio.Event()
         self._deserted_s = system.clock.now()
 
-    async def serve(self, sock: socket.socket, address: str) -> int:
+    async def serve(self, sock: socket.socket, address: Address) -> int:
         """Serve ``sock`` until told to stop; return the process's exit status."""
         self._catch_signals(asyncio.get_running_loop())
-        certificates = self._certificates
-        server = _Server(
-            uvicorn.Config(
-                self._connections,
-                access_log=False,
-                h11_max_incomplete_event_size=HEAD_BYTES,
-                http=cast("type[asyncio.Protocol]", self._connections.protocol),
-                lifespan="off",
-                log_config=None,
-                proxy_headers=False,
-                server_header=False,
-                ssl_context_factory=None if certificates is None else certificates.factory,
-                timeout_graceful_shutdown=int(CLOSE_TIMEOUT_S),
-                timeout_keep_alive=int(IDLE_S),
-                ws="none",
-            )
-        )
-        sweeps = [self._connections.sweep, self._stop_when_deserted]
-        sweeps += [] if certificates is None else [certificates.watch.refresh]
-        async with self.assembly.background(watchdog(self._system), sweeps=sweeps):
-            serving = asyncio.create_task(server.serve(sockets=[sock]), name="http")
-            # The socket listens already: who connects from here on is answered.
-            security = {"tls": certificates is not None, "tokens": self.assembly.access.required}
-            log.info("serving", address=address, pid=os.getpid(), version=version(), **security)
+        async with self.assembly.background(watchdog(self._system)):
+            served = self._server.serve(sock, self._stop_when_deserted)
+            serving = asyncio.create_task(served, name="http")
+            # The socket listens already: clients that connect from here on are answered.
+            facts = {"tls": address.tls, "tokens": self.assembly.access.required}
+            log.info("serving", address=str(address), pid=os.getpid(), version=version(), **facts)
             notify("READY=1")
             asked = asyncio.create_task(self._stop_asked.wait(), name="stop")
             await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
             asked.cancel()
             status = await self._drain()
-            server.should_exit = True
+            self._server.stop()
             await serving
         return status
 
@@ -318,74 +253,6 @@ def run(
         stack.callback(coordinator.close, CLOSE_TIMEOUT_S)
         service = Service(settings, coordinator, system, logs, reload)
         return uvloop.run(service.serve(sock, address))
-
-
-def most_connections(settings: Settings) -> int:
-    """Return how many connections there may be, with the open files that the system grants."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < DESCRIPTORS:
-        soft = min(DESCRIPTORS, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    wanted = CONNECTIONS + settings.limits.event_streams
-    if soft < wanted + FILES:
-        log.warning("few_open_files", limit=soft, wanted=wanted + FILES)
-    return min(wanted, max(soft - FILES, soft // 2))
-
-
-@contextlib.contextmanager
-def listening(address: Address) -> Iterator[tuple[socket.socket, str]]:
-    """Yield the listening socket and its real address.
-
-    Raises InvalidValueError where somebody listens there, OSError for what else the system says.
-    """
-    try:
-        sock = _bound(address)
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        problem = "is in use, or not a socket" if address.path else "is in use"
-        fix = "stop the process that listens there, or listen elsewhere (--listen)"
-        raise InvalidValueError("listen", str(address), problem, fix) from None
-    with sock:
-        if not address.path:
-            address = address._replace(port=sock.getsockname()[1])
-        yield sock, str(address)
-
-
-def _bound(address: Address) -> socket.socket:
-    if not address.path:
-        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        where = (address.host, address.port)
-        sock = socket.create_server(where, family=family, backlog=BACKLOG)
-        # Taken over by its connections.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED_BYTES)
-        return sock
-    # The one socket of a systemd unit (sd_listen_fds), with the unit's mode and owner, stays over
-    # restarts: who connects meanwhile waits.
-    if os.environ.get("LISTEN_PID") == str(os.getpid()) and os.environ.get("LISTEN_FDS") == "1":
-        sock = socket.socket(fileno=SYSTEMD_DESCRIPTOR)
-        if sock.getsockname() != address.path:
-            text = f"systemd's socket is {sock.getsockname()!r}, and not {address.path!r}"
-            raise OSError(errno.EINVAL, text)
-        return sock
-    return _unix_socket(Path(address.path))
-
-
-def _unix_socket(path: Path) -> socket.socket:
-    """Return a socket for its owner alone.  Its file is left behind: the next one replaces it."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(1.0)
-        # Of a dead process; any other file is left alone, and then bind() fails.
-        if path.is_socket() and probe.connect_ex(str(path)) == errno.ECONNREFUSED:
-            path.unlink(missing_ok=True)
-    sock = socket.socket(socket.AF_UNIX)
-    before = os.umask(0o177)
-    try:
-        sock.bind(str(path))
-    finally:
-        os.umask(before)
-    sock.listen(BACKLOG)
-    return sock
 
 
 def over_kafka(settings: Settings) -> Coordinator:

@@ -9,8 +9,6 @@ Of librdkafka's settings only those on a list may be given, since some load code
 from __future__ import annotations
 
 import difflib
-import ipaddress
-import os
 import re
 import sys
 from collections.abc import Mapping  # noqa: TC003 -- a type of a setting
@@ -18,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -26,7 +24,10 @@ from msgspec import Meta
 from offsetmgr.admin.service import ServiceReader
 from offsetmgr.config import SECRET_NAME, CommitSettings
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.service.errors import MissingError, explained
+from offsetmgr.http.address import Address
+from offsetmgr.http.errors import MissingError
+from offsetmgr.http.tls import Tls
+from offsetmgr.service.errors import explained
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -118,75 +119,12 @@ _ADDRESSES: Final = {
 }
 """Settings that hold addresses, and where a login for them is given."""
 
-MAX_SOCKET_PATH_BYTES: Final = 107
-"""The kernel's limit (``sun_path`` without its NUL)."""
-
 _IDENTITY_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 Seconds = Annotated[float, Meta(gt=0, le=366 * 86_400)]
 Limit = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Pattern = Annotated[str, Meta(min_length=1, max_length=255)]
 Patterns = Annotated[list[Pattern], Meta(max_length=1_000)]
-
-
-class Address(NamedTuple):
-    """An IP address with a port, or the path of a socket that its owner alone may use."""
-
-    host: str
-    port: int
-    """0 takes a free one."""
-    path: str = ""
-    tls: bool = False
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """Return the address of a setting.  Raises InvalidValueError."""
-        fix = "give 127.0.0.1:8741 or unix:///run/offsetmgr.sock"
-        if text.startswith("unix:"):
-            path = text.removeprefix("unix:").removeprefix("//")
-            if path.startswith("/") and len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
-                return cls("", 0, path)
-            problem = f"is not an absolute path of at most {MAX_SOCKET_PATH_BYTES} bytes"
-            raise InvalidValueError("listen", text, problem, fix)
-        host, _, port = text.rpartition(":")
-        host = "127.0.0.1" if host == "localhost" else host.removeprefix("[").removesuffix("]")
-        try:
-            ipaddress.ip_address(host)
-            if 0 <= int(port) < 2**16:
-                return cls(host, int(port))
-        except ValueError:
-            pass
-        raise InvalidValueError("listen", text, "is not an IP address with a port", fix)
-
-    def check_reach(self, missing: list[str]) -> None:
-        """Raise InvalidValueError if other machines can reach it while protection is missing."""
-        if missing and not self.is_local:
-            problem = f"can be reached from other machines without {' and '.join(missing)}"
-            fix = "add that, or listen on loopback or a Unix socket"
-            raise InvalidValueError("listen", str(self), problem, fix)
-
-    @property
-    def is_local(self) -> bool:
-        """True if only this machine can reach it."""
-        return bool(self.path) or ipaddress.ip_address(self.host).is_loopback
-
-    def hosts(self, names: str = "") -> frozenset[str] | None:
-        """Return what a Host header may say, None for any; a web page that resolves to us fails.
-
-        ``names`` are further ones, separated by commas.  An address that others can reach has TLS:
-        there the certificate keeps such pages out.
-        """
-        given = {each.strip().lower() for each in names.split(",") if each.strip()}
-        if self.path or not (given or self.is_local):
-            return None
-        bare = f"[{self.host}]" if ":" in self.host else self.host
-        return frozenset({"localhost", "127.0.0.1", "[::1]", bare, *given})
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        if self.path:
-            return f"unix://{self.path}"
-        return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -232,20 +170,6 @@ class Watch:
             problem = f"is no regular expression ({error})"
             fix = 'give one of group names, such as "orders-.*|clicks"'
             raise InvalidValueError("groups", self.groups, problem, fix) from None
-
-
-@dataclass(frozen=True)
-class Tls:
-    """Paths of PEM files.  With ``client_ca`` a client needs a certificate of that authority."""
-
-    certificate: str = ""
-    key: str = ""
-    client_ca: str = ""
-
-    def __post_init__(self) -> None:
-        if bool(self.certificate) != bool(self.key) or (self.client_ca and not self.key):
-            missing = "tls.key" if self.certificate else "tls.certificate"
-            raise MissingError(missing, "give tls.certificate and tls.key, the paths of PEM files")
 
 
 class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

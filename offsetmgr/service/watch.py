@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from offsetmgr.admin.service import ServiceReader
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
+from offsetmgr.http.errors import json_response
 from offsetmgr.kafka.commit_log import TOPIC, CommitTail
 from offsetmgr.lag.burrow import BurrowApi, Status
 from offsetmgr.lag.measure import measure
@@ -25,7 +26,6 @@ from offsetmgr.lag.metrics import families
 from offsetmgr.lag.report import OwningClient, lag_report, listing_report, watched_report
 from offsetmgr.lag.watcher import Watcher
 from offsetmgr.service.access import asker
-from offsetmgr.service.http import json_response
 from offsetmgr.service.messages import (
     ApiRequest,
     ClusterQuery,

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+from http import HTTPStatus
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.responses import Response
-from starlette.routing import Route
+import uvloop
 
-from offsetmgr.errors import InvalidValueError, OffsetManagerError
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.http.errors import HttpStatusError, encode, json_response
+from offsetmgr.http.files import Tokens, bearer_token, unauthorized
+from offsetmgr.http.front import PAGE_BYTES, Front
+from offsetmgr.http.limits import REQUESTS, Quota
+from offsetmgr.http.server import Server
 from offsetmgr.streams.errors import ViewError
 from offsetmgr.streams.messages import decode_key, encode_key
 from offsetmgr.streams.storage import prefix_end
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    import socket
+    from collections.abc import Iterable, Mapping
 
     from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import Receive, Scope, Send
 
     from offsetmgr.streams.view import View
 
@@ -31,58 +38,114 @@ DEFAULT_ROWS: Final = 1_000
 _KEYS: Final = b"/v1/keys/"
 _ROWS_QUERY: Final = {"prefix", "start", "limit", "count"}
 
-_encode: Final = msgspec.json.Encoder().encode
 
+class ViewApp:
+    """An ASGI application that answers from a view."""
 
-def view_app(view: View, hosts: Collection[str] | None = None) -> Starlette:
-    """Return an ASGI application that answers from ``view``.
+    def __init__(
+        self, view: View, hosts: frozenset[str] | None = None, tokens: str | None = None
+    ) -> None:
+        """``hosts`` are the names that a request's Host header may have; None permits any.
 
-    ``hosts`` are the names that a request's Host header may have, so that no web page that
-    resolves its own name to this machine gets an answer; None takes any.
-    """
+        ``tokens`` is the path of a file with tokens, one of which every request needs; without it
+        none is needed.  Raises InvalidValueError where the file is of no use.
+        """
+        self.view = view
+        self._tokens = None if tokens is None else Tokens({"view": ("--tokens", tokens)})
+        self._working = Quota(REQUESTS, "requests")
+        self._front = Front(self._respond, hosts)
 
-    async def key(request: Request) -> Response:
-        # As bytes: a key need not be UTF-8.
-        name = decode_key(unquote_to_bytes(request.scope["raw_path"][len(_KEYS) :]))
-        value = view.get(name)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._front(scope, receive, send)
+
+    def refresh(self) -> None:
+        """Read the file of the tokens if it has changed; call it every second or so."""
+        if self._tokens is not None:
+            self._tokens.refresh()
+
+    async def _respond(self, request: Request) -> Response:
+        token = bearer_token(request.headers)
+        if self._tokens is not None and self._tokens.owner_of(token or b"") is None:
+            raise unauthorized(token)
+        who = request.scope["who"] = "" if request.client is None else request.client.host
+        with self._working.place(who):
+            return self._answer(request)
+
+    def _answer(self, request: Request) -> Response:
+        path = request.scope["path"]
+        if request.method not in {"GET", "HEAD"}:
+            text = "a view is only read: send a GET"
+            status = HTTPStatus.METHOD_NOT_ALLOWED
+            raise HttpStatusError(status, "method_not_allowed", text, {"allow": "GET, HEAD"})
+        try:
+            if path.startswith(_KEYS.decode()):
+                # As bytes: a key need not be UTF-8.
+                return self._key(unquote_to_bytes(request.scope["raw_path"][len(_KEYS) :]))
+            if path == "/v1/rows":
+                return self._rows(request.query_params)
+            if path == "/v1/status":
+                return json_response(status_report(self.view))
+        except ViewError as error:
+            status = HTTPStatus.SERVICE_UNAVAILABLE
+            raise HttpStatusError(status, error.code, str(error)) from None
+        except InvalidValueError:
+            raise
+        except (msgspec.MsgspecError, ValueError) as error:
+            text = f"a row cannot be decoded ({error}): serve the view with the codec of the table"
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+            raise HttpStatusError(status, "undecodable", text) from None
+        text = f"there is no {path}; give /v1/keys/KEY, /v1/rows or /v1/status"
+        raise HttpStatusError(HTTPStatus.NOT_FOUND, "not_found", text)
+
+    def _key(self, raw: bytes) -> Response:
+        key = decode_key(raw)
+        value = self.view.get(key)
         if value is None:
-            text = f"there is no row of key {_shown_key(name)!r}"
-            return _failure(404, "key_not_found", text)
-        return _answer({"key": _shown_key(name), "value": value})
+            text = f"there is no row of key {_shown_key(key)!r}"
+            raise HttpStatusError(HTTPStatus.NOT_FOUND, "key_not_found", text)
+        return json_response({"key": _shown_key(key), "value": value})
 
-    async def rows(request: Request) -> Response:
-        query = request.query_params
+    def _rows(self, query: Mapping[str, str]) -> Response:
         unknown = sorted(set(query) - _ROWS_QUERY)
         if unknown:
             fix = "give prefix, start, limit or count"
             raise InvalidValueError("query", unknown[0], "is unknown", fix)
         start, end = _range(query)
         number = _count(query.get("count"))
-        found = list(islice(view.between(start, end), number + 1))
-        after = _shown_key(found[number][0]) if len(found) > number else None
-        shown = [{"key": _shown_key(key), "value": value} for key, value in found[:number]]
-        return _answer({"rows": shown, "next": after})
+        rows, after = _page(islice(self.view.between(start, end), number + 1), number)
+        return json_response({"rows": rows, "next": after})
 
-    async def status(_request: Request) -> Response:
-        return _answer(status_report(view))
 
-    # Starlette's releases compare an IPv6 address with its brackets or without.
-    names = [name for each in hosts or ("*",) for name in (each, each.strip("[]"))]
-    app = Starlette(
-        middleware=[Middleware(TrustedHostMiddleware, names, www_redirect=False)],
-        routes=[
-            Route("/v1/keys/{key:path}", key),
-            Route("/v1/rows", rows),
-            Route("/v1/status", status),
-        ],
-        exception_handlers={
-            OffsetManagerError: _refused,
-            msgspec.MsgspecError: _undecoded,
-            ValueError: _undecoded,
-        },
-    )
-    app.router.redirect_slashes = False
-    return app
+def _page(found: Iterable[tuple[str, Any]], number: int) -> tuple[list[msgspec.Raw], str | None]:
+    """Return up to ``number`` rows of up to PAGE_BYTES, one at least, and the key after them."""
+    rows: list[msgspec.Raw] = []
+    left = PAGE_BYTES
+    for key, value in found:
+        shown = _shown_key(key)
+        if len(rows) == number:
+            return rows, shown
+        row = encode({"key": shown, "value": value})
+        left -= len(row)
+        if left < 0 and rows:
+            return rows, shown
+        rows.append(msgspec.Raw(row))
+    return rows, None
+
+
+def serve(app: ViewApp, sock: socket.socket) -> None:
+    """Serve ``app`` on ``sock`` until SIGTERM or SIGINT, or until its view has failed."""
+    server = Server(app)
+
+    def stop_if_failed() -> None:
+        if app.view.stats().error is not None:
+            server.stop()
+
+    async def run() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, server.stop)
+        await server.serve(sock, app.refresh, stop_if_failed)
+
+    uvloop.run(run())
 
 
 def status_report(view: View) -> dict[str, Any]:
@@ -109,26 +172,6 @@ def _count(text: str | None) -> int:
     if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_ROWS):
         raise InvalidValueError("count", text, "is not possible", f"give 1 to {MOST_ROWS}")
     return int(text)
-
-
-def _answer(value: object, status: int = 200) -> Response:
-    return Response(_encode(value), status, media_type="application/json")
-
-
-def _failure(status: int, code: str, message: str) -> Response:
-    return _answer({"error": {"code": code, "message": message}}, status)
-
-
-def _refused(_request: Request, error: Exception) -> Response:
-    """Answer an error: 400 for bad input, 503 while there is nothing to read."""
-    code = error.code if isinstance(error, OffsetManagerError) else ""
-    status = 503 if isinstance(error, ViewError) else 400
-    return _failure(status, code, str(error))
-
-
-def _undecoded(_request: Request, error: Exception) -> Response:
-    text = f"a row cannot be decoded ({error}): serve the view with the codec of the table"
-    return _failure(500, "undecodable", text)
 
 
 def _shown_key(key: str) -> str:

@@ -344,7 +344,7 @@ def test_a_view_is_served_over_http(
         wrong = http.get("/v1/rows", params={"count": "0"})
         assert wrong.status_code == 400
         assert wrong.json()["error"]["message"] == "count '0' is not possible; give 1 to 10000"
-        assert http.get("/v1/status", headers={"Host": "evil.example"}).status_code == 400
+        assert http.get("/v1/status", headers={"Host": "evil.example"}).status_code == 421
 
         assert json.loads(command("streams", "get", "a/3", "--view", url)) == {
             "key": "a/3",

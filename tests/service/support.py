@@ -20,9 +20,10 @@ import uvloop
 from actors import ActorSystem
 from offsetmgr.config import CommitSettings
 from offsetmgr.coordinator.memory import MemoryCoordinator
+from offsetmgr.http.address import listening
 from offsetmgr.local import LocalOffsets
 from offsetmgr.service.logs import Logs
-from offsetmgr.service.run import Service, listening
+from offsetmgr.service.run import Service
 from offsetmgr.service.settings import Settings, load
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offsetmgr.coordinator.base import Coordinator
+    from offsetmgr.http.address import Address
 
 ROOT = Path(__file__).parents[2]
 MEMORY_SERVICE = ROOT / "tests" / "service" / "memory_service.py"
@@ -48,10 +50,11 @@ def settings_of(**values: object) -> Settings:
 class Running:
     """A service in this process."""
 
-    def __init__(self, service: Service, coordinator: MemoryCoordinator, address: str) -> None:
+    def __init__(self, service: Service, coordinator: MemoryCoordinator, address: Address) -> None:
         self.service = service
         self.coordinator = coordinator
-        self.address = address
+        self.address = str(address)
+        self._listening = address
         self.status: int | None = None
         """Exit status, once stopped."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -63,7 +66,7 @@ class Running:
         async def main() -> int:
             self._loop = asyncio.get_running_loop()
             self._up.set()
-            return await self.service.serve(sock, self.address)
+            return await self.service.serve(sock, self._listening)
 
         self.status = uvloop.run(main())  # asyncio leaves Nagle's algorithm on
 

@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 
-from offsetmgr.service import connections, run
+from offsetmgr.http import connections, server
 from offsetmgr.service.messages import MAX_TOPICS
 from tests.service.support import Running, connected, memory_process, running
 
@@ -27,7 +27,7 @@ ONE: Final = {"topic": "t", "partition": 0}
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     """A service with places for two connections."""
-    monkeypatch.setattr(run, "CONNECTIONS", 1)
+    monkeypatch.setattr(server, "CONNECTIONS", 1)
     with running(limits__event_streams=1) as service:
         yield service
 
@@ -52,7 +52,7 @@ def test_a_larger_head_is_refused_without_waiting_for_its_end(
 ) -> None:
     with connected(service) as raw:
         with contextlib.suppress(ConnectionError):  # the service may answer before it is all sent
-            raw.sendall(sent + b"y" * 2 * run.HEAD_BYTES)
+            raw.sendall(sent + b"y" * 2 * server.HEAD_BYTES)
         assert b" 400 " in raw.recv(100)
 
 
@@ -102,7 +102,7 @@ def test_a_reader_that_stalls_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(1_000):
             with contextlib.suppress(ConnectionError, BrokenPipeError):
                 raw.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        while service.service._connections.open:
+        while service.service._server.connections.open:
             pass  # until it was ended, or the test run's guard ends it
 
 
@@ -117,4 +117,4 @@ def test_a_low_soft_limit_of_open_files_is_raised() -> None:
             raised, _ = psutil.Process(service.process.pid).rlimit(kind)
     finally:
         resource.setrlimit(kind, (soft, hard))
-    assert raised == min(run.DESCRIPTORS, hard)
+    assert raised == min(server.DESCRIPTORS, hard)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsetmgr.service import http
+from offsetmgr.http import front
+from offsetmgr.service import api
 from offsetmgr.service.core import OffsetService
 from offsetmgr.types import TopicPartition
 from tests.service.support import Running, connected, running
@@ -58,7 +59,7 @@ def test_a_large_body_is_refused_and_others_go_on(
 
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stalled sender gets 408 and holds nothing."""
-    monkeypatch.setattr(http, "BODY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(api, "BODY_TIMEOUT_S", 0.2)
     with running() as service:
         host, _, port = service.address.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port)), timeout=30) as raw:
@@ -104,17 +105,17 @@ def test_unfinished_large_bodies_have_a_limit(
     service: Running, etl: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Small requests go on; the places are free again when the senders are gone."""
-    monkeypatch.setattr(http, "BODY_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(api, "BODY_TIMEOUT_S", 60.0)
     large = service.service.assembly.app.large
     with ExitStack() as stack:
-        for count in range(http.LARGE_BODIES + 1):
+        for count in range(api.LARGE_BODIES + 1):
             raw = stack.enter_context(connected(service))
             raw.sendall(
                 b"POST /v1/offsets HTTP/1.1\r\nHost: localhost\r\nOffsetmgr-Client: x%d\r\n"
                 b"Content-Type: application/json\r\nContent-Length: 1000000\r\n\r\n" % count
             )
-            raw.sendall(b" " * 2 * http.LARGE_BYTES)
-            eventually(lambda: large.taken, min(count + 1, http.LARGE_BODIES))
+            raw.sendall(b" " * 2 * front.LARGE_BYTES)
+            eventually(lambda: large.taken, min(count + 1, api.LARGE_BODIES))
         assert b" 429 " in raw.recv(100)
         assert etl.post("/v1/offsets", json=GOOD).json()["accepted"] == 1
     eventually(lambda: large.taken, 0)
@@ -257,7 +258,7 @@ def test_a_stream_has_no_head_alone(service: Running, etl: httpx.Client) -> None
 @pytest.mark.fault(30)
 def test_too_many_requests_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Health is still answered, and the one under way goes on."""
-    monkeypatch.setattr(http, "REQUESTS", 1)
+    monkeypatch.setattr(api, "REQUESTS", 1)
     with running() as service, service.http("etl") as etl:
         places = service.service.assembly.app
         with connected(service) as submitting:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from offsetmgr.service import http
-from offsetmgr.service.http import WAITING
+from offsetmgr.service import api
+from offsetmgr.service.api import WAITING
 from tests.service.support import WAIT_S, Running, identity, running
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ def test_a_write_that_waits_takes_no_place_of_one_that_does_not(
     monkeypatch: pytest.MonkeyPatch, path: str, more: dict[str, Any]
 ) -> None:
     """One place of each kind: the wait has the one, all else goes on in the other."""
-    monkeypatch.setattr(http, "WAITING", 1)
-    monkeypatch.setattr(http, "REQUESTS", 1)
+    monkeypatch.setattr(api, "WAITING", 1)
+    monkeypatch.setattr(api, "REQUESTS", 1)
     with running() as service, service.http("etl") as etl:
         places = service.service.assembly.app
         service.coordinator.pause()

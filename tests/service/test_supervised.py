@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from offsetmgr import OffsetClient
-from offsetmgr.service.run import SWEEP_INTERVAL_S
+from offsetmgr.http.server import SWEEP_INTERVAL_S
 from tests.service.support import MEMORY_SERVICE, ROOT, WAIT_S, ServeProcess, memory_process
 
 GOOD = {"group": "g", "offsets": [{"topic": "t", "partition": 0, "offset": 7}]}

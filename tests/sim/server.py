@@ -35,7 +35,7 @@ _VERSION: Final = "0"
 def quick_start() -> Iterator[None]:
     """Spare each service the two slow things that never differ: its document and its version."""
     with (
-        mock.patch("offsetmgr.service.http.document", return_value={}),
+        mock.patch("offsetmgr.service.api.document", return_value={}),
         mock.patch("offsetmgr.service.run.version", return_value=_VERSION),
     ):
         yield

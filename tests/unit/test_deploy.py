@@ -15,7 +15,8 @@ import pytest
 import yaml
 
 from offsetmgr.cli.common import ServiceOptions
-from offsetmgr.service.settings import Address, defaults, load
+from offsetmgr.http.address import Address
+from offsetmgr.service.settings import defaults, load
 from tests.deploy.manifests import CHART, DEPLOY, ROOT, manifests, troubles
 
 _RULES = yaml.safe_load((DEPLOY / "prometheus" / "offsetmgr.rules.yml").read_text())

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.service.run import listening
-from offsetmgr.service.settings import Address
+from offsetmgr.http.address import Address, listening
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,6 +9,7 @@ from pathlib import Path
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
+from offsetmgr.http import front
 from offsetmgr.service import openapi
 from offsetmgr.service.messages import INSTANCE
 from tests.service.support import running
@@ -39,7 +40,8 @@ def _statuses(method: str, path: str) -> set[int]:
 
 def test_the_document_knows_every_status_that_the_service_names() -> None:
     """But those of the page's files, and of a method which a path does not have."""
-    sources = "".join(p.read_text() for p in Path(openapi.__file__).parent.glob("*.py"))
+    folders = [Path(str(module.__file__)).parent for module in (openapi, front)]
+    sources = "".join(each.read_text() for folder in folders for each in folder.glob("*.py"))
     named = {HTTPStatus[each].value for each in re.findall(r"HTTPStatus\.([A-Z_]+)", sources)}
     described = {each for op in OPERATIONS for each in _statuses(op.method, op.path)}
     assert described == named - {405}

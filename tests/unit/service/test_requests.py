@@ -8,7 +8,7 @@ import pytest
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.manager import Submission
-from offsetmgr.service.http import decode
+from offsetmgr.service.api import decode
 from offsetmgr.service.messages import (
     MAX_ENTRIES,
     FlushRequest,

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import httpx
+import pytest
 
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.http.front import PAGE_BYTES
 from offsetmgr.streams import ViewError, codecs
 from offsetmgr.streams.rows import TableRows
-from offsetmgr.streams.serve import view_app
+from offsetmgr.streams.serve import ViewApp
 from offsetmgr.streams.storage import MemoryStorage
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from offsetmgr.streams.view import View
 
 
@@ -21,33 +26,80 @@ class Stopped(TableRows):
         raise ViewError(f"nothing can be read, not even {key}")
 
 
-def ask(rows: TableRows, target: str, host: str = "localhost:8742") -> httpx.Response:
-    """Return the answer of an application that takes localhost alone."""
-    app = view_app(cast("View", rows), {"localhost", "[::1]"})
+HOSTS: Final = frozenset({"localhost", "[::1]"})
+
+
+def ask(app: ViewApp, target: str, **headers: str) -> httpx.Response:
+    """Return the answer of ``app``."""
 
     async def asked() -> httpx.Response:
         transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
-            return await client.get(target, headers={"Host": host})
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.get(target, headers=headers)
 
     return asyncio.run(asked())
+
+
+def app_of(rows: TableRows, tokens: str | None = None) -> ViewApp:
+    return ViewApp(cast("View", rows), HOSTS, tokens)
 
 
 def test_wrong_requests_say_what_to_do() -> None:
     """Bad input, a codec that is not the table's, a view that is not running, another host."""
     storage = MemoryStorage()
     storage.apply({b"a": b"1", b"text": b"hello"}, {})
-    rows = TableRows(storage, codecs.Json())
-    assert ask(rows, "/v1/keys/a").json() == {"key": "a", "value": 1}
-    assert ask(rows, "/v1/keys/a", host="[::1]:8742").status_code == 200
-    assert ask(rows, "/v1/keys/a", host="evil.example").status_code == 400
+    app = app_of(TableRows(storage, codecs.Json()))
+    assert ask(app, "/v1/keys/a").json() == {"key": "a", "value": 1}
+    assert ask(app, "/v1/keys/a", host="[::1]:8742").status_code == 200
+    assert ask(app, "/v1/keys/a", host="evil.example").status_code == 421
+    assert ask(app, "/v1/keys/a", origin="http://evil.example").status_code == 403
+    assert ask(app, "/v2").status_code == 404
     for target, status, text in (
         ("/v1/keys/text", 500, "serve the view with the codec of the table"),
         ("/v1/rows?prefix=a&limit=b", 400, "limit 'b' does not go with a prefix"),
         ("/v1/rows?key=a", 400, "query 'key' is unknown; give prefix, start, limit or count"),
     ):
-        answer = ask(rows, target)
+        answer = ask(app, target)
         assert answer.status_code == status
         assert text in answer.json()["error"]["message"]
-    stopped = ask(Stopped(storage, codecs.Json()), "/v1/keys/a")
+    stopped = ask(app_of(Stopped(storage, codecs.Json())), "/v1/keys/a")
     assert (stopped.status_code, stopped.json()["error"]["code"]) == (503, "stream_view")
+
+
+def test_a_page_of_rows_ends_at_its_byte_limit() -> None:
+    """However large the rows and ``count`` are; the pages have every row once."""
+    storage = MemoryStorage()
+    sizes = {f"row-{number:02}": 1_000_000 for number in range(20)} | {"wide": 2 * PAGE_BYTES}
+    storage.apply({key.encode(): b"x" * size for key, size in sizes.items()}, {})
+    app = app_of(TableRows(storage, codecs.String()))
+    found: dict[str, int] = {}
+    start: str | None = ""
+    while start is not None:
+        answer = ask(app, f"/v1/rows?count=10000&start={start}")
+        page = answer.json()
+        assert len(answer.content) < PAGE_BYTES + 1_000 or len(page["rows"]) == 1
+        found |= {each["key"]: len(each["value"]) for each in page["rows"]}
+        start = page["next"]
+    assert found == sizes
+
+
+def test_a_view_with_tokens_refuses_requests_without_one(tmp_path: Path) -> None:
+    """Every path, also one that is not there; a changed file counts at the next second."""
+    file = tmp_path / "tokens"
+    file.touch(mode=0o600)
+    file.write_text("first-token-0123456789\nsecond-token-0123456789\n")
+    storage = MemoryStorage()
+    storage.apply({b"a": b"1"}, {})
+    app = app_of(TableRows(storage, codecs.Json()), str(file))
+    for path in ("/v1/keys/a", "/v1/rows", "/v1/status", "/none"):
+        for given in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Bearer "}):
+            answer = ask(app, path, **given)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (401, "unauthorized")
+    second = {"authorization": "Bearer second-token-0123456789"}
+    assert ask(app, "/v1/keys/a", **second).json()["value"] == 1
+    file.write_text("first-token-0123456789\n")
+    app.refresh()
+    assert ask(app, "/v1/keys/a", **second).status_code == 401
+    file.chmod(0o644)
+    with pytest.raises(InvalidValueError, match=r"--tokens .* may be read or changed by others"):
+        app_of(TableRows(storage, codecs.Json()), str(file))

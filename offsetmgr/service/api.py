@@ -6,8 +6,7 @@ Requests that wait for Kafka have a limit of their own, so that they never shut 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -15,37 +14,24 @@ from urllib.parse import unquote_to_bytes
 
 import anyio
 import msgspec
-import structlog
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import compile_path
 
-from offsetmgr.errors import InvalidValueError, OffsetManagerError, OverloadedError, shown
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.http.connections import certificate_names
+from offsetmgr.http.errors import HttpStatusError, MissingError, encode, json_response
+from offsetmgr.http.front import LARGE_BYTES, Front
+from offsetmgr.http.limits import REQUESTS, Quota
 from offsetmgr.service import messages
 from offsetmgr.service.access import OPEN_PATHS, Asker, asker, check_rights, set_asker
-from offsetmgr.service.connections import certificate_names
-from offsetmgr.service.errors import (
-    HttpStatusError,
-    MissingError,
-    WrongValueError,
-    explained,
-    schema_of,
-)
-from offsetmgr.service.messages import (
-    CLIENT,
-    INCARNATION,
-    INSTANCE,
-    LAST_EVENT,
-    Caller,
-    encode,
-    error_body,
-    status_of,
-)
+from offsetmgr.service.errors import WrongValueError, explained, schema_of
+from offsetmgr.service.messages import CLIENT, INCARNATION, INSTANCE, LAST_EVENT, Caller
 from offsetmgr.service.openapi import document
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Awaitable, Iterator, Sequence
+    from collections.abc import Awaitable, Sequence
 
     from starlette.datastructures import Headers
     from starlette.types import Receive, Scope, Send
@@ -56,30 +42,12 @@ if TYPE_CHECKING:
 Answer: TypeAlias = msgspec.Struct | Response
 _R = TypeVar("_R", bound=messages.ApiRequest)
 
-# Requests under way at once: those that do not wait, and those that do.
-REQUESTS: Final = 1_000
 WAITING: Final = 1_000
+"""Requests under way at once that wait for Kafka."""
 BODY_BYTES: Final = 8 * 1024 * 1024
 LARGE_BODIES: Final = 16
 """Bodies of more than LARGE_BYTES that are received at once; all others are small."""
-LARGE_BYTES: Final = 64 * 1024
 BODY_TIMEOUT_S: Final = 10.0
-ANSWER_BYTES: Final = 256 * 1024 * 1024
-"""Of answers of more than LARGE_BYTES that are being read at once."""
-RETRY_AFTER_S: Final = 1
-
-SECURITY_HEADERS: Final = {
-    "cache-control": "no-store",
-    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'; object-src 'none'; "
-    # No script can turn a text, such as a hostile group name, into HTML.
-    "require-trusted-types-for 'script'; trusted-types 'none'",
-    "cross-origin-resource-policy": "same-origin",
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-}
-"""Of every answer."""
 
 _MEDIA_TYPES: Final = {
     ".css": "text/css",
@@ -87,8 +55,6 @@ _MEDIA_TYPES: Final = {
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
 }
-
-log = structlog.get_logger("offsetmgr.http")
 
 
 class Api:
@@ -98,11 +64,11 @@ class Api:
         self.working = Quota(REQUESTS, "requests")
         self.waiting = Quota(WAITING, "waiting requests")
         self.large = Quota(LARGE_BODIES, "large requests")
-        self.answers = Quota(ANSWER_BYTES, "bytes of answers")
         self._service = parts.service
         self._access = parts.access
-        self._hosts = parts.settings.address.hosts(parts.settings.hosts)
         self._instance = parts.instance
+        hosts = parts.settings.address.hosts(parts.settings.hosts)
+        self._front = Front(self._respond, hosts, {INSTANCE: self._instance})
         self.operations = operations
         self._routes: dict[re.Pattern[str], dict[str, Operation]] = {}
         for each in operations:
@@ -113,35 +79,19 @@ class Api:
         self._files["/openapi.json"] = Response(described, media_type="application/json")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Nothing but the encoded answer is kept while its reader takes it.
-        response = await self._respond(Request(scope, receive))
-        response.headers.update({**SECURITY_HEADERS, INSTANCE: self._instance})
-        if isinstance(response, StreamingResponse) or len(response.body) <= LARGE_BYTES:
-            await response(scope, receive, send)
-            return
-        try:
-            with self.answers.place(asker().who, len(response.body)):
-                await _send_in_pieces(response, send)
-        except OverloadedError as error:
-            await error_response(error)(scope, receive, send)
+        await self._front(scope, receive, send)
 
     async def _respond(self, request: Request) -> Response:
-        try:
-            answer = await self._handle(request)
-            return answer if isinstance(answer, Response) else json_response(answer)
-        except OffsetManagerError as error:
-            return error_response(error)
-        except ClientDisconnect:
-            return Response(status_code=HTTPStatus.REQUEST_TIMEOUT)  # which nobody reads
-        except Exception:
-            log.exception("request_failed", method=request.method, path=request.scope["path"])
-            text = "the service failed at this request; see its log"
-            status = HTTPStatus.INTERNAL_SERVER_ERROR
-            return error_response(HttpStatusError(status, "internal", text))
+        answer = await self._handle(request)
+        return answer if isinstance(answer, Response) else json_response(answer)
 
     async def _handle(self, request: Request) -> Answer:
-        self._check_target(request)
-        self._check_origin(request)
+        if request.headers.getlist(INSTANCE) not in ([], [self._instance]):
+            text = (
+                f"the request names another process of the service ({INSTANCE}), so it may be out "
+                "of date; nothing was done; send your newest offsets without that header"
+            )
+            raise HttpStatusError(HTTPStatus.PRECONDITION_FAILED, "other_instance", text)
         if request.scope["path"] in self._files and request.method in {"GET", "HEAD"}:
             return self._files[request.scope["path"]]
         found = self._operation(request)
@@ -186,46 +136,13 @@ class Api:
             name = f"{known.identity}/{caller.name}"
             caller = msgspec.structs.replace(caller, name=name)
         peer = request.client
-        set_asker(
-            known._replace(
-                client="" if caller is None else caller.name,
-                peer="" if peer is None else f"{peer.host}:{peer.port}",
-            )
+        by = known._replace(
+            client="" if caller is None else caller.name,
+            peer="" if peer is None else f"{peer.host}:{peer.port}",
         )
+        set_asker(by)
+        request.scope["who"] = by.who
         return caller
-
-    def _check_target(self, request: Request) -> None:
-        """Raise HttpStatusError for a request to another host, or another process."""
-        hosts = request.headers.getlist("host")
-        host = hosts[0].lower() if len(hosts) == 1 else ""
-        bare, colon, port = host.rpartition(":")
-        name = bare if colon and port.isdigit() else host
-        if self._hosts is not None and name not in self._hosts:
-            text = (
-                f"this service has no name {shown(', '.join(hosts))}; give one of "
-                f"{', '.join(sorted(self._hosts))} as the host in its url"
-            )
-            raise HttpStatusError(HTTPStatus.MISDIRECTED_REQUEST, "foreign_host", text)
-        if request.headers.getlist(INSTANCE) not in ([], [self._instance]):
-            text = (
-                f"the request names another process of the service ({INSTANCE}), so it may be out "
-                "of date; nothing was done; send your newest offsets without that header"
-            )
-            raise HttpStatusError(HTTPStatus.PRECONDITION_FAILED, "other_instance", text)
-
-    def _check_origin(self, request: Request) -> None:
-        """Raise HttpStatusError for a request of another site's page; a link to ours is fine."""
-        host = request.headers.get("host", "").lower()
-        origin = request.headers.get("origin", f"{request.url.scheme}://{host}").lower()
-        site = request.headers.get("sec-fetch-site", "none")
-        is_link = (
-            request.scope["path"] == "/"
-            and request.method == "GET"
-            and request.headers.get("sec-fetch-dest") == "document"
-        )
-        if origin.partition("://")[2] != host or not (is_link or site in {"none", "same-origin"}):
-            text = "a web page of another site may not ask this service"
-            raise HttpStatusError(HTTPStatus.FORBIDDEN, "foreign_origin", text)
 
     def _operation(self, request: Request) -> Operation:
         """Return what is asked for; fill in the parameters of its path.  Raises HttpStatusError."""
@@ -248,40 +165,6 @@ class Api:
         raise HttpStatusError(HTTPStatus.NOT_FOUND, "not_found", text)
 
 
-class Quota:
-    """Limits what is under way of one kind; a quarter of it may be of one client."""
-
-    def __init__(self, limit: int, kind: str) -> None:
-        self.taken = 0
-        self._limit = limit
-        self._share = max(1, limit // 4)
-        self._kind = kind
-        self._by: Counter[str] = Counter()
-
-    @contextmanager
-    def place(self, who: str, amount: int = 1) -> Iterator[None]:
-        """Take ``amount`` while inside.  Raises OverloadedError where a limit is reached.
-
-        What is alone is never too much.
-        """
-        for taken, limit, whose in (
-            (self.taken, self._limit, ""),
-            (self._by[who], self._share, " of one client"),
-        ):
-            if taken and taken + amount > limit:
-                text = f"{taken} {self._kind}{whose} are under way, and {limit} is the limit"
-                raise OverloadedError(f"{text}; try again later")
-        self.taken += amount
-        self._by[who] += amount
-        try:
-            yield
-        finally:
-            self.taken -= amount
-            self._by[who] -= amount
-            if not self._by[who]:
-                del self._by[who]
-
-
 async def _unless_hung_up(request: Request, work: Awaitable[Answer]) -> Answer:
     """Return the result of ``work``.  Raises ClientDisconnect, and ends it, if the caller goes."""
 
@@ -299,16 +182,6 @@ async def _unless_hung_up(request: Request, work: Awaitable[Answer]) -> Answer:
     finally:
         gone.cancel()
         task.cancel()
-
-
-async def _send_in_pieces(response: Response, send: Send) -> None:
-    """Send it as it is read, so that no more of it than a piece waits in a buffer."""
-    start = {"status": response.status_code, "headers": response.raw_headers}
-    await send({"type": "http.response.start", **start})
-    for at in range(0, len(response.body), LARGE_BYTES):
-        piece = response.body[at : at + LARGE_BYTES]
-        await send({"type": "http.response.body", "body": piece, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
 
 
 def page_files() -> dict[str, Response]:
@@ -416,19 +289,3 @@ def _refused(error: Exception, kind: type, body: bytes) -> InvalidValueError:
         fix = "send one JSON object, encoded in UTF-8"
         return InvalidValueError("body", body[:40], f"is not JSON ({problem})", fix)
     return explained(error, kind, given, lambda path: path.removeprefix(".") or "body")
-
-
-# Answers
-
-
-def json_response(answer: msgspec.Struct | dict[str, Any], status: int = HTTPStatus.OK) -> Response:
-    return Response(encode(answer), status, media_type="application/json")
-
-
-def error_response(error: OffsetManagerError) -> Response:
-    response = json_response(messages.ErrorAnswer(error_body(error)), status_of(error))
-    if isinstance(error, HttpStatusError):
-        response.headers.update(error.headers)
-    if isinstance(error, OverloadedError):
-        response.headers["retry-after"] = str(RETRY_AFTER_S)
-    return response

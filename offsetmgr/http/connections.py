@@ -8,29 +8,21 @@ both are plain ``asyncio.Protocol``, and uvicorn takes any as its ``http`` optio
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
 from contextvars import ContextVar
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import structlog
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from offsetmgr.errors import InvalidValueError
-from offsetmgr.service.access import FileWatch, check_private
-
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    import ssl
 
-    from offsetmgr.service.settings import Tls
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 IDLE_S: Final = 75.0
 """A connection may be without a request for so long; clients send a heartbeat every ten seconds."""
 STALLED_S: Final = 60.0
 """A reader may take nothing of its answer for so long."""
-
-log = structlog.get_logger("offsetmgr.http")
 
 _CONNECTION: ContextVar[ClientConnection | None] = ContextVar("connection", default=None)
 
@@ -152,45 +144,3 @@ def _names(certificate: Any) -> frozenset[str]:
     found = {value for _, value in certificate.get("subjectAltName", ())}
     subject = (pair for parts in certificate.get("subject", ()) for pair in parts)
     return frozenset(found | {value for key, value in subject if key == "commonName"})
-
-
-class Certificates:
-    """The service's certificate, and the authority of its clients' certificates."""
-
-    def __init__(self, tls: Tls) -> None:
-        """Raise InvalidValueError where a file is of no use."""
-        self._tls = tls
-        paths = tls.certificate, tls.key, tls.client_ca
-        self.watch = FileWatch("certificate", [Path(each) for each in paths if each], self._renew)
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self._load(self.context)
-        if tls.client_ca:
-            self.context.verify_mode = ssl.CERT_REQUIRED
-
-    def _renew(self) -> None:
-        """Take changed files for new connections; with an error nothing changes.
-
-        A further authority of clients counts at once, one that was removed until the restart.
-        """
-        self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # a try
-        self._load(self.context)
-
-    def factory(self, *_: object) -> ssl.SSLContext:
-        """As uvicorn's ``ssl_context_factory``."""
-        return self.context
-
-    def _load(self, context: ssl.SSLContext) -> None:
-        tls = self._tls
-        check_private(tls.key, "tls.key")
-        name = f"tls.certificate and tls.key ({tls.certificate})"
-        try:
-            # An encrypted key would ask for its password on the terminal.
-            context.load_cert_chain(tls.certificate, tls.key, lambda: "")
-            if tls.client_ca:
-                name = "tls.client_ca"
-                context.load_verify_locations(tls.client_ca)
-        except (OSError, ValueError) as error:  # an SSLError is an OSError
-            reason = getattr(error, "strerror", None) or str(error)
-            fix = "give readable PEM files: a certificate with chain and its key without password"
-            raise InvalidValueError(name, None, f"cannot be used ({reason})", fix) from None

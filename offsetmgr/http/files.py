@@ -1,0 +1,160 @@
+"""Files with tokens and certificates: private, and read again when they change."""
+
+from __future__ import annotations
+
+import hmac
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.http.errors import HttpStatusError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from starlette.datastructures import Headers
+
+MIN_TOKEN_CHARS: Final = 16
+MAX_TOKENS: Final = 10
+"""In one file: while a token is replaced, the old one is below the new one."""
+
+log = structlog.get_logger("offsetmgr.http")
+
+
+def check_private(path: str, setting: str) -> None:
+    """Raise InvalidValueError unless a secret's file is there, and not for everybody to read.
+
+    A group may read it, as Kubernetes' ``fsGroup`` does.
+    """
+    try:
+        mode = Path(path).stat().st_mode
+    except (OSError, ValueError) as error:
+        problem = f"cannot be read ({getattr(error, 'strerror', None) or 'not a path'})"
+        raise InvalidValueError(setting, path, problem, "give a readable file") from None
+    if mode & 0o027:
+        problem = f"may be read or changed by others (mode {mode & 0o777:04o})"
+        fix = "chmod 600 it, and replace what it held"
+        raise InvalidValueError(setting, path, problem, fix)
+
+
+class FileWatch:
+    """Reads files again when one of them was written or replaced."""
+
+    def __init__(self, kind: str, paths: list[Path], read: Callable[[], object]) -> None:
+        """``kind`` is for the log; ``read`` raises InvalidValueError."""
+        self._events = f"{kind}_read", f"{kind}_refused"
+        self._paths = paths
+        self._read = read
+        self._seen = self._state()
+
+    def refresh(self) -> None:
+        """Read files that have changed, and log the result; call it every second or so."""
+        before, self._seen = self._seen, self._state()
+        if self._seen == before:
+            return
+        taken, refused = self._events
+        try:
+            self._read()
+        except InvalidValueError as error:
+            log.error(refused, error=str(error))  # noqa: TRY400 -- its text is complete
+        else:
+            log.info(taken, files=[str(path) for path in self._paths])
+
+    def _state(self) -> list[object]:
+        return [_file_state(path) for path in self._paths]
+
+
+def _file_state(path: Path) -> object:
+    """Return values that change when a file is written or replaced."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size, found.st_mode
+
+
+class _TokenFile:
+    """The tokens in a file, one in a line; a bad or missing file has none."""
+
+    def __init__(self, setting: str, path: str) -> None:
+        self.setting = setting
+        self.path = Path(path)
+        self.tokens: list[bytes] = []
+
+    def read(self) -> list[bytes]:
+        """Return the tokens.  Raises InvalidValueError."""
+        check_private(str(self.path), self.setting)
+        try:
+            found = self.path.read_text(encoding="ascii").encode().split()
+        except (OSError, UnicodeDecodeError):
+            found = []
+        short = any(len(token) < MIN_TOKEN_CHARS for token in found)
+        if short or not 0 < len(found) <= MAX_TOKENS:
+            problem = f"does not hold tokens of {MIN_TOKEN_CHARS} ASCII characters or more"
+            fix = "make one: openssl rand -hex 32 > FILE"
+            raise InvalidValueError(self.setting, None, problem, fix)
+        return found
+
+
+class Tokens:
+    """The tokens of each owner, as the files have them now."""
+
+    def __init__(self, files: Mapping[str, tuple[str, str]]) -> None:
+        """``files`` has the setting and the path of each owner's file.
+
+        Raises InvalidValueError if a file is of no use, or a token has two owners.
+        """
+        self._files = {name: _TokenFile(*given) for name, given in files.items()}
+        for file in self._files.values():
+            self._read(file)
+        self._watches = [
+            FileWatch("token_file", [file.path], partial(self._read, file))
+            for file in self._files.values()
+        ]
+
+    def refresh(self) -> None:
+        """Read the files that have changed; call it every second or so."""
+        for watch in self._watches:
+            watch.refresh()
+
+    def _read(self, file: _TokenFile) -> None:
+        file.tokens = []
+        found = file.read()
+        for other in self._files.values():
+            if not set(found).isdisjoint(other.tokens):
+                fix = f"make another one; {other.setting} has it too"
+                raise InvalidValueError(file.setting, None, "holds another one's token", fix)
+        file.tokens = found
+
+    def owner_of(self, token: bytes) -> str | None:
+        """Return the owner of a token, None if nobody has it."""
+        found = None
+        for name, file in self._files.items():  # all of them, so that time tells nothing
+            for each in file.tokens:
+                if hmac.compare_digest(each, token):
+                    found = name
+        return found
+
+
+def bearer_token(headers: Headers) -> bytes | None:
+    """Return the token that a request carries, None without one."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip().encode() if scheme.lower() == "bearer" else None
+
+
+def unauthorized(token: bytes | None) -> HttpStatusError:
+    """Return the refusal of a request with ``token``, or without one."""
+    problem = (
+        "this service asks for a token, or for a certificate that it knows"
+        if token is None
+        else "the service does not know this token: it was changed, or is of another service; "
+        "compare the client's token file with the service's"
+    )
+    fix = "send Authorization: Bearer TOKEN (--token-file, or token_file of the client)"
+    challenge = {"www-authenticate": 'Bearer realm="offsetmgr"'}
+    status = HTTPStatus.UNAUTHORIZED
+    return HttpStatusError(status, "unauthorized", f"{problem}; {fix}", challenge)
