@@ -18,7 +18,7 @@ LONGEST_WAIT_S: Final = 60.0
 class Deadline:
     """A point in time by which a call returns; with ``forever``, None is no limit.
 
-    ``now`` is the clock, in seconds.  Raises InvalidValueError, which names ``field``, if
+    ``now`` is the clock, in seconds, by default the monotonic one.  Raises InvalidValueError, which names ``field``, if
     ``timeout`` is not a number of seconds from 0 up.
     """
 
@@ -30,10 +30,11 @@ class Deadline:
         field: str = "timeout",
         *,
         forever: bool = False,
-        now: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] | None = None,
     ) -> None:
-        self._now = now
-        self._at_s = now() + check_timeout(timeout, field, forever=forever)
+        # Looked up here, so that a simulation can replace the module's clock.
+        self._now = now or time.monotonic
+        self._at_s = self._now() + check_timeout(timeout, field, forever=forever)
         self.timeout = timeout
 
     @property

@@ -270,6 +270,10 @@ class SimEvent:
             return self._condition.wait_for(self.is_set, timeout)
 
 
+_SIMULATED: Final = ("offsetmgr.client.", "offsetmgr.deadlines", "offsetmgr.backoff")
+"""Modules that find the simulation's threads, clock and randomness."""
+
+
 class _Threading:
     """In the place of the module ``threading``."""
 
@@ -320,7 +324,7 @@ def simulated_time(clock: Clock, rng: random.Random) -> Iterator[None]:
     stand_ins: dict[str, Any] = {"threading": _Threading, "time": _Time, "random": _Random}
     with contextlib.ExitStack() as stack:
         for name in sorted(sys.modules):
-            if name.startswith("offsetmgr.client."):
+            if name.startswith(_SIMULATED):
                 module = sys.modules[name]
                 found = {n: each for n, each in stand_ins.items() if n in vars(module)}
                 if found:
