@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from actors.actor import ActorRef, ActorSystem, InboxFullError, PooledActor
-from actors.dispatcher import Dispatcher, PoolDispatcher, Runnable
+from actors.dispatcher import Dispatcher, PoolDispatcher, Runnable, Strand
 from actors.future import Future
 from actors.mailbox import Mailbox, MailboxClosed
 from actors.timers import Clock, MonotonicClock, ThreadTimers, TimerHandle, Timers
@@ -21,6 +21,7 @@ __all__ = [
     "PoolDispatcher",
     "PooledActor",
     "Runnable",
+    "Strand",
     "ThreadTimers",
     "TimerHandle",
     "Timers",

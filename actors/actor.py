@@ -1,13 +1,15 @@
 """Actors that share a pool of threads: what `pykka.ThreadingActor` is for a thread each.
 
 `PooledActor` fills in the hooks that pykka has for new kinds of actors.  The `ActorLoop` behind
-each takes messages from its `Inbox` in turns on the pool, and outlives failures: it constructs the
-actor afresh, for the same `ActorRef`.  The `ActorSystem` holds them all.
+each takes messages from its `Inbox` in turns on the pool.  After a failure it rests, then goes on
+with the same actor, whose `on_restart` puts its state in order.  The `ActorSystem` holds them all.
 
     STARTING ──► RUNNING ──────────► STOPPING ──► DEAD
                   │  ▲
-          failure ▼  │ fresh instance
-                FAILED ──► RESTARTING
+          failure ▼  │ back-off over: on_restart
+                 FAILED
+
+Locks are re-entrant: a signal handler may call an actor in the middle of another call.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pykka
 
-from actors.dispatcher import Dispatcher, PoolDispatcher
+from actors.dispatcher import Dispatcher, PoolDispatcher, Strand, TurnQueue
 from actors.future import Future
 from actors.logs import get_logger
 from actors.timers import Clock, MonotonicClock, ThreadTimers, TimerHandle, Timers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from typing_extensions import Self
 
@@ -91,15 +93,16 @@ class Inbox:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._entries: deque[Any] = deque()
-        self._controls: list[Control] = []
+        self._lock = threading.RLock()
+        # Most actors of a large system have no message for most of their life: no deque for them.
+        self._entries: deque[Any] | tuple[()] = ()
+        self._controls: tuple[Control, ...] = ()
         self._closed = False
         self._paused = True
         self._scheduled = False
 
-    def bind(self, dispatcher: Dispatcher, loop: ActorLoop, limit: int) -> None:
-        self._dispatcher, self._loop, self._limit = dispatcher, loop, limit
+    def bind(self, queue: TurnQueue, loop: ActorLoop, limit: int) -> None:
+        self._queue, self._loop, self._limit = queue, loop, limit
 
     def put(self, envelope: Any, /) -> None:
         """Add a message.  Raises pykka.ActorDeadError, InboxFullError."""
@@ -108,27 +111,27 @@ class Inbox:
                 raise pykka.ActorDeadError(f"{self._loop.path} is stopped and takes no messages")
             if len(self._entries) >= self._limit:
                 raise InboxFullError(self._loop.path, self._limit)
-            self._entries.append(envelope)
-            self._schedule()
+            self._append(envelope)
 
     def put_over_limit(self, entry: TimedMessage | Control) -> None:
         """Add what must not get lost in a full inbox; nothing once it is closed."""
         with self._lock:
             if not self._closed:
-                self._entries.append(entry)
-                self._schedule()
+                self._append(entry)
 
     def put_control(self, control: Control) -> None:
         """Add an entry that is handled before any message, also while these wait."""
         with self._lock:
-            self._controls.append(control)
+            self._controls = (*self._controls, control)
             self._schedule()
 
     def get(self) -> Any:
         """Return the next entry to handle; None if there is none now."""
         with self._lock:
             if self._controls:
-                return self._controls.pop(0)
+                control, *left = self._controls
+                self._controls = tuple(left)
+                return control
             return self._entries.popleft() if self._entries and not self._paused else None
 
     def empty(self) -> bool:
@@ -149,17 +152,23 @@ class Inbox:
         with self._lock:
             self._closed = True
             left = [entry for entry in self._entries if not isinstance(entry, Control)]
-            self._entries.clear()
+            self._entries = ()
         return left
 
     def __len__(self) -> int:
         return len(self._entries)
 
+    def _append(self, entry: Any) -> None:
+        if isinstance(self._entries, tuple):
+            self._entries = deque()
+        self._entries.append(entry)
+        self._schedule()
+
     def _schedule(self) -> None:
         due = self._controls or (self._entries and not self._paused)
         if due and not self._scheduled:
             self._scheduled = True
-            self._dispatcher.schedule(self._loop)
+            self._queue.schedule(self._loop)
 
 
 class _StopFlag:
@@ -219,16 +228,15 @@ class PooledActor(pykka.Actor):
     holds a thread that others wait for.
 
     An exception from `on_receive` or `on_start` is a failure: its timer is cancelled and
-    `on_failure` is called.  After a back-off the children are stopped and a fresh instance is
-    constructed with the same arguments, on which `on_start` and `on_restart` are called; the ref
-    and the waiting messages stay, the failed message is gone.
+    `on_failure` is called.  After a back-off `on_restart` is called on the same actor, which puts
+    its state in order; the waiting messages and the children stay, the failed message is gone.
     """
 
     actor_inbox: Inbox
     system: ActorSystem
     """Its clock and timers; known from `on_start` on."""
     parent: ActorRef[Any] | None
-    """The actor that stops and restarts this one with itself; None at the root."""
+    """The actor that stops this one before itself; None at the root."""
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
         super().__init__()
@@ -237,7 +245,7 @@ class PooledActor(pykka.Actor):
 
     @property
     def actor_ref(self) -> ActorRef[Self]:
-        """The reference to this actor, the same for all its instances."""
+        """The reference to this actor."""
         return self._actor_ref
 
     def spawn_child(self, actor_class: type[A], *args: Any, **options: Any) -> ActorRef[A]:
@@ -252,7 +260,12 @@ class PooledActor(pykka.Actor):
         self.actor_ref.loop.set_timer(delay_s, message)
 
     def on_restart(self, reason: BaseException) -> None:
-        """Take up the work of an instance that failed; called after `on_start`."""
+        """Go on after the failure `reason`; by default as at the start.
+
+        An exception in it is a failure again.
+        """
+        del reason
+        self.on_start()
 
     def stop(self) -> None:
         """Stop after the messages that wait now."""
@@ -274,8 +287,7 @@ class LoopPhase(enum.Enum):
     STARTING = enum.auto()
     RUNNING = enum.auto()
     FAILED = enum.auto()  # rests until it is restarted; messages wait
-    RESTARTING = enum.auto()  # waits until its children have stopped
-    STOPPING = enum.auto()  # the same; messages are refused
+    STOPPING = enum.auto()  # waits until its children have stopped; messages are refused
     DEAD = enum.auto()
 
 
@@ -286,25 +298,21 @@ class ActorLoop:
         self,
         system: ActorSystem,
         actor: PooledActor,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
         *,
         name: str,
         parent: ActorLoop | None,
+        queue: TurnQueue,
         inbox_limit: int,
     ) -> None:
         self.system = system
         self.parent = parent
         self.path: str = f"{parent.path if parent is not None else ''}/{name}"
         self.phase = LoopPhase.STARTING
-        self.children: dict[ActorLoop, None] = {}
+        self.children: dict[ActorLoop, None] | None = None  # made with the first child
         self.actor: PooledActor | None = actor
         self.ref = actor.actor_ref
         self.ref.actor_urn = self.path
         self.ref.loop = self
-        self._actor_class = type(actor)
-        self._args = args
-        self._kwargs = kwargs
         self._failures = 0
         self._failed_s = -math.inf
         self._reason: BaseException | None = None
@@ -312,7 +320,7 @@ class ActorLoop:
         self._timed: TimedMessage | None = None
         self._dead: Future[bool] | None = None
         self._inbox = actor.actor_inbox
-        self._inbox.bind(system.dispatcher, self, inbox_limit)
+        self._inbox.bind(queue, self, inbox_limit)
         self._place(actor)
 
     # From any thread.
@@ -374,9 +382,10 @@ class ActorLoop:
                 self._begin_stop()
             case Control.RESTART:
                 if self.phase is LoopPhase.FAILED:
-                    self._stop_children(LoopPhase.RESTARTING)
+                    self._start()
             case Control.CHILDREN_GONE:
-                self._children_gone()
+                if self.phase is LoopPhase.STOPPING:
+                    self._end()
             case _:
                 self._receive(entry)
                 return type(entry.message).__name__
@@ -406,30 +415,22 @@ class ActorLoop:
         actor.actor_stopped = self.ref.actor_stopped
 
     def _start(self) -> None:
-        actor = self.actor
+        actor, reason = self.actor, self._reason
         if actor is None:
             return
         self.phase = LoopPhase.RUNNING
         self._inbox.pause(paused=False)
         try:
-            actor.on_start()
-            if self._reason is not None:
-                actor.on_restart(self._reason)
+            if reason is None:
+                actor.on_start()
+            else:
+                actor.on_restart(reason)
         except BaseException as error:  # noqa: BLE001 - as in _receive
-            self._failed(error, "on_start", starting=True)
+            self._failed(error, "on_start" if reason is None else "on_restart", starting=True)
         else:
             self._reason = None
-
-    def _restart(self) -> None:
-        try:
-            actor = self._actor_class(*self._args, **self._kwargs)
-        except BaseException as error:  # noqa: BLE001 - as in _receive
-            self._failed(error, "__init__", starting=True)
-            return
-        self._place(actor)
-        self.actor = actor
-        self._start()
-        log.info("actor_restarted", actor=self.path, running=self.phase is LoopPhase.RUNNING)
+            if reason is not None:
+                log.info("actor_restarted", actor=self.path)
 
     def _failed(self, error: BaseException, during: str, *, starting: bool = False) -> None:
         log.error("actor_failed", actor=self.path, message_type=during, exc_info=error)
@@ -439,9 +440,9 @@ class ActorLoop:
         self._inbox.pause(paused=True)
         self._reason = error
         self._cancel_timer()
-        actor, self.actor = self.actor, None
-        if actor is not None:
-            self._call_hook("on_failure", actor.on_failure, type(error), error, error.__traceback__)
+        if self.actor is not None:
+            hook = self.actor.on_failure
+            self._call_hook("on_failure", hook, type(error), error, error.__traceback__)
         # A message that fails is gone, but a start that fails would fail for ever.
         if starting and self._stop_requested:
             self._begin_stop()
@@ -466,21 +467,12 @@ class ActorLoop:
     def _begin_stop(self) -> None:
         self._cancel_timer()
         self._refuse_messages()
-        self._stop_children(LoopPhase.STOPPING)
-
-    def _stop_children(self, phase: LoopPhase) -> None:
         with self.system.lock:
-            self.phase = phase
-            children = list(self.children)
+            self.phase = LoopPhase.STOPPING
+            children = list(self.children or ())
         for child in children:
             child.stop()
         if not children:
-            self._children_gone()
-
-    def _children_gone(self) -> None:
-        if self.phase is LoopPhase.RESTARTING:
-            self._restart()
-        elif self.phase is LoopPhase.STOPPING:
             self._end()
 
     def _end(self) -> None:
@@ -493,17 +485,13 @@ class ActorLoop:
             self.phase = LoopPhase.DEAD
             self.system.remove(self)
             parent_waits = False
-            if parent is not None:
+            if parent is not None and parent.children is not None:
                 parent.children.pop(self, None)
-                waits = parent.phase in {LoopPhase.RESTARTING, LoopPhase.STOPPING}
-                parent_waits = waits and not parent.children
+                parent_waits = parent.phase is LoopPhase.STOPPING and not parent.children
         if self._dead is not None:
             self._dead.set(value=True)
         if parent is not None and parent_waits:
             parent._inbox.put_control(Control.CHILDREN_GONE)  # noqa: SLF001 - of its own class
-        # The arguments often hold the ref: this breaks the circle, which only a full collection
-        # would free.
-        self._args, self._kwargs = (), {}
 
     def _cancel_timer(self) -> None:
         timed, self._timed = self._timed, None
@@ -565,30 +553,42 @@ class ActorSystem:
         *args: Any,
         name: str,
         parent: ActorRef[Any] | None = None,
+        strand: Strand | None = None,
         inbox_limit: int = 10_000,
         **kwargs: Any,
     ) -> ActorRef[A]:
         """Construct an actor in this thread and let the dispatcher start it.
 
-        `args` and `kwargs` go to the constructor, again at each restart; the three names of this
-        method's own cannot be among them.  An actor ends before its parent does.
+        `args` and `kwargs` go to the constructor.  An actor ends before its parent does, and never
+        runs at the same time as another one of its `strand`.
 
-        Raises pykka.ActorDeadError where the system or the parent is stopping, or the parent
-        restarts; and what the constructor raised.
+        Raises pykka.ActorDeadError if the system or the parent is stopping; and what the
+        constructor raised.
         """
         actor = actor_class(*args, **kwargs)
+        self.start(actor, name=name, parent=parent, strand=strand, inbox_limit=inbox_limit)
+        return actor.actor_ref
+
+    def start(
+        self,
+        actor: PooledActor,
+        *,
+        name: str,
+        parent: ActorRef[Any] | None = None,
+        strand: Strand | None = None,
+        inbox_limit: int = 10_000,
+    ) -> None:
+        """Let the dispatcher start an actor that was constructed; as `spawn`."""
         loop = ActorLoop(
             self,
             actor,
-            args,
-            kwargs,
             name=name,
             parent=parent.loop if parent is not None else None,
+            queue=self.dispatcher if strand is None else strand,
             inbox_limit=inbox_limit,
         )
         self._add(loop)
         actor._start_actor_loop()  # noqa: SLF001 - what pykka's start does
-        return actor.actor_ref
 
     def actor_count(self) -> int:
         return len(self._loops)
@@ -637,12 +637,14 @@ class ActorSystem:
                         f"actor system {self.name!r} is stopping: "
                         f"it does not start {loop.path} any more"
                     )
-            elif parent.phase in {LoopPhase.RESTARTING, LoopPhase.STOPPING, LoopPhase.DEAD}:
+            elif parent.phase in {LoopPhase.STOPPING, LoopPhase.DEAD}:
                 raise pykka.ActorDeadError(
                     f"{parent.path} cannot take the child {loop.path} while it is "
                     f"{parent.phase.name}"
                 )
             else:
+                if parent.children is None:
+                    parent.children = {}
                 parent.children[loop] = None
             self._loops[loop] = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -26,14 +27,52 @@ class Runnable(Protocol):
         """
 
 
-class Dispatcher(Protocol):
+class TurnQueue(Protocol):
     """Runs what is scheduled, each runnable once per `schedule`."""
 
     def schedule(self, runnable: Runnable) -> None:
         """Run it soon, in a thread of the dispatcher's. Never blocks."""
 
+
+class Dispatcher(TurnQueue, Protocol):
+    """The turns of a whole system."""
+
     def stop(self, timeout_s: float) -> bool:
         """End after the turns under way; True when that was done in time."""
+
+
+class Strand:
+    """Runnables of which one runs at a time, first come, first served.
+
+    Actors of one strand may call each other directly in their turns.
+    """
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._lock = threading.RLock()
+        self._ready: deque[Runnable] = deque()
+        self._scheduled = False
+        self.path = "strand"
+        """That of the actor that runs, or ran last."""
+
+    def schedule(self, runnable: Runnable) -> None:
+        with self._lock:
+            self._ready.append(runnable)
+            if not self._scheduled:
+                self._scheduled = True
+                self._dispatcher.schedule(self)
+
+    def run(self, budget: int) -> str | None:
+        """Give the first of the queue its turn."""
+        runnable = self._ready.popleft()
+        self.path = runnable.path
+        try:
+            return runnable.run(budget)
+        finally:
+            with self._lock:
+                self._scheduled = bool(self._ready)
+                if self._scheduled:
+                    self._dispatcher.schedule(self)
 
 
 class PoolDispatcher:

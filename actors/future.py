@@ -42,7 +42,7 @@ class Future(pykka.Future[T]):
     _get_hook: Callable[[float | None], T] | None = None
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._condition: threading.Condition | None = None  # made when the first thread blocks
         self._callbacks: tuple[Callable[[Future[T]], object], ...] = ()
         self._done = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threading import Condition, Lock
+from threading import Condition, RLock
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ class Mailbox(Generic[T]):
     __slots__ = ("_closed", "_dropped", "_items", "_limit", "_lock", "_ready")
 
     def __init__(self, limit: int) -> None:
-        self._lock = Lock()
+        self._lock = RLock()
         self._ready: Condition | None = None  # made when the first thread waits
         # Most mailboxes stay empty for life, and a deque weighs 600 bytes.
         self._items: tuple[T, ...] = ()

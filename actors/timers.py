@@ -61,7 +61,7 @@ class Timers:
     def __init__(self, clock: Clock, order: Callable[[], float] = float) -> None:
         self._clock = clock
         self._order = order
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._sequence = itertools.count()
         self._heap: list[tuple[float, float, int, TimerHandle]] = []
         self._full = _SMALL

@@ -5,8 +5,7 @@ from __future__ import annotations
 from offsetmgr.manager.factory import Factory
 from offsetmgr.manager.handle import ManagerHandle
 from offsetmgr.manager.observer import NO_OBSERVER, Observer
-from offsetmgr.manager.partition_state import ManagerStatus
-from offsetmgr.manager.submits import Submission
+from offsetmgr.manager.offset_manager import ManagerStatus, Submission
 
 __all__ = [
     "NO_OBSERVER",

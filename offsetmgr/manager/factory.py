@@ -1,8 +1,8 @@
 """The Factory: spawns one OffsetManager actor per group/topic/partition, and stops them.
 
-``Factory`` is the thread-safe side that users hold; ``FactoryActor`` is the parent of all managers
-and committers.  Names are taken and given back under one lock, so that a second spawn is refused
-at once; submits go into buffers; everything else is messages.
+``Factory`` is the thread-safe side that users hold.  Names are taken and given back under one lock,
+so that a second spawn is refused at once; submits go into the managers' records; flushes and stops
+are one message for each group.
 """
 
 from __future__ import annotations
@@ -10,18 +10,21 @@ from __future__ import annotations
 import logging
 from itertools import groupby
 from random import Random
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 
-from actors import ActorSystem
+import pykka
+
+from actors import ActorSystem, PooledActor
 from offsetmgr.config import CommitSettings
 from offsetmgr.errors import InvalidValueError, ManagerExistsError, ManagerStoppedError
-from offsetmgr.manager.factory_actor import INBOX_LIMIT, FactoryActor, ManagerRegistry, Start
-from offsetmgr.manager.group_committer import Expedite, Group
+from offsetmgr.manager.group import Group
+from offsetmgr.manager.group_committer import Expire, Flush, GroupCommitter, Stop
 from offsetmgr.manager.handle import ManagerHandle
 from offsetmgr.manager.observer import NO_OBSERVER
-from offsetmgr.manager.offset_manager import Abandon, Stop
-from offsetmgr.manager.partition_state import PartitionState, Waiter
-from offsetmgr.manager.submits import Submission
+from offsetmgr.manager.offset_manager import OffsetManager, Submission, submit_many
+from offsetmgr.manager.step import Timing
+from offsetmgr.manager.waiter import Waiter
 from offsetmgr.types import (
     MAX_OFFSET,
     ManagerKey,
@@ -45,17 +48,23 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from actors import Future
+    from actors import ActorRef, Future
     from offsetmgr.coordinator.base import Coordinator
     from offsetmgr.errors import OffsetManagerError
     from offsetmgr.manager.observer import Observer
-    from offsetmgr.manager.submits import SubmitBuffer
     from offsetmgr.types import StopResult
+
+INBOX_LIMIT: Final = 1_000_000
+"""Messages that may wait for a committer: one for each flush or stop of a caller."""
 
 STOP_GRACE_S: Final = 1.0
 """Time for the actors' own end after all managers have answered."""
 
 log = logging.getLogger("offsetmgr.manager")
+
+
+class FactoryActor(PooledActor):
+    """Parent of all committers, whose children are their groups' managers: it ends after them."""
 
 
 class Factory:
@@ -87,19 +96,16 @@ class Factory:
         self._settings = settings if settings is not None else CommitSettings()
         self._owns_system = system is None
         self._system = ActorSystem(name="offsetmgr") if system is None else system
+        self._coordinator = coordinator
         self._observer = observer
-        self._registry = ManagerRegistry()
+        rng = rng if rng is not None else Random()  # noqa: S311 -- jitter, no secret
+        self._timing = Timing(self._settings, rng)
+        # Re-entrant: a signal handler may stop managers in the middle of a spawn.
+        self._lock = RLock()
+        self._groups: dict[str, Group[OffsetManager]] = {}
+        """Changed with the lock held; a group is kept until its committer is done."""
         self._stopped = False
-        self._ref = self._system.spawn(
-            FactoryActor,
-            coordinator,
-            self._settings,
-            rng if rng is not None else Random(),  # noqa: S311 -- jitter, no secret
-            observer,
-            self._registry,
-            name="factory",
-            inbox_limit=INBOX_LIMIT,
-        )
+        self._ref = self._system.spawn(FactoryActor, name="factory")
 
     # Managers.
 
@@ -130,39 +136,89 @@ class Factory:
         check_group(owner, "owner")
         wanted = check_topic_partitions(partitions)
         made: dict[TopicPartition, ManagerHandle | ManagerExistsError] = {}
-        fresh: dict[TopicPartition, PartitionState] = {}
-        with self._registry.lock:
+        with self._lock:
             if self._stopped:
                 raise ManagerStoppedError("the factory is stopped; nothing can be spawned any more")
-            held = self._registry.groups.get(group)
-            if held is None:
-                held = self._registry.groups[group] = Group(group, self._settings)
+            held = self._groups.get(group)
+            existing = {} if held is None else held.managers
+            free: list[TopicPartition] = []
             for where in wanted:
-                existing = held.states.get(where)
-                if existing is not None:
-                    made[where] = ManagerExistsError(str(existing.key), existing.owner)
-                    continue
-                limit = self._settings.error_limit
-                state = PartitionState(held.submits, where, owner, limit, self._observer)
-                held.states[where] = fresh[where] = state
-                made[where] = ManagerHandle(state, self._stop_one)
-            if not self._ref.try_tell(Start(group, fresh)):
-                for where in fresh:
-                    del held.states[where]
-                raise ManagerStoppedError(
-                    "the actor system of the factory is stopped; nothing can be spawned any more"
-                )
+                manager = existing.get(where)
+                if manager is None:
+                    free.append(where)
+                else:
+                    made[where] = ManagerExistsError(str(manager.key), manager.owner)
+            if free:
+                started = self._start(held or self._start_group(group), free, owner)
+                made |= {
+                    each.topic_partition: ManagerHandle(each, self._stop_one) for each in started
+                }
         return made
+
+    def _start_group(self, name: str) -> Group[OffsetManager]:
+        group: Group[OffsetManager] = Group(name, self._system, self._settings.commit_interval_s)
+        committer = GroupCommitter(
+            group,
+            self._coordinator,
+            self._settings.request_timeout_s,
+            self._timing,
+            self._observer,
+            self._release,
+            self._vacate,
+        )
+        group.committer = committer.actor_ref
+        self._run(committer, name, self._ref, group)
+        self._groups[name] = group
+        return group
+
+    def _run(
+        self, actor: PooledActor, name: str, parent: ActorRef[Any], group: Group[OffsetManager]
+    ) -> None:
+        try:
+            self._system.start(
+                actor, name=name, parent=parent, strand=group.strand, inbox_limit=INBOX_LIMIT
+            )
+        except pykka.ActorDeadError:
+            text = "the actor system of the factory is stopped; nothing can be spawned any more"
+            raise ManagerStoppedError(text) from None
+
+    def _start(
+        self, group: Group[OffsetManager], partitions: Iterable[TopicPartition], owner: str
+    ) -> list[OffsetManager]:
+        limit = self._settings.error_limit
+        managers = [OffsetManager(group, where, owner, limit) for where in partitions]
+        for manager in managers:
+            topic, partition = manager.topic_partition
+            self._run(manager, f"{topic}/{partition}", group.committer, group)
+        group.managers.update({manager.topic_partition: manager for manager in managers})
+        group.queue_start(managers)
+        return managers
+
+    def _release(self, manager: OffsetManager) -> None:
+        """Give the name of a manager back."""
+        with self._lock:
+            if manager.group.managers.get(manager.topic_partition) is manager:
+                del manager.group.managers[manager.topic_partition]
+
+    def _vacate(self, group: Group[OffsetManager]) -> bool:
+        """Forget a group whose committer is done, unless managers have come to it."""
+        with self._lock:
+            if group.managers or self._groups.get(group.name) is not group:
+                return False
+            del self._groups[group.name]
+            # Before anybody can start it again.
+            self._coordinator.release(group.name)
+            return True
 
     def get(self, key: ManagerKey) -> ManagerHandle | None:
         """Return the live manager of ``key``, if there is one.  Raises InvalidValueError."""
-        state = self._registry.find(check_key(key))
-        return None if state is None else ManagerHandle(state, self._stop_one)
+        manager = self._find_one(check_key(key))
+        return None if manager is None else ManagerHandle(manager, self._stop_one)
 
     def managers(self, group: str | None = None) -> list[ManagerHandle]:
         """Return all live managers (of ``group``), as of now.  Raises InvalidValueError."""
-        states = self._registry.states(group if group is None else check_group(group))
-        return [ManagerHandle(state, self._stop_one) for state in states]
+        managers = self._managers(group if group is None else check_group(group))
+        return [ManagerHandle(manager, self._stop_one) for manager in managers]
 
     # Submits.
 
@@ -184,22 +240,23 @@ class Factory:
         """
         check_group(group)
         check_flag(rewind, "rewind")
-        states = self._registry.states_of(group)
+        held = self._groups.get(group)
+        managers = {} if held is None else held.managers
         refused: dict[TopicPartition, OffsetManagerError] = {}
-        entries: list[tuple[SubmitBuffer, Any]] = []
+        entries: list[tuple[OffsetManager, Any]] = []
         for where, value in check_mapping(offsets).items():
             checked: Any = value
             if type(value) is not int or not 0 <= value <= MAX_OFFSET:
                 checked = _checked(where, value, rewind=rewind)
-            state = states.get(where)  # type: ignore[call-overload]  # whatever is not there is checked
-            if state is not None:
-                entries.append((state.submits, checked))
+            manager = managers.get(where)  # type: ignore[call-overload]  # a missing one is checked
+            if manager is not None:
+                entries.append((manager, checked))
                 continue
             partition = check_topic_partition(where)
             text = f"{ManagerKey(group, *partition)} has no manager; spawn it first"
             refused[partition] = ManagerStoppedError(text)
-        if entries:
-            refused.update(entries[0][0].group.submit(entries, rewind=rewind))
+        if held is not None and entries:
+            refused.update(submit_many(held, entries, rewind=rewind))
         return refused
 
     # Flush and stop.
@@ -212,9 +269,12 @@ class Factory:
         Keys without a live manager are left out of the answer.  Raises InvalidValueError.
         """
         check_timeout(timeout)
-        states = self._find(keys)
-        waiter = self._waiter(states, timeout, stopping=False)
-        self._expedite(states, waiter)
+        managers = self._find(keys)
+        waiter = self._waiter(managers, timeout, stopping=False)
+        for group, members in groupby(managers, lambda manager: manager.group):
+            message = Flush(list(members), waiter)
+            if not group.committer.try_tell(message):
+                waiter.answer((each, each.result_after(None)) for each in message.managers)
         return waiter.future
 
     def stop_managers(
@@ -225,7 +285,7 @@ class Factory:
         Keys without a live manager are left out of the answer.  Raises InvalidValueError.
         """
         check_timeout(timeout)
-        return self._stop_states(self._find(keys), timeout)
+        return self._stop_managers(self._find(keys), timeout)
 
     def stop(self, timeout: float = 10.0) -> dict[ManagerKey, StopResult]:
         """Stop all managers, then the factory; returns by ``timeout`` plus a grace of 1 s.
@@ -248,9 +308,10 @@ class Factory:
         The factory itself ends with its system, or with ``stop``.  Raises InvalidValueError.
         """
         check_timeout(timeout)
-        with self._registry.lock:
+        with self._lock:
             self._stopped = True
-        return self._stop_states(self._registry.states(), timeout)
+            managers = self._managers()
+        return self._stop_managers(managers, timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -262,64 +323,61 @@ class Factory:
             text = "the factory was stopped with %d offsets uncommitted: %s"
             log.warning(text, len(left), left[0].error)
 
-    def _find(self, keys: object) -> list[PartitionState]:
+    def _find_one(self, key: Any) -> OffsetManager | None:
+        """Return the live manager of ``key``; None also where it is not a key."""
+        try:
+            group, topic, partition = key
+            # A TopicPartition is such a tuple, and takes longer to make.
+            return self._groups[group].managers[topic, partition]  # type: ignore[index]
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def _find(self, keys: object) -> list[OffsetManager]:
         """Return the live managers of ``keys``, each once."""
-        found: dict[PartitionState, None] = {}
+        found: dict[OffsetManager, None] = {}
         for key in check_list(keys, "keys", "[handle.key]"):
             # Checked only where nothing is found, as checking takes longer than finding.
-            state = self._registry.find(key) or self._registry.find(check_key(key))
-            if state is not None:
-                found[state] = None
+            manager = self._find_one(key) or self._find_one(check_key(key))
+            if manager is not None:
+                found[manager] = None
         return list(found)
 
-    def _stop_one(self, state: PartitionState, timeout: float) -> StopResult:
-        """Stop a manager that may be gone already."""
-        future = self._stop_states([state], check_timeout(timeout))
-        return self._system.wait(future, timeout + STOP_GRACE_S)[state.key]
+    def _managers(self, group: str | None = None) -> list[OffsetManager]:
+        """Return all live managers (of one group), as of now."""
+        with self._lock:
+            groups = [g for name, g in self._groups.items() if group in {None, name}]
+            return [manager for held in groups for manager in held.managers.values()]
 
-    def _stop_states(
-        self, states: Sequence[PartitionState], timeout: float
+    def _stop_one(self, manager: OffsetManager, timeout: float) -> StopResult:
+        """Stop a manager that may be gone already."""
+        future = self._stop_managers([manager], check_timeout(timeout))
+        return self._system.wait(future, timeout + STOP_GRACE_S)[manager.key]
+
+    def _stop_managers(
+        self, managers: Sequence[OffsetManager], timeout: float
     ) -> Future[dict[ManagerKey, StopResult]]:
-        waiter = self._waiter(states, timeout, stopping=True)
-        for state in states:
-            state.submits.close()
-            # Here each instance of its actor finds it, also one that starts later.
-            state.add_stop(waiter)
-        self._expedite(states)
-        for state in states:
-            told = state.ref is not None and state.ref.try_tell(Stop())
-            # The result is there before the actor's end, behind which no message is handled.
-            if state.result is not None:
-                waiter.answer([(state, state.result)])
-            elif not told:
-                self._start_again(state, waiter)
+        waiter = self._waiter(managers, timeout, stopping=True)
+        for manager in managers:
+            manager.close(waiter)
+        for group, members in groupby(managers, lambda manager: manager.group):
+            message = Stop(list(members))
+            if not group.committer.try_tell(message):
+                waiter.answer((each, each.result_after(None)) for each in message.managers)
         return waiter.future
 
-    def _start_again(self, state: PartitionState, waiter: Waiter) -> None:
-        """Its actor is not started yet, or its parent is just being started again."""
-        if not self._ref.try_tell(Start(state.key.group, {state.submits.partition: state})):
-            waiter.answer([(state, state.result_after(None))])
-
     def _waiter(
-        self, states: Sequence[PartitionState], timeout: float, *, stopping: bool
-    ) -> Waiter:
-        waiter = Waiter(states, self._system.clock.now() + timeout, timeout)
+        self, managers: Sequence[OffsetManager], timeout: float, *, stopping: bool
+    ) -> Waiter[OffsetManager]:
+        waiter = Waiter(managers, self._system.clock.now() + timeout, timeout)
 
         def expire() -> None:
-            for state in waiter.expire():
-                if stopping and state.ref is not None:
-                    state.ref.try_tell(Abandon())
+            late = waiter.expire()
+            for group, members in groupby(late if stopping else (), lambda each: each.group):
+                group.committer.try_tell(Expire(list(members)))
 
         timer = self._system.timers.call_after(timeout, expire)
         waiter.future.add_done_callback(lambda _: timer.cancel())
         return waiter
-
-    def _expedite(self, states: Iterable[PartitionState], flush: Waiter | None = None) -> None:
-        for submits, members in groupby(states, lambda state: state.submits.group):
-            message = Expedite(list(members), flush)
-            # The parent tells a committer that is not started yet.
-            if not submits.tell(message) and not self._ref.try_tell(message):
-                message.give_up()
 
 
 def _checked(where: object, value: object, *, rewind: bool) -> Submission:

@@ -1,91 +1,74 @@
 """The GroupCommitter actor: one per group; one request to the coordinator in flight, always.
 
-``plan.py`` decides what to ask next, and what an answer means.  This actor asks, keeps the timer,
-and passes the results on: to flushes that wait, and to managers whose life they change.
+``plan.py`` decides what to ask next, ``step.py`` what an answer means for each manager.  This actor
+asks, keeps the timer and applies the effects.  It shares a strand with its managers, so it calls
+them directly.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from actors import Future, PooledActor
 from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
-from offsetmgr.errors import Scope, error_info
-from offsetmgr.manager import lifecycle
-from offsetmgr.manager.history import CommitHistory
-from offsetmgr.manager.partition_state import Flush
-from offsetmgr.manager.pending import CommitRequest, ReadRequest
-from offsetmgr.manager.plan import CommitPlan, InitialKnown
-from offsetmgr.manager.submits import Collect, GroupSubmits, Version
-from offsetmgr.types import StopResult
+from offsetmgr.errors import ManagerStoppedError, Scope, error_info
+from offsetmgr.manager.group import Collect
+from offsetmgr.manager.offset_manager import OffsetManager, Phase
+from offsetmgr.manager.plan import CommitPlan, CommitRequest, ReadRequest
+from offsetmgr.manager.step import (
+    AnswerFlushes,
+    Committed,
+    Expired,
+    Finish,
+    FlushAsked,
+    LogRead,
+    PublishCommitted,
+    PublishError,
+    PublishInitial,
+    Refused,
+    StopAsked,
+    Unknown,
+    doubt,
+    step,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from random import Random
+    from collections.abc import Callable, Mapping, Sequence
 
-    from actors import ActorRef
-    from offsetmgr.config import CommitSettings
     from offsetmgr.coordinator.base import Coordinator, TopicLog
+    from offsetmgr.manager.group import Group
     from offsetmgr.manager.observer import Observer
-    from offsetmgr.manager.partition_state import PartitionState, Waiter
-    from offsetmgr.manager.pending import GroupRequest
-    from offsetmgr.manager.plan import Result, Results
-    from offsetmgr.types import OffsetAndMetadata, TopicPartition
+    from offsetmgr.manager.plan import GroupRequest
+    from offsetmgr.manager.step import Effects, Event, Timing
+    from offsetmgr.manager.waiter import Waiter
+    from offsetmgr.types import StopResult
 
 log = logging.getLogger("offsetmgr.manager")
 
 
-class Attach(NamedTuple):
-    """Serve new managers; their initial offsets are read in one request."""
+class Flush(NamedTuple):
+    """Commit now what these managers hold, and answer ``waiter``."""
 
-    states: Mapping[TopicPartition, PartitionState]
-
-
-class Rejoin(NamedTuple):
-    """The manager was restarted before it learned of its initial offset."""
-
-    state: PartitionState
+    managers: Sequence[OffsetManager]
+    waiter: Waiter[OffsetManager]
 
 
-class Leave(NamedTuple):
-    """The manager is gone."""
+class Stop(NamedTuple):
+    """Commit now what these managers hold, then end them; each has its waiters."""
 
-    state: PartitionState
-
-
-class Expedite(NamedTuple):
-    """Commit now what these managers hold."""
-
-    states: Sequence[PartitionState]
-    flush: Waiter | None = None
-    """Answered with what was committed."""
-
-    def give_up(self) -> None:
-        """Answer where there is no committer any more."""
-        if self.flush is not None:
-            self.flush.answer([(each, each.result_after(None)) for each in self.states])
+    managers: Sequence[OffsetManager]
 
 
-class Vacant(NamedTuple):
-    """Message to the factory: the group has no manager left and nothing in flight."""
+class Expire(NamedTuple):
+    """The deadline of a stop of these managers has passed."""
 
-    group: Group
-    attached: int
-    """The number of ``Attach`` messages that the committer had handled."""
+    managers: Sequence[OffsetManager]
 
 
 class _Pump(NamedTuple):
-    """Look whether something is due: at the end of the inbox, or by the timer."""
-
-
-class _LogsRead(NamedTuple):
-    """The ends of the logs of what ``request`` verifies."""
-
-    request: ReadRequest
-    logs: Mapping[str, TopicLog]
+    """Look whether something is due."""
 
 
 class _Answered(NamedTuple):
@@ -95,40 +78,22 @@ class _Answered(NamedTuple):
     result: CommitResult | FetchResult
 
 
-@dataclass(eq=False)
-class Flight:
+class _LogsRead(NamedTuple):
+    """The logs of the topics that ``request`` verifies."""
+
+    request: ReadRequest
+    logs: Mapping[str, TopicLog]
+
+
+class Flight(NamedTuple):
     """A request under way."""
 
     request: GroupRequest
     future: Future[Any]
     started_at: float
-    committer: ActorRef[Any] | None = None
-    """The one that is told the answer."""
 
 
-class Group:
-    """A group's managers, and what of its committer outlives a crash."""
-
-    def __init__(self, name: str, settings: CommitSettings) -> None:
-        self.submits = GroupSubmits(name)
-        self.states: dict[TopicPartition, PartitionState] = {}
-        """The live managers, by name; guarded by the registry's lock."""
-        self.served: dict[TopicPartition, PartitionState] = {}
-        """The managers that the committer knows."""
-        self.flushes: list[Flush] = []
-        self.history = CommitHistory(settings)
-        self.flight: Flight | None = None
-        self.attached = 0
-        """The number of ``Attach`` messages handled, or lost in a crash of the factory."""
-        self.committer: ActorRef[GroupCommitter] | None = None
-        """Its parent's, as is the next."""
-        self.told = 0
-        """The number of ``Attach`` messages sent."""
-
-
-CommitterMessage: TypeAlias = (
-    Collect | Attach | Rejoin | Leave | Expedite | _Pump | _Answered | _LogsRead
-)
+CommitterMessage: TypeAlias = Collect | Flush | Stop | Expire | _Pump | _Answered | _LogsRead
 
 
 class GroupCommitter(PooledActor):
@@ -136,175 +101,140 @@ class GroupCommitter(PooledActor):
 
     def __init__(
         self,
-        group: Group,
+        group: Group[OffsetManager],
         coordinator: Coordinator,
-        settings: CommitSettings,
-        rng: Random,
+        timeout_s: float,
+        timing: Timing,
         observer: Observer,
+        release: Callable[[OffsetManager], None],
+        vacate: Callable[[Group[OffsetManager]], bool],
     ) -> None:
+        """``release`` frees a manager's name, ``vacate`` the group's if no manager has come."""
         super().__init__()
-        self._name = group.submits.name
         self._group = group
         self._coordinator = coordinator
-        self._timeout_s = settings.request_timeout_s
+        self._timeout_s = timeout_s
+        self._timing = timing
         self._observer = observer
-        self._plan = CommitPlan(self._name, settings, rng, group.history)
-        self._pumping = False
+        self._release = release
+        self._vacate = vacate
+        self._plan = CommitPlan(timing)
+        self._flight: Flight | None = None
+        self._lost: GroupRequest | None = None
+        """The request whose answer is being handled: it is lost if that fails."""
+        self._answers: dict[Waiter[OffsetManager], list[tuple[OffsetManager, StopResult]]] = {}
 
     def on_restart(self, reason: BaseException) -> None:
-        """Begin again from the managers' states."""
+        """Begin again from the coordinator; an answer that was lost makes commits doubtful."""
         del reason
-        states = self._group.served
-        self._plan.attach(states)
-        if self._group.flushes or any(state.submits.closed for state in states.values()):
-            self._plan.expedite(states)
-        self._pump()
+        now, lost, self._lost = self.system.clock.now(), self._lost, None
+        if isinstance(lost, CommitRequest):
+            for manager, version in lost.versions.items():
+                doubt(self._plan.heir(manager) or manager, version, now, self._timing)
+        # Also those that have come meanwhile, but not to the plan.
+        for manager in {**self._plan.managers, **self._group.managers}.values():
+            self._begin_again(manager)
+        self._deliver_answers()
+        self._pump(now)
 
     def on_receive(self, message: CommitterMessage) -> None:
-        """Tell the plan, then send what it wants sent."""
+        """Take the steps that a message asks for, then send what is due."""
         now = self.system.clock.now()
         match message:
             case _Answered(flight, result):
                 self._answered(flight, result, now)
+            case Flush(managers, waiter):
+                self._flush(managers, waiter, now)
+            case Stop(managers):
+                self._plan.expedite(managers)
+                for manager in managers:
+                    self._step(manager, StopAsked(), now)
+            case Expire(managers):
+                for manager in managers:
+                    self._step(manager, Expired(), now)
             case _LogsRead(request, logs):
-                self._notify(self._plan.logs_read(request, logs), now)
-                self._pump()
-            case Collect():
-                self._group.submits.woken()
-                self._pump()
-            case Expedite(states, flush):
-                self._expedite(states, flush, now)
-            case Attach() | Rejoin() | Leave():
-                self._serve(message, now)
-            case _Pump():
-                self._pumping = False
-                self._pump()
+                for manager, version in request.verified.items():
+                    topic_log = logs.get(manager.key.topic)
+                    if topic_log is not None:
+                        self._step(manager, LogRead(version, topic_log), now)
+        self._pump(now)
+        self._deliver_answers()
 
-    # Managers come and go.
-
-    def _serve(self, message: Attach | Rejoin | Leave, now: float) -> None:
-        group = self._group
-        match message:
-            case Attach(states):
-                group.attached += 1
-                # One that has ended by now may have said so already.
-                live = {where: state for where, state in states.items() if state.result is None}
-                for partition in live:
-                    if partition in group.served:  # its predecessor has not said yet that it left
-                        self._plan.detach(partition, now)
-                self._join(live)
-                self._await_flight()
-            case Rejoin(state):
-                self._join({state.submits.partition: state})
-            case Leave(state):
-                partition = state.submits.partition
-                # A new manager may have taken the name already.
-                if group.served.get(partition) is state:
-                    del group.served[partition]
-                    self._plan.detach(partition, now)
-                self._answer(state, inf, state.result_after(None))
-        # At the end of the inbox, so that one request carries all that come and go.
-        if not self._pumping and group.flight is None:
-            self._pumping = True
-            self.actor_ref.tell(_Pump())
-
-    def _join(self, states: Mapping[TopicPartition, PartitionState]) -> None:
-        self._group.served.update(states)
-        self._plan.attach(states)
-
-    # Submits and flushes.
-
-    def _expedite(self, states: Iterable[PartitionState], flush: Waiter | None, now: float) -> None:
-        """Commit what these hold at once; ``flush`` waits for what is newest in them now."""
-        clean: list[tuple[PartitionState, StopResult]] = []
-        awaited: dict[PartitionState, int] = {}
-        for state in states:
-            submits = state.submits
-            if not submits.dirty or state.result is not None:
-                clean.append((state, state.result or state.result_clean(submits.dropped)))
-                continue
-            awaited[state] = submits.number
-            if submits.established and not submits.queued:
-                # It was suspended: a flush asks for one more try.
-                self._plan.mark_dirty([submits.partition], now)
-        if flush is not None and awaited:
+    def _flush(
+        self, managers: Sequence[OffsetManager], waiter: Waiter[OffsetManager], now: float
+    ) -> None:
+        for manager in managers:
             # Expired ones must not pile up while the coordinator is away.
-            waiting = [each for each in self._group.flushes if each.waits(now)]
-            self._group.flushes = [*waiting, Flush(flush, awaited)]
-        self._plan.expedite(state.submits.partition for state in states)
-        self._pump()
-        if flush is not None:
-            flush.answer(clean)
-
-    def _pump(self) -> None:
-        """Send the next request, unless one is in flight; else look again when something is due."""
-        if self._group.flight is not None:
-            return
-        now = self.system.clock.now()
-        if self._group.submits.waiting:
-            dirty, since = self._group.submits.collect(now)
-            known = [submits.partition for submits in dirty if submits.established]
-            self._plan.mark_dirty(known, since)
-        request, results = self._plan.next_request(now)
-        self._notify(results, now)
-        if request is not None:
-            self._send(request, now)
-        elif self._plan.over and self.parent is not None:
-            self.parent.try_tell(Vacant(self._group, self._group.attached))
-        elif (wake_at := self._plan.wake_at()) < inf:
-            self.tell_after(max(0.0, wake_at - now), _Pump())
+            waiting = [each for each in manager.flushes if each[1].deadline_s > now]
+            manager.flushes = (*waiting, (manager.number, waiter))
+            self._step(manager, FlushAsked(), now)
+        self._plan.expedite(managers)
 
     # Requests.
 
+    def _pump(self, now: float) -> None:
+        """Send the next request, unless one is in flight; else look again when something is due."""
+        if self._flight is not None:
+            return
+        plan, group = self._plan, self._group
+        if group.has_queued:
+            plan.collect(*group.collect(now), now)
+        request, effects = plan.next_request(now)
+        for manager, own_effects in effects:
+            self._apply(manager, own_effects)
+        self._end_managers()
+        if request is not None:
+            self._send(request, now)
+        elif not plan.managers and self._vacate(group):
+            self.stop()
+        elif (wake_at := plan.wake_at()) < inf:
+            self.tell_after(max(0.0, wake_at - now), _Pump())
+
     def _send(self, request: GroupRequest, now: float) -> None:
-        future: Future[Any]
+        name, future = self._group.name, Future[Any]()
         try:
             if isinstance(request, CommitRequest):
-                offsets = {where: version.value for where, version in request.versions.items()}
-                future = self._coordinator.commit(self._name, offsets, self._timeout_s)
+                offsets = {m.topic_partition: v.value for m, v in request.versions.items()}
+                future = self._coordinator.commit(name, offsets, self._timeout_s)
             else:
-                future = self._coordinator.fetch(
-                    self._name, tuple(request.members), self._timeout_s
-                )
+                partitions = tuple(manager.topic_partition for manager in request.managers)
+                future = self._coordinator.fetch(name, partitions, self._timeout_s)
         except Exception as error:  # noqa: BLE001 -- whatever it is, the group must go on
-            future = Future()
             future.set_exception(error)
-        self._group.flight = Flight(request, future, now)
-        self._await_flight()
-        if isinstance(request, ReadRequest) and request.verified:
-            self._read_logs(request)
-
-    def _await_flight(self) -> None:
-        """Hear the answer; that of a committer before this one too, once its managers are known."""
-        flight, ref = self._group.flight, self.actor_ref
-        if flight is None or flight.committer is ref:
-            return
-        flight.committer = ref
+        flight = self._flight = Flight(request, future, now)
+        ref = self.actor_ref
 
         def answered(done: Future[Any]) -> None:
             error = done.exception()
-            result = done.get() if error is None else _failed_answer(flight.request, error)
-            ref.try_tell(_Answered(flight, result))
+            ref.tell_due(
+                _Answered(flight, done.get() if error is None else _failed_answer(request, error))
+            )
 
-        flight.future.add_done_callback(answered)
+        future.add_done_callback(answered)
+        if isinstance(request, ReadRequest) and request.verified:
+            self._read_logs(request)
 
     def _answered(self, flight: Flight, result: Any, now: float) -> None:
-        if flight is not self._group.flight:
+        if flight is not self._flight:
             return
-        self._group.flight = None
-        request = flight.request
-        group_wide = (f for f in result.failures.values() if f.info.scope is Scope.GROUP)
-        self._group.submits.last_failure = next(group_wide, None)
-        kind: Literal["commit", "fetch"] = "fetch"
+        request, plan, failures = flight.request, self._plan, result.failures
+        self._flight, self._lost = None, request
+        group_wide = (f for f in failures.values() if f.info.scope is Scope.GROUP)
+        self._group.last_failure = next(group_wide, None)
         if isinstance(request, CommitRequest):
-            kind = "commit"
-            results = self._plan.committed(request, result, now)
+            kind, events = "commit", plan.committed(request, result, now)
         else:
-            results = self._plan.read(request, result, now)
-        self._notify(results, now)
-        size, failed = len(request.members), len(result.failures)
-        self._observer.requested(kind, self._name, size, failed, now - flight.started_at)
-        self._pump()
+            kind, events = "fetch", plan.read(request, result, now)
+        for manager, event in events:
+            heir = plan.heir(manager) if manager.phase is Phase.STOPPED else None
+            if heir is None:
+                self._step(manager, event, now)
+            elif isinstance(event, Unknown):
+                doubt(heir, event.version, now, self._timing)
+                plan.index(heir)
+        self._lost = None
+        size, took_s = len(request.managers), now - flight.started_at
+        self._call(self._observer.requested, kind, self._group.name, size, len(failures), took_s)
 
     def _read_logs(self, request: ReadRequest) -> None:
         """Ask for the ends of logs; the group's requests do not wait for them."""
@@ -312,103 +242,99 @@ class GroupCommitter(PooledActor):
 
         def answered(done: Future[Mapping[str, TopicLog]]) -> None:
             if done.exception() is None:
-                ref.try_tell(_LogsRead(request, done.get()))
+                ref.tell_due(_LogsRead(request, done.get()))
 
-        topics = tuple(sorted({each.topic for each in request.verified}))
+        topics = tuple(sorted({manager.key.topic for manager in request.verified}))
         try:
             self._coordinator.topic_logs(topics, self._timeout_s).add_done_callback(answered)
         except Exception:  # as for any other request
             log.exception("the ends of logs could not be asked for")
 
-    # Results, for flushes that wait and for managers.
+    # Steps and their effects.
 
-    def _notify(self, results: Results, now: float) -> None:
-        """Answer flushes, then tell the managers whose life a result changes."""
-        events: list[tuple[PartitionState, lifecycle.Event]] = []
-        for partition, result in results:
-            state = self._group.served.get(partition)
-            event = None if state is None else self._event(state, result, now)
-            if state is not None and event is not None:
-                events.append((state, event))
-        self._answer_committed(now)
-        for state, event in events:
-            if state.ref is not None:
-                state.ref.try_tell(event)
+    def _step(self, manager: OffsetManager, event: Event, now: float) -> None:
+        """Take a step; a manager that fails over it begins again, and the others go on."""
+        try:
+            self._apply(manager, step(manager, event, now, self._timing))
+        except Exception:
+            log.exception("%s failed at %s and begins again", manager.key, type(event).__name__)
+            if isinstance(event, (Committed, Refused, Unknown)):
+                # It may not know of its own commit.
+                doubt(manager, event.version, now, self._timing)
+            manager.read_failures += 1
+            self._begin_again(manager)
+        self._plan.index(manager)
 
-    def _event(self, state: PartitionState, result: Result, now: float) -> lifecycle.Event | None:
-        """Return what the manager has to hear, if anything."""
-        match result:
-            case lifecycle.Committed(_, clean):
-                if not clean and self._awaited(state):
-                    self._expedite_newer(state)
-                concerned = state.concerned
-                state.troubled = state.troubled and not clean
-                return result if concerned else None
-            case InitialKnown(committed):
-                return self._initial_known(state, committed, now)
-            case lifecycle.CommitFailed():
-                self._failed(state, result)
-            case lifecycle.Noticed(_, committed):
-                state.acknowledged = committed
-        return result
+    def _begin_again(self, manager: OffsetManager) -> None:
+        if manager.phase is not Phase.STOPPED:
+            manager.begin_again()
+        elif manager.result is None:
+            self._finish(manager)
 
-    def _failed(self, state: PartitionState, result: lifecycle.CommitFailed) -> None:
-        (number, value), error, final = result
-        state.troubled = True
-        if final:
-            self._answer(state, number, StopResult(state.acknowledged, value, error))
-        elif not error.retriable and self._awaited(state):
-            self._expedite_newer(state)
+    def _apply(self, manager: OffsetManager, effects: Effects) -> None:
+        for effect in effects:
+            match effect:
+                case PublishCommitted(committed):
+                    manager.committed_offsets.put(committed)
+                    self._call(self._observer.committed, manager.key, committed)
+                case PublishError(error):
+                    manager.errors.put(error)
+                    self._call(self._observer.failed, manager.key, error)
+                case PublishInitial(committed):
+                    manager.initial.set(committed)
+                case AnswerFlushes(number, result):
+                    self._answer(manager, number, result)
+                case Finish():
+                    self._finish(manager)
 
-    def _awaited(self, state: PartitionState) -> bool:
-        """Return True if a caller waits for what is newest."""
-        return state.submits.closed or any(state in flush.awaited for flush in self._group.flushes)
+    def _call(self, observe: Callable[..., object], *args: object) -> None:
+        """Tell the observer; what it raises is its own."""
+        try:
+            observe(*args)
+        except Exception:
+            log.exception("the observer failed")
 
-    def _expedite_newer(self, state: PartitionState) -> None:
-        """Callers wait for a newer version, and their urgency was spent on this one."""
-        self._plan.mark_dirty([state.submits.partition], -inf)
+    def _answer(self, manager: OffsetManager, number: float, result: StopResult) -> None:
+        """Answer flushes that wait for versions up to ``number``; after the end, stops too."""
+        if manager.flushes:
+            answered = [waiter for wanted, waiter in manager.flushes if wanted <= number]
+            manager.flushes = tuple(each for each in manager.flushes if each[0] > number)
+            for waiter in answered:
+                self._answers.setdefault(waiter, []).append((manager, result))
+        if manager.result is not None:
+            stops, manager.stops = manager.stops, ()
+            for waiter in stops:
+                self._answers.setdefault(waiter, []).append((manager, result))
 
-    def _initial_known(
-        self, state: PartitionState, committed: OffsetAndMetadata | None, now: float
-    ) -> lifecycle.Fetched:
-        """Compare what is committed with what was submitted meanwhile."""
-        state.acknowledged = committed
-        submits = state.submits
-        first = not submits.established
-        submits.establish(committed)
-        uncommitted, dropped = submits.outlook()
-        if uncommitted is not None:
-            self._plan.mark_dirty([submits.partition], -inf if self._awaited(state) else now)
-            return lifecycle.Fetched(committed)
-        if first and submits.settled and dropped is None and committed is not None:
-            # The same was submitted: whoever did waits for it.
-            state.acknowledge(Version(submits.settled, committed), now)
-        result = state.result_clean(dropped)
-        self._answer(state, inf, result)
-        return lifecycle.Fetched(committed, result.error)
+    def _deliver_answers(self) -> None:
+        answers, self._answers = self._answers, {}
+        for waiter, results in answers.items():
+            waiter.answer(results)
 
-    def _answer(self, state: PartitionState, number: float, result: StopResult) -> None:
-        """Answer the flushes that wait for versions of ``state`` up to ``number``."""
-        for flush in self._group.flushes:
-            if state in flush.awaited and flush.awaited[state] <= number:
-                flush.answer({state: result})
+    def _finish(self, manager: OffsetManager) -> None:
+        """Close the mailboxes, free the name, answer everybody who waits."""
+        waited_s = max((waiter.timeout_s for waiter in manager.stops), default=0.0)
+        result = manager.result = manager.result_after(waited_s)
+        text = f"{manager.key} was stopped before its initial offset arrived"
+        manager.initial.set_exception(ManagerStoppedError(text))
+        manager.committed_offsets.close()
+        manager.errors.close()
+        # Reported while the name is its own: later this could be of the next manager's time.
+        self._call(self._observer.stopped, manager.key, result)
+        # The name is free before the stops are answered, so that a new manager can start at once.
+        self._release(manager)
+        self._answer(manager, inf, result)
 
-    def _answer_committed(self, now: float) -> None:
-        """Answer the flushes whose versions are committed, and drop those that are over."""
-        for flush in self._group.flushes:
-            flush.answer(
-                {
-                    state: StopResult(state.acknowledged)
-                    for state, number in flush.awaited.items()
-                    if state.submits.settled >= number
-                }
-            )
-        self._group.flushes = [each for each in self._group.flushes if each.waits(now)]
+    def _end_managers(self) -> None:
+        ended, self._plan.ended = self._plan.ended, []
+        for manager in ended:
+            manager.stop()
 
 
 def _failed_answer(request: GroupRequest, error: BaseException) -> CommitResult | FetchResult:
     """Return the answer of a coordinator that raised ``error``."""
     failure = Failure(error_info(-1), f"the coordinator's client failed: {error!r}")
+    partitions = [manager.topic_partition for manager in request.managers]
     if isinstance(request, CommitRequest):
-        return CommitResult(dict.fromkeys(request.versions, failure))
-    return FetchResult({}, dict.fromkeys(request.members, failure))
+        return CommitResult.failed(partitions, failure)
+    return FetchResult.failed(partitions, failure)

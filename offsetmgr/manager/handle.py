@@ -8,7 +8,7 @@ import pykka
 
 from actors import MailboxClosed
 from offsetmgr.errors import ManagerStoppedError, OffsetTimeoutError
-from offsetmgr.manager.submits import shortest
+from offsetmgr.manager.offset_manager import shortest
 from offsetmgr.types import (
     MAX_OFFSET,
     OffsetAndMetadata,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from actors import Future, Mailbox
     from offsetmgr.errors import OffsetManagerError
-    from offsetmgr.manager.partition_state import ManagerStatus, PartitionState
+    from offsetmgr.manager.offset_manager import ManagerStatus, OffsetManager
     from offsetmgr.types import ManagerKey
 
 _T = TypeVar("_T")
@@ -35,37 +35,36 @@ _T = TypeVar("_T")
 class ManagerHandle(OffsetManagerHandle):
     """The handle of an in-process manager; any number may stand for the same manager."""
 
-    __slots__ = ("_state", "_stop", "_submits")
+    __slots__ = ("_manager", "_stop")
 
     def __init__(
-        self, state: PartitionState, stop: Callable[[PartitionState, float], StopResult]
+        self, manager: OffsetManager, stop: Callable[[OffsetManager, float], StopResult]
     ) -> None:
-        self._state = state
-        self._submits = state.submits
+        self._manager = manager
         self._stop = stop
 
     def __repr__(self) -> str:
-        return f"<ManagerHandle {self.key} {self._state.state.phase.value}>"
+        return f"<ManagerHandle {self.key} {self.status().phase}>"
 
     @property
     def key(self) -> ManagerKey:
-        return self._state.key
+        return self._manager.key
 
     @property
     def owner(self) -> str:
         """The name given at the spawn."""
-        return self._state.owner
+        return self._manager.owner
 
     @property
     def initial(self) -> Future[OffsetAndMetadata | None]:
         """The initial offset, or ManagerStoppedError if the manager was stopped before it came."""
-        return self._state.initial
+        return self._manager.initial
 
     def initial_offset(self, *, timeout: float | None = None) -> OffsetAndMetadata | None:
         try:
-            return self._state.initial.get(timeout=_seconds(timeout))
+            return self._manager.initial.get(timeout=_seconds(timeout))
         except pykka.Timeout:
-            error = self._state.state.last_error
+            error = self._manager.last_error
             raise OffsetTimeoutError(
                 f"the initial offset of {self.key} did not arrive within {timeout} s: "
                 f"{error or 'the coordinator has not answered yet'}"
@@ -75,25 +74,25 @@ class ManagerHandle(OffsetManagerHandle):
         if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
             offset = check_offset(offset)
         if metadata == "" and leader_epoch is None:
-            self._submits.submit(offset)
+            self._manager.submit(offset)
         else:
-            self._submits.submit(_checked(offset, metadata, leader_epoch))
+            self._manager.submit(_checked(offset, metadata, leader_epoch))
 
     def rewind(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
-        self._submits.submit(_checked(check_offset(offset), metadata, leader_epoch), rewind=True)
+        self._manager.submit(_checked(check_offset(offset), metadata, leader_epoch), rewind=True)
 
     def committed_offsets(self) -> MailboxStream[OffsetAndMetadata]:
-        return MailboxStream(self._state.committed, self.key)
+        return MailboxStream(self._manager.committed_offsets, self.key)
 
     def errors(self) -> MailboxStream[OffsetManagerError]:
-        return MailboxStream(self._state.errors, self.key)
+        return MailboxStream(self._manager.errors, self.key)
 
     def status(self) -> ManagerStatus:
         """Return a snapshot, without waiting for anything."""
-        return self._state.status()
+        return self._manager.status()
 
     def stop(self, *, timeout: float = 10.0) -> StopResult:
-        return self._stop(self._state, timeout)
+        return self._stop(self._manager, timeout)
 
 
 class MailboxStream(Stream[_T]):

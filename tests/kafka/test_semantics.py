@@ -87,7 +87,7 @@ def test_an_offset_outside_the_log_is_reported(kafka: DevKafka, group: str, topi
 
 
 @pytest.mark.fault(23)
-def test_a_topic_made_anew_with_as_many_records_is_told_by_its_id(
+def test_a_recreated_topic_with_as_many_records_is_reported_by_its_id(
     kafka: DevKafka, admin: AdminClient, group: str, topic: str
 ) -> None:
     """The committed offset lies within the new log, but counts records of the old one."""
@@ -104,5 +104,5 @@ def test_a_topic_made_anew_with_as_many_records_is_told_by_its_id(
         produce(kafka, topic, range(20), partitions=1)
         handle.rewind(11)
         assert here.flush(handle) is None
-        assert "the topic was made anew, as " in here.error(handle, "TOPIC_RECREATED")
+        assert "the topic was recreated, as " in here.error(handle, "TOPIC_RECREATED")
         assert here.in_kafka(group, topic=topic) == 11

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import partial
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
 from actors.actor import Inbox
-from offsetmgr.manager import factory_actor, partition_state, submits
+from offsetmgr.manager import factory, group, waiter
 from tests.sim.world import World, _level
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ class PreemptedWorld(World):
     def _locks(self) -> ExitStack:
         """The core's own locks are such as a thread may be preempted at."""
         stack = ExitStack()
-        for module in (factory_actor, partition_state, submits):
-            stack.enter_context(mock.patch.object(module, "Lock", partial(_Lock, self)))
+        for module in (factory, group, waiter):
+            stack.enter_context(mock.patch.object(module, "RLock", partial(_Lock, self)))
         return stack
 
     def preempt(self) -> None:
@@ -116,12 +116,12 @@ class _Lock:
 
     def __init__(self, world: PreemptedWorld) -> None:
         self._world = world
-        self._lock = Lock()
+        self._lock = RLock()
 
     def acquire(self) -> None:
         self._world.preempt()
         self._world.taken(1)
-        assert self._lock.acquire(blocking=False), "taken twice by one thread"
+        self._lock.acquire()
 
     def release(self) -> None:
         self._lock.release()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from actors import ActorRef
     from actors.testing import SimSystem
     from offsetmgr.manager import Factory
-    from offsetmgr.manager.partition_state import PartitionState
+    from offsetmgr.manager.offset_manager import OffsetManager
     from tests.sim.referee import Referee
 
 LOOK_EVERY: Final = 60
@@ -37,48 +37,45 @@ def look_at_timers(judge: Referee, system: SimSystem) -> None:
         judge.blame(f"{len(system.timers)} timers")
 
 
-def look_at_managers(judge: Referee, states: Iterable[PartitionState], error_limit: int) -> None:
-    """The errors and messages that wait for each manager."""
-    for state in states:
-        unread = state.errors._items or ()
+def look_at_managers(judge: Referee, managers: Iterable[OffsetManager], error_limit: int) -> None:
+    """The errors, messages and callers that wait for each manager."""
+    now = judge.now()
+    for manager in managers:
+        unread = manager.errors._items or ()
         if len(unread) > error_limit:
-            judge.blame(f"{state.key}: {len(unread)} unread errors")
-        if state.ref is not None and len(state.ref.actor_inbox) > MOST_QUEUED:
-            judge.blame(f"{state.key}: {len(state.ref.actor_inbox)} messages wait for it")
+            judge.blame(f"{manager.key}: {len(unread)} unread errors")
+        if len(manager.actor_inbox) > MOST_QUEUED:
+            judge.blame(f"{manager.key}: {len(manager.actor_inbox)} messages wait for it")
+        over = sum(waiter.deadline_s <= now for _, waiter in manager.flushes)
+        if over > MOST_OVER:
+            judge.blame(f"{manager.key}: {over} flushes that are over are kept")
 
 
 def committers_of(factory: Factory) -> Mapping[str, ActorRef[Any]]:
-    groups = factory._registry.groups
-    return {name: group.committer for name, group in groups.items() if group.committer is not None}
+    return {name: group.committer for name, group in factory._groups.items()}
 
 
 def look_at_committers(
     judge: Referee, committers: Mapping[str, ActorRef[Any]], partitions: int
 ) -> None:
-    """No book of a group has more entries than the group has partitions."""
-    now = judge.now()
+    """No index of a group has more entries than the group has partitions."""
     for group, ref in committers.items():
         committer: Any = ref.loop.actor
         if len(ref.actor_inbox) > MOST_QUEUED:
             judge.blame(f"{group}: {len(ref.actor_inbox)} messages wait for its committer")
         if committer is None:
             continue
-        flushes = committer._group.flushes
-        over = sum(not each.awaited or each.waiter.deadline <= now for each in flushes)
-        if over > MOST_OVER:
-            judge.blame(f"{group}: {over} flushes that are over are kept in it")
-        plan = committer._plan
-        parts = (plan, plan._dirty, plan._reads, plan._log_ends, plan._history)
-        for part in parts:
-            for name, held in vars(part).items():
-                if isinstance(held, dict) and len(held) > partitions:
-                    judge.blame(f"{group}: {len(held)} entries in the plan's {name}")
+        for name, held in vars(committer._plan).items():
+            if isinstance(held, dict) and len(held) > partitions:
+                judge.blame(f"{group}: {len(held)} entries in the plan's {name}")
+        if len(committer._answers) > MOST_HELD:
+            judge.blame(f"{group}: {len(committer._answers)} callers wait for their answer")
 
 
 def look_at_factory(judge: Referee, factory: Factory, error_limit: int, partitions: int) -> None:
     """The managers that a factory has now, and the committers of their groups."""
-    for group in factory._registry.groups.values():
-        look_at_managers(judge, group.states.values(), error_limit)
+    for group in factory._groups.values():
+        look_at_managers(judge, group.managers.values(), error_limit)
     look_at_committers(judge, committers_of(factory), partitions)
 
 

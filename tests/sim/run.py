@@ -75,12 +75,14 @@ def silence() -> Iterator[None]:
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
         cache_logger_on_first_use=False,
     )
-    client = logging.getLogger("offsetmgr.client")
-    client.disabled = True
+    loggers = [logging.getLogger(f"offsetmgr.{name}") for name in ("client", "manager")]
+    for logger in loggers:
+        logger.disabled = True
     try:
         yield
     finally:
-        client.disabled = False
+        for logger in loggers:
+            logger.disabled = False
         structlog.configure(**before)
 
 

@@ -15,10 +15,11 @@ from actors import Future, Mailbox
 from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import Verdict, error_info
-from offsetmgr.manager import lifecycle
-from offsetmgr.manager.history import CommitHistory
-from offsetmgr.manager.partition_state import Flush, Waiter
-from offsetmgr.manager.submits import GroupSubmits
+from offsetmgr.manager import step
+from offsetmgr.manager.group import Group
+from offsetmgr.manager.group_committer import GroupCommitter
+from offsetmgr.manager.offset_manager import OffsetManager, Phase
+from offsetmgr.manager.waiter import Waiter
 from tests.sim.run import SERVICE_SEEDS, SeedError, main, run_seed, silence
 from tests.sim.world import World
 
@@ -121,20 +122,25 @@ def test_wrong_use_of_the_coordinator(
 
 def test_lost_commits_that_nobody_looks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A given-up commit that lands behind a newer one, and stays, is found."""
-    monkeypatch.setattr(CommitHistory, "doubt", lambda *_: None)
+    await_landing = step._await_landing
+
+    def forget(manager: OffsetManager, *times: Any) -> None:
+        manager.in_doubt = ()
+        await_landing(manager, *times)
+
+    monkeypatch.setattr(step, "_await_landing", forget)
     lost = "was acknowledged; at last|was to be committed, and|nobody else has committed"
     assert re.search(lost, found())
 
 
 def test_a_stop_that_drops_the_last_submit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop that ends at once, whatever is still to be committed, is found."""
-    step = lifecycle.step
 
-    def drop(state: lifecycle.State, event: lifecycle.Event, newest: int) -> lifecycle.Outcome:
-        asked = isinstance(event, lifecycle.StopAsked)
-        return step(state, lifecycle.StopAsked(dirty=False) if asked else event, newest)
+    def drop(manager: OffsetManager, _event: step.Event, *times: Any) -> step.Effects:
+        return step._stop(manager, *times)
 
-    monkeypatch.setattr(lifecycle, "step", drop)
+    for phase in (Phase.FETCHING, Phase.READY, Phase.IN_DOUBT):
+        monkeypatch.setitem(step.TRANSITIONS[phase], step.StopAsked, drop)
     assert "nothing went wrong, yet this was left" in found()
 
 
@@ -160,13 +166,20 @@ def test_a_mailbox_that_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_callers_that_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Flushes that were answered at their deadline, and are kept all the same, are found."""
-    monkeypatch.setattr(Flush, "waits", lambda *_: True)
-    assert "flushes that are over are kept in it" in found()
+
+    def keep(self: GroupCommitter, managers: list[OffsetManager], waiter: Any, now: float) -> None:
+        for manager in managers:
+            manager.flushes = (*manager.flushes, (manager.number, waiter))
+            self._step(manager, step.FlushAsked(), now)
+        self._plan.expedite(managers)
+
+    monkeypatch.setattr(GroupCommitter, "_flush", keep)
+    assert "flushes that are over are kept" in found()
 
 
 def test_a_wake_up_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Submits of which the committer never learns are found."""
-    monkeypatch.setattr(GroupSubmits, "queue", lambda *_: None)
+    monkeypatch.setattr(Group, "queue_submit", lambda *_: None)
     assert "a minute after all faults ended" in found()
 
 

@@ -13,9 +13,11 @@ from actors.testing import SimSystem
 from offsetmgr.config import CommitSettings
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import ManagerStoppedError, OffsetManagerError, OffsetRegressionError
-from offsetmgr.manager import Factory, ManagerHandle, Submission
+from offsetmgr.manager import Factory, ManagerHandle, Submission, group_committer
+from offsetmgr.manager.plan import CommitPlan
+from offsetmgr.manager.step import step
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
-from tests.sim.judge import Judge, Life
+from tests.sim.judge import Judge, Life, SabotageError
 from tests.sim.queues import (
     LOOK_EVERY,
     MOST_OVER,
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from actors import Future
     from actors.testing import SimStep
     from offsetmgr.coordinator.memory import Incident, SentRequest
+    from offsetmgr.manager.offset_manager import OffsetManager
+    from offsetmgr.manager.step import Effects, Event, Timing
 
 STEPS: Final = 45
 """Things that happen in one run."""
@@ -95,6 +99,8 @@ class World:
         self.keys = [ManagerKey(f"g{g}", "t", p) for g in range(groups) for p in range(partitions)]
         self.handles: dict[ManagerKey, ManagerHandle] = {}
         self.crashes = rng.random() < 0.5
+        self._failing_step = ""
+        self._failing_answer = False
         self.actions = self._draw_actions()
         self.system.on_step = self._after_step
 
@@ -124,7 +130,13 @@ class World:
             self.spawn,
         ]
         rare: list[Callable[[], None]] = [self.commit_externally, self.forget]
-        crashes = [self.crash_manager, self.crash_committer, self.crash_factory, self.crash_midway]
+        crashes = [
+            self.crash_manager,
+            self.crash_committer,
+            self.fail_observer,
+            self.fail_step,
+            self.fail_answer,
+        ]
         mix = self.rng.sample(usual, self.rng.randint(4, len(usual)))
         mix += [self.submit, self.spawn]
         if self.crashes:
@@ -145,7 +157,11 @@ class World:
                 raise ViolationError("it would wait for ever: there is no other thread")
             return wait(condition, timeout)
 
-        with mock.patch.object(threading.Condition, "wait", never):
+        with (
+            mock.patch.object(threading.Condition, "wait", never),
+            mock.patch.object(group_committer, "step", self._step),
+            mock.patch.object(CommitPlan, "index", self._index(CommitPlan.index)),
+        ):
             self._live()
 
     def _live(self) -> None:
@@ -187,7 +203,8 @@ class World:
     def recover(self) -> None:
         """Faults end: without any help all is committed but what was refused for good."""
         self.weather.clear()
-        self.judge.sabotage = False
+        self.judge.sabotage = self._failing_answer = False
+        self._failing_step = ""
         self.pass_time(60.0)
         for handle in self.factory.managers():
             status = handle.status()
@@ -382,25 +399,47 @@ class World:
 
     def crash_manager(self) -> None:
         handle = self._some_handle()
-        if handle is not None and handle._state.ref is not None:
-            handle._state.ref.try_tell(POISON)
+        if handle is not None:
+            handle._manager.actor_ref.try_tell(POISON)
 
     def crash_committer(self) -> None:
         for ref in committers_of(self.factory).values():
             ref.try_tell(POISON)
 
-    def crash_factory(self) -> None:
-        """The parent of all crashes at a message: all are started again."""
-        self.factory._ref.try_tell(POISON)
-
-    def crash_midway(self) -> None:
-        """The next actor that tells its observer something crashes in the middle of its step."""
+    def fail_observer(self) -> None:
+        """The next call of the observer raises."""
         self.judge.sabotage = True
+
+    def fail_step(self) -> None:
+        """The next step of a manager raises, before or after it has changed its record."""
+        self._failing_step = self.rng.choice(("before", "after"))
+
+    def fail_answer(self) -> None:
+        """The committer fails at the next manager that it enters, as of an answer."""
+        self._failing_answer = True
+
+    def _index(self, index: Callable[..., None]) -> Callable[..., None]:
+        def fail(plan: CommitPlan, manager: OffsetManager) -> None:
+            if self._failing_answer:
+                self._failing_answer = False
+                raise SabotageError("on purpose, among the steps of an answer")
+            index(plan, manager)
+
+        return fail
+
+    def _step(self, manager: OffsetManager, event: Event, now: float, timing: Timing) -> Effects:
+        moment, self._failing_step = self._failing_step, ""
+        if moment == "before":
+            raise SabotageError("on purpose, before a step")
+        effects = step(manager, event, now, timing)
+        if moment == "after":
+            raise SabotageError("on purpose, after a step")
+        return effects
 
     # What must not grow.
 
     def _look_at_queues(self) -> None:
         look_at_timers(self.judge, self.system)
-        desks = (handle._state for handle in self.handles.values())
-        look_at_managers(self.judge, desks, self.settings.error_limit)
+        managers = (handle._manager for handle in self.handles.values())
+        look_at_managers(self.judge, managers, self.settings.error_limit)
         look_at_committers(self.judge, committers_of(self.factory), len(self.keys))

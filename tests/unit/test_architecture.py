@@ -35,7 +35,7 @@ ARROWS: dict[str, set[str]] = {
     "coordinator": VALUES | {"kafka", "actors"},
     "lag": VALUES | {"acked_ranges", "kafka"},
     "admin": VALUES | {"kafka", "lag", "client", "spark", "stores", "actors"},
-    "manager": VALUES | {"coordinator", "actors"},
+    "manager": VALUES | {"backoff", "coordinator", "actors"},
     "service": VALUES
     | {"http", "kafka", "coordinator", "manager", "actors", "lag", "admin", "stores", "streams"},
     "client": VALUES,

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from actors import ActorSystem, PoolDispatcher, PooledActor
+from actors import ActorSystem, PoolDispatcher, PooledActor, Strand
+from tests.unit.actors.conftest import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.unit.actors.conftest import Simulation
 
 
 class Job:
@@ -95,6 +98,47 @@ class Exclusive(PooledActor):
             self._overlaps.append(message)
         self._inside -= 1
         return self._count
+
+
+class Companion(PooledActor):
+    """Shares a counter with its companions, without a lock."""
+
+    def __init__(self, counter: list[int]) -> None:
+        super().__init__()
+        self._counter = counter
+
+    def on_receive(self, _message: Any) -> int:
+        before = self._counter[0]
+        os.stat(".")  # noqa: PTH116 - lets go of the interpreter, as any I/O does
+        self._counter[0] = before + 1
+        return self._counter[0]
+
+
+def test_actors_of_a_strand_never_run_at_the_same_time() -> None:
+    """They change shared state without a lock, on four threads, and no change is lost."""
+    counter = [0]
+    with ActorSystem(threads=4, throughput=3) as system:
+        strand = Strand(system.dispatcher)
+        refs = [system.spawn(Companion, counter, name=f"{n}", strand=strand) for n in range(4)]
+        for _ in range(500):
+            for ref in refs:
+                ref.tell("count")
+        for ref in refs:
+            ref.ask("count", timeout=30)
+    assert counter == [2_004]
+
+
+def test_a_failing_actor_does_not_hold_up_its_strand(sim: Simulation) -> None:
+    """It rests, and the others take their turns."""
+    strand = Strand(sim.dispatcher)
+    failing = sim.spawn(Recorder, sim.notes, name="failing", strand=strand)
+    other = sim.spawn(Recorder, [], name="other", strand=strand)
+    failing.tell(ValueError("boom"))
+    failing.tell("later")
+    assert sim.ask(other, "a") == 1
+    assert "later" not in sim.notes
+    sim.advance(1)
+    assert sim.notes[-1] == "later"
 
 
 def test_an_actor_is_never_run_by_two_threads_at_once() -> None:

@@ -36,8 +36,8 @@ def test_a_full_inbox_refuses_messages_but_not_the_stop(sim: Simulation) -> None
     assert sim.notes == ["on_start", 1, 2, "on_stop"]
 
 
-def test_a_failure_restarts_a_fresh_instance(sim: Simulation) -> None:
-    """Same ref and inbox, new state; the failed message is gone, the next ones are handled."""
+def test_a_failed_actor_goes_on_with_its_state(sim: Simulation) -> None:
+    """``on_restart`` puts it in order; the failed message is gone, the next ones are handled."""
     ref = sim.recorder()
     ref.tell("a")
     ref.tell(ValueError("boom"))
@@ -48,11 +48,10 @@ def test_a_failure_restarts_a_fresh_instance(sim: Simulation) -> None:
         "on_start",
         "a",
         "on_failure ValueError('boom')",
-        "on_start",
         "on_restart ValueError('boom')",
         "b",
     ]
-    assert sim.ask(ref, "c") == 2, "the count began afresh"
+    assert sim.ask(ref, "c") == 3
     failed, restarted = logs
     assert failed["event"] == "actor_failed"
     assert (failed["actor"], failed["message_type"]) == ("/r", "ValueError")
@@ -70,7 +69,16 @@ def test_a_base_exception_is_a_failure_of_its_actor_alone(
     assert sim.ask(other, "a") == 1
     ref.tell(error)
     assert sim.ask(ref, "b") == 1
+    assert f"on_restart {error!r}" in sim.notes
     assert sim.ask(other, "b") == 2
+
+
+def test_an_actor_restarts_as_it_starts_by_default(sim: Simulation) -> None:
+    """An actor without an ``on_restart`` of its own calls ``on_start`` again."""
+    ref = sim.spawn(SelfTelling, sim.notes, name="t")
+    ref.tell(ValueError("boom"))
+    sim.advance(1)
+    assert sim.notes[:2] == ["start", "start"]
 
 
 def test_the_restart_waits_for_the_backoff(sim: Simulation) -> None:
@@ -158,7 +166,7 @@ def test_what_is_due_fits_into_a_full_inbox(sim: Simulation) -> None:
 
 
 class SelfTelling(PooledActor):
-    """Tells itself something in a second; notes which of its instances heard it."""
+    """Tells itself in a second how often it has started, and notes that."""
 
     def __init__(self, notes: list[object]) -> None:
         super().__init__()
@@ -189,8 +197,8 @@ def test_a_timer_takes_the_place_of_the_one_before(sim: Simulation) -> None:
     assert sim.notes == ["start", 2]
 
 
-def test_a_failure_and_the_stop_cancel_the_timers_of_the_instance(sim: Simulation) -> None:
-    """No message of the failed one reaches the fresh one, not even one that waits already."""
+def test_a_failure_and_the_stop_cancel_the_timer(sim: Simulation) -> None:
+    """No message from before a failure comes after it, not even one that waits already."""
     ref = sim.spawn(SelfTelling, sim.notes, name="t")
     sim.run_until_idle()
     ref.tell(ValueError("boom"))

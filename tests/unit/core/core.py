@@ -107,18 +107,14 @@ class Core:
         ]
 
     def stop(self, handle: ManagerHandle, timeout_s: float) -> Future[dict[ManagerKey, StopResult]]:
-        return self.factory._stop_states([handle._state], timeout_s)
+        return self.factory._stop_managers([handle._manager], timeout_s)
 
     def flush(self, handles: Iterable[ManagerHandle], timeout_s: float) -> list[StopResult]:
         future = self.factory.flush([handle.key for handle in handles], timeout_s)
         return list(self.system.wait(future, timeout_s).values())
 
     def committer(self, group: str = "g") -> ActorRef[Any]:
-        ref = self.factory._registry.groups[group].committer
-        assert ref is not None
-        return ref
+        return self.factory._groups[group].committer
 
     def manager(self, handle: ManagerHandle) -> ActorRef[Any]:
-        ref = handle._state.ref
-        assert ref is not None
-        return ref
+        return handle._manager.actor_ref

@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
-from offsetmgr.coordinator.memory import Unknown
-from offsetmgr.manager.factory_actor import Start
-from offsetmgr.manager.group_committer import Vacant
 from offsetmgr.types import StopResult
-from tests.unit.core.core import POISON, TIMED_OUT, Core, at, tp
+from tests.unit.core.core import POISON, Core, at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,39 +72,3 @@ def test_a_stop_while_it_is_down_ends_it(core: Core, down: str) -> None:
     again = core.factory.spawn("g", "t", 0)
     core.advance(1.0)
     assert again.initial_offset(timeout=0) == at(5)
-
-
-def test_what_is_known_of_a_group_outlives_a_crash_of_the_factory(core: Core) -> None:
-    """Before it the group was empty; since then it has a commit in doubt, which may land yet."""
-    handle = core.spawn()
-    group = core.factory._registry.groups["g"]
-    empty = Vacant(group, group.told)
-    core.factory._ref.tell(POISON)
-    core.advance(5.0)
-    core.coordinator.inject("commit", Unknown(TIMED_OUT, None))
-    handle.submit(5)
-    core.advance(2.0)
-    core.stop(handle, 5.0)
-    core.advance(5.0)
-    assert not core.factory.managers()
-    core.factory._ref.tell(empty)
-    core.system.run_until_idle()
-    assert core.factory._registry.groups["g"] is group
-
-
-@pytest.mark.parametrize("others", [(), (1,)], ids=["alone", "among others"])
-def test_a_start_that_comes_late_takes_nobodys_name(core: Core, others: tuple[int, ...]) -> None:
-    """Of a manager that has ended meanwhile: its successor goes on being served."""
-    gone = core.spawn()
-    for other in others:
-        core.spawn(other)
-    stopped = core.stop(gone, 5.0)
-    core.advance(5.0)
-    assert stopped.done()
-    successor = core.spawn()
-    core.factory._ref.tell(Start("g", {tp(): gone._state}))
-    core.advance(1.0)
-    successor.submit(5)
-    core.advance(5.0)
-    assert core.holds() == at(5)
-    assert successor.status().phase == "ready"

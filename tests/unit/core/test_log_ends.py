@@ -111,7 +111,7 @@ def test_old_offsets_are_not_committed_onto_a_topic_made_anew_in_silence() -> No
 
 
 @pytest.mark.fault(23)
-def test_a_topic_made_anew_is_told_though_the_offsets_lie_within_it() -> None:
+def test_a_recreated_topic_is_reported_even_if_the_offsets_lie_within_it() -> None:
     """Once, by the next look at its log, and never of one that is as it was."""
     core, handle = begun()
     handle.submit(12)
@@ -129,6 +129,6 @@ def test_a_topic_made_anew_is_told_though_the_offsets_lie_within_it() -> None:
     error = errors["TOPIC_RECREATED"]
     assert isinstance(error, OffsetNoticeError)
     assert error.info.fault is Fault.OPERATOR
-    assert "the topic was made anew, as 2, not 1; offsets of before count records" in str(error)
+    assert "the topic was recreated, as 2, not 1; offsets of before count records" in str(error)
     assert core.holds() == at(25)
     assert not handle.status().dirty

@@ -67,7 +67,7 @@ class TestSpawn:
             handle.stop()
         core.advance(60.0)
         assert core.system.actor_count() == before
-        assert core.factory._registry.groups == {}
+        assert core.factory._groups == {}
         assert core.coordinator.released == ["g"]
 
 

@@ -1,0 +1,731 @@
+"""Decisions about one partition: ``step(manager, event, now, timing) -> effects``.
+
+A step changes its manager's record alone and returns what has to be done beside that; it uses no
+clock, actor or Kafka.  ``TRANSITIONS`` has the whole life of a manager::
+
+    FETCHING ──Read──► READY ──Unknown──► IN_DOUBT ──Read──► READY
+    any phase ──StopAsked with nothing to commit, the last commit or refusal, Expired──► STOPPED
+
+Rules:
+
+- The outcome of a commit is committed, refused or unknown; after an unknown outcome the partition
+  is read before it is written again.
+- A refused partition backs off alone, in reads as in commits.  A permanent refusal suspends it
+  until the next submit or flush: it stays dirty.
+- Every read is compared with the commits in doubt.  One that landed behind a newer commit is
+  corrected; an external change is reported and followed.
+- Unchanged offsets are read and committed again before the broker's retention expires them.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from math import inf
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from offsetmgr.backoff import pause_s
+from offsetmgr.codes import OFFSET_CHANGED, OFFSET_OUTSIDE_LOG, TOPIC_RECREATED, error_info
+from offsetmgr.coordinator.base import Failure
+from offsetmgr.errors import (
+    OffsetCommitError,
+    OffsetFetchError,
+    OffsetManagerError,
+    OffsetNoticeError,
+    Scope,
+)
+from offsetmgr.manager.offset_manager import Phase, Version
+from offsetmgr.types import StopResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from random import Random
+
+    from offsetmgr.config import CommitSettings
+    from offsetmgr.coordinator.base import TopicLog
+    from offsetmgr.manager.offset_manager import OffsetManager
+    from offsetmgr.types import OffsetAndMetadata
+
+IN_DOUBT_LIMIT: Final = 16
+"""Limit of the commits in doubt per partition; a read follows each, so there are rarely many."""
+
+LANDING_TIMEOUTS: Final = 2
+"""Request time-outs between a coordinator's first answer and the verification of commits in doubt:
+by then nearly all that it still held have landed."""
+
+STOPPED_TIMEOUTS: Final = 12
+"""The same for a stopped manager, of which only one verification follows.  Later than that, a
+difference is more likely an operator's reset of the group."""
+
+LATEST_LANDING_S: Final = 900.0
+"""Time in which a commit in doubt may still land: a host may go on sending for a connection that
+was given up."""
+
+RECOMMIT_SOON_S: Final = 60.0
+"""Delay until an offset found at the start is committed again: its age is unknown, so it may be
+about to expire."""
+
+_SHOWN_CHARS: Final = 40
+
+
+class Timing:
+    """The times of all steps, from the settings; with the jitter of back-offs."""
+
+    def __init__(self, settings: CommitSettings, rng: Random) -> None:
+        self.commit_interval_s = settings.commit_interval_s
+        self.verify_interval_s = settings.verify_interval_s
+        self.landing_s = LANDING_TIMEOUTS * settings.request_timeout_s
+        self.stopped_s = STOPPED_TIMEOUTS * settings.request_timeout_s
+        self.recommit_s = settings.recommit_interval_s or inf
+        self.recommit_soon_s = min(RECOMMIT_SOON_S, settings.recommit_interval_s) or inf
+        self.backoff_max_s = settings.retry_backoff_max_s
+        self.rng = rng
+        self._backoff_s = settings.retry_backoff_s
+
+    def backoff_s(self, failures: int) -> float:
+        """Return the pause after ``failures`` in a row."""
+        return pause_s(failures, self._backoff_s, self.backoff_max_s, self.rng)
+
+
+# Events.
+
+
+class Read(NamedTuple):
+    """The coordinator has this offset committed; None for nothing."""
+
+    found: OffsetAndMetadata | None
+
+
+class ReadFailed(NamedTuple):
+    """The committed offset could not be read."""
+
+    failure: Failure
+
+
+class Committed(NamedTuple):
+    """The coordinator has committed a version."""
+
+    version: Version
+
+
+class Refused(NamedTuple):
+    """A version was refused: it had no effect."""
+
+    version: Version
+    failure: Failure
+
+
+class Unknown(NamedTuple):
+    """A commit without a clear answer: it has landed, or may land yet, or never."""
+
+    version: Version
+    failure: Failure
+
+
+class FlushAsked(NamedTuple):
+    """A caller waits for the newest version."""
+
+
+class StopAsked(NamedTuple):
+    """The user wants the newest version committed, and the manager gone."""
+
+
+class Expired(NamedTuple):
+    """The deadline of the last stop has passed."""
+
+
+class LogRead(NamedTuple):
+    """The log of the partition, as read beside a verification of ``version``."""
+
+    version: Version
+    log: TopicLog
+
+
+Event: TypeAlias = (
+    Read | ReadFailed | Committed | Refused | Unknown | FlushAsked | StopAsked | Expired | LogRead
+)
+
+
+# Effects.
+
+
+class PublishInitial(NamedTuple):
+    """Answer who waits for the initial offset."""
+
+    committed: OffsetAndMetadata | None
+
+
+class PublishCommitted(NamedTuple):
+    """Put into the mailbox of committed offsets."""
+
+    committed: OffsetAndMetadata
+
+
+class PublishError(NamedTuple):
+    """Put into the mailbox of errors."""
+
+    error: OffsetManagerError
+
+
+class AnswerFlushes(NamedTuple):
+    """Answer the flushes that wait for versions up to ``number``."""
+
+    number: float
+    result: StopResult
+
+
+class Finish(NamedTuple):
+    """Close the mailboxes, free the name, answer the stops."""
+
+
+Effect: TypeAlias = PublishInitial | PublishCommitted | PublishError | AnswerFlushes | Finish
+Effects: TypeAlias = "list[Effect]"
+
+
+def step(manager: OffsetManager, event: Event, now: float, timing: Timing) -> Effects:
+    """Change the record by ``event`` and return what to do, in order."""
+    effects = TRANSITIONS[manager.phase][type(event)](manager, event, now, timing)
+    if manager.closed and manager.phase is not Phase.STOPPED and not manager.dirty:
+        effects += _stop(manager, now, timing)
+    return effects
+
+
+def next_version(
+    manager: OffsetManager, now: float, timing: Timing
+) -> tuple[Version | None, Effects]:
+    """Return what to commit, or None if that needs no request, with the effects of finding out."""
+    if manager.recommit:
+        return manager.committed, []
+    with manager.group.lock:
+        version = manager.version() if manager.dirty else None
+        rewinds = manager.rewind_number > 0
+        stands = version is not None and _stands(manager, version.value)
+    if version is None:
+        manager.commit_at = inf
+        return None, []
+    if stands:
+        if rewinds:
+            manager.external = False
+        return None, [*_mark_committed(manager, version, now, timing), *_end(manager, now, timing)]
+    refusal = None if rewinds else _external_refusal(manager, version.value.offset)
+    if refusal is None:
+        return version, []
+    effects = _refused(manager, Refused(version, refusal), now, timing)
+    return None, [*effects, *_end(manager, now, timing)]
+
+
+def _end(manager: OffsetManager, now: float, timing: Timing) -> Effects:
+    return [] if manager.dirty or not manager.closed else _stop(manager, now, timing)
+
+
+# Reads.
+
+
+class _Reading(Enum):
+    """The result of comparing a committed offset with the record."""
+
+    STANDS = "stands"
+    """It is what was committed last."""
+    OLDER = "older"
+    """A commit in doubt has landed behind a newer one."""
+    NEWER = "newer"
+    """A commit in doubt has landed after all, and nothing newer is committed."""
+    EXTERNAL = "external"
+    """Somebody else committed it, or it expired."""
+
+
+def same(sent: OffsetAndMetadata, found: OffsetAndMetadata | None) -> bool:
+    """Return True if ``found`` is what was sent; a leader epoch that one side lacks is ignored."""
+    if found is None or sent[:2] != found[:2]:
+        return False
+    return None in {sent.leader_epoch, found.leader_epoch} or sent == found
+
+
+def _judge(
+    manager: OffsetManager, found: OffsetAndMetadata | None
+) -> tuple[_Reading, Version | None]:
+    """Compare an offset that was read; return the version if it is one of the record."""
+    last = manager.committed
+    if last is not None and same(last.value, found):
+        return _Reading.STANDS, last
+    landed = [version for version in manager.in_doubt if same(version.value, found)]
+    if not landed:
+        return _Reading.EXTERNAL, None
+    # A commit that was given up before an external change is older than that.
+    older = manager.external or (last is not None and landed[-1].number < last.number)
+    return (_Reading.OLDER if older and last is not None else _Reading.NEWER), landed[-1]
+
+
+def _begin(manager: OffsetManager, event: Read, now: float, timing: Timing) -> Effects:
+    """Compare what is committed with what was submitted meanwhile."""
+    first, last, found = not manager.initial.done(), manager.committed, event.found
+    effects: Effects = []
+    reading, version = _judge(manager, found)
+    _await_landing(manager, now, timing)
+    if reading is _Reading.EXTERNAL and last is not None and not first:
+        effects += _follow(manager, found, now, timing)
+    elif reading is _Reading.OLDER and last is not None:
+        _correct(manager, last, now)
+        found = last.value
+    elif found is None:
+        _drop_committed(manager)
+    elif version is None:
+        manager.committed = Version(0, found)
+        manager.recommit_at = now + timing.recommit_soon_s
+    elif reading is not _Reading.STANDS:
+        _set_committed(manager, version, now, timing)
+    _can_be_read(manager)
+    manager.acknowledged = found
+    if first:
+        manager.establish(found)
+        effects.append(PublishInitial(found))
+    if not manager.dirty:
+        return effects + _begin_clean(manager, now, first=first)
+    at = now if manager.awaited else now + timing.commit_interval_s
+    manager.commit_at, manager.recommit = min(manager.commit_at, at), False
+    if first or isinstance(manager.last_error, OffsetFetchError):
+        manager.last_error = None
+    return effects
+
+
+def _begin_clean(manager: OffsetManager, now: float, *, first: bool) -> Effects:
+    """Begin with nothing to commit: nothing was submitted, the same, or a dropped regression."""
+    result = manager.result_if_clean()
+    effects: Effects = []
+    if first and manager.settled and result.error is None and manager.acknowledged is not None:
+        # The same was submitted: whoever did waits for it.
+        effects += _acknowledge(manager, manager.acknowledged, now)
+    manager.last_error = result.error
+    if first and result.error is not None:
+        effects.append(PublishError(result.error))
+    return [*effects, AnswerFlushes(inf, result)]
+
+
+def _can_be_read(manager: OffsetManager) -> None:
+    manager.phase, manager.read_at, manager.read_failures = Phase.READY, inf, 0
+
+
+def _read_in_doubt(manager: OffsetManager, event: Read, now: float, timing: Timing) -> Effects:
+    """Find out whether the commit with the unknown outcome has landed."""
+    version, last, found = manager.in_doubt[-1], manager.committed, event.found
+    _can_be_read(manager)
+    effects: Effects = []
+    if same(version.value, found):
+        if last is None or not same(last.value, version.value):
+            # One copy: another request that carried it may land yet.  Where the same was committed
+            # before, it proves nothing.
+            left = list(manager.in_doubt)
+            left.remove(version)
+            _keep_in_doubt(manager, tuple(left))
+        effects = _committed(manager, Committed(version), now, timing)
+    elif manager.recommit:
+        # It was to be committed again because it stood; now something else may.
+        manager.recommit, manager.commit_at = False, inf
+        effects = _verify(manager, event, now, timing)
+    elif last is not None and _judge(manager, found)[0] is _Reading.EXTERNAL:
+        effects = _follow(manager, found, now, timing)
+    _await_landing(manager, now, timing)
+    return effects
+
+
+def _verify(manager: OffsetManager, event: Read, now: float, timing: Timing) -> Effects:
+    """Compare what is committed with what should be."""
+    is_old, last, found = manager.recommit_at <= now, manager.committed, event.found
+    stopped, manager.read_at = manager.phase is Phase.STOPPED, inf
+    reading, version = _judge(manager, found)
+    if stopped and reading is _Reading.OLDER:
+        _await_landing(manager, now, timing)  # the correction may fail, so it is verified as well
+    else:
+        _verified(manager, now, again=timing.verify_interval_s > 0 and not stopped)
+    if reading is _Reading.NEWER and version is not None:
+        if manager.number == version.number and not stopped:
+            return _committed(manager, Committed(version), now, timing)
+        _set_committed(manager, version, now, timing)
+    elif last is None or (reading is _Reading.EXTERNAL and stopped):
+        _drop_committed(manager)
+    elif reading is _Reading.EXTERNAL:
+        return _follow(manager, found, now, timing)
+    elif reading is _Reading.OLDER or is_old:
+        # Entered as if it were new: until it is committed again nobody needs to look.
+        _set_committed(manager, last, now, timing)
+        if reading is _Reading.OLDER:
+            _correct(manager, last, now)
+        elif not stopped:
+            _commit_again(manager, now)
+    return []
+
+
+def _follow(
+    manager: OffsetManager, found: OffsetAndMetadata | None, now: float, timing: Timing
+) -> Effects:
+    """Report that somebody else committed ``found`` over the last version, and follow that."""
+    last = manager.committed
+    if found is None:
+        change = "nothing is committed any more"
+    else:
+        metadata = found.metadata[:_SHOWN_CHARS]
+        change = f"it is {found.offset}{f' with metadata {metadata!r}' if metadata else ''} now"
+    why = f"somebody else changed it: {change}; lower offsets are refused but for a rewind()"
+    manager.external = True
+    if manager.recommit:
+        manager.recommit, manager.commit_at = False, inf
+    _drop_committed(manager)
+    manager.follow(found)
+    if found is not None:
+        # Newer than what was committed here, not than what waits: that stays dirty.
+        _set_committed(manager, Version(manager.settled, found), now, timing)
+    manager.acknowledged = found
+    return [_notice(manager, last, Failure(error_info(OFFSET_CHANGED), why))]
+
+
+def _notice(manager: OffsetManager, before: Version | None, failure: Failure) -> PublishError:
+    offset = None if before is None else before.value.offset
+    return PublishError(OffsetNoticeError(*manager.key, offset, failure.info, failure.detail))
+
+
+def _commit_again(manager: OffsetManager, now: float) -> None:
+    """Commit the last version again, unless something newer is to be committed anyway."""
+    if manager.commit_at == inf:
+        manager.recommit, manager.commit_at = True, now
+
+
+def _correct(manager: OffsetManager, last: Version, now: float) -> None:
+    """Commit ``last`` again, as a commit in doubt has landed behind it."""
+    if manager.commit_at == inf:
+        manager.recommit = True
+    manager.commit_at = min(manager.commit_at, now)
+    if manager.phase is Phase.STOPPED:
+        return
+    if manager.external:
+        newest = manager.newest if manager.dirty else None
+        manager.recommit = newest is None or (
+            not manager.rewind_number
+            and _external_refusal(manager, newest.value.offset) is not None
+        )
+    elif manager.resubmit(last.number):
+        _drop_committed(manager)
+        manager.recommit = False
+
+
+def _fetch_failed(manager: OffsetManager, event: ReadFailed, now: float, timing: Timing) -> Effects:
+    """Try again, for as long as it takes; reported once, until something else happens."""
+    failure = event.failure
+    error = OffsetFetchError(*manager.key, None, failure.info, failure.detail)
+    reported = manager.last_error is not None and manager.last_error.code == error.code
+    manager.last_error = error
+    _back_off_read(manager, failure, now, timing)
+    _not_read(manager, event, now, timing)
+    return [] if reported else [PublishError(error)]
+
+
+def _still_in_doubt(
+    manager: OffsetManager, event: ReadFailed, now: float, timing: Timing
+) -> Effects:
+    """Read again; where that is refused for good, the outcome counts as refused."""
+    if event.failure.info.retriable:
+        _back_off_read(manager, event.failure, now, timing)
+        if event.failure.info.scope is Scope.PARTITION:
+            _recommit_soon(manager, now, timing)
+        return []
+    _can_be_read(manager)
+    effects = _refused(manager, Refused(manager.in_doubt[-1], event.failure), now, timing)
+    return effects + _not_read(manager, event, now, timing)
+
+
+def _not_read(manager: OffsetManager, event: ReadFailed, now: float, timing: Timing) -> Effects:
+    """Put off what the read was for."""
+    if event.failure.info.scope is Scope.PARTITION:
+        _recommit_soon(manager, now, timing)
+        _await_landing(manager, now, timing)
+    return []
+
+
+def _stopped_not_read(
+    manager: OffsetManager, event: ReadFailed, now: float, timing: Timing
+) -> Effects:
+    """Give up where the read is refused for good: no user is left for whom to try endlessly."""
+    if not event.failure.info.retriable:
+        manager.read_at = inf
+        _verified(manager, now, again=False)
+        return []
+    if manager.read_at < inf:
+        _back_off_read(manager, event.failure, now, timing)
+    return _not_read(manager, event, now, timing)
+
+
+def _back_off_read(manager: OffsetManager, failure: Failure, now: float, timing: Timing) -> None:
+    if failure.info.scope is Scope.PARTITION:
+        manager.read_failures += 1
+        manager.read_at = now + timing.backoff_s(manager.read_failures)
+
+
+# Commits.
+
+
+def _committed(manager: OffsetManager, event: Committed, now: float, timing: Timing) -> Effects:
+    """Enter that the coordinator has a version of this manager."""
+    version, last = event.version, manager.committed
+    manager.committed = version
+    if last != version:  # else somebody else's, committed again
+        manager.external = False
+    manager.recommit_at = now + timing.recommit_s
+    if version.number and (last is None or not last.number):
+        # Burrow misses a partition whose only commit came before it knew the topic.
+        _recommit_soon(manager, now, timing)
+    return _mark_committed(manager, version, now, timing)
+
+
+def _mark_committed(
+    manager: OffsetManager, version: Version, now: float, timing: Timing
+) -> Effects:
+    """Enter that nothing older than ``version`` needs to be committed, and publish it."""
+    clean = manager.settle(version.number)
+    waits, manager.recommit = manager.commit_at < inf and not manager.recommit, False
+    manager.commit_at, manager.commit_failures = inf, 0
+    if not clean and (waits or manager.awaited):
+        # What is newer waits for an interval of its own, unless a caller waits for it.
+        at = now if manager.awaited else now + timing.commit_interval_s
+        manager.commit_at = at
+    if version.number >= manager.error_number:
+        manager.last_error, manager.error_number = None, 0
+    effects = _acknowledge(manager, version.value, now)
+    if manager.flushes:
+        effects.append(AnswerFlushes(manager.settled, StopResult(manager.acknowledged)))
+    return effects
+
+
+def _acknowledge(manager: OffsetManager, committed: OffsetAndMetadata, now: float) -> Effects:
+    manager.acknowledged, manager.acknowledged_at = committed, now
+    return [PublishCommitted(committed)]
+
+
+def _refused(manager: OffsetManager, event: Refused, now: float, timing: Timing) -> Effects:
+    """Back off, or suspend the partition where it is refused for good."""
+    version, failure = event
+    if failure.info.retriable:
+        manager.commit_at = now
+        if failure.info.scope is Scope.PARTITION:
+            manager.commit_failures += 1
+            manager.commit_at += timing.backoff_s(manager.commit_failures)
+        return _failed(manager, version, failure)
+    waited, recommit = manager.commit_at < inf, manager.recommit
+    manager.commit_at, manager.commit_failures, manager.recommit = inf, 0, False
+    suspended = manager.suspend(version.number)
+    if recommit and manager.committed is not None:
+        # Not looped: its turn comes with the next verification.
+        _set_committed(manager, manager.committed, now, timing)
+    elif waited and not suspended:
+        # What is newer may fare no better: not at once, over and over.
+        manager.commit_at = now if manager.awaited else now + timing.commit_interval_s
+    effects = _failed(manager, version, failure)
+    if suspended:
+        error = manager.last_error
+        effects.append(
+            AnswerFlushes(version.number, StopResult(manager.acknowledged, version.value, error))
+        )
+        if manager.closed:
+            effects += _stop(manager, now, timing)
+    return effects
+
+
+def _failed(manager: OffsetManager, version: Version, failure: Failure) -> Effects:
+    error = OffsetCommitError(*manager.key, version.value.offset, failure.info, failure.detail)
+    if version.number >= manager.error_number:
+        manager.last_error, manager.error_number = error, version.number
+    return [PublishError(error)]
+
+
+def _unknown(manager: OffsetManager, event: Unknown, now: float, _timing: Timing) -> Effects:
+    """Read the partition before it is committed again."""
+    _doubt(manager, event.version, now)
+    manager.phase, manager.read_at = Phase.IN_DOUBT, now
+    manager.commit_at = now
+    return _failed(manager, event.version, event.failure)
+
+
+def _stopped_committed(
+    manager: OffsetManager, event: Committed, now: float, timing: Timing
+) -> Effects:
+    manager.recommit, manager.commit_at, manager.commit_failures = False, inf, 0
+    _set_committed(manager, event.version, now, timing)
+    return []
+
+
+def _stopped_refused(manager: OffsetManager, event: Refused, now: float, timing: Timing) -> Effects:
+    """Try a correction again, unless it is refused for good."""
+    if not manager.recommit:
+        return []
+    if event.failure.info.retriable:
+        _refused(manager, event, now, timing)
+    else:
+        manager.recommit, manager.commit_at = False, inf
+        _keep_in_doubt(manager, ())
+    return []
+
+
+def _stopped_unknown(manager: OffsetManager, event: Unknown, now: float, timing: Timing) -> Effects:
+    """Verify once more what may still land; a correction is read back at once."""
+    _doubt(manager, event.version, now)
+    if manager.recommit:
+        manager.recommit, manager.commit_at, manager.read_at = False, inf, now
+    _await_landing(manager, now, timing)
+    return []
+
+
+# Callers.
+
+
+def _flush(manager: OffsetManager, _event: FlushAsked, now: float, _timing: Timing) -> Effects:
+    """Try at once, also what was refused for good."""
+    if not manager.dirty:
+        return [AnswerFlushes(inf, manager.result_if_clean())]
+    manager.read_failures = manager.commit_failures = 0
+    if manager.read_at < inf:
+        manager.read_at = now
+    manager.commit_at, manager.recommit = now, False
+    return []
+
+
+def _answer(manager: OffsetManager, _event: Event, _now: float, _timing: Timing) -> Effects:
+    return [AnswerFlushes(inf, manager.result_after(None))]
+
+
+def _expired(manager: OffsetManager, _event: Expired, now: float, timing: Timing) -> Effects:
+    """Stop now, unless another stop gives more time."""
+    if any(waiter.deadline_s > now for waiter in manager.stops):
+        return []
+    return _stop(manager, now, timing)
+
+
+def _stop(manager: OffsetManager, now: float, timing: Timing) -> Effects:
+    manager.phase = Phase.STOPPED
+    manager.commit_at = manager.read_at = manager.recommit_at = inf
+    manager.recommit = manager.external = False
+    _await_landing(manager, now, timing)
+    return [Finish()]
+
+
+def _ignore(_manager: OffsetManager, _event: Event, _now: float, _timing: Timing) -> Effects:
+    return []
+
+
+# Commits in doubt.
+
+
+def doubt(manager: OffsetManager, version: Version, now: float, timing: Timing) -> None:
+    """Enter a commit of an unknown outcome that the next read need not wait for."""
+    _doubt(manager, version, now)
+    _await_landing(manager, now, timing)
+
+
+def _doubt(manager: OffsetManager, version: Version, now: float) -> None:
+    """Enter a commit that has landed, or may land yet, or never."""
+    manager.in_doubt = (*manager.in_doubt[1 - IN_DOUBT_LIMIT :], version)
+    manager.doubted_since, manager.verify_at = now, inf
+
+
+def _keep_in_doubt(manager: OffsetManager, versions: tuple[Version, ...]) -> None:
+    manager.in_doubt = versions
+    if not versions:
+        manager.verify_at = inf
+
+
+def _await_landing(manager: OffsetManager, now: float, timing: Timing) -> None:
+    """Verify commits in doubt once what the coordinator still holds has landed."""
+    if manager.in_doubt:
+        stopped = manager.phase is Phase.STOPPED
+        manager.doubted_since = now
+        manager.verify_at = now + (timing.stopped_s if stopped else timing.landing_s)
+
+
+def _verified(manager: OffsetManager, now: float, *, again: bool) -> None:
+    """Enter that the partition was read; ``again`` is True if more verifications follow."""
+    if now >= manager.doubted_since + LATEST_LANDING_S or (now >= manager.verify_at and not again):
+        _keep_in_doubt(manager, ())
+    elif now >= manager.verify_at:
+        manager.verify_at = inf
+
+
+# What is committed.
+
+
+def _set_committed(manager: OffsetManager, version: Version, now: float, timing: Timing) -> None:
+    manager.committed = version
+    if manager.phase is not Phase.STOPPED:
+        manager.recommit_at = now + timing.recommit_s
+
+
+def _drop_committed(manager: OffsetManager) -> None:
+    manager.committed, manager.recommit_at = None, inf
+
+
+def _recommit_soon(manager: OffsetManager, now: float, timing: Timing) -> None:
+    """Commit the offset again a minute from now, unless a newer one is committed by then."""
+    if manager.committed is not None and manager.phase is not Phase.STOPPED:
+        manager.recommit_at = now + timing.recommit_soon_s
+
+
+def _stands(manager: OffsetManager, value: OffsetAndMetadata) -> bool:
+    """Return True if ``value`` was committed last and no commit in doubt can undo it."""
+    last = manager.committed
+    return last is not None and last.value == value and not manager.in_doubt
+
+
+def _external_refusal(manager: OffsetManager, offset: int) -> Failure | None:
+    """Return why ``offset`` may not go over an external change; None where it may."""
+    last = manager.committed
+    if not manager.external or last is None or last.value.offset <= offset:
+        return None
+    why = f"somebody else committed {last.value.offset}, which is higher; rewind() to go back"
+    return Failure(error_info(OFFSET_CHANGED), why)
+
+
+# Logs.
+
+
+def _log_read(manager: OffsetManager, event: LogRead, _now: float, _timing: Timing) -> Effects:
+    """Report a recreated topic, and a committed offset outside its log; each once."""
+    version, log = event
+    effects: Effects = []
+    known, manager.topic_id = manager.topic_id, log.topic_id or manager.topic_id
+    if known and known != manager.topic_id:
+        info = error_info(TOPIC_RECREATED)
+        why = f"the topic was recreated, as {log.topic_id}, not {known}; {info.hint}"
+        effects.append(_notice(manager, version, Failure(info, why)))
+    ends, offset = log.partitions.get(manager.key.partition), version.value.offset
+    if ends is None or ends.failure is not None or manager.committed != version:
+        return effects
+    start, end = ends.log_start_offset, ends.high_watermark
+    if not start <= offset <= end and manager.outside_log != offset:
+        manager.outside_log = offset
+        why = "was the topic recreated or cut, or the offset made up?"
+        text = f"it lies outside the log, which holds {start} to {end}; {why}"
+        effects.append(_notice(manager, version, Failure(error_info(OFFSET_OUTSIDE_LOG), text)))
+    return effects
+
+
+_LIVE: Final[Mapping[type[Event], Callable[..., Effects]]] = {
+    Committed: _committed,
+    Refused: _refused,
+    Unknown: _unknown,
+    FlushAsked: _flush,
+    StopAsked: _flush,
+    Expired: _expired,
+    LogRead: _log_read,
+}
+
+TRANSITIONS: Final[Mapping[Phase, Mapping[type[Event], Callable[..., Effects]]]] = {
+    Phase.FETCHING: {Read: _begin, ReadFailed: _fetch_failed, **_LIVE},
+    Phase.READY: {Read: _verify, ReadFailed: _not_read, **_LIVE},
+    Phase.IN_DOUBT: {Read: _read_in_doubt, ReadFailed: _still_in_doubt, **_LIVE},
+    Phase.STOPPED: {
+        Read: _verify,
+        ReadFailed: _stopped_not_read,
+        Committed: _stopped_committed,
+        Refused: _stopped_refused,
+        Unknown: _stopped_unknown,
+        FlushAsked: _answer,
+        StopAsked: _answer,
+        Expired: _ignore,
+        LogRead: _ignore,
+    },
+}
