@@ -12,7 +12,7 @@ from offsetmgr.streams.topics import TopicManager
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from offsetmgr.streams.emitter import Written
+    from offsetmgr.answers import Written
 
 brokers, topic = sys.argv[1:] or ("localhost:9092", "prices")
 

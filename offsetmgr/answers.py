@@ -1,4 +1,4 @@
-"""Kafka's answers about committed offsets and logs, as values; standard library only."""
+"""Kafka's answers about offsets, logs and messages, as values; standard library only."""
 
 from __future__ import annotations
 
@@ -66,6 +66,13 @@ class TopicLog(NamedTuple):
     failure: Failure | None = None
     topic_id: str = ""
     """Changes when a topic is deleted and recreated; empty if it is not known."""
+
+
+class Written(NamedTuple):
+    """The place where a message was written."""
+
+    partition: int
+    offset: int
 
 
 class FenceCounts(NamedTuple):

@@ -34,7 +34,7 @@ from offsetmgr.errors import (
 from offsetmgr.kafka.clients import CLOSE_S
 from offsetmgr.kafka.commit_log import read_commits
 from offsetmgr.kafka.config import INSTANCE, checked_config, client_config
-from offsetmgr.kafka.errors import does_not_exist, failure_of_code, known
+from offsetmgr.kafka.errors import does_not_exist, failure_of, known, request_error
 from offsetmgr.kafka.librdkafka import PRODUCER, GroupClient
 from offsetmgr.kafka.reports import ConnectionReports
 from offsetmgr.stores import open_store
@@ -246,9 +246,9 @@ class GroupChanges:
         finally:
             client.close(CLOSE_S)
         if answer.error:
-            info, detail = failure_of_code(answer.error, answer.text)
-            raise KafkaRequestError(f"deletion of offsets of group {group}", info, detail)
-        return {each.where: failure_of_code(each.error).info.name for each in answer.partitions}
+            failure = failure_of(answer.error, answer.text)
+            raise request_error(f"deletion of offsets of group {group}", failure, right="READ")
+        return {each.where: failure_of(each.error).info.name for each in answer.partitions}
 
     def delete_group(self, group: str) -> None:
         """Delete a group with all that it has committed.  Raises as ``delete_offsets``."""

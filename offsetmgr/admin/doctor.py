@@ -19,11 +19,11 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 
 from offsetmgr.admin.history import CommitStep, Move, steps
 from offsetmgr.admin.times import seconds_text, time_before, time_text
-from offsetmgr.errors import KafkaRequestError, OffsetManagerError, listed
+from offsetmgr.errors import OffsetManagerError, listed
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.commit_log import TOPIC, read_commits
 from offsetmgr.kafka.config import INSTANCE
-from offsetmgr.kafka.errors import does_not_exist, failure_of_exception, tried
+from offsetmgr.kafka.errors import does_not_exist, request_error, tried
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -159,7 +159,7 @@ def _cluster(reader: ClusterReader) -> str:
     try:
         found = reader.admin.list_topics(TOPIC, timeout=reader.timeout_s)
     except KafkaException as error:
-        raise KafkaRequestError("connection to Kafka", *failure_of_exception(error)) from None
+        raise request_error("connection to Kafka", error) from None
     took_ms = (time.monotonic() - began_s) * 1_000
     brokers = ", ".join(f"{each.host}:{each.port}" for each in found.brokers.values())
     return f"cluster {found.cluster_id} ({brokers}) answered in {took_ms:.0f} ms"

@@ -152,9 +152,12 @@ class Link:
         if error.code() in _UNREACHABLE or error.fatal():
             self.failed(self.failure(error))
 
-    def failure(self, error: KafkaError) -> KafkaRequestError:
-        """Return an error of librdkafka's as one of ours."""
-        return request_error(f"cluster {self.name}", error)
+    def failure(self, error: KafkaError | KafkaRequestError) -> KafkaRequestError:
+        """Return an error of librdkafka's, or of a request, as one of this cluster."""
+        what = f"cluster {self.name}"
+        if isinstance(error, KafkaRequestError):
+            return KafkaRequestError(what, error.info, error.detail)
+        return request_error(what, error)
 
     def failed(self, error: OffsetManagerError) -> None:
         """Take in that the cluster did not do what was asked."""

@@ -9,17 +9,24 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError
 
 from offsetmgr.clusters.link import ClusterClient, Link, check_clusters, close_all
 from offsetmgr.config import is_number
 from offsetmgr.consumer.base import check_choice
-from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetManagerError
+from offsetmgr.errors import (
+    InvalidValueError,
+    KafkaRequestError,
+    ManagerStoppedError,
+    OffsetManagerError,
+)
+from offsetmgr.kafka.producer import POLL_S, MessageProducer
 from offsetmgr.types import check_list, check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from offsetmgr.answers import Written
     from offsetmgr.clusters.link import Clusters
 
 Mode = Literal["primary-backup", "round-robin"]
@@ -57,7 +64,6 @@ _OF_THE_MESSAGE: Final = frozenset(
 """Errors that say nothing against the cluster; no other one is tried."""
 
 _BY_KEY: Final = -1
-_SLICE_S: Final = 0.1
 
 log = logging.getLogger("offsetmgr.clusters")
 
@@ -181,8 +187,7 @@ class MultiClusterWriter(ClusterClient):
             target = self._targets[name]
             failures = target.write(left)
             for index, _ in left:
-                error = failures.get(index)
-                errors[index] = None if error is None else target.link.failure(error)
+                errors[index] = failures.get(index)
             left = [each for each in left if each[0] in failures and _is_outage(failures[each[0]])]
         self._ranked(order)
         if any(errors):
@@ -275,7 +280,7 @@ def ranking(
 
 
 class _Target:
-    """The producer of one cluster, and the thread that hears its reports."""
+    """The producer of one cluster, and the thread that probes it after a failure."""
 
     def __init__(self, link: Link, fail_over_s: float) -> None:
         """Raises InvalidValueError."""
@@ -293,23 +298,26 @@ class _Target:
             "queue.buffering.max.messages": 0,  # no limit
             "queue.buffering.max.kbytes": _MOST_KBYTES,
         }
-        self._config = {**link.settings(ours), "error_cb": self._heard}
-        self._producer = Producer(self._config)
-        self._broken = False  # by a fatal error; another producer is needed
+        self._producer = MessageProducer(
+            link.settings(ours), on_error=self._heard, name=f"write-{link.name}"
+        )
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name=f"write-{link.name}", daemon=True)
+        self._thread = threading.Thread(target=self._probe, name=f"probe-{link.name}", daemon=True)
         self._thread.start()
 
-    def write(self, wanted: Sequence[tuple[int, ProducerRecord]]) -> dict[int, KafkaError]:
+    def write(self, wanted: Sequence[tuple[int, ProducerRecord]]) -> dict[int, KafkaRequestError]:
         """Write records, and return the errors of those that were not acknowledged."""
         reports = {number: self._produce(record) for number, record in wanted}
         heard, _ = wait(reports.values(), self._wait_s + _OVERDUE_S)
-        late = KafkaError(KafkaError._TIMED_OUT)
-        outcomes = {n: each.result() if each in heard else late for n, each in reports.items()}
-        failures = {number: error for number, error in outcomes.items() if error is not None}
-        outage = next((each for each in failures.values() if _is_outage(each)), None)
+        late = self.link.failure(KafkaError(KafkaError._TIMED_OUT))
+        failures = {}
+        for number, report in reports.items():
+            answer = report.result() if report in heard else late
+            if isinstance(answer, KafkaRequestError):
+                failures[number] = self.link.failure(answer)
+        outage = next((error for error in failures.values() if _is_outage(error)), None)
         if outage is not None:
-            self.link.failed(self.link.failure(outage))
+            self.link.failed(outage)
         elif len(failures) < len(wanted):
             self.link.answered()
         with self._lock:
@@ -318,46 +326,36 @@ class _Target:
         return failures
 
     def end(self) -> None:
-        self._producer.flush(self._wait_s)
         self._ended.set()
+        self._producer.close(self._wait_s)
         self._thread.join()
         self.link.close()
 
-    def _produce(self, record: ProducerRecord) -> Future[KafkaError | None]:
-        """Hand ``record`` to librdkafka, and return its report to come."""
-        report: Future[KafkaError | None] = Future()
-        try:
-            self._producer.produce(
-                record.topic,
-                record.value,
-                record.key,
-                partition=_BY_KEY if record.partition is None else record.partition,
-                on_delivery=lambda error, _: report.set_result(error),
-                timestamp=record.timestamp_ms,
-                headers=list(record.headers) or None,
-            )
-        except KafkaException as refused:
-            report.set_result(refused.args[0])
+    def _produce(self, record: ProducerRecord) -> Future[Written | KafkaRequestError]:
+        """Hand ``record`` to the producer, and return its report to come."""
+        report: Future[Written | KafkaRequestError] = Future()
+        self._producer.send(
+            record.topic,
+            record.value,
+            record.key,
+            report.set_result,
+            partition=record.partition,
+            headers=record.headers,
+            timestamp_ms=record.timestamp_ms,
+        )
         return report
 
     def _heard(self, error: KafkaError) -> None:
-        """Take in an error beside the reports; what is merely unreachable may be back in time."""
+        """Take in an error that is not of one message; a lost broker may be back in time."""
         if error.fatal():
-            self._broken = True
             self.link.failed(self.link.failure(error))
 
-    def _serve(self) -> None:
-        """Hear reports, and look whether a cluster that failed is back."""
-        while not self._ended.is_set():
-            self._producer.poll(_SLICE_S)
-            if self._broken:
-                self._broken = False
-                self._producer.purge()
-                self._producer.poll(0)
-                self._producer = Producer(self._config)
+    def _probe(self) -> None:
+        """Look in intervals whether a cluster that failed is back."""
+        while not self._ended.wait(POLL_S):
             self.link.probe_if_due()
 
 
-def _is_outage(error: KafkaError) -> bool:
+def _is_outage(error: KafkaRequestError) -> bool:
     """Return True unless the fault is the message's, so that another cluster may take it."""
-    return error.code() not in _OF_THE_MESSAGE
+    return error.info.code not in _OF_THE_MESSAGE

@@ -39,7 +39,7 @@ from offsetmgr.coordinator.base import (
 )
 from offsetmgr.kafka.clients import check_thread_room
 from offsetmgr.kafka.config import DEFAULTS, FORCED, INSTANCE
-from offsetmgr.kafka.errors import failure_of_code
+from offsetmgr.kafka.errors import failure_of
 from offsetmgr.kafka.librdkafka import Member
 from offsetmgr.kafka.reports import ConnectionReports
 from offsetmgr.text import visible
@@ -373,7 +373,7 @@ class _FencedGroup:
                 if not code:
                     self._ours[partition] = {value.offset}
                     continue
-                failures[partition] = failure_of_code(code)
+                failures[partition] = failure_of(code)
                 if code in _ENDED or failures[partition].info.verdict is Verdict.UNKNOWN:
                     self._ours.setdefault(partition, set()).add(value.offset)
                     self.held = False  # so that it cannot land any more
@@ -482,7 +482,7 @@ class _FencedGroup:
             if event is not None and event.code > 0:
                 self._unanswered = False
                 if event.code != _FENCED_INSTANCE_ID:
-                    return _refused(failure_of_code(event.code, event.text))
+                    return _refused(failure_of(event.code, event.text))
                 self._member_id = member.id  # a newer service was quicker
                 break
             if not self._wanted:

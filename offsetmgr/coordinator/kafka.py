@@ -44,7 +44,7 @@ from offsetmgr.kafka.connections import (
     ConnectionQueue,
     QueuedRequest,
 )
-from offsetmgr.kafka.errors import failure_of_code, failure_of_exception
+from offsetmgr.kafka.errors import failure_of
 from offsetmgr.kafka.librdkafka import (
     CONSUMER,
     PRODUCER,
@@ -188,7 +188,7 @@ class KafkaCoordinator(Coordinator):
             try:
                 found = pending.result(wait_s).members
             except KafkaException as error:
-                if failure_of_exception(error).info.code == _GROUP_ID_NOT_FOUND:
+                if failure_of(error).info.code == _GROUP_ID_NOT_FOUND:
                     return []
                 raise
             return [
@@ -272,7 +272,7 @@ class KafkaCoordinator(Coordinator):
         answer = sent.result()
         if answer.error:
             timed_out = answer.error == TIMED_OUT
-            failure = failure_of_code(answer.error, answer.text)
+            failure = failure_of(answer.error, answer.text)
             result = request.failed(self._reports.timed_out() if timed_out else failure)
             moved = answer.error == NOT_COORDINATOR
         else:
@@ -342,7 +342,7 @@ class KafkaCoordinator(Coordinator):
         except NotAnsweredError:
             return
         except Exception as error:  # noqa: BLE001 -- told as the answer, whatever it is
-            answer = request.failed(failure_of_exception(error))
+            answer = request.failed(failure_of(error))
         else:
             self._reports.answered()
         self._questions.finish(request, answer)

@@ -13,20 +13,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
 from actors import MonotonicClock
-from offsetmgr.answers import Failure
-from offsetmgr.codes import TIMED_OUT, UNKNOWN_TOPIC, error_info
-from offsetmgr.errors import KafkaRequestError, OffsetManagerError
+from offsetmgr.codes import UNKNOWN_TOPIC
+from offsetmgr.errors import OffsetManagerError
 from offsetmgr.kafka.clients import CLOSE_S, check_thread_room, open_admin
 from offsetmgr.kafka.config import checked_config, client_config, refused_config
 from offsetmgr.kafka.connections import LIBRDKAFKA_S, MOVED_WAIT_S
 from offsetmgr.kafka.errors import (
     code_of,
-    failure_of_code,
-    failure_of_exception,
+    failure_of,
     known,
+    request_error,
     tried,
 )
 from offsetmgr.kafka.librdkafka import CONSUMER, GroupClient, fetch_result
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
     from typing_extensions import Self
 
+    from offsetmgr.answers import Failure
     from offsetmgr.kafka.librdkafka import GroupAnswer
     from offsetmgr.types import OffsetAndMetadata
 
@@ -53,16 +53,6 @@ _STATES: Final = {
 _MOVING: Final = frozenset({5, 6, 14, 15, 16, 74, 75, 78})
 """Answers of a broker that does not lead the partition or coordinate the group yet, or no longer,
 such as just after the topic was created or the broker started."""
-
-_LACKS: Final = {
-    3: "the topic or partition does not exist in the cluster",
-    29: "this user lacks DESCRIBE on the topic; grant it",
-    30: "this user lacks DESCRIBE on the group; grant it",
-    31: "this user lacks DESCRIBE on the cluster; grant it",
-    58: "Kafka did not accept the credentials; check sasl.* and ssl.*",
-    -190: "the topic or partition does not exist in the cluster",
-}
-"""Explanations of codes for reads; the usual ones are for commits."""
 
 _NO_LEADERS: Final = -156
 """librdkafka's _NOENT."""
@@ -143,7 +133,7 @@ class ClusterReader:
 
         def read(_what: str, listed: Any) -> list[GroupListing]:
             if listed.errors:
-                raise self._explained(f"list of {what}", failure_of_exception(listed.errors[0]))
+                raise request_error(f"list of {what}", listed.errors[0])
             return sorted(
                 GroupListing(each.group_id, _state(each.state), each.type.name.lower())
                 for each in listed.valid
@@ -226,6 +216,22 @@ class ClusterReader:
         """Return the operations that Kafka allows this user on ``topics``."""
         return self._topics(topics, _rights)
 
+    def topic_settings(
+        self, topics: Iterable[str]
+    ) -> dict[str, dict[str, str] | OffsetManagerError]:
+        """Return the settings of ``topics`` by Kafka's names, such as ``max.message.bytes``."""
+
+        def send(asked: list[str]) -> Mapping[str, Pending[Any]]:
+            resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in asked]
+            sent = self.admin.describe_configs(resources, request_timeout=self._limit_s)
+            return {resource.name: pending for resource, pending in sent.items()}
+
+        def values(_topic: str, entries: Any) -> dict[str, str]:
+            return {name: entry.value for name, entry in entries.items()}
+
+        asked = sorted({check_topic(topic) for topic in topics})
+        return self._ask(asked, send, "settings of topic", values)
+
     def _topics(
         self, topics: Iterable[str], read: Callable[[str, Any], _T]
     ) -> dict[str, _T | OffsetManagerError]:
@@ -249,11 +255,18 @@ class ClusterReader:
             result = pending.result(max(left_s, 0.0))
         except NotAnsweredError:
             self.admin.poll(0)  # what failed meanwhile is told to the reports
-            raise self._explained(what, self._reports.timed_out()) from None
+            raise request_error(what, self._timed_out()) from None
         except KafkaException as error:
-            raise self._explained(what, failure_of_exception(error)) from None
+            raise request_error(what, error) from None
         self._reports.answered()
         return result
+
+    def _timed_out(self) -> Failure:
+        failure = self._reports.timed_out()
+        if failure.detail:
+            return failure
+        text = f"no answer from Kafka within {self.timeout_s:g} s; check the brokers and the "
+        return failure._replace(detail=f"{text}network to them")
 
     def close(self) -> None:
         """End the connections; within 5 seconds."""
@@ -293,18 +306,18 @@ class ClusterReader:
             if isinstance(numbers, OffsetManagerError):
                 found[each] = numbers
             elif each.partition not in numbers:
-                found[each] = self._explained(f"log of {each}", failure_of_code(UNKNOWN_TOPIC))
+                found[each] = request_error(f"log of {each}", failure_of(UNKNOWN_TOPIC))
         return found
 
     def _committed_of(
         self, group: str, answer: GroupAnswer
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         if answer.error:
-            failure = failure_of_code(answer.error, answer.text)
-            raise self._explained(f"committed offsets of group {group}", failure)
+            failure = failure_of(answer.error, answer.text)
+            raise request_error(f"committed offsets of group {group}", failure)
         offsets, failures, _ = fetch_result(None, answer.partitions)
         for where, failure in failures.items():
-            raise self._explained(f"committed offset of {where} in group {group}", failure)
+            raise request_error(f"committed offset of {where} in group {group}", failure)
         return {where: each for where, each in offsets.items() if each is not None}
 
     def _ask(
@@ -330,13 +343,6 @@ class ClusterReader:
             if names:
                 time.sleep(MOVED_WAIT_S)
         return found
-
-    def _explained(self, what: str, failure: Failure) -> KafkaRequestError:
-        if failure.info.code == TIMED_OUT and not failure.detail:
-            text = f"no answer from Kafka within {self.timeout_s:g} s; check the brokers and the "
-            failure = Failure(error_info(TIMED_OUT), f"{text}network to them")
-        detail = failure.detail or _LACKS.get(failure.info.code, "")
-        return KafkaRequestError(what, failure.info, detail)
 
 
 def _checked_groups(groups: Iterable[str]) -> list[str]:

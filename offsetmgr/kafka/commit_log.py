@@ -161,7 +161,7 @@ class CommitTail:
                 messages = consume(self._consumer, 0)
         except KafkaException as error:
             self.close()
-            raise read_error(TOPIC, error.args[0]) from error
+            raise read_error(TOPIC, error) from error
         except KafkaRequestError:
             self.close()
             raise
@@ -178,7 +178,7 @@ def _partitions(consumer: Consumer, timeout_s: float) -> list[int]:
     try:
         topic = consumer.list_topics(TOPIC, timeout=timeout_s).topics[TOPIC]
     except KafkaException as error:
-        raise read_error(TOPIC, error.args[0]) from error
+        raise read_error(TOPIC, error) from error
     if topic.error is not None:
         raise read_error(TOPIC, topic.error)
     return list(topic.partitions)

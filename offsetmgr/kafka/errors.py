@@ -20,32 +20,65 @@ _VARYING: Final = re.compile(r"\S+/(?:bootstrap|\d+)\b|'[^']*'|\(after .*|\d+", 
 
 _TEXT_CHARS: Final = 300
 
+_TOPIC_AUTHORIZATION_FAILED: Final = 29
+_TOO_LARGE: Final = frozenset({4, 10, 18})
+"""INVALID_FETCH_SIZE as librdkafka's INVALID_MSG_SIZE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE."""
+_EXPLANATIONS: Final = {
+    **dict.fromkeys(NO_SUCH_PARTITION, "the topic or partition does not exist in the cluster"),
+    _TOPIC_AUTHORIZATION_FAILED: "this user lacks {} on the topic{}; grant it",
+    30: "this user lacks {} on the group; grant it",
+    31: "this user lacks {} on the cluster; grant it",
+    58: "Kafka did not accept the credentials; check sasl.* and ssl.*",
+}
+"""For requests of any user; the table of codes is about commits of the service."""
+
 _T = TypeVar("_T")
 
 
-def failure_of_code(code: int, text: str = "") -> Failure:
-    """Translate a code of Kafka or librdkafka; ``text`` explains one that the table lacks."""
+def failure_of(error: int | KafkaError | BaseException, text: str = "") -> Failure:
+    """Return a code of Kafka or librdkafka, or what confluent-kafka raised, as a failure.
+
+    ``text`` explains a code that the table of codes lacks.  The traceback of an exception is
+    dropped: that and the future that keeps the error would make a circle that holds an admin client
+    until a garbage collection, maybe in a thread of librdkafka's, which aborts where a client ends
+    there.
+    """
+    if isinstance(error, BaseException):
+        error.__traceback__ = None
+        if not (isinstance(error, KafkaException) and isinstance(error.args[0], KafkaError)):
+            text = visible(f"{type(error).__name__}: {error}", _TEXT_CHARS)
+            return Failure(error_info(-1), text)
+        error = error.args[0]
+    if isinstance(error, int):
+        error = KafkaError(error)
+    code = error.code()
     if code in ERRORS:
         return Failure(ERRORS[code])
-    error = KafkaError(code)
     return Failure(error_info(code, error.name()), visible(text or error.str(), _TEXT_CHARS))
 
 
-def failure_of_exception(error: BaseException) -> Failure:
-    """Translate what confluent-kafka raised, and drop its traceback.
+def request_error(
+    what: str,
+    error: Failure | KafkaError | BaseException,
+    *,
+    right: str = "DESCRIBE",
+    topic: str = "",
+) -> KafkaRequestError:
+    """Return the error to raise where a request, or a client that reads or writes, has failed.
 
-    That and the future that keeps the error would make a circle that holds an admin client until a
-    garbage collection, maybe in a thread of librdkafka's, which aborts where a client ends there.
+    ``right`` is what Kafka demands for it, of ``topic`` where that is known.
     """
-    error.__traceback__ = None
-    if isinstance(error, KafkaException) and isinstance(error.args[0], KafkaError):
-        return failure_of_code(error.args[0].code(), error.args[0].str())
-    return Failure(error_info(-1), visible(f"{type(error).__name__}: {error}", _TEXT_CHARS))
-
-
-def request_error(what: str, error: KafkaError) -> KafkaRequestError:
-    """Return an error of confluent-kafka as one of ours."""
-    return KafkaRequestError(what, error_info(error.code(), error.name()), error.str())
+    failure = error if isinstance(error, Failure) else failure_of(error)
+    code = failure.info.code
+    detail = failure.detail or _EXPLANATIONS.get(code, "").format(right, topic and f" {topic}")
+    if topic and code == _TOPIC_AUTHORIZATION_FAILED:
+        operation = right.capitalize()
+        grant = f"--allow-principal User:NAME --operation {operation} --topic {topic}"
+        detail = f"{detail}: kafka-acls --add {grant}"
+    words = error.args[0] if isinstance(error, KafkaException) else error
+    if isinstance(words, KafkaError) and words.str() != KafkaError(code).str():
+        detail = "; ".join(filter(None, (visible(words.str(), _TEXT_CHARS), detail)))
+    return KafkaRequestError(what, failure.info, detail)
 
 
 def cause_of(text: str) -> str:
@@ -71,6 +104,11 @@ def tried(ask: Callable[..., _T], *arguments: Any) -> _T | OffsetManagerError:
 def code_of(answer: object) -> int | None:
     """Return Kafka's code of an answer that is an error; None of any other answer."""
     return answer.info.code if isinstance(answer, KafkaRequestError) else None
+
+
+def is_too_large(answer: object) -> bool:
+    """Return True if the answer is that a message, or its batch, is larger than its topic takes."""
+    return code_of(answer) in _TOO_LARGE
 
 
 def does_not_exist(answer: object) -> bool:

@@ -30,7 +30,7 @@ from offsetmgr.answers import CommitResult, Failure, FetchResult
 from offsetmgr.codes import error_info
 from offsetmgr.kafka.clients import CLOSE_S
 from offsetmgr.kafka.config import OWN_GROUP
-from offsetmgr.kafka.errors import failure_of_code
+from offsetmgr.kafka.errors import failure_of
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -604,4 +604,4 @@ def fetch_result(
 def _failure(code: int) -> Failure:
     if code == NOT_NAMED:
         return Failure(error_info(code), "Kafka's answer does not name this partition")
-    return failure_of_code(code)
+    return failure_of(code)

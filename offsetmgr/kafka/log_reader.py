@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr.codes import error_info
-from offsetmgr.errors import KafkaRequestError, OffsetTimeoutError
+from offsetmgr.errors import OffsetTimeoutError
 from offsetmgr.kafka.config import OWN_GROUP, checked_config, client_config, refused_config
+from offsetmgr.kafka.errors import request_error
 from offsetmgr.text import listed
 from offsetmgr.types import MAX_OFFSET, TopicPartition
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from confluent_kafka import KafkaError, Message
 
+    from offsetmgr.errors import KafkaRequestError
+
 BATCH: Final = 1_000
 """Messages that are taken from librdkafka at once."""
 
 _POLL_S: Final = 0.2
-_REFUSED: Final = 29
-"""TOPIC_AUTHORIZATION_FAILED."""
 
 
 def open_consumer(config: str | Mapping[str, object]) -> Consumer:
@@ -78,7 +78,7 @@ def read_to_end(
                 if each.offset >= ends[TopicPartition(each.topic, each.partition)]:
                     del ends[TopicPartition(each.topic, each.partition)]
     except KafkaException as error:
-        raise read_error(listed({where.topic for where in starts}), error.args[0]) from error
+        raise read_error(listed({where.topic for where in starts}), error) from error
     finally:
         consumer.close()
 
@@ -107,12 +107,6 @@ def consume(consumer: Consumer, timeout_s: float) -> list[Message]:
     return good
 
 
-def read_error(topic: str, error: KafkaError) -> KafkaRequestError:
-    """Return an error of a read as one of ours."""
-    detail = error.str()
-    if error.code() == _REFUSED:
-        detail = (
-            f"it needs the right READ on the topic {topic}; to grant it: kafka-acls --add "
-            f"--allow-principal User:NAME --operation Read --topic {topic}"
-        )
-    return KafkaRequestError(f"read of {topic}", error_info(error.code(), error.name()), detail)
+def read_error(topic: str, error: KafkaError | KafkaException) -> KafkaRequestError:
+    """Return the error to raise where ``topic`` cannot be read."""
+    return request_error(f"read of {topic}", error, right="READ", topic=topic)

@@ -1,4 +1,4 @@
-"""Names, ids and logs of topics, asked of an admin client; every function waits."""
+"""Names, ids, logs and creation of topics, by an admin client; every function waits."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from confluent_kafka.admin import OffsetSpec
 
 from offsetmgr.answers import Failure, PartitionLog, TopicLog
 from offsetmgr.codes import TIMED_OUT, error_info
-from offsetmgr.kafka.errors import failure_of_exception
+from offsetmgr.kafka.errors import failure_of, request_error
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from concurrent.futures import Future as Pending
 
-    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin import AdminClient, NewTopic
 
 EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 _TRANSPORT: Final = -195
+_TOPIC_ALREADY_EXISTS: Final = 36
 _NO_ID: Final = str(Uuid(0, 0))
 _NO_END: Final = Failure(error_info(-1), "Kafka's answer does not say where the log ends")
 _STABLE: Final = IsolationLevel.READ_COMMITTED
@@ -36,7 +37,7 @@ def topic_names(client: AdminClient, topic: str | None, left_s: float) -> list[s
     except KafkaException as error:
         # No connection in all that time is no answer either: the client may know no broker any
         # more, and is replaced like any that sits on a request.
-        if failure_of_exception(error).info.code in {TIMED_OUT, _TRANSPORT}:
+        if failure_of(error).info.code in {TIMED_OUT, _TRANSPORT}:
             raise NotAnsweredError from None
         raise
 
@@ -61,7 +62,7 @@ def topic_logs(
         try:
             found[topic] = pending.result(max(deadline_s - time.monotonic(), 0.0))
         except KafkaException as error:
-            logs[topic] = TopicLog({}, failure_of_exception(error))
+            logs[topic] = TopicLog({}, failure_of(error))
     partitions = [KafkaPartition(topic, p.id) for topic in found for p in found[topic].partitions]
     answers: dict[str, dict[tuple[str, int], Pending[Any]]] = {}
     for field, spec in specs.items() if partitions else ():
@@ -87,7 +88,7 @@ def partition_log(pending: Mapping[str, Pending[Any]], deadline_s: float) -> Par
             for field, each in pending.items()
         }
     except KafkaException as error:
-        return PartitionLog(0, 0, failure_of_exception(error))
+        return PartitionLog(0, 0, failure_of(error))
     # -1 if no record is as young as was asked for; every log has ends.
     at = offsets.pop("offset_at", -1)
     if min(offsets.values()) < 0:
@@ -98,3 +99,15 @@ def partition_log(pending: Mapping[str, Pending[Any]], deadline_s: float) -> Par
 def id_of(found: Uuid) -> str:
     """Return a topic's id; empty where it has none, as with brokers before 2.8."""
     return "" if str(found) == _NO_ID else str(found)
+
+
+def create_topics(admin: AdminClient, topics: Iterable[NewTopic], timeout_s: float) -> None:
+    """Create those of ``topics`` that do not exist.  Raises KafkaRequestError."""
+    pending = admin.create_topics(list(topics), request_timeout=timeout_s)
+    for topic, answer in pending.items():
+        try:
+            answer.result()
+        except KafkaException as error:
+            if failure_of(error).info.code != _TOPIC_ALREADY_EXISTS:
+                what = f"creation of topic {topic}"
+                raise request_error(what, error, right="CREATE", topic=topic) from None

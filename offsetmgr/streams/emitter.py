@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from offsetmgr.errors import OffsetManagerError, shown
 from offsetmgr.streams.messages import Record, encode_key, header_list
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from offsetmgr.answers import Written
     from offsetmgr.streams.codecs import Codec
     from offsetmgr.streams.messages import Headers
 
@@ -22,13 +23,6 @@ class EmitterClosedError(OffsetManagerError):
     """The emitter was finished before."""
 
     code = "emitter_closed"
-
-
-class Written(NamedTuple):
-    """The place where a message was written."""
-
-    partition: int
-    offset: int
 
 
 class Writer(Protocol):

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
-from confluent_kafka import KafkaError, Producer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 -- its name in every Spark program
 
-from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
+from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetTimeoutError
+from offsetmgr.kafka.producer import MessageProducer
 from offsetmgr.spark import commit_offsets, starting_offsets
 from offsetmgr.spark.checkpoint import open_checkpoint
 from offsetmgr.spark.progress import read_offsets
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
     from typing_extensions import Self
 
+    from offsetmgr.answers import Written
     from offsetmgr.client.offsets import Offsets
     from offsetmgr.spark import OffsetCommits
     from offsetmgr.spark.starting import Missing
@@ -301,21 +302,16 @@ class Processor:
         if self._layout is None:
             raise ProcessorError(f"processor {self.graph.group} is not started: call start()")
         value = msgspec.json.encode(meta)
-        headers: dict[str, str | bytes | None] = {buckets.VISIT_HEADER: name}
-        producer = Producer({**self._kafka, "enable.idempotence": True})
-        failed: list[KafkaError] = []
-
-        def delivered(error: KafkaError | None, _message: object) -> None:
-            if error is not None:
-                failed.append(error)
-
+        headers = [(buckets.VISIT_HEADER, name.encode())]
+        answers: list[Written | KafkaRequestError] = []
+        producer = MessageProducer(self._kafka, name="visit")
         for bucket in range(self._layout.buckets):
-            producer.produce(
-                self.graph.loop_topic, value, str(bucket), headers=headers, on_delivery=delivered
-            )
-        left = producer.flush(_REQUEST_S)
-        if left or failed:
-            why = failed[0].str() if failed else f"Kafka did not answer within {_REQUEST_S} s"
+            topic = self.graph.loop_topic
+            producer.send(topic, value, str(bucket), answers.append, headers=headers, wait=True)
+        producer.close(_REQUEST_S)
+        failed = [answer for answer in answers if isinstance(answer, KafkaRequestError)]
+        if failed or len(answers) < self._layout.buckets:
+            why = failed[0] if failed else f"Kafka did not answer within {_REQUEST_S} s"
             raise ProcessorError(f"not every bucket is visited by {name}: {why}; visit again")
 
     @property

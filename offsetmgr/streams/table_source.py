@@ -17,7 +17,7 @@ from offsetmgr.errors import KafkaRequestError
 from offsetmgr.kafka.clients import check_thread_room
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.config import checked_config, refused_config
-from offsetmgr.kafka.errors import failure_of_code, failure_of_exception
+from offsetmgr.kafka.errors import request_error
 from offsetmgr.kafka.topics import EARLIEST, LATEST, id_of
 from offsetmgr.streams.errors import TopicsError, made_anew
 from offsetmgr.types import PartitionRange, check_topic
@@ -107,9 +107,7 @@ class KafkaTable:
         def take(pending: Future[Any]) -> None:
             error = pending.exception()
             if error is not None:
-                failure = failure_of_exception(error)
-                what = f"log of {self.topic}/{partition}"
-                answer(KafkaRequestError(what, failure.info, failure.detail))
+                answer(request_error(f"log of {self.topic}/{partition}", error))
                 return
             found.append(pending.result())
             if len(found) < _ANSWERS:
@@ -161,9 +159,8 @@ class KafkaLog:
             if error is not None and not self._at_end:
                 self._failed = error
         if self._failed is not None and not messages:
-            failure = failure_of_code(self._failed.code(), self._failed.str())
             what = f"read of {self._where.topic}/{self._where.partition}"
-            raise KafkaRequestError(what, failure.info, failure.detail)
+            raise request_error(what, self._failed, right="READ", topic=self._where.topic)
         return messages
 
     def at_end(self) -> bool:

@@ -10,9 +10,10 @@ from collections import defaultdict
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from offsetmgr.answers import Written
 from offsetmgr.errors import InvalidValueError, listed
 from offsetmgr.streams.context import Tables
-from offsetmgr.streams.emitter import Emitter, Written
+from offsetmgr.streams.emitter import Emitter
 from offsetmgr.streams.engine import Engine, update_rows
 from offsetmgr.streams.errors import ProcessingError
 from offsetmgr.streams.messages import Message, Record, decode_key, encode_key, header_list

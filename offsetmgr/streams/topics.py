@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import NewTopic
 
 from offsetmgr.codes import UNKNOWN_TOPIC
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
-from offsetmgr.kafka.errors import failure_of_exception
+from offsetmgr.kafka.errors import known
+from offsetmgr.kafka.topics import create_topics
 from offsetmgr.streams.errors import TopicsError
 from offsetmgr.types import TopicPartition
 
@@ -151,7 +151,7 @@ class TopicManager:
             return partitions
         actual = len(existing[topic])
         problems = [] if actual == partitions else [f"{actual} partitions, not {partitions}"]
-        held = self._config(topic)
+        held = known(self._reader.topic_settings([topic])[topic])
         problems += [
             f"{name}={held.get(name)}, not {value}"
             for name, value in config.items()
@@ -185,12 +185,7 @@ class TopicManager:
     def _create(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
         timeout_s = self._reader.timeout_s
         new = NewTopic(topic, partitions, self.settings.replication or -1, config=dict(config))
-        pending = self._reader.admin.create_topics([new], request_timeout=timeout_s)[topic]
-        try:
-            pending.result()
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise _refused(f"creation of topic {topic}", error) from None
+        create_topics(self._reader.admin, [new], timeout_s)
         deadline = time.monotonic() + timeout_s
         while topic not in self.partitions([topic]):
             if time.monotonic() > deadline:
@@ -200,26 +195,11 @@ class TopicManager:
                 )
             time.sleep(_PAUSE_S)
 
-    def _config(self, topic: str) -> dict[str, str]:
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        timeout_s = self._reader.timeout_s
-        pending = self._reader.admin.describe_configs([resource], request_timeout=timeout_s)
-        try:
-            found: dict[str, Any] = pending[resource].result()
-        except KafkaException as error:
-            raise _refused(f"settings of topic {topic}", error) from None
-        return {name: entry.value for name, entry in found.items()}
-
     def _mismatch(self, text: str) -> None:
         if self.settings.mismatch == "fail":
             raise TopicsError(f"{text}, or set mismatch='warn'")
         if self.settings.mismatch == "warn":
             log.warning(text)
-
-
-def _refused(what: str, error: KafkaException) -> KafkaRequestError:
-    failure = failure_of_exception(error)
-    return KafkaRequestError(what, failure.info, failure.detail)
 
 
 def _shown(config: Mapping[str, str]) -> str:

@@ -1,0 +1,187 @@
+"""The producer of all rooms."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from actors import MonotonicClock
+from actors.logs import get_logger
+from offsetmgr.answers import Written
+from offsetmgr.deadlines import Deadline
+from offsetmgr.kafka.config import refused_config
+from offsetmgr.kafka.errors import request_error
+from offsetmgr.kafka.reports import ConnectionReports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from confluent_kafka import Message
+    from typing_extensions import Self
+
+    from offsetmgr.errors import KafkaRequestError
+
+POLL_S: Final = 0.1
+"""Interval at which reports are heard, and at which a full queue is tried again."""
+
+_LARGEST_BYTES: Final = 1_000_000_000
+"""librdkafka takes no larger limit."""
+
+_BATCH_BYTES: Final = 1_000_000
+"""librdkafka's own limit of a batch, below the 1,048,588 that a topic takes by default."""
+
+_BY_KEY: Final = -1
+
+log = get_logger("offsetmgr.kafka")
+
+
+def open_producer(
+    config: str | Mapping[str, object],
+    ours: Mapping[str, object],
+    *,
+    max_message_bytes: int | None = None,
+) -> Producer:
+    """Return an idempotent producer of confluent-kafka's.
+
+    ``config`` is the bootstrap servers, or librdkafka's settings, over which ``ours`` go.
+    With ``max_message_bytes``, the smallest ``max.message.bytes`` of the topics that it writes to,
+    it takes whatever a broker takes: no batch is larger, and the broker alone judges a message,
+    which may be compressed.  librdkafka's own limit of 1,000,000 is below that of a broker.
+
+    Raises InvalidValueError where librdkafka does not take a setting.
+    """
+    given = {"bootstrap.servers": config} if isinstance(config, str) else config
+    settings: dict[str, Any] = {"enable.idempotence": True, **given, **ours}
+    if max_message_bytes is not None:
+        settings["message.max.bytes"] = _LARGEST_BYTES
+        settings["batch.size"] = max(1, min(max_message_bytes, _BATCH_BYTES))
+    try:
+        return Producer(settings)
+    except KafkaException as error:
+        raise refused_config(settings, error) from None
+
+
+class MessageProducer:
+    """Produces messages, and hears by a thread of its own what became of them.  Thread-safe.
+
+    librdkafka never sends anything after a fatal error: the producer is replaced then.
+    """
+
+    def __init__(
+        self,
+        config: str | Mapping[str, object],
+        *,
+        ours: Mapping[str, object] | None = None,
+        max_message_bytes: int | None = None,
+        on_error: Callable[[KafkaError], object] = lambda _: None,
+        name: str = "kafka-producer",
+    ) -> None:
+        """``config``, ``ours`` and ``max_message_bytes`` as for ``open_producer``, which may raise.
+
+        ``on_error`` hears of errors that are not about one message, in the producer's thread, whose
+        name is ``name``.
+        """
+        self._config = config
+        self._on_error = on_error
+        self._reports = ConnectionReports(MonotonicClock())
+        self._ours = {"logger": self._reports, **(ours or {}), "error_cb": self._heard}
+        self._max_message_bytes = max_message_bytes
+        self._lock = threading.Lock()
+        self._producer = self._open()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        key: bytes | str | None,
+        done: Callable[[Written | KafkaRequestError], object],
+        *,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        timestamp_ms: int = 0,
+        wait: bool = False,
+    ) -> None:
+        """Produce a message, and call ``done`` with its place, or the reason why it is not written.
+
+        ``done`` is called in the producer's thread, or at once where librdkafka refuses.  While
+        its queue is full, this waits with ``wait``, and else refuses.
+        """
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                done(self._failure(topic, error))
+            else:
+                done(Written(message.partition() or 0, message.offset() or 0))
+
+        while True:
+            try:
+                with self._lock:
+                    self._producer.produce(
+                        topic,
+                        value,
+                        key,
+                        partition=_BY_KEY if partition is None else partition,
+                        on_delivery=delivered,
+                        timestamp=timestamp_ms,
+                        headers=list(headers) or None,
+                    )
+            except BufferError:
+                if wait and not self._ended.wait(POLL_S):  # the thread makes room
+                    continue
+                done(self._failure(topic, KafkaError(KafkaError._QUEUE_FULL)))  # noqa: SLF001
+            except KafkaException as refused:
+                done(self._failure(topic, refused.args[0]))
+            return
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Wait up to ``timeout_s`` for messages under way (None: for all), and end."""
+        deadline = Deadline(timeout_s, "timeout_s", forever=True)
+        while len(self._producer) and not deadline.over:
+            self._hear(partial(self._producer.flush, min(deadline.left_s, POLL_S)))
+        self._ended.set()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> Producer:
+        limit = self._max_message_bytes
+        return open_producer(self._config, self._ours, max_message_bytes=limit)
+
+    def _failure(self, topic: str, error: KafkaError) -> KafkaRequestError:
+        return request_error(f"write to {topic}", error, right="WRITE", topic=topic)
+
+    def _heard(self, error: KafkaError) -> None:
+        self._reports.failed(error.code(), error.str())
+        self._on_error(error)
+
+    def _serve(self) -> None:
+        while not self._ended.is_set():
+            self._hear(partial(self._producer.poll, POLL_S))
+
+    def _hear(self, poll: Callable[[], int]) -> None:
+        try:
+            poll()
+        except KafkaException as fatal:  # raised where ``error_cb`` would have been called
+            self._replace(fatal.args[0])
+        except Exception:  # of a ``done``: the reports of other messages are heard all the same
+            log.exception("message_report_failed")
+
+    def _replace(self, error: KafkaError) -> None:
+        with self._lock:
+            broken, self._producer = self._producer, self._open()
+        self._heard(error)
+        broken.purge()
+        while len(broken):
+            with suppress(Exception):  # the same fatal error, or one of a ``done``
+                broken.poll(POLL_S)

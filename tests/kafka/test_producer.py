@@ -1,0 +1,124 @@
+"""The producer of all rooms, against a real broker and one with scripted errors."""
+
+from __future__ import annotations
+
+from queue import Queue
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from offsetmgr.answers import Written
+from offsetmgr.errors import InvalidValueError, KafkaRequestError
+from offsetmgr.kafka.errors import is_too_large
+from offsetmgr.kafka.producer import MessageProducer, open_producer
+from offsetmgr.kafka.topics import create_topics
+from tests.kafka.mock_cluster import MockCluster
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
+    from offsetmgr.devkafka import DevKafka
+
+Answers = Queue[Written | KafkaRequestError]
+
+WAIT_S = 60.0
+PRODUCE = 0
+"""Kafka's API key of the Produce request."""
+
+OUT_OF_ORDER_SEQUENCE = 45
+
+
+@pytest.fixture
+def answers() -> Answers:
+    return Queue()
+
+
+def test_a_message_as_large_as_its_topic_takes_is_written(
+    kafka: DevKafka, unique_name: str, answers: Answers
+) -> None:
+    """By default librdkafka refuses what a broker takes; the broker alone judges here."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    topic = NewTopic(unique_name, 1, config={"max.message.bytes": "3000000"})
+    for _ in range(2):  # one that exists is left as it is
+        create_topics(admin, [topic], WAIT_S)
+    with MessageProducer(kafka.bootstrap_servers, max_message_bytes=3_000_000) as producer:
+        for size in (2_900_000, 3_100_000):
+            producer.send(unique_name, b"x" * size, None, answers.put)
+    assert answers.get(timeout=WAIT_S) == Written(0, 0)
+    refused = answers.get(timeout=WAIT_S)
+    assert is_too_large(refused)
+    assert str(refused).startswith(f"write to {unique_name}: ")
+
+
+def test_many_messages_fit_a_topic_with_a_small_limit(
+    kafka: DevKafka, unique_name: str, answers: Answers
+) -> None:
+    """No batch is larger than the topic takes: a refused one would take all its messages along."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    create_topics(admin, [NewTopic(unique_name, 1, config={"max.message.bytes": "20000"})], WAIT_S)
+    slow = {"linger.ms": 200}
+    with MessageProducer(kafka.bootstrap_servers, ours=slow, max_message_bytes=20_000) as producer:
+        for _ in range(100):
+            producer.send(unique_name, b"x" * 1_000, None, answers.put)
+    assert [answers.get(timeout=WAIT_S) for _ in range(100)] == [Written(0, n) for n in range(100)]
+
+
+def test_a_producer_goes_on_after_a_fatal_error(answers: Answers) -> None:
+    """Librdkafka sends nothing any more then, so it is replaced."""
+    errors: Queue[KafkaError] = Queue()
+    with MockCluster() as mock:
+        mock.create_topic("orders")
+        settings = {"bootstrap.servers": mock.bootstrap_servers, "log_level": 0}
+        ours = {"enable.gapless.guarantee": True}
+        producer = MessageProducer(settings, ours=ours, on_error=errors.put_nowait)
+        producer.send("orders", "1", None, answers.put)
+        assert answers.get(timeout=WAIT_S) == Written(0, 0)
+        mock.push_errors(PRODUCE, OUT_OF_ORDER_SEQUENCE)
+        producer.send("orders", "2", None, answers.put)
+        assert isinstance(answers.get(timeout=WAIT_S), KafkaRequestError)
+        while isinstance(answer := _sent(producer, answers), KafkaRequestError):
+            pass
+        assert answer.partition == 0
+        producer.close()
+    assert not errors.empty()
+
+
+def _sent(producer: MessageProducer, answers: Answers) -> Written | KafkaRequestError:
+    producer.send("orders", "3", None, answers.put)
+    return answers.get(timeout=WAIT_S)
+
+
+def test_a_callback_that_raises_leaves_other_reports_alone(
+    kafka: DevKafka, topic: str, answers: Answers
+) -> None:
+    """They come in the producer's thread, which must not end."""
+
+    def fail(_: object) -> None:
+        raise RuntimeError("a bug")
+
+    with MessageProducer(kafka.bootstrap_servers) as producer:
+        producer.send(topic, "1", None, fail)
+        producer.send(topic, "2", None, answers.put)
+        assert isinstance(answers.get(timeout=WAIT_S), Written)
+
+
+def test_a_full_queue_refuses_or_waits(answers: Answers) -> None:
+    """As the caller wants: one that holds a lock must not wait."""
+    away = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 1_000, "log_level": 0}
+    ours = {"queue.buffering.max.messages": 1}
+    with MessageProducer(away, ours=ours) as producer:
+        producer.send("orders", "1", None, answers.put)
+        producer.send("orders", "2", None, answers.put)
+        full = answers.get(timeout=WAIT_S)
+        assert isinstance(full, KafkaRequestError)
+        assert full.code == "_QUEUE_FULL"
+        producer.send("orders", "3", None, answers.put, wait=True)
+        timed_out = [answers.get(timeout=WAIT_S) for _ in range(2)]
+    assert [getattr(each, "code", "") for each in timed_out] == ["_MSG_TIMED_OUT"] * 2
+
+
+def test_a_refused_setting_is_named() -> None:
+    """As with all other clients."""
+    with pytest.raises(InvalidValueError, match=r"linger\.msec"):
+        open_producer({"bootstrap.servers": "h:1", "linger.msec": 5}, {})
