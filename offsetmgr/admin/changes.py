@@ -43,7 +43,7 @@ from offsetmgr.text import visible
 from offsetmgr.types import OffsetAndMetadata, TopicPartition, check_group
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from concurrent.futures import Future as Pending
 
     from typing_extensions import Self
@@ -126,21 +126,22 @@ class GroupChanges:
         value: str,
         scope: Mapping[str, list[int] | None] | None,
         option: str = "",
+        seen: Callable[[str], bool] = lambda _topic: True,
     ) -> list[PlannedOffset]:
         """Return where an option of ``reset``, such as ``to-offset``, ``42``, puts ``scope``.
 
-        None stands for all partitions that are committed, or that the given offsets name.  Errors
-        name ``option``, by default that of the command line.  Raises InvalidValueError, and
-        OSError where a file cannot be read.
+        None stands for all partitions that are committed, or that the given offsets name, of the
+        topics that may be ``seen``.  Errors name ``option``, by default that of the command line.
+        Raises InvalidValueError, and OSError where a file cannot be read.
         """
         option = option or f"--{mode}"
         number = parse_value(mode, value, option, time.time())
         given = self._given(group, mode, value, option)
-        committed = self.committed(group)
+        committed = {at: each for at, each in self.committed(group).items() if seen(at.topic)}
         if scope is not None:
             partitions = self._partitions_in(scope)
         elif given is not None:
-            partitions = [*given.offsets, *given.notes]
+            partitions = [at for at in (*given.offsets, *given.notes) if seen(at.topic)]
         else:
             partitions = list(committed)
         logs = self.logs(partitions)

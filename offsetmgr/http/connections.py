@@ -8,15 +8,14 @@ both are plain ``asyncio.Protocol``, and uvicorn takes any as its ``http`` optio
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
-    import ssl
-
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 IDLE_S: Final = 75.0
@@ -27,10 +26,23 @@ STALLED_S: Final = 60.0
 _CONNECTION: ContextVar[ClientConnection | None] = ContextVar("connection", default=None)
 
 
-def certificate_names() -> frozenset[str]:
-    """Return the names in the certificate of the client that asks; empty without one."""
+class ClientCertificate(NamedTuple):
+    """The certificate of a connection's client."""
+
+    names: frozenset[str] = frozenset()
+    """Its alternative names and common names; empty without a certificate."""
+    ends_at_s: float = 0.0
+    """When it expires, in seconds since 1970."""
+
+    def valid_names(self) -> frozenset[str]:
+        """Return its names, none once it has expired."""
+        return self.names if time.time() < self.ends_at_s else frozenset()
+
+
+def client_certificate() -> ClientCertificate:
+    """Return the certificate of the connection that the current request came on."""
     connection = _CONNECTION.get()
-    return frozenset() if connection is None else connection.names
+    return ClientCertificate() if connection is None else connection.certificate
 
 
 class Connections:
@@ -95,14 +107,14 @@ class ClientConnection(asyncio.Protocol):
         """When the last request ended."""
         self.stalled_at: float | None = None
         """Since when the client has not read what waits for it."""
-        self.names: frozenset[str] = frozenset()
+        self.certificate = ClientCertificate()
         self._connections = connections
         self._inner = inner
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
-        self.names = frozenset() if tls is None else _names(tls.getpeercert() or {})
+        self.certificate = _certificate((tls and tls.getpeercert()) or {})
         self._inner.connection_made(transport)
         self._connections.add(self)
 
@@ -139,8 +151,10 @@ class ClientConnection(asyncio.Protocol):
         self._transport.abort()
 
 
-def _names(certificate: Any) -> frozenset[str]:
-    """Return the alternative names of a certificate, and its subject's common names."""
-    found = {value for _, value in certificate.get("subjectAltName", ())}
-    subject = (pair for parts in certificate.get("subject", ()) for pair in parts)
-    return frozenset(found | {value for key, value in subject if key == "commonName"})
+def _certificate(found: Any) -> ClientCertificate:
+    """Return a certificate from the dictionary that ssl makes of it, which may be empty."""
+    names = {value for _, value in found.get("subjectAltName", ())}
+    subject = (pair for parts in found.get("subject", ()) for pair in parts)
+    names |= {value for key, value in subject if key == "commonName"}
+    ends_at_s = ssl.cert_time_to_seconds(found["notAfter"]) if "notAfter" in found else 0
+    return ClientCertificate(frozenset(names), ends_at_s)

@@ -19,15 +19,16 @@ from starlette.responses import Response
 from starlette.routing import compile_path
 
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.http.connections import certificate_names
+from offsetmgr.http.connections import client_certificate
 from offsetmgr.http.errors import HttpStatusError, MissingError, encode, json_response
 from offsetmgr.http.front import LARGE_BYTES, Front
 from offsetmgr.http.limits import REQUESTS, Quota
 from offsetmgr.service import messages
-from offsetmgr.service.access import OPEN_PATHS, Asker, asker, check_rights, set_asker
+from offsetmgr.service.access import OPEN_PATHS
 from offsetmgr.service.errors import WrongValueError, explained, schema_of
 from offsetmgr.service.messages import CLIENT, INCARNATION, INSTANCE, LAST_EVENT, Caller
 from offsetmgr.service.openapi import document
+from offsetmgr.service.rights import ALL_RIGHTS, Requester
 
 if TYPE_CHECKING:
     import re
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
     from starlette.datastructures import Headers
     from starlette.types import Receive, Scope, Send
 
+    from offsetmgr.service.access import Access
+    from offsetmgr.service.core import OffsetService
     from offsetmgr.service.openapi import Operation
-    from offsetmgr.service.run import Assembly
 
 Answer: TypeAlias = msgspec.Struct | Response
 _R = TypeVar("_R", bound=messages.ApiRequest)
@@ -60,21 +62,30 @@ _MEDIA_TYPES: Final = {
 class Api:
     """The HTTP API as an ASGI application over the service's parts."""
 
-    def __init__(self, parts: Assembly, operations: Sequence[Operation]) -> None:
+    def __init__(
+        self,
+        operations: Sequence[Operation],
+        access: Access,
+        service: OffsetService,
+        hosts: frozenset[str] | None,
+        *,
+        instance: str,
+        version: str,
+    ) -> None:
+        """``hosts`` are the values that a Host header may have; None permits any."""
         self.working = Quota(REQUESTS, "requests")
         self.waiting = Quota(WAITING, "waiting requests")
         self.large = Quota(LARGE_BODIES, "large requests")
-        self._service = parts.service
-        self._access = parts.access
-        self._instance = parts.instance
-        hosts = parts.settings.address.hosts(parts.settings.hosts)
-        self._front = Front(self._respond, hosts, {INSTANCE: self._instance})
+        self._service = service
+        self._access = access
+        self._instance = instance
+        self._front = Front(self._respond, hosts, {INSTANCE: instance})
         self.operations = operations
         self._routes: dict[re.Pattern[str], dict[str, Operation]] = {}
         for each in operations:
             pattern, _, _ = compile_path(each.path)
             self._routes.setdefault(pattern, {})[each.method] = each
-        described = encode(document(parts.version, operations))
+        described = encode(document(version, operations))
         self._files = page_files()
         self._files["/openapi.json"] = Response(described, media_type="application/json")
 
@@ -96,32 +107,34 @@ class Api:
             return self._files[request.scope["path"]]
         found = self._operation(request)
         if found.path in OPEN_PATHS:
-            return await found.handler(None, None)
-        caller = self._admit(request, found)
+            return await found.handler(Requester(), None)
+        by = self._admit(request, found)
+        request.scope["who"] = by.who
         asked: messages.ApiRequest | None = None
         writes = found.method == "POST"
         if found.request is not None:
             if writes:
-                with self.working.place(asker().who):
-                    asked = decode(found.request, await read_body(request, self.large))
+                with self.working.place(by.who):
+                    asked = decode(found.request, await read_body(request, self.large, by.who))
             else:
                 asked = read_query(found.request, request)
-            self._service.renew(caller)
-        check_rights(found, asked)
+            self._service.renew(by)
+        by.check(found.path, lambda: found.needs(asked), changes=found.changes)
         waits = getattr(asked, "wait", False) if writes else asked is not None
-        with (self.waiting if waits else self.working).place(asker().who):
-            work = found.handler(caller, asked)
+        with (self.waiting if waits else self.working).place(by.who):
+            work = found.handler(by, asked)
             # A write is carried out even if nobody waits for its answer.
             return await (work if writes else _unless_hung_up(request, work))
 
-    def _admit(self, request: Request, operation: Operation) -> Caller | None:
-        """Note who asks; return the client that they name, None if none.
+    def _admit(self, request: Request, operation: Operation) -> Requester:
+        """Return the sender of a request, with the client that it names.
 
         A client is one of its identity: no other identity can speak in its name.
         """
-        known = Asker()
-        if self._access.needs_identity(operation):
-            known = self._access.identify(request.headers, certificate_names())
+        if operation.path in self._access.open_paths:
+            known = Requester(rights=ALL_RIGHTS)
+        else:
+            known = self._access.identify(request.headers, client_certificate())
         from_page = "origin" in request.headers or "sec-fetch-site" in request.headers
         if operation.changes and from_page and not known.identity:
             text = (
@@ -135,14 +148,8 @@ class Api:
         if caller is not None and known.identity:
             name = f"{known.identity}/{caller.name}"
             caller = msgspec.structs.replace(caller, name=name)
-        peer = request.client
-        by = known._replace(
-            client="" if caller is None else caller.name,
-            peer="" if peer is None else f"{peer.host}:{peer.port}",
-        )
-        set_asker(by)
-        request.scope["who"] = by.who
-        return caller
+        peer = "" if request.client is None else f"{request.client.host}:{request.client.port}"
+        return known._replace(caller=caller, peer=peer)
 
     def _operation(self, request: Request) -> Operation:
         """Return what is asked for; fill in the parameters of its path.  Raises HttpStatusError."""
@@ -245,7 +252,7 @@ def _converted(values: dict[str, Any], kind: type[_R], place: str) -> _R:
         raise explained(error, kind, values, lambda path: place + path.removeprefix(".")) from None
 
 
-async def read_body(request: Request, large: Quota) -> bytes:
+async def read_body(request: Request, large: Quota, who: str) -> bytes:
     """Return the body of a JSON request.
 
     Raises HttpStatusError where it is not JSON (415), too large (413) or too slow (408),
@@ -262,7 +269,7 @@ async def read_body(request: Request, large: Quota) -> bytes:
             with anyio.fail_after(BODY_TIMEOUT_S):
                 async for chunk in request.stream():
                     if len(body) <= LARGE_BYTES < len(body) + len(chunk):
-                        stack.enter_context(large.place(asker().who))
+                        stack.enter_context(large.place(who))
                     body += chunk
                     if len(body) > BODY_BYTES:
                         text = f"the body is larger than {BODY_BYTES} bytes; send fewer offsets"

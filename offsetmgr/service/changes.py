@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -18,7 +18,6 @@ from offsetmgr.admin.times import parse_since
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.http.errors import ErrorBody, HttpStatusError
 from offsetmgr.kafka.commit_log import read_commits
-from offsetmgr.service.access import asker, check_group_seen
 from offsetmgr.service.messages import (
     HistoryQuery,
     PlanRequest,
@@ -28,15 +27,20 @@ from offsetmgr.service.messages import (
     body_or_none,
 )
 from offsetmgr.service.openapi import operation
+from offsetmgr.service.rights import Names, partitions_of
+from offsetmgr.service.threads import ReadThreads
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from offsetmgr.admin.history import CommitStep
     from offsetmgr.errors import OffsetManagerError
-    from offsetmgr.service.messages import Caller
-    from offsetmgr.service.run import Assembly
+    from offsetmgr.manager import Factory
+    from offsetmgr.service.audit import AuditLog
+    from offsetmgr.service.core import OffsetService
+    from offsetmgr.service.rights import Requester
+    from offsetmgr.service.settings import Settings
 
 HISTORY_REQUESTS: Final = 12
 """A history may take as long as so many requests: a minute by default."""
@@ -62,23 +66,49 @@ class PlanAnswer(Struct, frozen=True):
     partitions: list[dict[str, Any]]
 
 
+def _names_of_plan(asked: PlanRequest) -> Names:
+    topics = () if asked.topics is None else parse_scope(asked.topics, "topics").keys()
+    other = {asked.value} if asked.mode == "from-group" and asked.value else set()
+    return Names({asked.group, *other}, topics)
+
+
 class Changes:
     """History, plan and reset; each works in a thread that may wait for Kafka."""
 
-    def __init__(self, parts: Assembly) -> None:
-        self._parts = parts
-        self._kafka = parts.settings.kafka.for_librdkafka()
-        self._timeout_s = parts.settings.commit.request_timeout_s
-        self._reading = asyncio.Lock()
+    def __init__(
+        self,
+        settings: Settings,
+        factory: Factory,
+        service: OffsetService,
+        audit: AuditLog,
+        threads: ReadThreads,
+        wall: Callable[[], float],
+    ) -> None:
+        """``wall`` is the wall clock."""
+        self._factory = factory
+        self._service = service
+        self._audit = audit
+        self._threads = threads
+        self._wall = wall
+        self._kafka = settings.kafka.for_librdkafka()
+        self._store = settings.database
+        self._timeout_s = settings.commit.request_timeout_s
+        self._histories = ReadThreads(1)
         """A history may be of a million commits: one at a time."""
 
-    @operation("GET", "/v1/history", HistoryQuery, StepsAnswer)
-    async def history(self, _: Caller | None, asked: HistoryQuery) -> StepsAnswer:
+    @operation(
+        "GET",
+        "/v1/history",
+        HistoryQuery,
+        StepsAnswer,
+        needs=lambda asked: Names((asked.group,), () if asked.topic is None else (asked.topic,)),
+    )
+    async def history(self, by: Requester, asked: HistoryQuery) -> StepsAnswer:
         """Return the commits of a group that Kafka still has."""
-        if self._parts.settings.database is not None:
+        if self._store is not None:
             fix = "ask for a group that Kafka keeps: a database keeps no earlier offsets"
             raise InvalidValueError("query.group", asked.group, "has no history", fix)
-        now_s = self._parts.wall()
+        now_s = self._wall()
         since_s = 0.0 if asked.since is None else parse_since(asked.since, "query.since", now_s)
 
         def read() -> StepsAnswer:
@@ -87,37 +117,40 @@ class Changes:
             found = 0
             commits = read_commits(self._kafka, {asked.group}, timeout_s=timeout_s)
             for step in steps(commits, since_s, asked.topic, asked.partition):
-                if asker().sees(None, step.partition.topic):
+                if by.sees(None, step.partition.topic):
                     found += 1
                     newest.append(step)
             report = history_report(asked.group, newest)
             return StepsAnswer(left_out=found - len(newest), **report)
 
-        async with self._reading:
-            return await self._parts.watch.in_worker(read)
+        return await self._histories.run(by, read)
 
-    @operation("POST", "/v1/plan", PlanRequest, PlanAnswer, reads=True)
-    async def plan(self, _: Caller, asked: PlanRequest) -> PlanAnswer:
+    @operation("POST", "/v1/plan", PlanRequest, PlanAnswer, needs=_names_of_plan, reads=True)
+    async def plan(self, by: Requester, asked: PlanRequest) -> PlanAnswer:
         """Plan a reset: return the new offsets, and why it would be refused; change nothing."""
         scope = None if asked.topics is None else parse_scope(asked.topics, "topics")
-        if asked.mode == "from-group" and asked.value:
-            check_group_seen(asked.value)
 
         def make() -> PlanAnswer:
             refused: OffsetManagerError | None = None
             with self._changes() as change:
-                rows = change.plan(asked.group, asked.mode, asked.value or "", scope, "value")
+                value, seen = asked.value or "", partial(by.sees, None)
+                rows = change.plan(asked.group, asked.mode, value, scope, "value", seen)
                 try:
                     self._check_owners(change, asked)
                 except (GroupHeldError, HttpStatusError) as error:
                     refused = error
-                rows = [each for each in rows if asker().sees(None, each.partition.topic)]
             return self._answer(asked, rows, refused=refused)
 
-        return await self._parts.watch.in_worker(make)
+        return await self._threads.run(by, make)
 
-    @operation("POST", "/v1/reset", ResetRequest, PlanAnswer)
-    async def reset(self, caller: Caller, asked: ResetRequest) -> PlanAnswer:
+    @operation(
+        "POST",
+        "/v1/reset",
+        ResetRequest,
+        PlanAnswer,
+        needs=lambda asked: partitions_of(asked.group, asked.partitions),
+    )
+    async def reset(self, by: Requester, asked: ResetRequest) -> PlanAnswer:
         """Execute a plan, if the committed offsets are still those of the plan."""
         offsets = {
             each.where: OffsetAndMetadata(each.new, each.metadata) for each in asked.partitions
@@ -134,34 +167,35 @@ class Changes:
                 try:
                     return change.commit(asked.group, rows)
                 except Exception as error:
-                    self._record("unknown", asked, {"error": str(error)})
+                    self._record(by, "unknown", asked, {"error": str(error)})
                     raise
 
-        failures = await self._parts.watch.in_worker(check_and_commit)
+        failures = await self._threads.run(by, check_and_commit)
         if asked.live:
             entries = [SubmitEntry(*where, *value[:2]) for where, value in offsets.items()]
             rewind = SubmitRequest(asked.group, entries, wait=True, timeout_s=self._timeout_s)
-            answer = await self._parts.service.rewind(caller, rewind)
+            answer = await self._service.rewind(by, rewind)
             failures = rewind_failures(msgspec.to_builtins(answer), offsets)
         failed = {str(where): text for where, text in failures.items()}
-        self._record("failed" if failed else "done", asked, failed)
+        self._record(by, "failed" if failed else "done", asked, failed)
         return self._answer(asked, rows, failures)
 
-    def _record(self, outcome: str, asked: ResetRequest, failures: Mapping[str, str]) -> None:
+    def _record(
+        self, by: Requester, outcome: str, asked: ResetRequest, failures: Mapping[str, str]
+    ) -> None:
         moves = [
             {**each.where._asdict(), "from": each.current, "to": each.new}
             for each in asked.partitions
         ]
         done = {"partitions": moves, "live": asked.live, "failures": failures}
-        self._parts.audit.record("reset", outcome, group=asked.group, **done)
+        self._audit.record(by, "reset", outcome, group=asked.group, **done)
 
     def _changes(self) -> GroupChanges:
-        store = self._parts.settings.database
-        return GroupChanges(self._kafka, timeout_s=self._timeout_s, store=store)
+        return GroupChanges(self._kafka, timeout_s=self._timeout_s, store=self._store)
 
     def _check_owners(self, change: GroupChanges, asked: PlanRequest | ResetRequest) -> None:
         """Raise GroupHeldError; HttpStatusError where a live reset finds no manager."""
-        owners = {each.owner for each in self._parts.factory.managers(asked.group)}
+        owners = {each.owner for each in self._factory.managers(asked.group)}
         if not asked.live:
             change.check_free(asked.group)
             check_unowned(asked.group, owners, "this address")
@@ -180,7 +214,7 @@ class Changes:
         return PlanAnswer(
             asked.group,
             asked.live,
-            bool(self._parts.factory.managers(asked.group)),
+            bool(self._factory.managers(asked.group)),
             body_or_none(refused),
             failures is not None,
             [dict(zip(PLAN_FIELDS, row, strict=True)) for row in planned],

@@ -20,11 +20,11 @@ from offsetmgr.service.errors import DrainingError
 from offsetmgr.service.messages import (
     FlushAnswer,
     FlushRequest,
+    HeartbeatAnswer,
+    HeartbeatRequest,
     OpenAnswer,
     OpenRequest,
     PartitionOutcome,
-    QueriesKept,
-    QueriesRequest,
     StopRequest,
     SubmitAnswer,
     SubmitRequest,
@@ -32,6 +32,7 @@ from offsetmgr.service.messages import (
     flush_answer,
 )
 from offsetmgr.service.openapi import operation
+from offsetmgr.service.rights import Names, no_names, partitions_of
 from offsetmgr.service.sessions import NEVER
 from offsetmgr.types import ManagerKey, TopicPartition
 
@@ -40,8 +41,10 @@ if TYPE_CHECKING:
 
     from actors import Clock, Future
     from offsetmgr.manager import Factory, Submission
-    from offsetmgr.service.access import AuditLog
-    from offsetmgr.service.messages import Caller, SubmitEntry
+    from offsetmgr.service.audit import AuditLog
+    from offsetmgr.service.events import EventHub
+    from offsetmgr.service.messages import SubmitEntry
+    from offsetmgr.service.rights import Requester
     from offsetmgr.service.sessions import Client, Registry
     from offsetmgr.types import StopResult
 
@@ -60,8 +63,16 @@ class _Stopping(NamedTuple):
     done: Future[dict[ManagerKey, StopResult]]
 
 
+def _names_of_offsets(asked: SubmitRequest) -> Names:
+    return partitions_of(asked.group, asked.offsets)
+
+
+def _names_of_managers(asked: FlushRequest) -> Names:
+    return partitions_of(asked.group, asked.partitions)
+
+
 class OffsetService:
-    """Operations that change something; those that only look are in ``reads``."""
+    """Operations that change something; ``reads`` has those that only look."""
 
     def __init__(
         self,
@@ -69,11 +80,13 @@ class OffsetService:
         registry: Registry,
         clock: Clock,
         audit: AuditLog,
+        hub: EventHub,
     ) -> None:
         self._factory = factory
         self._registry = registry
         self._clock = clock
         self._audit = audit
+        self._hub = hub
         self._stopping: dict[ManagerKey, _Stopping] = {}
         self.drained_by_s: float | None = None
         """If the service is stopping, and refuses new work: when it gives up what is left."""
@@ -86,50 +99,60 @@ class OffsetService:
         """Refuse new work from now on; what is held has ``within_s`` to be committed."""
         self.drained_by_s = self._clock.now() + within_s
 
-    def renew(self, caller: Caller | None) -> None:
+    def renew(self, by: Requester) -> None:
         """Renew the lease of a client that reads.  Raises ClientFencedError, DrainingError."""
-        self._check_draining()
-        if caller is not None:
-            self._registry.renew(caller, self._clock.now())
+        self.check_draining()
+        if by.caller is not None:
+            self._registry.renew(by.caller, self._clock.now())
 
     # The operations; each raises ClientFencedError, OverloadedError and DrainingError, having
     # done nothing then.  Any may be repeated: a version that was seen before has no second effect.
 
-    async def heartbeat(self, caller: Caller) -> float:
-        """Renew the lease; return its length in seconds."""
-        with self._under_way(caller):
-            return self._registry.lease_s
+    @operation(
+        "POST", "/v1/heartbeat", HeartbeatRequest, HeartbeatAnswer, needs=no_names, reads=True
+    )
+    async def heartbeat(self, by: Requester, _: object) -> HeartbeatAnswer:
+        """Renew the client's lease."""
+        with self.under_way(by):
+            return HeartbeatAnswer(self._registry.lease_s, self._hub.newest)
 
-    @operation("POST", "/v1/managers", OpenRequest, OpenAnswer)
-    async def open(self, caller: Caller, asked: OpenRequest) -> OpenAnswer:
+    @operation(
+        "POST",
+        "/v1/managers",
+        OpenRequest,
+        OpenAnswer,
+        needs=lambda asked: partitions_of(asked.group, asked.partitions),
+    )
+    async def open(self, by: Requester, asked: OpenRequest) -> OpenAnswer:
         """Start the managers that the client does not have yet, up to the limit."""
         wanted = {e.where: e.version for e in asked.partitions}
-        with self._under_way(caller):
-            client, taken, errors = await self._acquire(caller, asked.group, wanted)
+        with self.under_way(by):
+            client, taken, errors = await self._acquire(by, asked.group, wanted)
             self._registry.own(client, asked.group, taken)
         return OpenAnswer(
             [PartitionOutcome(*where, body_or_none(errors.get(where))) for where in wanted]
         )
 
-    @operation("POST", "/v1/offsets", SubmitRequest, SubmitAnswer)
-    async def submit(self, caller: Caller, asked: SubmitRequest) -> SubmitAnswer:
+    @operation("POST", "/v1/offsets", SubmitRequest, SubmitAnswer, needs=_names_of_offsets)
+    async def submit(self, by: Requester, asked: SubmitRequest) -> SubmitAnswer:
         """Submit offsets, and start missing managers; with ``wait``, answer after the commit."""
         offsets = asked.submissions()
         given = dict(zip(offsets, [each.version for each in asked.offsets], strict=True))
         rewound = self._moves(asked.group, [each for each in asked.offsets if each.rewind])
-        with self._under_way(caller, asked.timeout_s if asked.wait else 0.0):
-            client, taken, refused = await self._acquire(caller, asked.group, given)
+        with self.under_way(by, asked.timeout_s if asked.wait else 0.0):
+            client, taken, refused = await self._acquire(by, asked.group, given)
             refused |= self._factory.submit(asked.group, {each: offsets[each] for each in taken})
             # What was not taken now may be when it is repeated.
             seen = {where: each for where, each in taken.items() if where not in refused}
             self._registry.own(client, asked.group, seen)
             lower = [each for each in rewound if each["from"] is None or each["to"] < each["from"]]
             if lower:
-                self._audit.record("submit_rewind", "taken", group=asked.group, partitions=lower)
+                facts = {"group": asked.group, "partitions": lower}
+                self._audit.record(by, "submit_rewind", "taken", **facts)
             return await self._answer(asked, offsets, refused)
 
-    @operation("POST", "/v1/rewind", SubmitRequest, SubmitAnswer)
-    async def rewind(self, caller: Caller, asked: SubmitRequest) -> SubmitAnswer:
+    @operation("POST", "/v1/rewind", SubmitRequest, SubmitAnswer, needs=_names_of_offsets)
+    async def rewind(self, by: Requester, asked: SubmitRequest) -> SubmitAnswer:
         """Set offsets of live managers of any client; with ``wait``, answer after the commit.
 
         This is an operator's reset: the owners go on from where they are.
@@ -142,11 +165,12 @@ class OffsetService:
             if self._factory.get(key) is None
         }
         held = {where: each for where, each in offsets.items() if where not in refused}
-        log.warning("rewound", client=caller.name, group=asked.group, partitions=len(held))
+        log.warning("rewound", client=by.client, group=asked.group, partitions=len(held))
         moves = self._moves(asked.group, asked.offsets)
         refused |= self._factory.submit(asked.group, held)
         answer = await self._answer(asked, offsets, refused)
         self._audit.record(
+            by,
             "rewind",
             "taken",
             group=asked.group,
@@ -156,20 +180,20 @@ class OffsetService:
         )
         return answer
 
-    @operation("POST", "/v1/flush", FlushRequest, FlushAnswer)
-    async def flush(self, caller: Caller, asked: FlushRequest) -> FlushAnswer:
+    @operation("POST", "/v1/flush", FlushRequest, FlushAnswer, needs=_names_of_managers)
+    async def flush(self, by: Requester, asked: FlushRequest) -> FlushAnswer:
         """Commit the submitted offsets of the client's managers now."""
-        with self._under_way(caller, asked.timeout_s) as client:
+        with self.under_way(by, asked.timeout_s) as client:
             held = [key for key in _chosen(client, asked) if client.holds(key)]
             return flush_answer(await self._factory.flush(held, asked.timeout_s))
 
-    @operation("POST", "/v1/stop", StopRequest, FlushAnswer)
-    async def stop(self, caller: Caller, asked: StopRequest) -> FlushAnswer:
+    @operation("POST", "/v1/stop", StopRequest, FlushAnswer, needs=_names_of_managers)
+    async def stop(self, by: Requester, asked: StopRequest) -> FlushAnswer:
         """Commit the submitted offsets of the client's managers, then stop the managers.
 
         A repeated stop is answered together with the one that is still under way.
         """
-        with self._under_way(caller, asked.timeout_s) as client:
+        with self.under_way(by, asked.timeout_s) as client:
             version = client.version(asked.version)
             chosen = _chosen(client, asked)
             if asked.group is None:
@@ -184,17 +208,9 @@ class OffsetService:
                 results |= await done
             answer = flush_answer({key: results[key] for key in chosen if key in results})
             left = len(answer.uncommitted)
-            self._audit.record(
-                "stop", "done", group=asked.group, managers=len(results), uncommitted=left
-            )
+            facts = {"group": asked.group, "managers": len(results), "uncommitted": left}
+            self._audit.record(by, "stop", "done", **facts)
             return answer
-
-    @operation("POST", "/v1/queries", QueriesRequest, QueriesKept)
-    async def report_queries(self, caller: Caller, asked: QueriesRequest) -> QueriesKept:
-        """Store the client's streaming queries until its lease ends."""
-        with self._under_way(caller) as client:
-            client.queries = (asked.queries, self._clock.now())
-        return QueriesKept(len(asked.queries))
 
     def sweep(self) -> None:
         """Stop the managers of clients that were silent for a lease; call it every second or so."""
@@ -202,22 +218,23 @@ class OffsetService:
         for name, keys in self._registry.lapse(self._clock.now()):
             if keys:  # else it gave all back: it was closed
                 log.warning("client_lapsed", client=name, managers=len(keys))
-                self._audit.record("lapse", "done", client=name, managers=len(keys))
+                facts = {"client": name, "managers": len(keys)}
+                self._audit.record(None, "lapse", "done", **facts)
                 done = self._stop_managers(name, keys, LAPSE_TIMEOUT_S)
                 done.add_done_callback(partial(_log_left, name))
 
-    # How
-
-    def _check_draining(self) -> None:
+    def check_draining(self) -> None:
+        """Raise DrainingError if the service is stopping."""
         if self.draining:
             raise DrainingError
 
-    def _enter(self, caller: Caller, wait_s: float = 0.0) -> Client:
-        self._check_draining()
+    def _enter(self, by: Requester, wait_s: float = 0.0) -> Client:
+        caller = by.sender
+        self.check_draining()
         before = self._registry.incarnation(caller.name)
         client = self._registry.enter(caller, self._clock.now(), wait_s)
         if before not in {None, client.incarnation}:
-            self._audit.record("take_over", "done", managers=len(client.keys()))
+            self._audit.record(by, "take_over", "done", managers=len(client.keys()))
         return client
 
     def _moves(self, group: str, entries: Iterable[SubmitEntry]) -> list[dict[str, Any]]:
@@ -232,29 +249,29 @@ class OffsetService:
         return moves
 
     @contextmanager
-    def _under_way(self, caller: Caller, wait_s: float = 0.0) -> Iterator[Client]:
+    def under_way(self, by: Requester, wait_s: float = 0.0) -> Iterator[Client]:
         """Yield the client, whose lease is kept while it waits, up to ``wait_s``, for its answer.
 
         Raises ClientFencedError where a newer incarnation came meanwhile: what is committed then
         may be that one's offset.
         """
-        client = self._enter(caller, wait_s)
+        client = self._enter(by, wait_s)
         try:
             yield client
-            self._registry.check_fence(caller)
+            self._registry.check_fence(by.sender)
         finally:
-            if wait_s and client.incarnation == caller.incarnation:
+            if wait_s and client.incarnation == by.sender.incarnation:
                 client.heard_s = self._clock.now()
 
     async def _acquire(
-        self, caller: Caller, group: str, given: Mapping[TopicPartition, int | None]
+        self, by: Requester, group: str, given: Mapping[TopicPartition, int | None]
     ) -> tuple[Client, dict[TopicPartition, int], Refusals]:
         """Return the client, the versions of what it has or is given now, and other's errors."""
         await self._wait_for_stops(group, given)
-        client = self._enter(caller)  # again, as a newer incarnation may have come
+        client = self._enter(by)  # again, as a newer incarnation may have come
         versions = client.versions(given)
         sorting = self._registry.sort(client, group, versions)
-        refused = self._spawn(client, group, sorting.new)
+        refused = self._spawn(by, client, group, sorting.new)
         for where in sorting.stopped:
             name = str(ManagerKey(group, *where))
             refused[where] = ManagerStoppedError(f"{name} was stopped by a newer request")
@@ -299,7 +316,9 @@ class OffsetService:
             return error
         return None
 
-    def _spawn(self, client: Client, group: str, partitions: Sequence[TopicPartition]) -> Refusals:
+    def _spawn(
+        self, by: Requester, client: Client, group: str, partitions: Sequence[TopicPartition]
+    ) -> Refusals:
         """Spawn managers of the partitions; return the errors of those that it may not have."""
         refused: Refusals = {}
         for where in partitions:
@@ -319,7 +338,8 @@ class OffsetService:
             self._registry.own(client, group, dict.fromkeys(free[:room], NEVER))
             topics = sorted({each.topic for each in free[:room]})
             managers = min(room, len(free))
-            self._audit.record("spawn", "done", group=group, topics=topics, managers=managers)
+            facts = {"group": group, "topics": topics, "managers": managers}
+            self._audit.record(by, "spawn", "done", **facts)
         return refused
 
     def _stop_managers(

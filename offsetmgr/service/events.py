@@ -11,7 +11,7 @@ import contextlib
 from collections import deque
 from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import structlog
 from starlette.responses import StreamingResponse
@@ -24,9 +24,9 @@ from offsetmgr.errors import (
 )
 from offsetmgr.http.errors import encode, error_body
 from offsetmgr.repeats import RepeatLimiter
-from offsetmgr.service.access import asker
 from offsetmgr.service.messages import CommittedEntry, EventsQuery, OfGroup
 from offsetmgr.service.openapi import operation
+from offsetmgr.service.rights import partitions_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -36,9 +36,8 @@ if TYPE_CHECKING:
 
     from actors import Clock
     from offsetmgr.errors import OffsetManagerError
-    from offsetmgr.manager import Factory
-    from offsetmgr.service.messages import Caller
-    from offsetmgr.service.metrics import Metrics
+    from offsetmgr.manager import Factory, Observer
+    from offsetmgr.service.rights import Requester
     from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 
 FAILURES_KEPT: Final = 10_000
@@ -70,16 +69,13 @@ class FailureEvent(NamedTuple):
 class EventStream(StreamingResponse):
     """The events of one reader, until it or the service goes; the hub locks what waits for it."""
 
-    def __init__(
-        self, hub: EventHub, client: str | None, asked: EventsQuery, next_failure: int
-    ) -> None:
-        """``client`` None stands for any."""
+    def __init__(self, hub: EventHub, by: Requester, asked: EventsQuery, next_failure: int) -> None:
+        """``by`` reads the events of its client; of all clients if it names none."""
         super().__init__(hub.stream(self), media_type="text/event-stream")
-        self.client = client
+        self.by = by
         self.asked = asked
         self.next_failure = next_failure
         """Number of the first failure that it was not told."""
-        self.asker = asker()
         self.news: dict[tuple[str, ManagerKey], OfGroup] = {}
         """Unread events by kind and manager: of commits the newest, and stops after it."""
         self.closed = False
@@ -104,8 +100,8 @@ class EventStream(StreamingResponse):
         """Return whether a manager's events are for this reader."""
         return (
             self.asked.group in {None, key.group}
-            and self.client in {None, client}
-            and self.asker.sees(key.group, key.topic)
+            and (self.by.caller is None or self.by.client == client)
+            and self.by.sees(key.group, key.topic)
         )
 
     def tell(self, kind: str, key: ManagerKey, event: OfGroup, limit: int) -> None:
@@ -116,7 +112,7 @@ class EventStream(StreamingResponse):
             self.news.pop(("stopped", key), None)
         self.news[kind, key] = event
         if len(self.news) > limit:
-            log.warning("event_reader_too_slow", client=self.client, group=self.asked.group)
+            log.warning("event_reader_too_slow", client=self.by.client, group=self.asked.group)
             self.close()
         self.wake()
 
@@ -139,13 +135,45 @@ def _event(name: str, data: msgspec.Struct | dict[str, object]) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), encode(data))
 
 
+class Reports:
+    """A ``manager.Observer`` that hands each report to all that were added."""
+
+    def __init__(self) -> None:
+        self._observers: tuple[Observer, ...] = ()
+
+    def add(self, observer: Observer) -> None:
+        self._observers = (*self._observers, observer)
+
+    def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
+        for observer in self._observers:
+            observer.committed(key, offset)
+
+    def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
+        for observer in self._observers:
+            observer.failed(key, error)
+
+    def stopped(self, key: ManagerKey, result: StopResult) -> None:
+        for observer in self._observers:
+            observer.stopped(key, result)
+
+    def requested(
+        self,
+        kind: Literal["commit", "fetch"],
+        group: str,
+        partitions: int,
+        failures: int,
+        duration_s: float,
+    ) -> None:
+        for observer in self._observers:
+            observer.requested(kind, group, partitions, failures, duration_s)
+
+
 class EventHub:
-    """The ``manager.Observer`` of the service, called on the managers' threads."""
+    """A ``manager.Observer`` with the event streams, called on the managers' threads."""
 
     def __init__(
         self,
-        factory: Callable[[], Factory],
-        metrics: Metrics,
+        factory: Factory,
         clock: Clock,
         *,
         wall: Callable[[], float],
@@ -158,8 +186,6 @@ class EventHub:
         a restart is not taken for one that is up to date.
         """
         self._factory = factory
-        self._metrics = metrics
-        self.requested = metrics.requested
         self._clock = clock
         self._stream_limit = streams
         self._news_limit = 2 * managers + NEWS_KEPT
@@ -182,8 +208,7 @@ class EventHub:
         self._publish("stopped", key, OfGroup(*key))
 
     def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
-        """Tell readers and metrics; log one failure of each group and code once in a while."""
-        self._metrics.failed(error)
+        """Tell readers; log one failure of each group and code once in a while."""
         client = self._owner(key)
         with self._lock:
             self._failures.append(FailureEvent(self._number, key, client, self._wall(), error))
@@ -200,6 +225,9 @@ class EventHub:
                 not_shown_before=suppressed,
             )
 
+    def requested(self, *_: object) -> None:
+        """Of no interest to a reader."""
+
     def _publish(self, kind: str, key: ManagerKey, event: OfGroup) -> None:
         if self._readers:
             client = self._owner(key)
@@ -209,7 +237,7 @@ class EventHub:
                         reader.tell(kind, key, event, self._news_limit)
 
     def _owner(self, key: ManagerKey) -> str | None:
-        handle = self._factory().get(key)
+        handle = self._factory.get(key)
         return None if handle is None else handle.owner
 
     # On the event loop
@@ -223,26 +251,32 @@ class EventHub:
     def reader_count(self) -> int:
         return len(self._readers)
 
-    @operation("GET", "/v1/events", EventsQuery, media_type="text/event-stream")
-    async def events(self, caller: Caller | None, asked: EventsQuery) -> EventStream:
+    @operation(
+        "GET",
+        "/v1/events",
+        EventsQuery,
+        needs=lambda asked: partitions_of(asked.group, None),
+        media_type="text/event-stream",
+    )
+    async def events(self, by: Requester, asked: EventsQuery) -> EventStream:
         """Server-sent events: committed, failed, stopped, dropped."""
-        return self.subscribe(None if caller is None else caller.name, asked)
+        return self.subscribe(by, asked)
 
-    def subscribe(self, client: str | None, asked: EventsQuery) -> EventStream:
-        """Return a new reader of the events of a client, or of all.  Raises OverloadedError."""
+    def subscribe(self, by: Requester, asked: EventsQuery) -> EventStream:
+        """Return a new reader.  Raises OverloadedError."""
         if len(self._readers) >= self._stream_limit:
             raise OverloadedError(
                 f"{self._stream_limit} event streams are open, the limit (limits.event_streams); "
                 "close some, or raise it"
             )
-        share, who = max(SHARE, self._stream_limit // 4), asker().who
-        if sum(each.asker.who == who for each in self._readers) >= share:
+        share = max(SHARE, self._stream_limit // 4)
+        if sum(each.by.who == by.who for each in self._readers) >= share:
             raise OverloadedError(f"{share} event streams of one client are open; close some")
         with self._lock:
             number = self._number if asked.after is None else min(asked.after + 1, self._number)
             if number < self._first_number:  # of an earlier process, which took its failures along
                 number = self._number - len(self._failures)
-            reader = EventStream(self, client, asked, number)
+            reader = EventStream(self, by, asked, number)
             reader.closed = self._closed
             self._readers = (*self._readers, reader)
         return reader
@@ -251,6 +285,13 @@ class EventHub:
         with self._lock:
             self._readers = tuple(each for each in self._readers if each is not reader)
             reader.close()
+
+    def sweep(self) -> None:
+        """End the streams whose token, certificate or identity has ended; call it every second."""
+        for reader in self._readers:
+            if not reader.by.is_current():
+                log.info("event_stream_ended", identity=reader.by.identity, client=reader.by.client)
+                self.unsubscribe(reader)
 
     def take(self, reader: EventStream) -> list[bytes]:
         """Return up to a batch of events, encoded; empty when nothing waits."""
@@ -278,7 +319,7 @@ class EventHub:
         """Yield the reader's events, until it goes or the service stops."""
         # At once: the reader then knows that it misses nothing from here on.
         yield b": connected\n\n"
-        managers = [] if reader.failures_only else self._factory().managers(reader.asked.group)
+        managers = [] if reader.failures_only else self._factory.managers(reader.asked.group)
         keys = [each.key for each in managers if reader.wants(each.key, each.owner)]
         for start in range(0, len(keys), BATCH):
             for key in keys[start : start + BATCH]:
@@ -297,7 +338,7 @@ class EventHub:
 
     def _present(self, reader: EventStream, key: ManagerKey) -> None:
         """Tell what is committed now by a manager that has committed something."""
-        handle = self._factory().get(key)
+        handle = self._factory.get(key)
         status = None if handle is None else handle.status()
         # An initial offset is no news of a commit.
         if status is None or status.committed is None or status.committed_at is None:

@@ -19,6 +19,7 @@ from offsetmgr.kafka.errors import cause_of
 from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.service.messages import LiveAnswer, ReadyAnswer
 from offsetmgr.service.openapi import operation
+from offsetmgr.service.rights import no_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,12 +59,12 @@ class Health:
         self._trouble = "not asked yet"
         self._repeats = RepeatLimiter()
 
-    @operation("GET", "/livez", answer=LiveAnswer)
+    @operation("GET", "/livez", answer=LiveAnswer, needs=no_names)
     async def live(self, *_: object) -> LiveAnswer:
         """Liveness: the process is running."""
         return LiveAnswer(live=True)
 
-    @operation("GET", "/readyz", answer=ReadyAnswer, others={503: ReadyAnswer})
+    @operation("GET", "/readyz", answer=ReadyAnswer, needs=no_names, others={503: ReadyAnswer})
     async def ready(self, *_: object) -> Response:
         """Readiness: 503 if Kafka does not answer, a group is lost or the service is stopping."""
         state = self.state()

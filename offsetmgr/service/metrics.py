@@ -4,23 +4,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, Info, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    Info,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
+from starlette.responses import Response
 
 from offsetmgr.coordinator.fence import fence_counts
 from offsetmgr.errors import CoordinatorError, OffsetCommitError, OffsetNoticeError
+from offsetmgr.service.openapi import operation
+from offsetmgr.service.rights import EVERYTHING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from prometheus_client import Metric
 
+    from offsetmgr.coordinator.base import Coordinator
     from offsetmgr.errors import OffsetManagerError
-    from offsetmgr.service.run import Assembly
+    from offsetmgr.manager import Factory
+    from offsetmgr.service.audit import AuditLog
+    from offsetmgr.service.events import EventHub
+    from offsetmgr.service.rights import Requester
+    from offsetmgr.service.sessions import Registry
+    from offsetmgr.service.threads import ReadThreads
+    from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 
 _BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _LABELS: Final = ("cluster_name", "group", "topic", "partition")
@@ -29,8 +46,10 @@ _LABELS: Final = ("cluster_name", "group", "topic", "partition")
 class Metrics:
     """Counters fed by the managers' reports, and the page that shows everything."""
 
-    def __init__(self, cluster_name: str, version: str) -> None:
+    def __init__(self, cluster_name: str, version: str, threads: ReadThreads) -> None:
+        """``threads`` make the page, which takes time where there are many managers."""
         self._cluster_name = cluster_name
+        self._threads = threads
         self.registry = CollectorRegistry()
 
         def counter(name: str, text: str, label: str) -> Counter:
@@ -78,41 +97,69 @@ class Metrics:
             self._commits.labels(self._cluster_name, "failed").inc(failures)
             self._durations.labels(self._cluster_name).observe(duration_s)
 
-    def failed(self, error: OffsetManagerError) -> None:
+    def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
         """Count a failed commit or a notice; for any thread."""
+        del key
         if isinstance(error, OffsetCommitError):
             self._errors.labels(self._cluster_name, error.code).inc()
         elif isinstance(error, OffsetNoticeError):
             self._notices.labels(self._cluster_name, error.code).inc()
 
-    def page(self) -> bytes:
-        """Return the page in Prometheus' text format; slow with many managers, for any thread."""
-        return generate_latest(self.registry)
+    def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
+        """Of each request, by ``requested``."""
+
+    def stopped(self, key: ManagerKey, result: StopResult) -> None:
+        """Of the managers that there are, at each scrape."""
+
+    @operation("GET", "/metrics", needs=lambda _: EVERYTHING, media_type="text/plain")
+    async def metrics(self, by: Requester, _: object) -> Response:
+        """Prometheus metrics."""
+        page = await self._threads.run(by, lambda: generate_latest(self.registry))
+        return Response(page, media_type=CONTENT_TYPE_LATEST)
 
 
 class ServiceMetrics(Collector):
     """Metrics of each manager, and of the service, read at each scrape."""
 
-    def __init__(self, parts: Assembly) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        cluster_name: str,
+        coordinator: Coordinator,
+        factory: Factory,
+        registry: Registry,
+        hub: EventHub,
+        audit: AuditLog,
+        *,
+        dropped_logs: Callable[[], int],
+        wall_s: Callable[[float], float],
+    ) -> None:
+        """``wall_s`` returns the seconds since 1970 of a time of the managers' clock."""
+        self._cluster_name = cluster_name
+        self._coordinator = coordinator
+        self._factory = factory
+        self._registry = registry
+        self._hub = hub
+        self._audit = audit
+        self._dropped_logs = dropped_logs
+        self._wall_s = wall_s
 
     def collect(self) -> Iterable[Metric]:
         def gauge(name: str, text: str, *more: str) -> GaugeMetricFamily:
             return GaugeMetricFamily(f"offsetmgr_{name}", text, labels=(*_LABELS, *more))
 
-        parts, fence = self._parts, fence_counts(self._parts.coordinator)
-        managers = parts.factory.managers()
+        managers, fence = self._factory.managers(), fence_counts(self._coordinator)
+        clients = len(self._registry.clients())
         for name, text, value in (
             ("managers", "Live offset managers.", len(managers)),
-            ("clients", "Clients whose lease has not lapsed.", len(parts.registry.clients())),
-            ("event_streams", "Open event streams.", parts.hub.reader_count),
+            ("clients", "Clients whose lease has not lapsed.", clients),
+            ("event_streams", "Open event streams.", self._hub.reader_count),
             ("held_groups", "Groups kept by the fence.", fence.held),
             ("fenced_groups", "Groups lost to another service.", fence.fenced),
-            ("dropped_audit_lines", "Not in the audit log's file.", parts.audit.dropped),
+            ("dropped_audit_lines", "Not in the audit log's file.", self._audit.dropped),
         ):
             yield GaugeMetricFamily(f"offsetmgr_{name}", text, value)
         text = "Log records that could not be written."
-        yield CounterMetricFamily("offsetmgr_dropped_log_records", text, parts.dropped_logs())
+        yield CounterMetricFamily("offsetmgr_dropped_log_records", text, self._dropped_logs())
         submitted = gauge("submitted_offset", "Newest submitted offset.")
         committed = gauge("committed_offset", "Last offset known to be committed.")
         dirty = gauge("uncommitted", "1 where the newest submitted offset may not be committed.")
@@ -121,10 +168,10 @@ class ServiceMetrics(Collector):
         regressions = CounterMetricFamily(
             "offsetmgr_regressions", "Lower offsets that were refused.", labels=_LABELS
         )
-        clock_to_wall_s = parts.watch.wall_s(0.0)
+        clock_to_wall_s = self._wall_s(0.0)
         for handle in managers:
             key, status = handle.key, handle.status()
-            labels = (parts.settings.cluster_name, key.group, key.topic, str(key.partition))
+            labels = (self._cluster_name, key.group, key.topic, str(key.partition))
             if status.submitted is not None:
                 submitted.add_metric(labels, status.submitted.offset)
             if status.committed is not None:

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
     from starlette.responses import Response
 
-    # Of who asks (for a POST always somebody), and of a request of the operation's type.
-    Handler = Callable[[Any, Any], Awaitable[msgspec.Struct | Response]]
+    from offsetmgr.service.rights import Names, Requester
+
+    # Of the sender, and of a request of the operation's type.
+    Handler = Callable[[Requester, Any], Awaitable[msgspec.Struct | Response]]
 
 
 _H = TypeVar("_H", bound="Callable[..., Any]")
@@ -31,6 +33,8 @@ class Operation(NamedTuple):
     """May hold names in braces, which are fields of ``request``."""
     handler: Handler
     """Its name is the operation's id, its docstring the summary."""
+    needs: Callable[[Any], Names]
+    """Returns the names in a request for which its sender needs a right."""
     request: type[ApiRequest] | None = None
     """Type of the body of a POST, of the query of a GET.  None for what needs neither a client nor
     a service that is not stopping: health, metrics, this document."""
@@ -39,7 +43,7 @@ class Operation(NamedTuple):
     """Further statuses with a body of their own."""
     media_type: str = "application/json"
     reads: bool = False
-    """True for a POST that changes no offset."""
+    """True for a POST that changes nothing but what the service knows of the client."""
 
     @property
     def changes(self) -> bool:
@@ -60,12 +64,15 @@ def operation(
     path: str,
     request: type[ApiRequest] | None = None,
     answer: type[msgspec.Struct] | None = None,
+    *,
+    needs: Callable[[Any], Names],
     **more: Any,
 ) -> Callable[[_H], _H]:
     """Offer a method over HTTP."""
 
     def mark(handler: _H) -> _H:
-        vars(handler)["operation"] = Operation(method, path, handler, request, answer, **more)
+        made = Operation(method, path, handler, needs, request, answer, **more)
+        vars(handler)["operation"] = made
         return handler
 
     return mark

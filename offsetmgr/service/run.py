@@ -28,17 +28,21 @@ from offsetmgr.http.server import CLOSE_TIMEOUT_S, Server, every_second
 from offsetmgr.http.tls import Certificates
 from offsetmgr.manager import Factory
 from offsetmgr.service import version
-from offsetmgr.service.access import Access, AuditLog
+from offsetmgr.service.access import Access
 from offsetmgr.service.api import Api
+from offsetmgr.service.audit import AuditLog
 from offsetmgr.service.changes import Changes
 from offsetmgr.service.core import OffsetService
-from offsetmgr.service.events import EventHub
+from offsetmgr.service.events import EventHub, Reports
 from offsetmgr.service.health import Health, notify, watchdog
 from offsetmgr.service.logs import set_level
 from offsetmgr.service.metrics import Metrics, ServiceMetrics
 from offsetmgr.service.openapi import operations
+from offsetmgr.service.overview import Overview
+from offsetmgr.service.queries import Queries
 from offsetmgr.service.reads import Reads
 from offsetmgr.service.sessions import Registry
+from offsetmgr.service.threads import ReadThreads
 from offsetmgr.service.watch import GroupWatch
 
 if TYPE_CHECKING:
@@ -56,6 +60,9 @@ EXIT_UNCOMMITTED: Final = 3
 """Stopped with offsets that Kafka did not acknowledge; they are in the log."""
 
 UNCOMMITTED_LOGGED: Final = 100
+
+SLOW_READS: Final = 8
+"""Reads that may wait for Kafka in threads at once."""
 
 CLOSING_S: Final = 3.0
 """Seconds of ``stop_timeout_s`` for closing all of them."""
@@ -77,47 +84,83 @@ class Assembly:
         dropped_logs: Callable[[], int] = lambda: 0,
     ) -> None:
         """``wall`` is the wall clock, for what people and other machines see."""
-        limits = settings.limits
-        clock = system.clock
+        limits, clock = settings.limits, system.clock
+        release, instance = version(), uuid.uuid4().hex
+        reports, quick, slow = Reports(), ReadThreads(1), ReadThreads(SLOW_READS)
         self.settings = settings
-        self.coordinator = coordinator
-        self.clock = clock
-        self.wall = wall
-        self.version = version()
-        self.dropped_logs = dropped_logs
-        self.instance = uuid.uuid4().hex
-        self.metrics = Metrics(settings.cluster_name, self.version)
+        self.factory = Factory(
+            coordinator, settings.commit, system=system, observer=reports, rng=rng
+        )
+        self.registry = Registry(
+            lease_s=settings.lease_s, clients=limits.clients, managers=limits.managers
+        )
         self.hub = EventHub(
-            lambda: self.factory,
-            self.metrics,
+            self.factory,
             clock,
             wall=wall,
             streams=limits.event_streams,
             managers=limits.managers,
         )
-        self.factory = Factory(
-            coordinator, settings.commit, system=system, observer=self.hub, rng=rng
-        )
-        self.registry = Registry(
-            lease_s=settings.lease_s, clients=limits.clients, managers=limits.managers
-        )
         self.access = Access(settings)
         self.audit = AuditLog(settings.audit_log, wall)
-        self.service = OffsetService(self.factory, self.registry, clock, self.audit)
+        self.service = OffsetService(self.factory, self.registry, clock, self.audit, self.hub)
         self.health = Health(coordinator, clock, lambda: self.service.draining)
-        self.watch = GroupWatch(self)
-        self.metrics.registry.register(ServiceMetrics(self))
+        self.watch = GroupWatch(settings, self.factory, clock, wall, slow)
+        self.metrics = Metrics(settings.cluster_name, release, quick)
+        reports.add(self.metrics)
+        reports.add(self.hub)
+        of_service = ServiceMetrics(
+            settings.cluster_name,
+            coordinator,
+            self.factory,
+            self.registry,
+            self.hub,
+            self.audit,
+            dropped_logs=dropped_logs,
+            wall_s=self.watch.wall_s,
+        )
+        self.metrics.registry.register(of_service)
         self.metrics.registry.register(self.watch)
-        parts = (self.hub, self.service, self.health, Reads(self), Changes(self), self.watch)
-        more = chain.from_iterable(map(operations, parts))
-        self.app = Api(self, [*more, *self.watch.burrow()])
+        request_timeout_s = settings.commit.request_timeout_s
+        overview = Overview(
+            settings,
+            self.factory,
+            self.registry,
+            self.service,
+            self.health,
+            self.watch,
+            clock,
+            quick,
+            instance=instance,
+            version=release,
+        )
+        parts = (
+            self.hub,
+            self.service,
+            self.health,
+            self.metrics,
+            Reads(coordinator, self.factory, quick, request_timeout_s),
+            overview,
+            Queries(self.service, self.registry, clock, self.watch.wall_s),
+            Changes(settings, self.factory, self.service, self.audit, slow, wall),
+            self.watch,
+        )
+        self.app = Api(
+            [*chain.from_iterable(map(operations, parts)), *self.watch.burrow()],
+            self.access,
+            self.service,
+            settings.address.hosts(settings.hosts),
+            instance=instance,
+            version=release,
+        )
 
     @contextlib.asynccontextmanager
     async def background(self, *more: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         """End lapsed leases, ask Kafka how it is, watch groups and do ``more`` while inside."""
         if self.settings.watch.groups:
             self.watch.start()
-        work = (every_second(self.service.sweep, self.access.refresh), self.health.watch(), *more)
+        sweeps = self.service.sweep, self.access.refresh, self.hub.sweep
+        work = (every_second(*sweeps), self.health.watch(), *more)
         tasks = [asyncio.create_task(each) for each in work]
         try:
             yield
@@ -224,7 +267,7 @@ class Service:
     def _on_reload_signal(self) -> None:
         try:
             settings = self._reload()
-            self.assembly.access.use(settings)
+            self.assembly.access.reload(settings)
         except OffsetManagerError as error:
             log.error("reload_failed", error=str(error))  # noqa: TRY400 -- its text says it all
             return

@@ -8,10 +8,8 @@ import socket
 import threading
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-import anyio
-import anyio.to_thread
 import msgspec
 import structlog
 from prometheus_client.registry import Collector
@@ -25,7 +23,6 @@ from offsetmgr.lag.measure import measure
 from offsetmgr.lag.metrics import families
 from offsetmgr.lag.report import OwningClient, lag_report, listing_report, watched_report
 from offsetmgr.lag.watcher import Watcher
-from offsetmgr.service.access import asker
 from offsetmgr.service.messages import (
     ApiRequest,
     ClusterQuery,
@@ -34,6 +31,7 @@ from offsetmgr.service.messages import (
     TopicQuery,
 )
 from offsetmgr.service.openapi import Operation, operation
+from offsetmgr.service.rights import Names, no_names
 from offsetmgr.stores.reader import open_reader
 
 if TYPE_CHECKING:
@@ -42,16 +40,15 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
     from starlette.responses import Response
 
+    from actors import Clock
     from offsetmgr.kafka.cluster import ClusterReader
     from offsetmgr.kafka.commit_log import CommitRecord
     from offsetmgr.lag.watcher import WatchedGroup
-    from offsetmgr.service.run import Assembly
+    from offsetmgr.manager import Factory
+    from offsetmgr.service.rights import Requester
+    from offsetmgr.service.settings import Settings
+    from offsetmgr.service.threads import ReadThreads
     from offsetmgr.types import TopicPartition
-
-_T = TypeVar("_T")
-
-_THREADS: Final = 8
-"""Questions that may wait for Kafka at once."""
 
 LOOKED_S: Final = 300.0
 """Groups that are watched only for the page are watched so long after the last look."""
@@ -101,9 +98,21 @@ class StreamsAnswer(msgspec.Struct, frozen=True):
 class GroupWatch(Collector):
     """Watches groups, and answers what is asked of them over HTTP."""
 
-    def __init__(self, parts: Assembly) -> None:
-        self._parts = parts
-        self._settings = parts.settings.watch
+    def __init__(
+        self,
+        settings: Settings,
+        factory: Factory,
+        clock: Clock,
+        wall: Callable[[], float],
+        threads: ReadThreads,
+    ) -> None:
+        """``clock`` is that of ``factory``, ``wall`` the wall clock."""
+        self._all_settings = settings
+        self._factory = factory
+        self._clock = clock
+        self._wall = wall
+        self._threads = threads
+        self._settings = settings.watch
         self._chosen = re.compile(self._settings.groups)
         self._lock = threading.Lock()
         self._reader: ClusterReader | None = None
@@ -114,7 +123,6 @@ class GroupWatch(Collector):
         self.listing: dict[str, str] = {}
         """State by group of the cluster, as of the last round."""
         self.listing_error: OffsetManagerError | None = None
-        self._workers = anyio.CapacityLimiter(_THREADS)
         self._ended = threading.Event()
         self._host = socket.gethostname()
         self._trouble = ""
@@ -125,12 +133,12 @@ class GroupWatch(Collector):
             self._started = True
             threading.Thread(target=self._watch, name="offsetmgr-watch", daemon=True).start()
 
-    def look(self) -> Mapping[str, WatchedGroup]:
+    def look(self, by: Requester) -> Mapping[str, WatchedGroup]:
         """Return the groups as of the last round; the service's own are watched from now on."""
-        self._looked_s = self._parts.clock.now()
+        self._looked_s = self._clock.now()
         self._look.set()
         self.start()
-        return self._view()
+        return self._view(by)
 
     def close(self) -> None:
         """Take no more questions, and end the connections."""
@@ -144,8 +152,8 @@ class GroupWatch(Collector):
         """Return the metrics of the groups of ``watch.groups``; none where none are named."""
         if not self._settings.groups:
             return ()
-        cluster, other_names = self._parts.settings.cluster_name, self._settings.other_names
-        return families(cluster, self._chosen_view(), other_names=other_names)
+        cluster, other_names = self._all_settings.cluster_name, self._settings.other_names
+        return families(cluster, self._selected(self._watched), other_names=other_names)
 
     def burrow(self) -> list[Operation]:
         """Return what is offered over HTTP as Burrow offers it."""
@@ -153,45 +161,49 @@ class GroupWatch(Collector):
 
     # Answers
 
-    @operation("GET", "/v1/groups", ApiRequest, GroupsAnswer)
-    async def groups(self, *_: object) -> GroupsAnswer:
+    @operation("GET", "/v1/groups", ApiRequest, GroupsAnswer, needs=no_names)
+    async def groups(self, by: Requester, _: object) -> GroupsAnswer:
         """Return the consumer groups of the cluster."""
-        found = await self.in_worker(lambda: self.reader().groups())
-        return GroupsAnswer(**listing_report(each for each in found if asker().sees(each.name)))
+        found = await self._threads.run(by, lambda: self.reader().groups())
+        return GroupsAnswer(**listing_report(each for each in found if by.sees(each.name)))
 
-    @operation("GET", "/v1/lag", LagQuery, GroupsAnswer)
-    async def lag(self, _: object, asked: LagQuery) -> GroupsAnswer:
+    @operation(
+        "GET", "/v1/lag", LagQuery, GroupsAnswer, needs=lambda asked: Names(groups=asked.group)
+    )
+    async def lag(self, by: Requester, asked: LagQuery) -> GroupsAnswer:
         """Return the current lag of groups, read from Kafka."""
 
         def read() -> dict[str, Any]:
             watcher = self._watcher
             ends = {} if watcher is None else watcher.timelines
-            found = measure(self.reader(), asked.group, self._parts.wall(), ends)
-            return lag_report(found, self._view(), self._committers(), asked.field)
+            found = measure(self.reader(), asked.group, self._wall(), ends)
+            return lag_report(found, self._view(by), self._committers(), asked.field)
 
-        return GroupsAnswer(**await self.in_worker(read))
+        return GroupsAnswer(**await self._threads.run(by, read))
 
-    @operation("GET", "/v1/watched", ApiRequest, GroupsAnswer)
-    async def watched(self, *_: object) -> GroupsAnswer:
+    @operation("GET", "/v1/watched", ApiRequest, GroupsAnswer, needs=no_names)
+    async def watched(self, by: Requester, _: object) -> GroupsAnswer:
         """Return the watched groups, as of the last round."""
-        return GroupsAnswer(await self.in_worker(lambda: self.report(self._chosen_view())))
+        view = self._selected(self._view(by))
+        return GroupsAnswer(await self._threads.run(by, lambda: self.report(view)))
 
     def report(self, view: Mapping[str, WatchedGroup]) -> list[dict[str, Any]]:
         """Return watched groups in the shape that docs/operator.md describes."""
         found: list[dict[str, Any]] = watched_report(view.values(), self._committers())["groups"]
         return found
 
-    @operation("GET", "/v1/streams", ApiRequest, StreamsAnswer)
-    async def streams(self, *_: object) -> StreamsAnswer:
+    @operation("GET", "/v1/streams", ApiRequest, StreamsAnswer, needs=no_names)
+    async def streams(self, by: Requester, _: object) -> StreamsAnswer:
         """Return the views of the setting ``streams``, and processors among the watched groups."""
-        asked = (self.in_worker(partial(_view, url)) for url in self._parts.settings.streams)
-        views = [each for each in await asyncio.gather(*asked) if asker().sees(None, each["topic"])]
-        return StreamsAnswer(views, await self.in_worker(self._processors))
+        urls = self._all_settings.streams
+        asked = (self._threads.run(by, partial(_view, url)) for url in urls)
+        views = [each for each in await asyncio.gather(*asked) if _may_be_shown(by, each)]
+        return StreamsAnswer(views, await self._threads.run(by, partial(self._processors, by)))
 
-    def _processors(self) -> list[dict[str, Any]]:
+    def _processors(self, by: Requester) -> list[dict[str, Any]]:
         from offsetmgr.streams.status import tables_of  # noqa: PLC0415 -- only where asked for
 
-        view = self.look()
+        view = self.look(by)
         tables = tables_of(self.reader(), view) if view else {}
         found = self.report({group: view[group] for group in tables})
         return [{**each, "table": tables[each["name"]]} for each in found]
@@ -199,12 +211,12 @@ class GroupWatch(Collector):
     def _burrow(
         self, path: str, read: Callable[..., dict[str, Any] | str], kind: type[ApiRequest]
     ) -> Operation:
-        async def answer(_: object, asked: ApiRequest) -> Response:
+        async def answer(by: Requester, asked: ApiRequest) -> Response:
             fields = msgspec.structs.asdict(asked)
-            api = BurrowApi(self._parts.settings.cluster_name, self._chosen_view())
-            found = await self.in_worker(lambda: read(api, **fields))
+            api = BurrowApi(self._all_settings.cluster_name, self._selected(self._view(by)))
+            found = await self._threads.run(by, lambda: read(api, **fields))
             if isinstance(found, dict) and isinstance(found.get("topics"), list):
-                found["topics"] = [each for each in found["topics"] if asker().sees(None, each)]
+                found["topics"] = [each for each in found["topics"] if by.sees(None, each)]
             request = {"url": path.format(**fields), "host": self._host}
             if isinstance(found, str):
                 problem = {"error": True, "message": found, "request": request}
@@ -215,26 +227,30 @@ class GroupWatch(Collector):
 
         answer.__name__ = f"burrow_{read.__name__}"
         answer.__doc__ = f"What Burrow answers at {path}, for watched groups."
-        return Operation("GET", path, answer, kind, BurrowAnswer, {404: BurrowAnswer})
+        others = {404: BurrowAnswer}
+        return Operation("GET", path, answer, _names_of_burrow, kind, BurrowAnswer, others)
 
-    def _view(self) -> Mapping[str, WatchedGroup]:
-        """Return the watched groups that whoever asks may see."""
+    @property
+    def _watched(self) -> Mapping[str, WatchedGroup]:
         watcher = self._watcher  # its thread may drop it
-        view = {} if watcher is None else watcher.view
-        if asker().rights is None:
-            return view
-        return {name: each for name, each in view.items() if asker().sees(name)}
+        return {} if watcher is None else watcher.view
 
-    def _chosen_view(self) -> dict[str, WatchedGroup]:
+    def _view(self, by: Requester) -> Mapping[str, WatchedGroup]:
+        """Return the watched groups that ``by`` may see."""
+        if by.sees_everything:
+            return self._watched
+        return {name: group for name, group in self._watched.items() if by.sees(name)}
+
+    def _selected(self, view: Mapping[str, WatchedGroup]) -> dict[str, WatchedGroup]:
         """Return the groups of ``watch.groups``, whether or not somebody looks at others."""
-        return {name: each for name, each in self._view().items() if self._is_chosen(name)}
+        return {name: group for name, group in view.items() if self._is_chosen(name)}
 
     def _is_chosen(self, group: str) -> bool:
         return self._chosen.fullmatch(group) is not None
 
     def _committers(self) -> dict[tuple[str, TopicPartition], OwningClient]:
         found = {}
-        for each in self._parts.factory.managers():
+        for each in self._factory.managers():
             status = each.status()
             found[each.key.group, each.key.topic_partition] = OwningClient(
                 each.owner,
@@ -247,17 +263,13 @@ class GroupWatch(Collector):
 
     def wall_s(self, at_s: float) -> float:
         """Return seconds since 1970 of a time of the managers' clock."""
-        return at_s + self._parts.wall() - self._parts.clock.now()
-
-    async def in_worker(self, work: Callable[[], _T]) -> _T:
-        """Return what ``work`` returns, in a thread of those that may wait for Kafka."""
-        return await anyio.to_thread.run_sync(work, limiter=self._workers, abandon_on_cancel=True)
+        return at_s + self._wall() - self._clock.now()
 
     def reader(self) -> ClusterReader:
         """Return the reader, made at its first use.  Raises InvalidValueError."""
         with self._lock:
             if self._reader is None:
-                settings = self._parts.settings
+                settings = self._all_settings
                 timeout_s = settings.commit.request_timeout_s
                 kafka = settings.kafka.for_librdkafka()
                 self._reader = open_reader(kafka, settings.database, timeout_s=timeout_s)
@@ -266,7 +278,7 @@ class GroupWatch(Collector):
     # The thread that watches
 
     def _watch(self) -> None:
-        settings, tail = self._parts.settings, None
+        settings, tail = self._all_settings, None
         if settings.watch.groups and settings.database is None:
             tail = CommitTail(settings.kafka.for_librdkafka())
         while not self._ended.is_set():
@@ -289,7 +301,7 @@ class GroupWatch(Collector):
             tail.close()
 
     def _is_looked_at(self) -> bool:
-        return self._looked_s is not None and self._parts.clock.now() - self._looked_s < LOOKED_S
+        return self._looked_s is not None and self._clock.now() - self._looked_s < LOOKED_S
 
     def _round(self, tail: CommitTail | None) -> None:
         """Read the groups of ``watch.groups``, and for the page those that the service holds."""
@@ -297,14 +309,14 @@ class GroupWatch(Collector):
         if self._watcher is None:
             self._watcher = Watcher(
                 reader,
-                self._parts.wall,
+                self._wall,
                 min_distance_s=self._settings.min_distance_s,
                 allowed_lag=self._settings.allowed_lag,
             )
         self.listing = {each.name: each.state for each in reader.groups()}
         names = dict.fromkeys(filter(self._is_chosen, self.listing))
         if self._is_looked_at():
-            names |= dict.fromkeys(each.key.group for each in self._parts.factory.managers())
+            names |= dict.fromkeys(each.key.group for each in self._factory.managers())
         self._watcher.poll(names, None if tail is None else self._new_commits(tail))
 
     def _new_commits(self, tail: CommitTail) -> list[CommitRecord] | None:
@@ -317,6 +329,16 @@ class GroupWatch(Collector):
                 log.warning("commit_log_unread", topic=TOPIC, error=str(error))
             self._trouble = error.code
             return None
+
+
+def _names_of_burrow(asked: ApiRequest) -> Names:
+    groups = (asked.consumer,) if isinstance(asked, ConsumerQuery) else ()
+    return Names(groups, (asked.topic,) if isinstance(asked, TopicQuery) else ())
+
+
+def _may_be_shown(by: Requester, view: Mapping[str, Any]) -> bool:
+    """Return True if ``by`` may see the view; its topic is unknown if it does not answer."""
+    return by.sees_everything if view["topic"] is None else by.sees(None, view["topic"])
 
 
 def _view(url: str) -> dict[str, Any]:

@@ -189,7 +189,7 @@ def test_a_failure_of_the_service_is_told_in_json(
     def fails(*_: object) -> NoReturn:
         raise RuntimeError
 
-    monkeypatch.setattr(OffsetService, "heartbeat", fails)
+    monkeypatch.setattr(OffsetService, "under_way", fails)
     for _ in range(2):
         assert code_of(etl.post("/v1/heartbeat", json={})) == (500, "internal")
 

@@ -14,7 +14,8 @@ import httpx
 import pytest
 
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.service.access import Access, AuditLog
+from offsetmgr.service.access import Access
+from offsetmgr.service.audit import AuditLog
 from tests.certificates import Authority
 from tests.service.support import (
     WAIT_S,

@@ -58,8 +58,6 @@ STANDARD_LIBRARY_ONLY = (*sorted(VALUES), "acked_ranges", "retry_headers", "clie
 
 IN_CIRCLES = {
     *("lag.burrow", "lag.watcher"),
-    *("service.changes", "service.events", "service.health", "service.api"),
-    *("service.metrics", "service.reads", "service.run", "service.watch"),
     *("spark.commits", "spark.listener"),
     *("stores", "stores.reader"),
 }

@@ -9,17 +9,20 @@ import pytest
 from structlog.testing import capture_logs
 
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.service.access import AuditLog
+from offsetmgr.service.audit import AuditLog
 from offsetmgr.service.core import OffsetService
+from offsetmgr.service.events import EventHub
 from offsetmgr.service.messages import (
     Caller,
     FlushRequest,
+    HeartbeatRequest,
     OpenEntry,
     OpenRequest,
     StopRequest,
     SubmitEntry,
     SubmitRequest,
 )
+from offsetmgr.service.rights import ALL_RIGHTS, Requester
 from offsetmgr.service.sessions import Registry
 from tests.unit.core.core import Core
 
@@ -30,6 +33,11 @@ LEASE_S = 30.0
 LONG_S = 300.0
 ALL = StopRequest(timeout_s=LONG_S)
 FLUSH = FlushRequest(timeout_s=LONG_S)
+
+
+def client(name: str) -> Requester:
+    """The sender of a request in the name of a client."""
+    return Requester(rights=ALL_RIGHTS, caller=Caller(name))
 
 
 def offsets(*partitions: int, wait: bool = False) -> SubmitRequest:
@@ -51,8 +59,9 @@ class Scene:
         self.core.coordinator.pause()
         self.registry = Registry(lease_s=LEASE_S, clients=9, managers=managers)
         audit = AuditLog("", lambda: 0.0)
-        clock = self.core.system.clock
-        self.service = OffsetService(self.core.factory, self.registry, clock, audit)
+        clock, factory = self.core.system.clock, self.core.factory
+        hub = EventHub(factory, clock, wall=lambda: 0.0, streams=1, managers=managers)
+        self.service = OffsetService(factory, self.registry, clock, audit, hub)
 
     async def begun(self, asked: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Have a request come as far as it does by itself."""
@@ -78,15 +87,15 @@ class Scene:
     ids=["submit", "flush", "stop"],
 )
 def test_a_lease_does_not_lapse_while_a_request_is_under_way(
-    ask: Callable[[OffsetService, Caller], Coroutine[Any, Any, Any]],
+    ask: Callable[[OffsetService, Requester], Coroutine[Any, Any, Any]],
 ) -> None:
     """A client that waits for its answer is not silent; it has a lease's time from then on."""
 
     async def play() -> None:
-        scene, me = Scene(), Caller("me")
+        scene, me = Scene(), client("me")
         await scene.service.submit(me, offsets(0))
         waiting = await scene.begun(ask(scene.service, me))
-        await scene.service.heartbeat(me)
+        await scene.service.heartbeat(me, HeartbeatRequest())
         assert scene.pass_time(4 * LEASE_S) == 1
         scene.core.coordinator.resume()
         scene.core.advance(LEASE_S)
@@ -103,7 +112,7 @@ def test_a_request_that_fails_is_over() -> None:
     async def play() -> None:
         scene = Scene()
         with pytest.raises(InvalidValueError):
-            await scene.service.open(Caller("me"), OpenRequest("g", [OpenEntry("no topic", 0)]))
+            await scene.service.open(client("me"), OpenRequest("g", [OpenEntry("no topic", 0)]))
         assert scene.pass_time(LEASE_S + 1) == 0
 
     asyncio.run(play())
@@ -113,7 +122,7 @@ def test_managers_on_their_way_out_count() -> None:
     """The limit is for all that are there; the place of one is free as soon as it has stopped."""
 
     async def play() -> None:
-        scene, me = Scene(managers=2), Caller("me")
+        scene, me = Scene(managers=2), client("me")
         await scene.service.submit(me, offsets(0, 1))
         stop = await scene.begun(scene.service.stop(me, ALL))
         [refused] = (await scene.service.open(me, managers(2))).managers
@@ -132,8 +141,8 @@ def test_managers_of_a_lapsed_client_count_until_they_have_stopped() -> None:
     """Nobody owns them, and they are there."""
 
     async def play() -> None:
-        scene, heir = Scene(managers=1), Caller("heir")
-        await scene.service.submit(Caller("dead"), offsets(0))
+        scene, heir = Scene(managers=1), client("heir")
+        await scene.service.submit(client("dead"), offsets(0))
         assert scene.pass_time(LEASE_S + 1) == 0
         [refused] = (await scene.service.open(heir, managers(1))).managers
         assert refused.error is not None
@@ -149,13 +158,13 @@ def test_a_client_that_gave_all_back_goes_without_a_warning() -> None:
     """It was closed; only what lapses with managers is news for an operator."""
 
     async def play() -> list[tuple[str, str]]:
-        scene, closed = Scene(), Caller("closed")
+        scene, closed = Scene(), client("closed")
         await scene.service.submit(closed, offsets(0))
         stop = await scene.begun(scene.service.stop(closed, ALL))
         scene.core.coordinator.resume()
         scene.core.advance(1)
         await stop
-        await scene.service.submit(Caller("killed"), offsets(1))
+        await scene.service.submit(client("killed"), offsets(1))
         with capture_logs() as told:
             assert scene.pass_time(LEASE_S + 1) == 0
         return [(each["client"], each["log_level"]) for each in told if "client_" in each["event"]]
@@ -167,7 +176,7 @@ def test_a_refusal_says_when_the_lease_of_the_owner_ends() -> None:
     """Counted from when the owner was heard last; whole while it waits for an answer."""
 
     async def play() -> None:
-        scene, owner, heir = Scene(), Caller("owner"), Caller("heir")
+        scene, owner, heir = Scene(), client("owner"), client("heir")
         await scene.service.submit(owner, offsets(0))
         scene.core.advance(10)
         (left,) = (await scene.service.open(heir, managers(0))).managers

@@ -19,7 +19,7 @@ from offsetmgr.service.events import (
     EventHub,
 )
 from offsetmgr.service.messages import EventsQuery
-from offsetmgr.service.metrics import Metrics
+from offsetmgr.service.rights import ALL_RIGHTS, Requester
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ FIRST = 1_000
 """The first failure's number, from the time."""
 A, B = ManagerKey("g", "t", 0), ManagerKey("h", "t", 0)
 STOPPED = StopResult(None)
+ANYBODY = Requester(rights=ALL_RIGHTS)
 
 
 @pytest.fixture
@@ -41,8 +42,7 @@ def clock() -> ManualClock:
 def hub(clock: ManualClock) -> EventHub:
     """With room for two readers."""
     factory = Factory(MemoryCoordinator(), system=SimSystem(1))
-    metrics = Metrics("default", "1")
-    return EventHub(lambda: factory, metrics, clock, wall=lambda: AT_S, streams=2, managers=0)
+    return EventHub(factory, clock, wall=lambda: AT_S, streams=2, managers=0)
 
 
 def error(key: ManagerKey) -> OffsetCommitError:
@@ -73,7 +73,7 @@ def test_a_slow_reader_gets_the_newest_commit_alone(hub: EventHub) -> None:
     """Ten thousand commits wait as one."""
 
     async def test() -> None:
-        reader = hub.subscribe(None, EventsQuery())
+        reader = hub.subscribe(ANYBODY, EventsQuery())
         for offset in range(10_000):
             hub.committed(A, OffsetAndMetadata(offset))
         await deliver()
@@ -89,10 +89,10 @@ def test_failures_are_bounded_and_the_loss_is_told(hub: EventHub) -> None:
     """A reader that hangs or was away loses the oldest, and learns how many."""
 
     async def test() -> None:
-        reader = hub.subscribe(None, EventsQuery())
+        reader = hub.subscribe(ANYBODY, EventsQuery())
         for _ in range(FAILURES_KEPT + 7):
             hub.failed(A, error(A))
-        for late in (reader, hub.subscribe(None, EventsQuery(after=FIRST - 1))):
+        for late in (reader, hub.subscribe(ANYBODY, EventsQuery(after=FIRST - 1))):
             events = hub.take(late)
             assert events[0] == b'event: dropped\ndata: {"count":7}\n\n'
             assert events[1].startswith(b"id: %d\nevent: failed\n" % (FIRST + 7))
@@ -106,8 +106,8 @@ def test_failures_are_bounded_and_the_loss_is_told(hub: EventHub) -> None:
 def test_a_reader_of_an_earlier_process_gets_all_failures_of_this_one(hub: EventHub) -> None:
     async def test() -> None:
         hub.failed(A, error(A))
-        assert names(hub.take(hub.subscribe(None, EventsQuery(after=7)))) == ["failed"]
-        from_the_future = hub.subscribe(None, EventsQuery(after=FIRST + 1_000))
+        assert names(hub.take(hub.subscribe(ANYBODY, EventsQuery(after=7)))) == ["failed"]
+        from_the_future = hub.subscribe(ANYBODY, EventsQuery(after=FIRST + 1_000))
         assert hub.take(from_the_future) == []
         hub.failed(A, error(A))
         assert names(hub.take(from_the_future)) == ["failed"]
@@ -143,7 +143,7 @@ def test_a_reader_may_begin_where_it_first_heard_of_the_service(hub: EventHub) -
         hub.failed(A, error(A))
         newest = hub.newest
         hub.failed(A, error(A))
-        (event,) = hub.take(hub.subscribe(None, EventsQuery(after=newest)))
+        (event,) = hub.take(hub.subscribe(ANYBODY, EventsQuery(after=newest)))
         assert event.startswith(b"id: %d\n" % (newest + 1))
 
     run(test())
@@ -153,7 +153,7 @@ def test_a_reader_of_failures_alone_hears_of_nothing_else(hub: EventHub) -> None
     """A page beside ten thousand commits a second gets the failures, each with its time."""
 
     async def test() -> None:
-        reader = hub.subscribe(None, EventsQuery(only="failed"))
+        reader = hub.subscribe(ANYBODY, EventsQuery(only="failed"))
         hub.committed(A, OffsetAndMetadata(5))
         hub.stopped(A, STOPPED)
         hub.failed(B, error(B))
@@ -169,7 +169,7 @@ def test_a_stop_after_a_commit_keeps_the_commit(hub: EventHub) -> None:
     """The last offset is told before the end; a new life hides the old end."""
 
     async def test() -> None:
-        reader = hub.subscribe(None, EventsQuery())
+        reader = hub.subscribe(ANYBODY, EventsQuery())
         hub.committed(A, OffsetAndMetadata(5))
         await deliver()
         hub.stopped(A, STOPPED)
@@ -188,7 +188,7 @@ def test_a_reader_that_stands_still_while_managers_come_and_go_is_sent_away(hub:
     """A stream's queue has a limit; beyond it the stream ends, and the next one begins afresh."""
 
     async def test() -> None:
-        reader = hub.subscribe(None, EventsQuery())
+        reader = hub.subscribe(ANYBODY, EventsQuery())
         stream = hub.stream(reader)
         assert await anext(stream) == b": connected\n\n"
         for number in range(NEWS_KEPT + 1):

@@ -1,0 +1,87 @@
+"""The audit log: one line of JSON for each change, with who made it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+import threading
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from offsetmgr.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from offsetmgr.service.rights import Requester
+
+_FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+_MODE: Final = 0o600
+
+log = structlog.get_logger("offsetmgr.audit")
+
+
+class AuditLog:
+    """Writes a line for each change: to its file, or to the service's log without one.
+
+    A line that cannot be written is counted, and written to the service's log instead, at any log
+    level.
+    """
+
+    def __init__(self, path: str, wall: Callable[[], float]) -> None:
+        """``wall`` is the wall clock.  Raises InvalidValueError if the file cannot be written."""
+        self.dropped = 0
+        """Lines that are not in the file."""
+        self._path = path
+        self._wall = wall
+        self._lock = threading.Lock()
+        logging.getLogger("offsetmgr.audit").setLevel(logging.INFO)
+        if path:
+            try:
+                self._write(b"")
+            except OSError as error:
+                fix = "give a regular file of the service's user, in a folder that it may write"
+                problem = f"cannot be written ({error.strerror})"
+                raise InvalidValueError("audit_log", path, problem, fix) from None
+
+    def record(self, by: Requester | None, operation: str, outcome: str, **facts: Any) -> None:
+        """Write that ``by`` has done ``operation``; None is the service itself."""
+        line = {
+            "operation": operation,
+            "outcome": outcome,
+            "identity": (by.identity or None) if by else None,
+            "client": by.client if by else "",
+            "peer": by.peer if by else "",
+            **facts,
+        }
+        if not self._path:
+            log.info("audit", **line)
+            return
+        time = datetime.fromtimestamp(self._wall(), timezone.utc).isoformat()
+        text = json.dumps({"time": time, **line}) + "\n"
+        try:
+            self._write(text.encode())
+        except OSError as error:
+            self.dropped += 1
+            log.error("audit", not_in_file=error.strerror, **line)  # noqa: TRY400 -- its reason
+
+    def _write(self, line: bytes) -> None:
+        # Opened for each line, so that logrotate may move it away.
+        with self._lock:
+            file = os.open(self._path, _FLAGS, _MODE)
+            try:
+                found = os.fstat(file)
+                if not stat.S_ISREG(found.st_mode):
+                    raise OSError(0, "it is not a regular file")
+                if stat.S_IMODE(found.st_mode) & ~_MODE:
+                    os.fchmod(file, _MODE)
+                if found.st_size and os.pread(file, 1, found.st_size - 1) != b"\n":
+                    line = b"\n" + line  # after a line that was not written to its end
+                if line and os.write(file, line) != len(line):
+                    raise OSError(0, "the line was not written to its end")
+            finally:
+                os.close(file)
