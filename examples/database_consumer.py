@@ -50,7 +50,7 @@ def main() -> None:
             connection.execute(insert(MESSAGES), rows)
 
     read = 0
-    with GroupConsumer(given.brokers, given.group, [given.topic], offsets=store) as consumer:
+    with GroupConsumer(given.brokers, given.group, [given.topic], store=store) as consumer:
         for batch in consumer.batches(max_records=500, max_wait_s=1.0):
             # Called again, in a new transaction, while the database fails.
             store.run(partial(write, batch))

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from offsetmgr.coordinator.base import Coordinator, Failure
     from offsetmgr.deadlines import Deadline
     from offsetmgr.manager import ManagerHandle
+    from offsetmgr.stores import OffsetStore
     from offsetmgr.types import StopResult
 
 _T = TypeVar("_T")
@@ -51,7 +52,7 @@ class LocalOffsets(Offsets):
 
     `kafka` is the bootstrap servers (`host:port,host:port`) or a mapping of librdkafka's settings.
     `name` is the owner that ManagerExistsError names; `settings` has the commit interval.  `store`
-    is the URL of a database that keeps the groups instead of Kafka.
+    keeps the groups instead of Kafka: the URL of a database, or an OffsetStore.
 
     Use it in one process per group: there is no lease, and no other process takes over managers.
     Commits of the group by another process are not refused; they are reported by the verification
@@ -70,18 +71,18 @@ class LocalOffsets(Offsets):
         name: str | None = None,
         *,
         settings: CommitSettings | None = None,
-        store: str | None = None,
+        store: str | Mapping[str, object] | OffsetStore | None = None,
     ) -> None:
         owner = "this process" if name is None else check_group(name, "name")
         try:
             from offsetmgr.coordinator.kafka import KafkaCoordinator  # noqa: PLC0415
-            from offsetmgr.stores.coordinator import open_coordinator  # noqa: PLC0415
+            from offsetmgr.stores.coordinator import StoreCoordinator  # noqa: PLC0415
         except ModuleNotFoundError as error:
             text = f"LocalOffsets needs the package {error.name}: pip install 'offsetmgr[server]'"
             raise ImportError(text) from error
         coordinator: Coordinator = KafkaCoordinator(kafka, clients=CLIENTS)
         if store is not None:
-            coordinator = open_coordinator(store, coordinator)
+            coordinator = StoreCoordinator(store, coordinator)
         servers = kafka if isinstance(kafka, str) else str(kafka["bootstrap.servers"])
         self._start(coordinator, servers, owner, settings)
 

@@ -32,13 +32,16 @@ from offsetmgr.errors import (
     listed,
 )
 from offsetmgr.kafka.clients import CLOSE_S
+from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.commit_log import read_commits
 from offsetmgr.kafka.config import INSTANCE, checked_config, client_config
 from offsetmgr.kafka.errors import does_not_exist, failure_of, known, request_error
 from offsetmgr.kafka.librdkafka import PRODUCER, GroupClient
 from offsetmgr.kafka.reports import ConnectionReports
+from offsetmgr.lag.store_reader import StoreReader
 from offsetmgr.stores import open_store
-from offsetmgr.stores.reader import BrokerOffsetStore, open_reader
+from offsetmgr.stores.base import refusals
+from offsetmgr.stores.broker import BrokerOffsetStore
 from offsetmgr.text import visible
 from offsetmgr.types import OffsetAndMetadata, TopicPartition, check_group
 
@@ -90,7 +93,9 @@ class GroupChanges:
 
         Raises InvalidValueError where librdkafka does not take a setting.
         """
-        self.reader = open_reader(config, store, timeout_s=timeout_s)
+        found = None if store is None else open_store(store)
+        self.cluster = ClusterReader(config, timeout_s=timeout_s)
+        self.reader = self.cluster if found is None else StoreReader(found, self.cluster)
         self._store = store
         self._config = config
         self._service = service
@@ -208,17 +213,17 @@ class GroupChanges:
         offsets = {row.partition: row.new for row in rows if row.new is not None}
         if not offsets:
             return {}
-        found = (
+        opened = (
             open_store(self._store)
             if self._store
             else BrokerOffsetStore(self._config, timeout_s=self._timeout_s)
         )
-        with found as store:
-            refused = store.try_commit(group, offsets)
-        return {
-            where: f"{error.detail or error.info.hint} ({error.code})"
-            for where, error in refused.items()
-        }
+        with opened as store:
+            try:
+                store.commit_offsets(group, dict(offsets.items()))
+            except OffsetManagerError as error:
+                return {where: _reason(each) for where, each in refusals(error, offsets).items()}
+        return {}
 
     def rewind(self, group: str, rows: Iterable[PlannedOffset]) -> dict[TopicPartition, str]:
         """Have the service set the new offsets of a plan, whose managers its clients hold.
@@ -253,12 +258,12 @@ class GroupChanges:
 
     def delete_group(self, group: str) -> None:
         """Delete a group with all that it has committed.  Raises as ``delete_offsets``."""
-        sent = self.reader.admin.delete_consumer_groups([group])[group]
+        sent = self.cluster.admin.delete_consumer_groups([group])[group]
         self._result(sent, f"deletion of group {group}")
 
     def _result(self, pending: Pending[Any], what: str) -> Any:
         try:
-            return self.reader.result(pending, what)
+            return self.cluster.result(pending, what)
         except KafkaRequestError as error:
             if error.info.code != TIMED_OUT:
                 raise
@@ -281,3 +286,8 @@ class GroupChanges:
 
     def __exit__(self, *_error: object) -> None:
         self.reader.close()
+
+
+def _reason(error: OffsetManagerError) -> str:
+    hint = getattr(error, "hint", error)
+    return f"{hint} ({error.code})"

@@ -19,6 +19,7 @@ from offsetmgr.cli.common import (
     failing_in_one_line,
     print_table,
 )
+from offsetmgr.errors import InvalidValueError
 from offsetmgr.service import version as installed_version
 
 if TYPE_CHECKING:
@@ -86,9 +87,13 @@ def init_store(
     ] = False,
 ) -> None:
     """Create the missing tables of an offset store in a database."""
-    from offsetmgr.stores import open_database
+    from offsetmgr.stores import open_store
+    from offsetmgr.stores.sql import SqlOffsetStore
 
-    with open_database(url) as store:
+    with open_store(url) as store:
+        if not isinstance(store, SqlOffsetStore):
+            hint = "give the URL of a database, such as postgresql+psycopg://user@host/database"
+            raise InvalidValueError("URL", url, "needs no tables", hint)
         if print_:
             print(store.table_text(), end="")
         else:

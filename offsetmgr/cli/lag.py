@@ -34,8 +34,9 @@ from offsetmgr.cli.common import (
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.lag.measure import measure, worst_seconds
 from offsetmgr.lag.report import PARTITION_FIELDS, lag_report, listing_report, watched_report
+from offsetmgr.lag.store_reader import StoreReader
 from offsetmgr.lag.watcher import Watcher
-from offsetmgr.stores.reader import open_reader
+from offsetmgr.stores import open_store
 from offsetmgr.types import check_group
 
 _GROUPS_ASKED = 20
@@ -45,7 +46,7 @@ _GROUPS_ASKED = 20
 class KafkaSource:
     """Kafka as the source of answers, in the JSON format of docs/operator.md."""
 
-    def __init__(self, reader: ClusterReader) -> None:
+    def __init__(self, reader: ClusterReader | StoreReader) -> None:
         self._reader = reader
         self._watcher = Watcher(reader, time.time)
 
@@ -91,7 +92,9 @@ def _opened(source: SourceOptions) -> Iterator[KafkaSource | _Service]:
     service = source.owner()
     if service is None:
         settings = source.for_librdkafka()
-        with open_reader(settings, source.store, timeout_s=source.timeout) as reader:
+        store = None if source.store is None else open_store(source.store)
+        cluster = ClusterReader(settings, timeout_s=source.timeout)
+        with cluster if store is None else StoreReader(store, cluster) as reader:
             yield KafkaSource(reader)
         return
     for option, given in (

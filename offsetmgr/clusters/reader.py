@@ -32,8 +32,8 @@ from offsetmgr.errors import (
     OffsetTimeoutError,
 )
 from offsetmgr.kafka.config import OWN_GROUP
+from offsetmgr.stores import MemoryOffsetStore
 from offsetmgr.types import (
-    OffsetAndMetadata,
     TopicPartition,
     check_group,
     check_list,
@@ -45,7 +45,7 @@ from offsetmgr.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from offsetmgr.clusters.link import Clusters
@@ -454,7 +454,7 @@ class _ReaderFeed(_Feed[ClusterMessage, "_ReaderConsumer"]):
     def _open(self) -> _ReaderConsumer:
         kafka, settings = self.link.settings({}), self._settings
         if self._group is not None:
-            return _ReaderConsumer(kafka, self._group, [self._topic], settings=settings)
+            return _ReaderConsumer(kafka, self._group, {}, [self._topic], settings=settings)
         if self.numbers is None:
             self.numbers = self.link.partitions(PROBE_S)
         with self._lock:
@@ -462,7 +462,7 @@ class _ReaderFeed(_Feed[ClusterMessage, "_ReaderConsumer"]):
             self._positions = {each: known.get(each, self._start) for each in self.numbers}
             starts = self._of_topic()
             self.consumer = _ReaderConsumer(
-                kafka, OWN_GROUP, partitions=starts, offsets=_Starts(starts), settings=settings
+                kafka, OWN_GROUP, starts, store=MemoryOffsetStore(), settings=settings
             )
             # Here, before a move can look for it.
             return self.consumer
@@ -472,6 +472,18 @@ class _ReaderConsumer(GroupConsumer):
     """Fetches many messages at once, and can be moved."""
 
     _most = AT_ONCE
+
+    def __init__(
+        self,
+        kafka: Mapping[str, object],
+        group: str,
+        starts: Mapping[TopicPartition, int],
+        topics: Iterable[str] = (),
+        **options: Any,
+    ) -> None:
+        """Read the partitions of ``starts`` from there on, or ``topics`` as a member."""
+        self._starts = starts
+        super().__init__(kafka, group, topics, partitions=starts, **options)
 
     def move(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Read on from ``offsets``; nothing that was fetched before comes after that."""
@@ -494,24 +506,6 @@ class _ReaderConsumer(GroupConsumer):
             size = 100 + len(messages[-1])
             self._most = max(1, min(AT_ONCE, AT_ONCE_BYTES // size))
         super()._receive(messages)
-
-
-class _Starts(NamedTuple):
-    """Keeps no offsets but those to start at; librdkafka's negative ones among them."""
-
-    offsets: Mapping[TopicPartition, int]
-
-    def claim(
-        self, group: str, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        del group
-        return {each: OffsetAndMetadata(self.offsets[each]) for each in partitions}
-
-    def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Nothing is committed."""
-
-    def release(self, group: str, partitions: Collection[TopicPartition]) -> None:
-        """Nothing was taken over."""
 
 
 class MultiClusterAckConsumer(_MergedClient[AckMessage, _Feed[AckMessage, AckConsumer]]):

@@ -10,7 +10,6 @@ from offsetmgr.consumer.group import (
     PartitionedConsumer,
     PartitionStream,
 )
-from offsetmgr.consumer.keepers import OffsetKeeper
 from offsetmgr.consumer.retry import RetryPolicy
 
 __all__ = [
@@ -20,7 +19,6 @@ __all__ = [
     "ConsumerSettings",
     "GroupConsumer",
     "Notification",
-    "OffsetKeeper",
     "OffsetStash",
     "PartitionProgress",
     "PartitionStream",

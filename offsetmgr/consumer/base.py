@@ -20,6 +20,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, get_args
 
 from confluent_kafka import (
@@ -31,12 +32,16 @@ from confluent_kafka import (
 )
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr.client.offsets import Offsets
-from offsetmgr.consumer.keepers import ManagedOffsets, MemberOffsets
+from offsetmgr.consumer.claims import Claims, claim
+from offsetmgr.consumer.keepers import MemberStore
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetManagerError
 from offsetmgr.kafka.config import refused_config
 from offsetmgr.kafka.errors import request_error
 from offsetmgr.repeats import RepeatLimiter
+from offsetmgr.stores import OffsetStore, open_store
+from offsetmgr.stores.base import as_store_error
+from offsetmgr.stores.broker import BrokerOffsetStore
+from offsetmgr.stores.managers import ManagerStore
 from offsetmgr.types import (
     OffsetAndMetadata,
     TopicPartition,
@@ -62,7 +67,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
     from typing_extensions import Self
 
-    from offsetmgr.consumer.keepers import OffsetKeeper
+    from offsetmgr.client.offsets import Offsets
+
 Strategy = Literal["range", "roundrobin", "cooperative-sticky"]
 
 PREFETCH: Final = 500
@@ -76,9 +82,6 @@ SLICE_S: Final = 0.1
 
 LONG_S: Final = 1.0
 """Longest wait in a thread beside an event loop, so that a closed consumer is noticed."""
-
-_RETRY_S: Final = 1.0
-"""Pause before committed offsets are asked for again."""
 
 _REBALANCING: Final = frozenset({"REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION"})
 """Refusals of a commit between two generations of the group; later it is taken."""
@@ -128,8 +131,10 @@ class BaseConsumer(ABC):
     out; they are shared with the other members of the group.  ``partitions`` in their place are
     read by this consumer alone, without membership.
 
-    ``offsets`` says where offsets are kept: in the group in Kafka by default, or in a store of
-    offsets.  For ``partitions`` it may be a LocalOffsets or OffsetClient: its managers commit.
+    ``store`` keeps the offsets: the group in Kafka by default, else an OffsetStore, or what
+    ``open_store`` takes, such as the URL of a database.  For ``partitions`` it may be a
+    LocalOffsets or OffsetClient: its managers commit.  A partition is read once the store has
+    given it to this consumer; failures before are retried, and reported by ``errors``.
 
     Raises InvalidValueError for a bad name or setting.  With ``partitions`` also
     ManagerExistsError where another consumer has one of them, and other OffsetManagerErrors where
@@ -137,6 +142,8 @@ class BaseConsumer(ABC):
     """
 
     _SETTINGS: type[ConsumerSettings] = ConsumerSettings
+    _starts: Mapping[TopicPartition, int] = MappingProxyType({})
+    """Where to begin if nothing is committed, also librdkafka's negative offsets; else `start`."""
 
     def __init__(
         self,
@@ -147,7 +154,7 @@ class BaseConsumer(ABC):
         whitelist: str | None = None,
         blacklist: str | None = None,
         partitions: Iterable[tuple[str, int]] = (),
-        offsets: OffsetKeeper | Offsets | None = None,
+        store: str | Mapping[str, object] | OffsetStore | Offsets | None = None,
         settings: ConsumerSettings | None = None,
     ) -> None:
         self._group = check_group(group)
@@ -160,7 +167,9 @@ class BaseConsumer(ABC):
         if whitelist is not None:
             self._topics.append(_pattern(whitelist, "whitelist"))
         self._partitions = check_topic_partitions(partitions)
-        _check_assignment(self._topics, self._partitions, offsets)
+        given = None if store is None else open_store(store)
+        _check_assignment(self._topics, self._partitions, given)
+        self._opened = None if given is store else given  # to be closed here
         self._settings = settings or self._SETTINGS()
         if not isinstance(self._settings, self._SETTINGS):
             fix = f"give {self._SETTINGS.__name__}(...)"
@@ -186,9 +195,11 @@ class BaseConsumer(ABC):
             self._consumer = Consumer(config)
         except KafkaException as error:
             raise refused_config(config, error) from None
-        self._keeper: OffsetKeeper = MemberOffsets(self._consumer, self._config)
-        if offsets is not None:
-            self._keeper = ManagedOffsets(offsets) if isinstance(offsets, Offsets) else offsets
+        own_url = f"kafka://{self._config.get('bootstrap.servers')}"
+        if given is None or (isinstance(given, BrokerOffsetStore) and given.url == own_url):
+            given = MemberStore(self._consumer, self._config)
+        self._store: OffsetStore = given
+        self._claims = Claims(given, group, self._failed)
         self._cooperative = self._settings.strategy == "cooperative-sticky" and not self._partitions
         self._thread = threading.Thread(target=self._keep, name=f"member-{group}", daemon=True)
         self._join()
@@ -272,6 +283,9 @@ class BaseConsumer(ABC):
                 if self._partitions:
                     self._let_go(self._partitions, lost=False)
                 self._consumer.close()
+                self._claims.close(self._settings.dwell_s)
+                if self._opened is not None:
+                    self._opened.close()
 
     def __enter__(self) -> Self:
         return self
@@ -295,7 +309,7 @@ class BaseConsumer(ABC):
         """
         if self._partitions:
             try:
-                committed = self._keeper.claim(self._group, self._partitions)
+                committed = claim(self._store, self._group, self._partitions)
             except OffsetManagerError:
                 self._consumer.close()
                 raise
@@ -356,7 +370,7 @@ class BaseConsumer(ABC):
             # The rebalance came between messages; librdkafka returns those before it all the same.
             gone: set[tuple[object, object]] = {*self._released_in_poll}
             found = [each for each in found if (each.topic(), each.partition()) not in gone]
-        good = [each for each in found if each.error() is None]
+        good = [each for each in found if each.error() is None and not self._ended.is_set()]
         if len(good) < len(found):
             problems = [each.error() for each in found]
             self._errors.extend(request_error("poll", each) for each in problems if each)
@@ -394,6 +408,9 @@ class BaseConsumer(ABC):
             self._paused = wanted
 
     def _do_what_is_due(self) -> None:
+        claimed = self._claims.take()
+        if claimed:
+            self._take_over(claimed)
         if time.monotonic() >= self._look_at_s:
             self._look_at_ends()
         if time.monotonic() >= self._commit_at_s:
@@ -419,7 +436,10 @@ class BaseConsumer(ABC):
     def _commit(self) -> None:
         offsets = self._to_commit()
         if offsets:
-            self._keeper.commit(self._group, offsets)
+            try:
+                self._store.commit(self._group, offsets)
+            except Exception as error:
+                raise as_store_error(f"commit for group {self._group}", error) from error
             self._committed(offsets)
 
     def _try_commit(self, *, last: bool) -> None:
@@ -447,38 +467,39 @@ class BaseConsumer(ABC):
     def _guarded(
         self, callback: Callable[[list[TopicPartition]], None]
     ) -> Callable[[Consumer, list[KafkaPartition]], None]:
-        """An exception in the middle of ``consume`` would lose the messages that it has read."""
+        """Report an exception, which would lose the messages read by the same ``consume``.
+
+        The consumer ends then: it may have partitions without a claim.
+        """
 
         def run(_: Consumer, partitions: list[KafkaPartition]) -> None:
             try:
                 callback([TopicPartition(each.topic, each.partition) for each in partitions])
-            except Exception:
-                log.exception("group %s: a rebalance failed half-way", self._group)
+            except Exception as error:
+                log.exception("group %s: a rebalance failed; the consumer ends", self._group)
+                what = f"rebalance of group {self._group}"
+                self._errors.append(as_store_error(what, error))
+                self._ended.set()
 
         return run
 
     def _on_assign(self, partitions: list[TopicPartition]) -> None:
-        while True:
-            try:
-                committed = self._keeper.claim(self._group, partitions)
-                break
-            except OffsetManagerError as error:
-                self._failed(error, "could not read the committed offsets; tries again")
-            if self._ended.wait(_RETRY_S):
-                return
-        self._take_over(committed)
+        self._claims.add(partitions)
+        # Else confluent-kafka itself would begin to read them, from anywhere.
+        self._take_over(self._claims.take(SLICE_S))
 
     def _take_over(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
         """Begin to read at once: librdkafka does not have to look up where.
 
         A pause or resume that meets a later start can undo it, and the partition would stand still.
         """
-        self._claim(committed)
+        if committed:
+            self._claim(committed)
         self._assigned |= committed.keys()
         first = OFFSET_BEGINNING if self._settings.start == "earliest" else OFFSET_END
         partitions = []
         for where, known in committed.items():
-            offset, _, epoch = known or OffsetAndMetadata(first)
+            offset, _, epoch = known or OffsetAndMetadata(self._starts.get(where, first))
             epoch = -1 if epoch is None else epoch
             partitions.append(KafkaPartition(*where, offset, leader_epoch=epoch))
         if self._cooperative:
@@ -492,25 +513,24 @@ class BaseConsumer(ABC):
 
     def _on_revoke(self, partitions: list[TopicPartition]) -> None:
         if not self._ended.is_set():
-            self._begin_release(frozenset(partitions), self._settings.dwell_s)
+            self._begin_release(self._assigned.intersection(partitions), self._settings.dwell_s)
         self._try_commit(last=True)
         self._let_go(partitions, lost=False)
 
     def _let_go(self, partitions: Collection[TopicPartition], *, lost: bool) -> None:
-        gone = frozenset(partitions)
+        self._claims.drop(partitions, 0.0 if lost else self._settings.dwell_s)
+        gone = self._assigned.intersection(partitions)
         self._assigned -= gone
         self._paused -= gone
         self._held -= gone
         self._released_in_poll.update(gone)
-        self._release(gone, lost=lost)
+        if gone:
+            self._release(gone, lost=lost)
         if self._cooperative:
             self._consumer.incremental_unassign([KafkaPartition(*where) for where in gone])
         else:
             self._consumer.unassign()
-        try:
-            self._keeper.release(self._group, partitions)
-        except OffsetManagerError as error:
-            self._failed(error, "could not give back partitions")
+        self._claims.release(gone)
 
 
 class MessageReader(BaseConsumer, Generic[_T]):
@@ -625,16 +645,16 @@ def _pattern(text: object, field: str) -> str:
 def _check_assignment(
     topics: Sequence[str],
     partitions: Sequence[TopicPartition],
-    offsets: OffsetKeeper | Offsets | None,
+    store: OffsetStore | None,
 ) -> None:
     if bool(topics) == bool(partitions):
         problem = "are given with topics" if partitions else "are not given, nor topics"
         fix = 'give topics, such as ["orders"], or partitions, such as [("orders", 0)]'
         raise InvalidValueError("partitions", partitions, problem, fix)
-    if not partitions and isinstance(offsets, Offsets):
+    if not partitions and isinstance(store, ManagerStore):
         problem = "commits only to groups without members"
         fix = "give partitions in place of topics, or leave it out"
-        raise InvalidValueError("offsets", offsets, problem, fix)
+        raise InvalidValueError("store", store.url, problem, fix)
 
 
 def _kafka_settings(

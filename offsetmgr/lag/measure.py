@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from offsetmgr.kafka.cluster import ClusterReader, GroupDescription, GroupMember
+    from offsetmgr.lag.store_reader import StoreReader
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 _AGES_S: Final = tuple(10 * 3**step for step in range(11))
@@ -161,7 +162,7 @@ def worst_seconds(behind: Iterable[tuple[int | None, float | None]]) -> float | 
 
 
 def measure(
-    source: ClusterReader,
+    source: ClusterReader | StoreReader,
     groups: Iterable[str],
     now_s: float,
     known: Mapping[TopicPartition, LogTimeline] = MappingProxyType({}),
@@ -177,7 +178,7 @@ def measure(
 
 
 def read_groups(
-    source: ClusterReader, groups: Iterable[str], also: Iterable[TopicPartition] = ()
+    source: ClusterReader | StoreReader, groups: Iterable[str], also: Iterable[TopicPartition] = ()
 ) -> tuple[dict[str, GroupLag], dict[TopicPartition, int | OffsetManagerError]]:
     """Return ``groups`` with their lag in records, and the ends of their logs and of ``also``."""
     names = list(dict.fromkeys(groups))
@@ -222,7 +223,7 @@ def _with_end(found: PartitionLag, end: int | OffsetManagerError) -> PartitionLa
 
 
 def timelines(
-    source: ClusterReader,
+    source: ClusterReader | StoreReader,
     partitions: Iterable[PartitionLag],
     now_s: float,
     known: Mapping[TopicPartition, LogTimeline] = MappingProxyType({}),

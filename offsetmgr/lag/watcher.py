@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.kafka.cluster import ClusterReader
     from offsetmgr.kafka.commit_log import CommitRecord
+    from offsetmgr.lag.store_reader import StoreReader
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 POINTS: Final = 30
@@ -72,7 +73,7 @@ class Watcher:
 
     def __init__(
         self,
-        source: ClusterReader,
+        source: ClusterReader | StoreReader,
         clock: Callable[[], float],
         *,
         min_distance_s: float = 0.0,

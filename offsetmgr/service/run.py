@@ -303,9 +303,9 @@ def over_kafka(settings: Settings) -> Coordinator:
     config = settings.kafka.for_librdkafka()
     plain = KafkaCoordinator(config)
     if settings.database is not None:
-        from offsetmgr.stores.coordinator import open_coordinator  # noqa: PLC0415
+        from offsetmgr.stores.coordinator import StoreCoordinator  # noqa: PLC0415
 
-        return open_coordinator(settings.database, plain)
+        return StoreCoordinator(settings.database, plain)
     if not settings.fence:
         return plain
     return FencedCoordinator(

@@ -44,7 +44,7 @@ Found: TypeAlias = "dict[str, tuple[object, str]]"
 
 ENV_PREFIX: Final = "OFFSETMGR_"
 KAFKA: Final = "kafka"
-"""The ``coordinator`` that keeps groups in Kafka itself."""
+"""The ``store`` that keeps groups in Kafka itself."""
 
 MASK: Final = "***"
 _NOT_SETTINGS: Final = re.compile(
@@ -205,7 +205,7 @@ class Settings:
     stop_timeout_s: Seconds = 20.0
     exit_after_last_client_s: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
     """0 runs on without clients."""
-    coordinator: str = field(default=KAFKA, repr=False)
+    store: str = field(default=KAFKA, repr=False)
     """``kafka``, or the URL of the database that keeps the groups instead."""
     fence: bool = False
     fence_session_timeout_s: Annotated[float, Meta(ge=6, le=300)] = 45.0
@@ -231,9 +231,9 @@ class Settings:
                 raise InvalidValueError("streams", url, error.problem, error.fix) from None
         if self.database is None:
             return
-        if "://" not in self.coordinator:
+        if "://" not in self.store:
             fix = f"give {KAFKA}, or a URL such as postgresql+psycopg://user@host/database"
-            raise InvalidValueError("coordinator", self.coordinator, "is no URL", fix)
+            raise InvalidValueError("store", self.store, "is not a URL", fix)
         if self.fence:
             fix = "remove it: a database always refuses a service that was replaced"
             raise InvalidValueError("fence", self.fence, "is for groups in Kafka", fix)
@@ -259,15 +259,15 @@ class Settings:
     @property
     def database(self) -> str | None:
         """The URL of the database that keeps the groups; None where Kafka does."""
-        return None if self.coordinator == KAFKA else self.coordinator
+        return None if self.store == KAFKA else self.store
 
 
 def by_name(settings: Settings) -> dict[str, object]:
     """Return every setting by its dotted name, secrets masked."""
-    url, _, options = settings.coordinator.partition("?")
-    coordinator = _masked("coordinator", url) + (f"?{MASK}" if options else "")
+    url, _, options = settings.store.partition("?")
+    store = _masked("store", url) + (f"?{MASK}" if options else "")
     kafka = settings.kafka.masked()
-    values = msgspec.to_builtins(settings) | {"coordinator": coordinator, "kafka": kafka}
+    values = msgspec.to_builtins(settings) | {"store": store, "kafka": kafka}
     return dict(_flatten(values))
 
 

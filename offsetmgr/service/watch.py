@@ -17,11 +17,13 @@ from prometheus_client.registry import Collector
 from offsetmgr.admin.service import ServiceReader
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.http.errors import json_response
+from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.commit_log import TOPIC, CommitTail
 from offsetmgr.lag.burrow import BurrowApi, Status
 from offsetmgr.lag.measure import measure
 from offsetmgr.lag.metrics import families
 from offsetmgr.lag.report import OwningClient, lag_report, listing_report, watched_report
+from offsetmgr.lag.store_reader import StoreReader
 from offsetmgr.lag.watcher import Watcher
 from offsetmgr.service.messages import (
     ApiRequest,
@@ -32,7 +34,7 @@ from offsetmgr.service.messages import (
 )
 from offsetmgr.service.openapi import Operation, operation
 from offsetmgr.service.rights import Names, no_names
-from offsetmgr.stores.reader import open_reader
+from offsetmgr.stores import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from actors import Clock
-    from offsetmgr.kafka.cluster import ClusterReader
     from offsetmgr.kafka.commit_log import CommitRecord
     from offsetmgr.lag.watcher import WatchedGroup
     from offsetmgr.manager import Factory
@@ -115,7 +116,7 @@ class GroupWatch(Collector):
         self._settings = settings.watch
         self._chosen = re.compile(self._settings.groups)
         self._lock = threading.Lock()
-        self._reader: ClusterReader | None = None
+        self._reader: ClusterReader | StoreReader | None = None
         self._watcher: Watcher | None = None
         self._started = False
         self._looked_s: float | None = None
@@ -204,7 +205,9 @@ class GroupWatch(Collector):
         from offsetmgr.streams.status import tables_of  # noqa: PLC0415 -- only where asked for
 
         view = self.look(by)
-        tables = tables_of(self.reader(), view) if view else {}
+        reader = self.reader()
+        cluster = reader.cluster if isinstance(reader, StoreReader) else reader
+        tables = tables_of(cluster, view) if view else {}
         found = self.report({group: view[group] for group in tables})
         return [{**each, "table": tables[each["name"]]} for each in found]
 
@@ -265,14 +268,16 @@ class GroupWatch(Collector):
         """Return seconds since 1970 of a time of the managers' clock."""
         return at_s + self._wall() - self._clock.now()
 
-    def reader(self) -> ClusterReader:
+    def reader(self) -> ClusterReader | StoreReader:
         """Return the reader, made at its first use.  Raises InvalidValueError."""
         with self._lock:
             if self._reader is None:
                 settings = self._all_settings
                 timeout_s = settings.commit.request_timeout_s
                 kafka = settings.kafka.for_librdkafka()
-                self._reader = open_reader(kafka, settings.database, timeout_s=timeout_s)
+                store = None if settings.database is None else open_store(settings.database)
+                cluster = ClusterReader(kafka, timeout_s=timeout_s)
+                self._reader = cluster if store is None else StoreReader(store, cluster)
             return self._reader
 
     # The thread that watches

@@ -1,50 +1,55 @@
-"""Offset stores: committed offsets in Kafka, in a database, or in memory."""
+"""The one door for the offsets of a group: in Kafka, of managers, in a database, in memory."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
+from offsetmgr.client.offsets import Offsets
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.stores.base import MemoryOffsetStore, OffsetStore
-
-if TYPE_CHECKING:
-    from offsetmgr.stores.sql import SqlOffsetStore
+from offsetmgr.stores.managers import ManagerStore
 
 __all__ = [
     "MemoryOffsetStore",
     "OffsetStore",
-    "open_database",
     "open_store",
 ]
 
 
-def open_store(url: str) -> OffsetStore:
-    """Return the store at ``url``; it connects at its first use.
+def open_store(
+    store: str | Mapping[str, object] | OffsetStore | Offsets, *, patience_s: float = 10.0
+) -> OffsetStore:
+    """Return the store at a URL; it connects at its first use.
 
     ``kafka://host:port`` is Kafka itself, ``memory:`` a new store in memory.  All other URLs are
     SQLAlchemy's, such as ``postgresql+psycopg://user@host/database`` or
-    ``sqlite:///offsets.db``.  Raises InvalidValueError, also for a missing package.
+    ``sqlite:///offsets.db``.  A mapping has librdkafka's settings of a Kafka.  A LocalOffsets or
+    OffsetClient becomes a store whose managers commit.  A store is returned as it is.
+
+    What a database fails to do is retried for ``patience_s`` seconds.  Raises InvalidValueError,
+    also for a missing package.
     """
-    scheme, colon, rest = url.partition(":")
+    if isinstance(store, OffsetStore):
+        return store
+    if isinstance(store, Offsets):
+        return ManagerStore(store)
+    hint = "give a URL such as postgresql+psycopg://user@host/database, or an OffsetStore"
+    if not isinstance(store, (str, Mapping)):
+        raise InvalidValueError("store", store, "is not a store of offsets", hint)
+    scheme, colon, rest = store.partition(":") if isinstance(store, str) else ("kafka", ":", "")
     if not colon:
-        fix = "give one such as postgresql+psycopg://user@host/database"
-        raise InvalidValueError("store", url, "is no URL", fix)
+        raise InvalidValueError("store", store, "is not a URL", hint)
     if scheme == "memory":
         return MemoryOffsetStore()
-    if scheme == "kafka":
-        from offsetmgr.stores.reader import BrokerOffsetStore  # noqa: PLC0415
-
-        return BrokerOffsetStore(rest.removeprefix("//"))
-    return open_database(url)
-
-
-def open_database(url: str, *, patience_s: float = 10.0) -> SqlOffsetStore:
-    """Return the store in a database; see SqlOffsetStore."""
     try:
+        if not isinstance(store, str) or scheme == "kafka":
+            from offsetmgr.stores.broker import BrokerOffsetStore  # noqa: PLC0415
+
+            return BrokerOffsetStore(rest.removeprefix("//") if isinstance(store, str) else store)
         from offsetmgr.stores.sql import SqlOffsetStore  # noqa: PLC0415
 
-        return SqlOffsetStore(url, patience_s=patience_s)
+        return SqlOffsetStore(store, patience_s=patience_s)
     except ModuleNotFoundError as error:
-        fix = "pip install 'offsetmgr[sql]' installs SQLAlchemy and the driver of PostgreSQL"
+        hint = "pip install 'offsetmgr[server,sql]' installs SQLAlchemy and PostgreSQL's driver"
         problem = f"needs the package {error.name}"
-        raise InvalidValueError("database", url.partition(":")[0], problem, fix) from error
+        raise InvalidValueError("store", scheme, problem, hint) from error

@@ -7,83 +7,120 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from offsetmgr.errors import OffsetsUncommittedError
+from offsetmgr.codes import STORE_FAILED
+from offsetmgr.errors import (
+    CoordinatorError,
+    InvalidValueError,
+    OffsetManagerError,
+    OffsetStoreError,
+    OffsetsUncommittedError,
+    error_info,
+)
+from offsetmgr.text import visible
 from offsetmgr.types import (
     ManagerKey,
+    OffsetAndMetadata,
     TopicPartition,
     check_group,
+    check_mapping,
+    check_offset,
     check_offsets,
+    check_topic_partition,
     check_topic_partitions,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from typing_extensions import Self
 
-    from offsetmgr.errors import OffsetCommitError, OffsetManagerError
-    from offsetmgr.types import OffsetAndMetadata
-
 
 class OffsetStore(ABC):
-    """Committed offsets of consumer groups; any thread may use it.
+    """The committed offsets of consumer groups: in Kafka, a database, or a store of your own.
 
-    Every method waits for its result, at most some seconds.  Failures of a partition raise
-    OffsetCommitError or OffsetFetchError with group, topic and partition; other failures raise
-    OffsetStoreError or KafkaRequestError.  Bad names and offsets raise InvalidValueError.
+    A subclass implements ``fetch`` and ``commit``; ``claim`` and ``release`` too if only one
+    process at a time may commit a partition.  Groups, partitions and offsets are checked before.
+    Any thread may call any method; each waits for its result, at most some seconds.
+
+    Failures of a partition raise OffsetCommitError or OffsetFetchError with group, topic and
+    partition; others OffsetStoreError or KafkaRequestError.  Consumers and managers take any other
+    exception for a failure that may pass.  Bad names and offsets raise InvalidValueError.
     """
 
     @property
-    @abstractmethod
     def url(self) -> str:
         """Address of the store, without its password."""
+        return repr(self)
+
+    @abstractmethod
+    def fetch(
+        self, group: str, partitions: Collection[TopicPartition] | None
+    ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
+        """Return the committed offsets of ``partitions``, of the whole group if None.
+
+        A partition without one is None, or left out.
+        """
+
+    @abstractmethod
+    def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit ``offsets``, the next ones to read; they may be lower than what is committed.
+
+        A refused offset does not stop the others.  OffsetsUncommittedError has all refusals if
+        there are several.
+        """
+
+    def claim(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
+        """Take ``partitions`` over from their former owner; return their committed offsets.
+
+        Consumers claim what they are assigned, and deliver no message before.  If a claim raises,
+        none of its partitions is claimed.
+        """
+        return self.fetch(group, partitions)
+
+    def release(  # noqa: B027 -- the default
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> None:
+        """Give claimed partitions back."""
+
+    def close(self) -> None:  # noqa: B027 -- the default
+        """End the connections; twice is harmless."""
+
+    def groups(self) -> list[str]:
+        """Return the names of all groups with committed offsets, sorted."""
+        hint = "name the groups, or implement OffsetStore.groups"
+        raise InvalidValueError("store", self.url, "does not list its groups", hint)
+
+    def check(self) -> None:
+        """Raise OffsetManagerError if the store cannot be used now."""
+        self.fetch_offsets("offsetmgr")
+
+    # With checks of all arguments
 
     def commit_offset(
         self, group: str, topic: str, partition: int, offset: int | OffsetAndMetadata
     ) -> None:
-        """Commit ``offset``, the next one to read; it may be lower than the last one."""
+        """Commit the offset of one partition, as ``commit``."""
         self.commit_offsets(group, {(topic, partition): offset})
-
-    def fetch_offset(self, group: str, topic: str, partition: int) -> OffsetAndMetadata | None:
-        """Return the committed offset; None where nothing is committed."""
-        where = TopicPartition(topic, partition)
-        return self.fetch_offsets(group, [where])[where]
 
     def commit_offsets(
         self, group: str, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata]
     ) -> None:
-        """Commit offsets of several partitions.
+        """Commit offsets of several partitions, as ``commit``."""
+        self.commit(check_group(group), check_offsets(offsets))
 
-        A refused offset does not stop the others.  OffsetsUncommittedError has all refusals
-        if there are several.
-        """
-        raise_for(group, self.try_commit(check_group(group), check_offsets(offsets)))
+    def fetch_offset(self, group: str, topic: str, partition: int) -> OffsetAndMetadata | None:
+        """Return the committed offset; None where nothing is committed."""
+        topic_partition = TopicPartition(topic, partition)
+        return self.fetch_offsets(group, [topic_partition])[topic_partition]
 
     def fetch_offsets(
         self, group: str, partitions: Iterable[tuple[str, int]] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the committed offsets of ``partitions``; by default all that are committed."""
         asked = None if partitions is None else check_topic_partitions(partitions)
-        return self._fetch(check_group(group), asked)
-
-    @abstractmethod
-    def groups(self) -> list[str]:
-        """Return the names of all groups with committed offsets, sorted."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the connections; twice is harmless."""
-
-    @abstractmethod
-    def try_commit(
-        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
-    ) -> dict[TopicPartition, OffsetCommitError]:
-        """Commit checked offsets; return why some of them were refused."""
-
-    @abstractmethod
-    def _fetch(
-        self, group: str, partitions: list[TopicPartition] | None
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
+        return checked_answer(self.fetch(check_group(group), asked), asked)
 
     def __enter__(self) -> Self:
         return self
@@ -92,11 +129,61 @@ class OffsetStore(ABC):
         self.close()
 
 
+def checked_answer(
+    answer: object, asked: Collection[TopicPartition] | None
+) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    """Return the answer of ``fetch`` or ``claim``, with each partition that was asked for.
+
+    Raises InvalidValueError if it is not a mapping with offsets.
+    """
+    found = check_mapping(answer, "answer of the store")
+    if asked is None:
+        return {
+            check_topic_partition(key): _checked(value, key)
+            for key, value in found.items()
+            if value is not None
+        }
+    return {each: _checked(found.get(each), each) for each in asked}
+
+
+def _checked(value: object, topic_partition: object) -> OffsetAndMetadata | None:
+    if value is None:
+        return None
+    offset = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)  # type: ignore[arg-type]
+    return offset._replace(offset=check_offset(offset.offset, f"offset of {topic_partition}"))
+
+
+def as_store_error(what: str, error: BaseException) -> OffsetManagerError:
+    """Return whatever a store has raised as one of our errors."""
+    if isinstance(error, OffsetManagerError):
+        return error
+    return OffsetStoreError(what, error_info(STORE_FAILED), text_of(error))
+
+
+def text_of(error: BaseException) -> str:
+    """Return type and text of any exception, also of one whose ``str`` fails."""
+    try:
+        return f"{type(error).__name__}: {visible(str(error), 100)}"
+    except Exception:  # noqa: BLE001 -- the exception is another's
+        return type(error).__name__
+
+
 def raise_for(group: str, errors: Mapping[TopicPartition, OffsetManagerError]) -> None:
     """Raise the errors of some partitions, if there are any."""
     if errors:
         keyed = {ManagerKey(group, *where): error for where, error in errors.items()}
         raise OffsetsUncommittedError.one_of(keyed)
+
+
+def refusals(
+    error: OffsetManagerError, offsets: Iterable[TopicPartition]
+) -> dict[TopicPartition, OffsetManagerError]:
+    """Return which of ``offsets`` a commit that raised ``error`` has refused, and why."""
+    if isinstance(error, OffsetsUncommittedError):
+        return {key.topic_partition: each for key, each in error.errors.items()}
+    if isinstance(error, CoordinatorError):
+        return {TopicPartition(error.topic, error.partition): error}
+    return dict.fromkeys(offsets, error)
 
 
 class MemoryOffsetStore(OffsetStore):
@@ -110,26 +197,20 @@ class MemoryOffsetStore(OffsetStore):
     def url(self) -> str:
         return "memory:"
 
+    def fetch(
+        self, group: str, partitions: Collection[TopicPartition] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        with self._lock:
+            known = self._groups[group]
+            return {
+                each: known.get(each)
+                for each in (sorted(known) if partitions is None else partitions)
+            }
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        with self._lock:
+            self._groups[group].update(offsets)
+
     def groups(self) -> list[str]:
         with self._lock:
             return sorted(group for group, offsets in self._groups.items() if offsets)
-
-    def close(self) -> None:
-        pass
-
-    def try_commit(
-        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
-    ) -> dict[TopicPartition, OffsetCommitError]:
-        with self._lock:
-            self._groups[group].update(offsets)
-        return {}
-
-    def _fetch(
-        self, group: str, partitions: list[TopicPartition] | None
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        with self._lock:
-            known = self._groups[group].copy()
-        return {
-            where: known.get(where)
-            for where in (sorted(known) if partitions is None else partitions)
-        }

@@ -1,23 +1,32 @@
-"""The coordinator port over an offset store: a service whose groups are kept in a database."""
+"""The coordinator port over an offset store: managers that commit to any store."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from actors import Future, MonotonicClock, ThreadTimers
 from offsetmgr.answers import CommitResult, Failure, FenceCounts, FetchResult
-from offsetmgr.codes import CLOSED, GENERATION_FENCED
-from offsetmgr.errors import OffsetFetchError, OffsetStoreError, error_info
-from offsetmgr.stores import open_database
-from offsetmgr.text import visible
+from offsetmgr.client.offsets import by_group
+from offsetmgr.codes import CLOSED, GENERATION_FENCED, STORE_FAILED
+from offsetmgr.errors import (
+    CoordinatorError,
+    KafkaRequestError,
+    OffsetManagerError,
+    OffsetStoreError,
+    error_info,
+)
+from offsetmgr.stores import open_store
+from offsetmgr.stores.base import refusals, text_of
+from offsetmgr.types import ManagerKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from offsetmgr.coordinator.base import Coordinator
-    from offsetmgr.stores.sql import SqlOffsetStore
+    from offsetmgr.stores import OffsetStore
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 THREADS: Final = 8
@@ -27,20 +36,25 @@ _TIMED_OUT: Final = Failure(error_info(-185), "the offset store did not answer i
 
 _T = TypeVar("_T")
 
+log = logging.getLogger("offsetmgr.stores")
+
 
 class StoreCoordinator:
     """Commits to ``store``, and asks ``kafka`` about topics; ``close`` closes both.
 
-    The first commit of a partition claims it: from then on the store refuses the commits of a
+    The first commit of a partition claims it: from then on a database refuses the commits of a
     service that was started earlier.
     """
 
-    def __init__(self, store: SqlOffsetStore, kafka: Coordinator) -> None:
-        self._store = store
+    def __init__(self, store: str | Mapping[str, object] | OffsetStore, kafka: Coordinator) -> None:
+        """Raises InvalidValueError for a bad URL.  ``close`` leaves a given OffsetStore open."""
+        # Failures at a URL are not retried here: a committer does it, with its newest offsets.
+        self._store = open_store(store, patience_s=0.0)
+        self._owned = self._store is not store
+        self._claimed: set[ManagerKey] = set()
         self._kafka = kafka
         self.topic_logs = kafka.topic_logs
         self.topic_names = kafka.topic_names
-        self._groups: set[str] = set()  # with claims
         self._fenced: set[str] = set()
         self._clock = MonotonicClock()
         self._timers = ThreadTimers(self._clock, name="store-deadlines")
@@ -56,8 +70,8 @@ class StoreCoordinator:
 
     @property
     def fence(self) -> FenceCounts:
-        fenced = len(self._fenced)
-        return FenceCounts(len(self._groups) - fenced, fenced)
+        groups, fenced = len({key.group for key in self._claimed.copy()}), len(self._fenced)
+        return FenceCounts(groups - fenced, fenced)
 
     def fetch(
         self, group: str, partitions: Sequence[TopicPartition] | None, timeout_s: float
@@ -76,18 +90,26 @@ class StoreCoordinator:
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
     ) -> Future[CommitResult]:
         def work() -> CommitResult:
-            self._store.claim_new(group, offsets)
-            self._groups.add(group)
-            refused = self._store.try_commit(group, offsets)
-            if any(error.info.code == GENERATION_FENCED for error in refused.values()):
+            keys = {each: ManagerKey(group, *each) for each in offsets}
+            unclaimed = [each for each, key in keys.items() if key not in self._claimed]
+            if unclaimed:
+                self._store.claim(group, unclaimed)
+                self._claimed.update(keys.values())
+            try:
+                self._store.commit(group, offsets)
+            except OffsetManagerError as error:
+                refused = refusals(error, offsets)
+            else:
+                return CommitResult({})
+            failures = {each: _failure_of(error) for each, error in refused.items()}
+            if any(failure.info.code == GENERATION_FENCED for failure in failures.values()):
                 self._fenced.add(group)
-            failures = {where: Failure(e.info, e.detail) for where, e in refused.items()}
             return CommitResult(failures)
 
         return self._ask(work, lambda why: CommitResult(dict.fromkeys(offsets, why)), timeout_s)
 
     def release(self, group: str) -> None:
-        """Keep the claims: a service that is started later takes them over all the same."""
+        """Keep the claims until ``close``: a newer service can take them over at any time."""
 
     def check(self, timeout_s: float) -> Future[Failure | None]:
         return self._ask(self._store.check, lambda failure: failure, timeout_s)
@@ -95,12 +117,14 @@ class StoreCoordinator:
     def close(self, timeout: float) -> None:
         self._closed = True
         deadline_s = self._clock.now() + timeout
+        self._requests.put(self._release_all)
         for _ in self._workers:
             self._requests.put(None)
         for worker in self._workers:
             worker.join(max(deadline_s - self._clock.now(), 0.0))
         self._kafka.close(max(deadline_s - self._clock.now(), 0.0))
-        self._store.close()
+        if self._owned:
+            self._store.close()
         self._timers.close()
 
     def _ask(
@@ -119,23 +143,29 @@ class StoreCoordinator:
                 return
             try:
                 answer = work()
-            except (OffsetFetchError, OffsetStoreError) as error:
-                answer = failed(Failure(error.info, error.detail))
-            except Exception as error:  # noqa: BLE001 -- told as the answer, whatever it is
-                text = visible(f"{type(error).__name__}: {error}", 100)
-                answer = failed(Failure(error_info(-1), text))
+            except BaseException as error:  # noqa: BLE001 -- whatever a store raises is the answer
+                answer = failed(_failure_of(error))
             future.set(answer)
             timer.cancel()
 
         self._requests.put(run)
         return future
 
+    def _release_all(self) -> None:
+        for group, partitions in by_group(self._claimed).items():
+            if group not in self._fenced:
+                try:
+                    self._store.release(group, partitions)
+                except Exception as error:  # noqa: BLE001 -- whatever a store raises
+                    log.warning("group %s: partitions not released: %s", group, text_of(error))
+
     def _work(self) -> None:
         while (request := self._requests.get()) is not None:
             request()
 
 
-def open_coordinator(url: str, kafka: Coordinator) -> StoreCoordinator:
-    """Return a coordinator whose groups are kept in the database at ``url``."""
-    # Not tried again there: a committer does it, with its newest offsets.
-    return StoreCoordinator(open_database(url, patience_s=0.0), kafka)
+def _failure_of(error: BaseException) -> Failure:
+    """Return what a store has raised as an answer; it may pass unless the error says otherwise."""
+    if isinstance(error, (CoordinatorError, KafkaRequestError, OffsetStoreError)):
+        return Failure(error.info, error.detail)
+    return Failure(error_info(STORE_FAILED), text_of(error))

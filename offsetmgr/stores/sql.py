@@ -48,7 +48,7 @@ from offsetmgr.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from confluent_kafka import Message
     from sqlalchemy import Connection, Engine
@@ -194,14 +194,6 @@ class SqlOffsetStore(OffsetStore):
             found = self._retried(lambda connection: connection.scalars(query.distinct()).all())
         return sorted(found)
 
-    def check(self) -> None:
-        """Raise OffsetStoreError if the store cannot be used now."""
-        with (
-            _raised_as(OffsetStoreError, "check of the store"),
-            self.engine.connect() as connection,
-        ):
-            connection.execute(sa.select(OFFSETS).limit(1)).all()
-
     def close(self) -> None:
         if self._owned:
             self.engine.dispose()
@@ -233,26 +225,35 @@ class SqlOffsetStore(OffsetStore):
                 self._ends.pop(key, None)
         return {where: found[where].offset for where in wanted}
 
-    def claim_new(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Claim those of ``partitions`` that this store has never claimed."""
-        new = [each for each in partitions if ManagerKey(group, *each) not in self._generations]
-        self.claim(group, new)
+    def fetch(
+        self, group: str, partitions: Collection[TopicPartition] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        if partitions is not None and not partitions:
+            return {}
+        raised = _raised_as(OffsetStoreError, f"committed offsets of group {group}")
+        if partitions:
+            raised = _raised_as(OffsetFetchError, group, *next(iter(partitions)), None)
+        with raised:
+            found = self._retried(partial(_read, group=group, partitions=partitions))
+        if partitions is None:
+            return {where: row.offset for where, row in found.items() if row.offset}
+        return {where: found.get(where, NO_ROW).offset for where in partitions}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit a consumer's marks; those of partitions that transactions commit are left out."""
         marked = {
-            (where.topic, where.partition): offset
+            where: offset
             for where, offset in offsets.items()
             if ManagerKey(group, *where) not in self._ends
         }
-        self.commit_offsets(group, marked)
+        self._commit(group, marked)
 
-    def release(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Do nothing: a transaction may still be open, and the next owner claims for itself."""
+    def commit_offsets(
+        self, group: str, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata]
+    ) -> None:
+        self._commit(check_group(group), check_offsets(offsets))
 
-    def try_commit(
-        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
-    ) -> dict[TopicPartition, OffsetCommitError]:
+    def _commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         def work(connection: Connection) -> dict[TopicPartition, OffsetCommitError]:
             found = _lock_rows(connection, group, offsets)
             refused = self._refusals(group, offsets, found)
@@ -261,27 +262,14 @@ class SqlOffsetStore(OffsetStore):
             return refused
 
         try:
-            return self._retried(work) if offsets else {}
+            refused = self._retried(work) if offsets else {}
         except exc.SQLAlchemyError as error:
             failure = failure_of(error)
-            return {
+            refused = {
                 where: OffsetCommitError(group, *where, each.offset, *failure)
                 for where, each in offsets.items()
             }
-
-    def _fetch(
-        self, group: str, partitions: list[TopicPartition] | None
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        if partitions == []:
-            return {}
-        raised = _raised_as(OffsetStoreError, f"committed offsets of group {group}")
-        if partitions:
-            raised = _raised_as(OffsetFetchError, group, *partitions[0], None)
-        with raised:
-            found = self._retried(partial(_read, group=group, partitions=partitions))
-        if partitions is None:
-            return {where: row.offset for where, row in found.items() if row.offset}
-        return {where: found.get(where, NO_ROW).offset for where in partitions}
+        raise_for(group, refused)
 
     def _retried(self, work: Callable[[Connection], _T]) -> _T:
         deadline = Deadline(self._patience_s)

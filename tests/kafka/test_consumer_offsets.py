@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,18 +11,23 @@ from offsetmgr import LocalOffsets, ManagerExistsError, OffsetAndMetadata
 from offsetmgr.consumer import (
     AckConsumer,
     AckSettings,
+    ConsumerSettings,
     GroupConsumer,
     PartitionedConsumer,
     RetryPolicy,
 )
 from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
 from offsetmgr.kafka.cluster import ClusterReader, GroupDescription
+from offsetmgr.stores import MemoryOffsetStore, open_store
+from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import TopicPartition
 from tests.kafka.messages import WAIT_S, filled
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+    from pathlib import Path
 
+    from offsetmgr.consumer.base import Strategy
     from offsetmgr.devkafka import DevKafka
 
 COUNT = 100
@@ -39,12 +45,12 @@ def test_managers_commit_the_marks_of_partitions(kafka: DevKafka, group: str) ->
     with LocalOffsets(kafka.bootstrap_servers) as offsets:
         for expected, last in ((0, 59), (60, 99)):
             with GroupConsumer(
-                kafka.bootstrap_servers, group, partitions=partitions, offsets=offsets
+                kafka.bootstrap_servers, group, partitions=partitions, store=offsets
             ) as consumer:
                 assert consumer.subscriptions() == {group: [0, 1]}
                 with pytest.raises(ManagerExistsError):
                     GroupConsumer(
-                        kafka.bootstrap_servers, group, partitions=partitions[:1], offsets=offsets
+                        kafka.bootstrap_servers, group, partitions=partitions[:1], store=offsets
                     )
                 read: dict[int, list[int]] = {0: [], 1: []}
                 while sum(map(len, read.values())) < 2 * (COUNT - expected):
@@ -64,7 +70,7 @@ def test_managers_commit_the_marks_of_partitions(kafka: DevKafka, group: str) ->
                 assert isinstance(described, GroupDescription)
                 assert described.members == ()
         with PartitionedConsumer(
-            kafka.bootstrap_servers, group, partitions=partitions, offsets=offsets
+            kafka.bootstrap_servers, group, partitions=partitions, store=offsets
         ) as streams:
             found = streams.partitions()
             assert {next(found).partition, next(found).partition} == {0, 1}
@@ -84,7 +90,7 @@ def test_acks_of_partitions_survive_a_restart(kafka: DevKafka, group: str, manag
                 kafka.bootstrap_servers,
                 group,
                 partitions=partitions,
-                offsets=offsets,
+                store=offsets,
                 settings=settings,
             ) as consumer:
                 known = local.committed(group).get(TopicPartition(group, 0))
@@ -104,58 +110,132 @@ def test_acks_of_partitions_survive_a_restart(kafka: DevKafka, group: str, manag
         assert local.committed(group)[TopicPartition(group, 0)][:2] == (COUNT, "")
 
 
-class Shelf:
-    """A store of offsets that fails its first claim."""
+class FailingStore(MemoryOffsetStore):
+    """A user's store whose first claims fail; partitions have one owner at a time."""
 
-    def __init__(self) -> None:
-        self.offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+    def __init__(self, *failures: BaseException) -> None:
+        super().__init__()
+        self.failures = list(failures)
         self.claimed: set[TopicPartition] = set()
-        self.fails = True
+        self.answers = threading.Event()
+        self.answers.set()
 
     def claim(
         self, group: str, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        if self.fails and partitions:
-            self.fails = False
-            raise OffsetTimeoutError(f"the store of {group} is away")
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        if self.failures:
+            raise self.failures.pop(0)
+        assert self.answers.wait(WAIT_S)
         self.claimed |= set(partitions)
-        return {where: self.offsets.get(where) for where in partitions}
+        return self.fetch(group, partitions)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        assert group
         assert self.claimed.issuperset(offsets)
-        self.offsets.update(offsets)
+        super().commit(group, offsets)
 
     def release(self, group: str, partitions: Collection[TopicPartition]) -> None:
         assert group
         self.claimed -= set(partitions)
 
 
-def test_a_store_has_the_offsets_of_a_member(kafka: DevKafka, group: str) -> None:
-    """If it does not answer, the request is repeated; Kafka itself has none of the offsets."""
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_member_reads_only_what_its_store_has_claimed(
+    kafka: DevKafka, group: str, strategy: Strategy
+) -> None:
+    """Whatever a claim raises is reported and retried; no message is delivered before.
+
+    Kafka itself has none of the offsets.
+    """
     two_partitions(kafka, group)
-    shelf = Shelf()
+    failures = (
+        ConnectionError("away"),
+        SystemExit(1),
+        UnprintableError(),
+        OffsetTimeoutError("no"),
+    )
+    store = FailingStore(*failures)
+    settings = ConsumerSettings(strategy=strategy)
     for offset in (0, 40):
-        with GroupConsumer(kafka.bootstrap_servers, group, [group], offsets=shelf) as consumer:
+        with GroupConsumer(
+            kafka.bootstrap_servers, group, [group], store=store, settings=settings
+        ) as consumer:
             message = consumer.poll(timeout=WAIT_S)
             assert message is not None
             assert message.offset() == offset
-            assert [type(each) for each in consumer.errors()] == (
-                [] if offset else [OffsetTimeoutError]
-            )
+            assert store.claimed == {(group, 0), (group, 1)}
+            texts = " ".join(map(str, consumer.errors()))
+            names = [type(each).__name__ for each in failures[:-1]]
+            assert [name in texts for name in names] == [offset == 0] * len(names)
             for partition in range(2):
                 consumer.mark_partition_offset(group, partition, 39)
-        assert shelf.claimed == set()
-        assert {each.offset for each in shelf.offsets.values()} == {40}
+        assert store.claimed == set()
+        assert {each.offset for each in store.fetch(group, None).values() if each} == {40}
     with ClusterReader(kafka.bootstrap_servers) as reader:
         assert reader.committed([group])[group] == {}
+
+
+def test_a_poll_returns_while_a_claim_hangs(kafka: DevKafka, group: str) -> None:
+    """The store answers only after the poll; its partitions are released if nobody wants them."""
+    two_partitions(kafka, group)
+    store = FailingStore()
+    store.answers.clear()
+    with GroupConsumer(kafka.bootstrap_servers, group, [group], store=store) as consumer:
+        assert consumer.poll(timeout=0.5) is None
+        store.answers.set()
+        assert consumer.poll(timeout=WAIT_S) is not None
+        store.answers.clear()
+        with GroupConsumer(kafka.bootstrap_servers, group, [group], store=store) as second:
+            while len(consumer.subscriptions().get(group, [])) > 1:
+                assert second.poll(timeout=0.1) is None
+                consumer.poll(timeout=0.1)
+            assert second.subscriptions() == {}
+            threading.Timer(1, store.answers.set).start()
+        assert len(store.claimed) == 1
+    assert store.claimed == set()
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "own Kafka", "another Kafka"])
+def test_every_store_keeps_the_offsets_of_a_consumer(
+    kafka: DevKafka, group: str, kind: str, tmp_path: Path
+) -> None:
+    """The consumer's own Kafka as a store is the group itself."""
+    partitions = two_partitions(kafka, group)
+    servers = kafka.bootstrap_servers
+    url = {
+        "memory": "memory:",
+        "sqlite": f"sqlite:///{tmp_path}/offsets.db",
+        "own Kafka": f"kafka://{servers}",
+        "another Kafka": f"kafka://{servers},{servers}",
+    }[kind]
+    # A group of another Kafka has no members there; here the other one is the same.
+    place = {"partitions": partitions} if kind == "another Kafka" else {"topics": [group]}
+    with open_store(url) as store:
+        if isinstance(store, SqlOffsetStore):
+            store.create_tables()
+        given = url if kind == "sqlite" else store
+        for offset in (0, 40):
+            with GroupConsumer(servers, group, store=given, **place) as consumer:
+                message = consumer.poll(timeout=WAIT_S)
+                assert message is not None
+                assert message.offset() == offset
+                for partition in range(2):
+                    consumer.mark_partition_offset(group, partition, 39)
+        assert store.fetch_offset(group, group, 1) == OffsetAndMetadata(40)
 
 
 def test_what_does_not_go_together_is_refused(kafka: DevKafka, group: str) -> None:
     brokers = kafka.bootstrap_servers
     with LocalOffsets(brokers) as offsets:
-        with pytest.raises(InvalidValueError, match=r"offsets .* only to groups without members"):
-            GroupConsumer(brokers, group, [group], offsets=offsets)
+        with pytest.raises(InvalidValueError, match=r"store .* only to groups without members"):
+            GroupConsumer(brokers, group, [group], store=offsets)
+        for wrong in (object(), MemoryOffsetStore, 7):
+            with pytest.raises(InvalidValueError, match=r"store .* is not a store of offsets"):
+                GroupConsumer(brokers, group, [group], store=wrong)  # type: ignore[arg-type]
         with pytest.raises(InvalidValueError, match=r"partitions .* are given with topics"):
             GroupConsumer(brokers, group, [group], partitions=[(group, 0)])
         with pytest.raises(InvalidValueError, match=r"partitions .* nor topics"):

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr import LocalOffsets, OffsetAndMetadata
+from offsetmgr import LocalOffsets
 from offsetmgr.consumer import (
     AckConsumer,
     ConsumerSettings,
@@ -24,19 +24,17 @@ from offsetmgr.consumer import (
     PartitionStream,
 )
 from offsetmgr.consumer.group import BUFFERED
-from offsetmgr.consumer.keepers import MemberOffsets
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.stores import MemoryOffsetStore
+from offsetmgr.stores.broker import BrokerOffsetStore
 from tests.conftest import create_topic
 from tests.kafka.messages import PARTITIONS, WAIT_S, committed, filled, produce, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from confluent_kafka import Message
 
     from offsetmgr.consumer.base import Strategy
     from offsetmgr.devkafka import DevKafka
-    from offsetmgr.types import TopicPartition
 
 
 def number_of(message: Message) -> int:
@@ -99,22 +97,13 @@ def test_a_message_without_a_value_is_one_like_all_others(kafka: DevKafka, group
         assert read == list(range(9)), name
 
 
-def test_reading_begins_where_the_claim_said(
-    kafka: DevKafka, group: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is asked again: a pause could undo the start that follows the answer."""
-    claim = MemberOffsets.claim
-
-    def claimed(
-        keeper: MemberOffsets, name: str, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        found = claim(keeper, name, partitions)
-        keeper.commit(name, {where: OffsetAndMetadata(5) for where in partitions})
-        return found
-
-    monkeypatch.setattr(MemberOffsets, "claim", claimed)
+def test_reading_begins_at_the_offset_of_the_claim(kafka: DevKafka, group: str) -> None:
+    """Kafka is not asked again: a pause could undo the start that follows the answer."""
     filled(kafka, group, 40)
-    with GroupConsumer(kafka.bootstrap_servers, group, [group]) as consumer:
+    with BrokerOffsetStore(kafka.bootstrap_servers) as own:
+        own.commit_offset(group, group, 0, 5)
+    store = MemoryOffsetStore()
+    with GroupConsumer(kafka.bootstrap_servers, group, [group], store=store) as consumer:
         message = consumer.poll(timeout=WAIT_S)
         assert message is not None
         assert message.offset() == 0

@@ -28,7 +28,7 @@ def main(brokers: str, group: str, topic: str, database: str) -> None:
     kafka = {"bootstrap.servers": brokers, "session.timeout.ms": 6000, "heartbeat.interval.ms": 500}
     settings = ConsumerSettings(commit_interval_s=0.1, away_s=0.1)
     with SqlOffsetStore(database) as store:
-        consumer = GroupConsumer(kafka, group, [topic], settings=settings, offsets=store)
+        consumer = GroupConsumer(kafka, group, [topic], settings=settings, store=store)
         with consumer:
             for batch in consumer.batches(BATCH, 0.05):
                 with store.engine.begin() as connection, store.transaction(connection) as offsets:

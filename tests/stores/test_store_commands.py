@@ -97,7 +97,7 @@ def test_the_service_keeps_groups_in_the_database(
     filled(kafka, topic)
     run("store", "init", database)
     env = {
-        "OFFSETMGR_COORDINATOR": database,
+        "OFFSETMGR_STORE": database,
         "OFFSETMGR_WATCH__GROUPS": ".*",
         "OFFSETMGR_WATCH__INTERVAL_S": "1",
     }

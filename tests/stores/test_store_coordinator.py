@@ -128,7 +128,7 @@ def test_a_service_ends_in_time_although_the_database_hangs(
     """With the exit status of offsets that are not committed; it needs no Kafka for commits."""
     with SqlOffsetStore(database) as store:
         store.create_tables()
-    env = {"OFFSETMGR_COORDINATOR": database, "OFFSETMGR_STOP_TIMEOUT_S": "5"}
+    env = {"OFFSETMGR_STORE": database, "OFFSETMGR_STOP_TIMEOUT_S": "5"}
     options = ["--listen", "127.0.0.1:0", "--bootstrap-servers", "127.0.0.1:1"]
     with serve_process(*options, env=env) as service:
         with OffsetClient(service.address, name="etl") as client:

@@ -197,14 +197,14 @@ def test_the_shipped_file_names_every_setting_at_its_default() -> None:
 def test_the_password_of_a_database_stays_secret() -> None:
     """Neither the settings nor an error shows it."""
     url = "postgresql://me:geheim@host/offsets?sslpassword=geheim"
-    settings = with_flags(coordinator=url)
-    assert settings.coordinator == url
+    settings = with_flags(store=url)
+    assert settings.store == url
     assert "geheim" not in repr(settings) + str(by_name(settings))
     with pytest.raises(InvalidValueError, match="a database always refuses") as caught:
-        with_flags(coordinator=url, fence=True)
+        with_flags(store=url, fence=True)
     assert "geheim" not in str(caught.value)
-    with pytest.raises(InvalidValueError, match=r"coordinator .* is no URL") as caught:
-        with_flags(coordinator="me:geheim@host")
+    with pytest.raises(InvalidValueError, match=r"store .* is not a URL") as caught:
+        with_flags(store="me:geheim@host")
     assert "geheim" not in str(caught.value)
 
 
