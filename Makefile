@@ -25,7 +25,7 @@ SPARK := tests/spark $(addprefix --ignore=,$(PROGRAMS))
 OTHERS := tests $(addprefix --ignore=,$(UNIT) $(SERVICE) $(BROWSER) tests/kafka tests/spark)
 PARTS := test-unit test-service test-browser test-kafka test-consumers test-programs test-spark \
   test-others
-LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python scripts/plain.py && $(BIN)/mypy
 # SEEDS are the simulated runs, first:end; a failing one says how to replay it alone
 SEEDS ?= 0:2000
 # MINUTES is how long the soak and the random kills of chaos take; TRIES how often each fault is tried
@@ -110,7 +110,7 @@ docs: $(INSTALLED) ## Build the documentation as a site, in build/site
 release: $(INSTALLED) ## Build wheel, source archive and list of components (SBOM) into dist
 	scripts/release.sh
 
-lint: $(INSTALLED) ## Check style, format and types
+lint: $(INSTALLED) ## Check style, format, words and types
 	$(LINT)
 
 format: $(INSTALLED) ## Format the code and repair what can be repaired

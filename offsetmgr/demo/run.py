@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -20,6 +21,7 @@ from typing import Final
 from rich.console import Console
 
 from offsetmgr.client import OffsetClient
+from offsetmgr.deadlines import Deadline
 from offsetmgr.devkafka import KAFKA_VERSION, DevKafka, consumer_groups, spark_kafka_jars
 from offsetmgr.devkafka.cluster import free_ports
 from offsetmgr.devkafka.command import create_topic, produce_orders
@@ -105,6 +107,7 @@ class Demo:
         self.say(f"$ offsetmgr {' '.join(command)}", style="dim")
         service = self._process("service.log", "offsetmgr", *command)
         cleanup.callback(service.close)
+        _await_service(service, listen)
         self.url = f"http://{listen}"
         self.client = cleanup.enter_context(OffsetClient(self.url, name="demo"))
         ranges = self.client.topics([_TOPIC], timeout=_READY_S)[_TOPIC]
@@ -248,6 +251,17 @@ class Demo:
         self.step(f"{holding} of {self._claims} claims hold")
         lines = [*self.failed, f"Kept: {self.folder}"] if self.failed else [_LEARNED]
         self.say("\n".join(lines))
+
+
+def _await_service(process: WatchedProcess, address: str) -> None:
+    """Wait until the service listens.  Raises DevKafkaError."""
+    host, _, port = address.partition(":")
+    deadline = Deadline(_READY_S)
+    while process.running() and not deadline.over:
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), _POLL_S):
+            return
+        time.sleep(_POLL_S)
+    raise _failed(process, f"does not listen on {address} after {_READY_S:.0f} s")
 
 
 def _status_of(process: WatchedProcess) -> int:

@@ -37,6 +37,7 @@ def test_every_claim_holds(tmp_path: Path) -> None:
         text, _ = demo.communicate(timeout=DEMO_S)
     assert demo.returncode == 0, text
     assert "✘" not in text
+    assert "cannot be reached" not in text
     assert "7 of 7 claims hold" in text
     assert f"✔ {ORDERS:,} orders were produced; each of them was written exactly once" in text
     assert "✔ Lag is 0 on all 8 partitions" in text
