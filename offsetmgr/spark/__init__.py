@@ -13,7 +13,8 @@ from offsetmgr.spark.checkpoint import (
     batch_ranges,
     reconcile,
 )
-from offsetmgr.spark.commits import CommitCounts, OffsetCommits, commit_offsets
+from offsetmgr.spark.commits import OffsetCommits, commit_offsets
+from offsetmgr.spark.committer import CommitCounts
 from offsetmgr.spark.starting import KafkaBatch, kafka_batch, starting_offsets
 
 __all__ = [

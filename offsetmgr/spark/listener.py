@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         QueryTerminatedEvent,
     )
 
-    from offsetmgr.spark.commits import Committer
+    from offsetmgr.spark.committer import Committer
     from offsetmgr.spark.progress import Snapshot
 
 _log = logging.getLogger("offsetmgr.spark")

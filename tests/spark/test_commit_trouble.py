@@ -10,7 +10,7 @@ from confluent_kafka import Consumer
 
 from offsetmgr.errors import InvalidValueError, OffsetCommitError
 from offsetmgr.spark import commit_offsets
-from offsetmgr.spark import commits as committing
+from offsetmgr.spark import committer as committing
 from tests.spark.support import WAIT_S, Collected, ends, start
 from tests.waiting import eventually
 

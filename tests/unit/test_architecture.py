@@ -58,8 +58,6 @@ STANDARD_LIBRARY_ONLY = (*sorted(VALUES), "acked_ranges", "retry_headers", "clie
 
 IN_CIRCLES = {
     *("lag.burrow", "lag.watcher"),
-    *("spark.commits", "spark.listener"),
-    *("stores", "stores.reader"),
 }
 """Modules that still import each other; nothing is added here."""
 

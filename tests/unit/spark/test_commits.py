@@ -17,7 +17,7 @@ from offsetmgr import spark
 from offsetmgr.client import OffsetClient
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError
 from offsetmgr.spark import commit_offsets
-from offsetmgr.spark import commits as committing
+from offsetmgr.spark import committer as committing
 from offsetmgr.spark.listener import JsonListener
 from offsetmgr.types import ManagerKey, TopicPartition
 from tests.service.support import WAIT_S, running
