@@ -30,12 +30,12 @@ class FetchResult(NamedTuple):
 
     @classmethod
     def failed(cls, asked: Iterable[TopicPartition] | None, failure: Failure) -> FetchResult:
-        """Return the answer if nothing of what was asked for could be read."""
+        """Return the answer if nothing could be read."""
         return cls({}, dict.fromkeys(asked or (), failure), failure if asked is None else None)
 
 
 class CommitResult(NamedTuple):
-    """Answer to a commit: what was sent and is not in ``failures`` is committed."""
+    """Answer to a commit: a sent partition that is not in ``failures`` is committed."""
 
     failures: Mapping[TopicPartition, Failure]
 

@@ -22,7 +22,7 @@ def pause_s(failures: int, first_s: float, longest_s: float, rng: Random | None 
 
 
 class Backoff:
-    """Counts failures in a row, and says how long to wait after each."""
+    """Counts failures in a row, and returns the pause after each."""
 
     __slots__ = ("_first_s", "_longest_s", "_rng", "failures")
 

@@ -1,7 +1,7 @@
-"""The table of what error codes mean for a committer: Kafka's, librdkafka's and our own.
+"""The meaning of error codes for a committer: Kafka's, librdkafka's and our own.
 
 A code carries whether trying again can help, whether it speaks of one partition or of the whole
-group, whose fault it is, what is known of the commit, and what to do.  The table holds every code
+group, whose fault it is, the outcome of the commit, and advice.  The table holds every code
 that Kafka documents for OffsetCommit, OffsetFetch and FindCoordinator, with those of joining a
 group, and follows the Java client's treatment.  Left out are the codes of TxnOffsetCommit and of
 produce requests, which the broker maps to others here.
@@ -133,7 +133,7 @@ _CLASSES: Final[Mapping[tuple[bool, Scope, Fault, Verdict], tuple[tuple[int, str
         (7, "REQUEST_TIMED_OUT", _NETWORK),
         (8, "BROKER_NOT_AVAILABLE", _NETWORK),
         # The broker also answers 15 and 16 when an append was written and then missed its replicas
-        # or lost its leader, so what they say of the commit itself is: nothing.
+        # or lost its leader, so they say nothing about the commit itself.
         (15, "COORDINATOR_NOT_AVAILABLE", _MOVING),
         (16, "NOT_COORDINATOR", _MOVING),
         (56, "KAFKA_STORAGE_ERROR", "a broker's disk failed; tried again on its successor"),
@@ -156,7 +156,7 @@ _CLASSES: Final[Mapping[tuple[bool, Scope, Fault, Verdict], tuple[tuple[int, str
     ),
     (_RETRIED, _G, _O, _REFUSED): (
         (22, "ILLEGAL_GENERATION", _MEMBERS),
-        # Retriable because it ends by itself when the members leave; told with their names.
+        # Retriable because it ends by itself when the members leave; reported with their names.
         (25, "UNKNOWN_MEMBER_ID", _MEMBERS),
         (27, "REBALANCE_IN_PROGRESS", _MEMBERS),
         (79, "MEMBER_ID_REQUIRED",

@@ -13,7 +13,7 @@ MAY_BE_ZERO: Final = frozenset({"recommit_interval_s", "verify_interval_s"})
 """Settings that 0 switches off."""
 
 LARGEST: Final = 2**63 - 1
-"""A larger number is no setting but a mistake, and neither a time nor a length to Python."""
+"""A larger number is a mistake, and too large for a time or a length in Python."""
 
 MOST: Final = {"request_timeout_s": 300}
 """Upper bounds: librdkafka takes a time-out of over an hour for none, and then its own of 10 s."""
@@ -69,8 +69,8 @@ class CommitSettings:
             least = 0 if field.name in MAY_BE_ZERO else 0.001
             most = MOST.get(field.name, LARGEST)
             if not is_number(value, kind) or not least <= value <= most:
-                fix = f"give a number from {least} to {most}"
-                raise InvalidValueError(field.name, value, "is not possible", fix)
+                hint = f"give a number from {least} to {most}"
+                raise InvalidValueError(field.name, value, "is not possible", hint)
         if self.retry_backoff_max_s < self.retry_backoff_s:
-            problem, fix = "is lower than retry_backoff_s", f"give at least {self.retry_backoff_s}"
-            raise InvalidValueError("retry_backoff_max_s", self.retry_backoff_max_s, problem, fix)
+            problem, hint = "is lower than retry_backoff_s", f"give at least {self.retry_backoff_s}"
+            raise InvalidValueError("retry_backoff_max_s", self.retry_backoff_max_s, problem, hint)

@@ -16,7 +16,7 @@ LONGEST_WAIT_S: Final = 60.0
 
 
 class Deadline:
-    """A point in time by which a call returns; with ``forever``, None is no limit.
+    """A point in time by which a call returns; with ``forever``, None means no limit.
 
     ``now`` is the clock, in seconds, by default the monotonic one.  Raises InvalidValueError, which
     names ``field``, if ``timeout`` is not a number of seconds from 0 up.

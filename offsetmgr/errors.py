@@ -34,13 +34,13 @@ class InvalidValueError(OffsetManagerError, ValueError):
 
     code = "invalid_value"
 
-    def __init__(self, field: str, value: object, problem: str, fix: str) -> None:
-        """``field`` ``value`` ``problem``; ``fix`` says what to give instead."""
-        super().__init__(f"{field} {shown(value)} {problem}; {fix}")
+    def __init__(self, field: str, value: object, problem: str, hint: str) -> None:
+        """``field`` ``value`` ``problem`` is the message, ``hint`` the advice behind it."""
+        super().__init__(f"{field} {shown(value)} {problem}; {hint}")
         self.field = field
         self.value = value
         self.problem = problem
-        self.fix = fix
+        self.hint = hint
 
 
 class OffsetRegressionError(OffsetManagerError):

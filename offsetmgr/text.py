@@ -1,7 +1,7 @@
 """Text of others in messages, logs, terminals and printed commands; standard library only.
 
-Names of groups, clients and hosts, and what brokers answer, come from others: they may hold line
-breaks, terminal sequences or characters that turn the direction of writing.
+Names of groups, clients and hosts, and the answers of brokers, come from others: they may hold
+line breaks, terminal sequences or characters that turn the direction of writing.
 """
 
 from __future__ import annotations

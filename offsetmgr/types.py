@@ -1,4 +1,4 @@
-"""Types of the public API, and the checks of every value that a user gives.
+"""Types of the public API, and the checks of all values from users.
 
 Standard library alone: the thin client imports this module inside any Spark driver.  A value that
 passed a ``check_*`` function is safe to hand to librdkafka, which aborts the process on some bad
@@ -151,7 +151,7 @@ class Stream(ABC, Generic[_T]):
 
     @abstractmethod
     def get(self, timeout: float | None = None) -> _T:
-        """Return the oldest unread value, waiting up to ``timeout`` seconds (None: for ever).
+        """Return the oldest unread value, waiting up to ``timeout`` seconds (None: forever).
 
         Raises OffsetTimeoutError; ManagerStoppedError once the manager is stopped and all is read;
         InvalidValueError.
@@ -184,7 +184,7 @@ class OffsetManagerHandle(ABC):
     def initial_offset(self, *, timeout: float | None = None) -> OffsetAndMetadata | None:
         """Return the offset committed when the manager started; None if there was none.
 
-        Waits up to ``timeout`` seconds (None: for ever).  Once known, it is returned after a stop
+        Waits up to ``timeout`` seconds (None: forever).  Once known, it is returned after a stop
         too.  Raises OffsetTimeoutError, with the coordinator's last error as its cause;
         ManagerStoppedError, ClientFencedError, InvalidValueError.
         """
@@ -219,7 +219,7 @@ class OffsetManagerHandle(ABC):
 
 
 def check_group(value: object, field: str = "group") -> str:
-    """A group name that is safe for librdkafka and readable in every tool."""
+    """Return a group name that is safe for librdkafka and readable in every tool."""
     if not isinstance(value, str):
         raise InvalidValueError(field, value, "is not text", "give the group's name as a string")
     if not value:
@@ -228,37 +228,37 @@ def check_group(value: object, field: str = "group") -> str:
         problem = f"has {len(value)} characters"
         raise InvalidValueError(field, value, problem, f"use at most {MAX_GROUP_CHARS}")
     if not value.isprintable():
-        fix = "use printable characters only (no newline, tab or NUL)"
-        raise InvalidValueError(field, value, "holds a control or unprintable character", fix)
+        hint = "use printable characters only (no newline, tab or NUL)"
+        raise InvalidValueError(field, value, "holds a control or unprintable character", hint)
     if value != value.strip():
-        fix = "remove the spaces at its ends: no tool would show them"
-        raise InvalidValueError(field, value, "begins or ends with a space", fix)
+        hint = "remove the spaces at its ends: no tool would show them"
+        raise InvalidValueError(field, value, "begins or ends with a space", hint)
     return value
 
 
 def check_topic(value: object, field: str = "topic") -> str:
-    """A legal Kafka topic name: 1 to 249 of ``[a-zA-Z0-9._-]``, not ``.`` or ``..``."""
+    """Return a legal Kafka topic name: 1 to 249 of ``[a-zA-Z0-9._-]``, not ``.`` or ``..``."""
     if not isinstance(value, str):
         raise InvalidValueError(field, value, "is not text", "give the topic's name as a string")
     has_length = 0 < len(value) <= MAX_TOPIC_CHARS
     if not has_length or value in {".", ".."} or not _TOPIC_CHARS.issuperset(value):
-        fix = "use 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-' (not '.' or '..')"
-        raise InvalidValueError(field, value, "is not a legal Kafka topic name", fix)
+        hint = "use 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-' (not '.' or '..')"
+        raise InvalidValueError(field, value, "is not a legal Kafka topic name", hint)
     return value
 
 
 def check_partition(value: object, field: str = "partition") -> int:
-    """A partition number, 0 to 1,000,000."""
+    """Return a partition number, 0 to 1,000,000."""
     return _check_int(value, field, MAX_PARTITION, "partition number")
 
 
 def check_offset(value: object, field: str = "offset") -> int:
-    """An offset, 0 to 2^63-1: the next one to read."""
+    """Return an offset, 0 to 2^63-1: the next one to read."""
     return _check_int(value, field, MAX_OFFSET, "offset")
 
 
 def check_leader_epoch(value: object, field: str = "leader_epoch") -> int | None:
-    """A leader epoch, or None if it is not known."""
+    """Return a leader epoch, or None if it is not known."""
     return None if value is None else _check_int(value, field, MAX_INT32, "leader epoch")
 
 
@@ -269,15 +269,15 @@ def _check_int(value: object, field: str, highest: int, what: str) -> int:
         raise InvalidValueError(field, value, problem, f"give the {what} as a whole number")
     if not 0 <= number <= highest:
         problem = "is negative" if number < 0 else "is too large"
-        fix = f"give a whole number from 0 to {highest}"
+        hint = f"give a whole number from 0 to {highest}"
         if field.endswith("offset") and number < 0:
-            fix += "; 'nothing committed' is not an offset: submit nothing instead"
-        raise InvalidValueError(field, value, problem, fix)
+            hint += "; 'nothing committed' is not an offset: submit nothing instead"
+        raise InvalidValueError(field, value, problem, hint)
     return number
 
 
 def _index_of(value: object) -> int | None:
-    """The integer that ``value`` stands for, such as a numpy.int64; None if it is none."""
+    """Return ``value`` as an integer, such as a numpy.int64; None for other values."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         return None
     try:
@@ -287,63 +287,63 @@ def _index_of(value: object) -> int | None:
 
 
 def check_metadata(value: object, field: str = "metadata", most: int = MAX_METADATA_CHARS) -> str:
-    """Metadata the broker will take: at most ``most`` UTF-16 units, without NUL."""
+    """Return metadata that the broker takes: at most ``most`` UTF-16 units, without NUL."""
     if not isinstance(value, str):
         raise InvalidValueError(field, value, "is not text", "give the metadata as a string")
     if "\0" in value:
-        fix = "remove it: confluent-kafka's consumers read no further"
-        raise InvalidValueError(field, value, "holds a NUL", fix)
+        hint = "remove it: confluent-kafka's consumers read no further"
+        raise InvalidValueError(field, value, "holds a NUL", hint)
     try:
         units = len(value) if value.isascii() else len(value.encode("utf-16-le")) // 2
     except UnicodeEncodeError:
-        fix = "replace lone surrogates: Kafka stores UTF-8"
-        raise InvalidValueError(field, value, "cannot be encoded", fix) from None
+        hint = "replace lone surrogates: Kafka stores UTF-8"
+        raise InvalidValueError(field, value, "cannot be encoded", hint) from None
     if units > most:
-        fix = f"use at most {most}: the broker refuses more"
-        raise InvalidValueError(field, value, f"has {units} characters", fix)
+        hint = f"use at most {most}: the broker refuses more"
+        raise InvalidValueError(field, value, f"has {units} characters", hint)
     return value
 
 
 def check_flag(value: object, field: str) -> bool:
-    """Refuse what is neither True nor False."""
+    """Return True or False, and no other value."""
     if not isinstance(value, bool):
         raise InvalidValueError(field, value, "is neither True nor False", "give one of them")
     return value
 
 
 def check_count(value: object, field: str) -> int:
-    """Refuse what is no whole number from 1 on."""
+    """Return a whole number from 1 on."""
     if type(value) is not int or value < 1:
         raise InvalidValueError(field, value, "is not possible", "give a number from 1 on")
     return value
 
 
 def check_callable(value: object, field: str) -> None:
-    """Refuse what cannot be called."""
+    """Refuse a value that cannot be called."""
     if not callable(value):
         raise InvalidValueError(field, value, "cannot be called", "give a function")
 
 
 def check_timeout(value: object, field: str = "timeout", *, forever: bool = False) -> float:
-    """Seconds to wait, from 0 (do not wait); with ``forever`` None stands for no limit (inf)."""
+    """Return seconds to wait, from 0 (do not wait); with ``forever`` None means no limit (inf)."""
     if value is None and forever:
         return inf
     number = value if isinstance(value, float) else _index_of(value)
-    fix = "give seconds, such as 5 (0 does not wait"
-    fix += ", None waits for ever)" if forever else ")"
+    hint = "give seconds, such as 5 (0 does not wait"
+    hint += ", None waits forever)" if forever else ")"
     if number is None:
-        raise InvalidValueError(field, value, "is not a number of seconds", fix)
+        raise InvalidValueError(field, value, "is not a number of seconds", hint)
     if not 0 <= number <= MAX_TIMEOUT_S:
         problem = "is negative" if number < 0 else "is too long, or no number"
-        raise InvalidValueError(field, value, problem, fix)
+        raise InvalidValueError(field, value, problem, hint)
     return number
 
 
 def check_moment(value: datetime, field: str) -> int:
-    """A point in time with a time zone, as milliseconds since 1970."""
+    """Return a point in time with a time zone as milliseconds since 1970."""
     if value.tzinfo is None:
-        fix = "give it one, such as datetime.now(timezone.utc)"
-        raise InvalidValueError(field, value.isoformat(), "has no time zone", fix)
+        hint = "give it one, such as datetime.now(timezone.utc)"
+        raise InvalidValueError(field, value.isoformat(), "has no time zone", hint)
     return check_offset((value - _EPOCH) // timedelta(milliseconds=1), field)
 
 
@@ -355,10 +355,10 @@ def check_list(values: object, field: str, example: str) -> list[object]:
 
 
 def check_topic_partition(value: object, field: str = "partition") -> TopicPartition:
-    """A tuple of a topic and a partition number, such as a TopicPartition."""
+    """Return a tuple of a topic and a partition number as a TopicPartition."""
     if not isinstance(value, tuple) or len(value) != len(TopicPartition._fields):
-        fix = 'give a topic and a number, such as ("orders", 3)'
-        raise InvalidValueError(field, value, "is not a topic and a number", fix)
+        hint = 'give a topic and a number, such as ("orders", 3)'
+        raise InvalidValueError(field, value, "is not a topic and a number", hint)
     return TopicPartition(check_topic(value[0]), check_partition(value[1]))
 
 
@@ -369,16 +369,16 @@ def check_topic_partitions(values: object, field: str = "partitions") -> list[To
 
 
 def check_key(value: object, field: str = "key") -> ManagerKey:
-    """A tuple of group, topic and partition number, such as a ManagerKey."""
+    """Return a tuple of group, topic and partition number as a ManagerKey."""
     if not isinstance(value, tuple) or len(value) != len(ManagerKey._fields):
-        fix = 'give group, topic and number, such as ("orders-etl", "orders", 3)'
-        raise InvalidValueError(field, value, "is not a group, a topic and a number", fix)
+        hint = 'give group, topic and number, such as ("orders-etl", "orders", 3)'
+        raise InvalidValueError(field, value, "is not a group, a topic and a number", hint)
     group, topic, partition = value
     return ManagerKey(check_group(group), check_topic(topic), check_partition(partition))
 
 
 def check_offset_and_metadata(value: object, where: TopicPartition) -> OffsetAndMetadata:
-    """An offset of ``where``, or one with metadata and leader epoch."""
+    """Return an offset of ``where``, or one with metadata and leader epoch."""
     if not isinstance(value, OffsetAndMetadata):
         return OffsetAndMetadata(check_offset(value, f"offset of {where}"))
     return OffsetAndMetadata(
@@ -389,15 +389,15 @@ def check_offset_and_metadata(value: object, where: TopicPartition) -> OffsetAnd
 
 
 def check_mapping(value: object, field: str = "offsets") -> Mapping[object, object]:
-    """Refuse what is no mapping."""
+    """Return a mapping, whose items are not checked."""
     if not isinstance(value, Mapping):
-        fix = 'give a mapping such as {("orders", 3): 1042}'
-        raise InvalidValueError(field, value, "is not a mapping", fix)
+        hint = 'give a mapping such as {("orders", 3): 1042}'
+        raise InvalidValueError(field, value, "is not a mapping", hint)
     return value
 
 
 def check_offsets(value: object) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Offsets by topic and partition."""
+    """Return offsets by topic and partition."""
     offsets = {}
     for key, each in check_mapping(value).items():
         where = check_topic_partition(key)

@@ -39,7 +39,7 @@ PHRASES = {
     "recreated": re.compile(r"\b(made|make|makes|created) anew\b"),
     "next to, as well as": re.compile(r"\bbeside\b(?! the point)"),
 }
-"""What to say instead, by the sign of it, in code, comments and documents."""
+"""Patterns in code, comments and documents, by the words to use instead."""
 
 LOOP_NAMES = frozenset({"each", "found", "held", "given"})
 

@@ -5,8 +5,8 @@ All answer by futures and never block the calling thread.  A future's value alwa
 given deadline, and is never an exception: a failure is part of the answer, because a commit with
 one refused partition is not a failed commit.
 
-Callers are trusted: what users submit is checked where it enters the managers and the service.
-Here names and time-outs are checked, because librdkafka ends the process on some of them.
+Callers are trusted: managers and the service check the values of users.  Here names and time-outs
+are checked, because librdkafka ends the process on some of them.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 _BATCH_BYTES: Final = 500_000
-"""The largest batch that is sent: half of what a broker takes unless configured otherwise."""
+"""The largest batch: half of a broker's default limit."""
 
 _RECORD_BYTES: Final = 80
-"""The most that a record takes beside its group, topic and metadata."""
+"""The most that a record takes in addition to its group, topic and metadata."""
 
 
 _UNSENT: Final = Failure(NOT_SENT, "not sent, as the request before it in this commit failed")
@@ -55,7 +55,7 @@ class Coordinator(Protocol):
         """
 
     def release(self, group: str) -> None:  # noqa: ARG002
-        """Give up what was taken for ``group``, which has no manager any more."""
+        """Give up all resources of ``group``, which has no manager any more."""
         return
 
     def topic_logs(
@@ -76,7 +76,7 @@ class Coordinator(Protocol):
         """Read the names of all topics, sorted."""
 
     def check(self, timeout_s: float) -> Future[Failure | None]:
-        """Return None if Kafka answers, else why it does not."""
+        """Return None if Kafka answers, else the reason why it does not."""
 
     def close(self, timeout: float) -> None:
         """Let requests under way end, then release the connections; within ``timeout`` seconds."""
@@ -104,7 +104,7 @@ def commit_in_batches(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     send: Callable[[Mapping[TopicPartition, OffsetAndMetadata]], Future[CommitResult]],
 ) -> Future[CommitResult]:
-    """Commit ``offsets`` with as many calls of ``send`` as it takes, one at a time.
+    """Commit ``offsets`` with as many calls of ``send`` as needed, one at a time.
 
     The broker writes the offsets of one request as one record batch of ``__consumer_offsets``, and
     refuses them all if it is larger than that topic's ``max.message.bytes`` (1 MiB by default).

@@ -62,7 +62,7 @@ _IDLE_S: Final = 1.0
 """Interval at which a group's thread polls its membership and for requests."""
 
 _JOIN_POLLS: Final = 60
-"""Polls of ``_IDLE_S`` that a join may take before it is given up and tried anew."""
+"""Polls of ``_IDLE_S`` after which a join is given up and tried again."""
 
 _REBALANCE_IN_PROGRESS: Final = 27
 _FENCED_INSTANCE_ID: Final = 82
@@ -70,7 +70,7 @@ _FATAL: Final = -150
 _ENDED: Final = frozenset(
     {22, UNKNOWN_MEMBER_ID, _REBALANCE_IN_PROGRESS, _FENCED_INSTANCE_ID, _FATAL}
 )
-"""Answers to a commit that was not made, as the membership had ended."""
+"""Codes of a commit that had no effect, as the membership had ended."""
 
 TOO_MANY_GROUPS: Final = ErrorInfo(
     81, "TOO_MANY_FENCED_GROUPS", True, Scope.GROUP, Fault.OPERATOR, Verdict.REFUSED,  # noqa: FBT003
@@ -101,11 +101,10 @@ def fence_counts(coordinator: Coordinator) -> FenceCounts:
 
 
 class FencedCoordinator:
-    """Commits as the member of each group; everything else is Kafka's other side as it is.
+    """Commits as the member of each group; all other requests go to the inner coordinator.
 
-    Thread-safe; no method but ``close`` blocks.  It is for those who own groups: reading
-    partitions through it takes a group over as committing does, so that what is read cannot be
-    changed any more by the service that had the group before.
+    Thread-safe; no method but ``close`` blocks.  Fetching named partitions takes a group over, as
+    committing does: from then on the former service of the group cannot change them.
     """
 
     def __init__(
@@ -160,7 +159,7 @@ class FencedCoordinator:
     def fetch(
         self, group: str, partitions: Sequence[TopicPartition] | None, timeout_s: float
     ) -> Future[FetchResult]:
-        """Take the group over, then fetch; whoever wants all partitions only looks."""
+        """Take the group over, then fetch; a fetch of all partitions takes nothing over."""
         if not partitions:
             return self._inner.fetch(group, partitions, timeout_s)
         deadline_s = self._clock.now() + timeout_s
@@ -216,9 +215,9 @@ class FencedCoordinator:
         run: Callable[[_FencedGroup], _R | None],
         failed: Callable[[Failure], _R],
     ) -> Future[_R]:
-        """Do ``run`` once this service is the group's member."""
+        """Call ``run`` once this service is the group's member."""
         check_group(name)  # librdkafka ends the process where it is empty
-        topics = sorted({each.topic for each in partitions})
+        topics = sorted({topic for topic, _ in partitions})
         request = _FencedRequest(topics, deadline_s, run, failed)
         with self._lock:
             group = self._group(name)
@@ -228,14 +227,14 @@ class FencedCoordinator:
         return request.future
 
     def _group(self, name: str) -> _FencedGroup | Failure:
-        """The group, if there is room for it; with the lock held."""
+        """Return the group, if there is room for it; the lock is held."""
         if self._closed:
             return Failure(CLOSED)
         group = self._groups.get(name)
         if group is not None and (group.active or group.refusal is not None):
             return group
-        self._groups = {each: g for each, g in self._groups.items() if not g.forgettable}
-        if sum(each.active for each in self._groups.values()) >= self._most_groups:
+        self._groups = {n: group for n, group in self._groups.items() if not group.forgettable}
+        if sum(kept.active for kept in self._groups.values()) >= self._most_groups:
             why = f"group {visible(name)} is one too many for {self._most_groups} fenced groups"
             return Failure(TOO_MANY_GROUPS, why)
         if name not in self._groups:
@@ -250,7 +249,7 @@ class FencedCoordinator:
 
 @dataclass(eq=False)
 class _FencedRequest(Generic[_R]):
-    """A request that a member runs for its group, or fails at the deadline."""
+    """A request that the group's thread runs, or that fails at its deadline."""
 
     topics: Sequence[str]
     """To subscribe to."""
@@ -266,7 +265,7 @@ class _FencedRequest(Generic[_R]):
 
 
 class _FencedGroup:
-    """Joins when asked, keeps the membership, joins again when it is lost, leaves when told.
+    """Joins a group on request, joins again after losing the membership, leaves on release.
 
     Its thread alone joins, commits and leaves; everything that other threads call never waits.
     """
@@ -279,12 +278,12 @@ class _FencedGroup:
         listener: ConnectionReports,
         timers: ThreadTimers,
     ) -> None:
-        """``config`` is that of its member, whose log ``listener`` hears."""
+        """``config`` is that of its member, whose log ``listener`` gets."""
         self.name = name
         self.held = False
         """True if this service is the group's member."""
         self.refusal: Failure | None = None
-        """Set once another service has, or had, the group: this one never commits to it again."""
+        """Set once another service has, or had, the group: this one never commits it again."""
         self._kafka = kafka
         self._config = config
         self._listener = listener
@@ -297,28 +296,28 @@ class _FencedGroup:
         """To subscribe to."""
         self._waiting: list[_FencedRequest[Any]] = []
         self._ours: dict[TopicPartition, set[int]] = {}
-        """Offsets that this service has read, committed, or may have committed."""
+        """Offsets that this service has read, committed or tried to commit."""
         # Of the group's thread:
         self._member: Member | None = None
         self._member_id = ""
         """Id of the last membership; empty if there was none, or the service left by itself."""
         self._unanswered = False
-        """True if a request to join may have been granted without our hearing of it."""
+        """True if a request to join may have been granted without an answer."""
         self._leave = False
-        """True if the member leaves when it ends, as somebody else may have the group then."""
+        """True if the member leaves the group when it ends, so that others can have it."""
 
     @property
     def active(self) -> bool:
-        """True if it needs a client of its own."""
+        """True if the group needs a client of its own."""
         return self._thread is not None
 
     @property
     def forgettable(self) -> bool:
-        """True if there is nothing to remember of it."""
+        """True if there is nothing to remember of the group."""
         return not self.active and not self._member_id and self.refusal is None
 
     def submit(self, request: _FencedRequest[Any]) -> Failure | None:
-        """Let the group's thread do ``request``; returns why it does not."""
+        """Hand ``request`` to the group's thread; return the failure if that is impossible."""
         with self._changed:
             if self.refusal is not None:
                 return self.refusal
@@ -336,7 +335,7 @@ class _FencedGroup:
         return None
 
     def read(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        """Take note of what the group has committed, read as its member."""
+        """Remember the committed offsets, which were read as the group's member."""
         with self._changed:
             for partition, value in offsets.items():
                 self._ours.setdefault(partition, set() if value is None else {value.offset})
@@ -348,7 +347,7 @@ class _FencedGroup:
             self._changed.notify_all()
 
     def join(self, timeout_s: float) -> None:
-        """Wait until it has left, ``timeout_s`` at most, then answer what was not sent."""
+        """Wait up to ``timeout_s`` until the group is left, then refuse the unsent requests."""
         thread = self._thread
         if thread is not None:
             thread.join(timeout_s)
@@ -357,9 +356,9 @@ class _FencedGroup:
     def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
     ) -> CommitResult | None:
-        """Commit as the group's member; None where it had no effect, as it is none any more.
+        """Commit as the group's member; None if it had no effect, as the membership has ended.
 
-        Called in the group's thread alone.
+        For the group's thread alone.
         """
         codes = None if self._member is None else self._member.commit(offsets, timeout_s)
         if codes is None:
@@ -387,7 +386,7 @@ class _FencedGroup:
         codes: dict[TopicPartition, int],
         timeout_s: float,
     ) -> dict[TopicPartition, int]:
-        """The codes of single partitions: librdkafka gives all the code of the last that failed.
+        """Return the code of each partition: librdkafka gives all the code of the last failed one.
 
         Nobody else can commit to the group, so those that Kafka has were committed.
         """
@@ -395,14 +394,14 @@ class _FencedGroup:
         if not code or error_info(code).scope is not Scope.PARTITION:
             return codes
         found = self._kafka.fetch(self.name, list(offsets), min(timeout_s, _REQUEST_S)).get()
-        told = dict(codes)
+        answer = dict(codes)
         for partition, value in offsets.items():
             there = found.offsets.get(partition)
             if partition in found.failures:
-                told[partition] = TIMED_OUT
+                answer[partition] = TIMED_OUT
             elif there is not None and there[:2] == value[:2]:  # offset and metadata
-                told[partition] = 0
-        return told
+                answer[partition] = 0
+        return answer
 
     def _expire_in_time(self, request: _FencedRequest[Any]) -> None:
         left_s = max(request.deadline_s - self._clock.now(), 0.0)
@@ -440,25 +439,25 @@ class _FencedGroup:
             over = self._pause(failed=failure is not None)
 
     def _join(self) -> Failure | None:
-        """Become the group's member; returns why not."""
+        """Become the group's member; return the failure if that is impossible."""
         members = self._kafka.members(self.name, _REQUEST_S).get()
         if isinstance(members, Failure):
             return _refused(members)
-        strangers = [each for each in members if each.instance_id != INSTANCE]
+        strangers = [member for member in members if member.instance_id != INSTANCE]
         if strangers:
             return Failure(error_info(UNKNOWN_MEMBER_ID), live_members(self.name, strangers))
         ours = {self._member_id}
         if self._unanswered:
             ours |= {m.member_id for m in members if m.client_id == self._config["client.id"]}
-        others = [each for each in members if each.member_id not in ours]
+        others = [member for member in members if member.member_id not in ours]
         if others and self._member_id:
             return self._fence("is owned by another service now")
         check_thread_room()
         self._member = member = Member(self._config, self._listener)
         failure = self._await_assignment(member)
         if failure is None:
-            for each in others:
-                log.info("group_taken_over", group=self.name, client=each.client_id)
+            for other in others:
+                log.info("group_taken_over", group=self.name, client=other.client_id)
             failure = self._compare() if self._ours else None
         if failure is None:
             with self._changed:
@@ -490,7 +489,7 @@ class _FencedGroup:
         return _JOINING
 
     def _compare(self) -> Failure | None:
-        """Fence the service if somebody changed the group while it was no member."""
+        """Fence this service if the group was changed while it was not a member."""
         found = self._kafka.fetch(self.name, None, _REQUEST_S).get()
         for failure in (found.group_failure, *found.failures.values()):
             if failure is not None:
@@ -503,7 +502,7 @@ class _FencedGroup:
         return None
 
     def _serve(self, member: Member) -> None:
-        """Do what is asked for until the membership ends."""
+        """Run the requests until the membership ends."""
         while self.held:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or not self._wanted, _IDLE_S)
@@ -529,7 +528,7 @@ class _FencedGroup:
                 request.future.set(answer)
 
     def _ended(self, member: Member) -> bool:
-        """Hear what became of the membership."""
+        """Return True if the membership has ended."""
         while (event := member.poll(0.0)) is not None:
             if event.kind in {"revoked", "lost"} or event.code in _ENDED:
                 self._leave |= event.kind == "revoked"
@@ -547,7 +546,7 @@ class _FencedGroup:
         member.end()
 
     def _pause(self, *, failed: bool) -> bool:
-        """Wait before the next try; True if there is none."""
+        """Wait before the next try; return True if the group is given up."""
         with self._changed:
             if failed and self.refusal is None:
                 self._changed.wait_for(lambda: self._waiting or not self._wanted, _RETRY_S)
@@ -570,7 +569,7 @@ class _FencedGroup:
 
 
 def _refused(failure: Failure) -> Failure:
-    """``failure`` of what came before a commit: whatever it leaves open, nothing was committed."""
+    """Return the failure of a request before a commit as refused: nothing was committed."""
     return failure._replace(info=failure.info._replace(verdict=Verdict.REFUSED))
 
 

@@ -3,11 +3,11 @@
 Kafka serves one request of a connection at a time and a commit waits some milliseconds for its
 turn to be written, so commits of many groups need many connections.  Each client costs librdkafka
 three threads and one for every broker; see ``CLIENTS``.  That a group commits over one connection
-also keeps what was written to it in order, commits of unknown outcome included.  What librdkafka
+also keeps its written commits in order, also those of unknown outcome.  A request that librdkafka
 still holds at its deadline may be written after later ones: see ``STUCK_S``.
 
-Fetches are quick and go through one client of their own, questions about the cluster through an
-admin client of confluent-kafka's; for the others see ``librdkafka.py``.
+Fetches are quick and share one client, questions about the cluster use an admin client of
+confluent-kafka; all other clients are those of ``librdkafka.py``.
 """
 
 from __future__ import annotations
@@ -89,14 +89,14 @@ class KafkaCoordinator(Coordinator):
     def __init__(self, config: str | Mapping[str, object], *, clients: int = CLIENTS) -> None:
         """``config`` is the bootstrap servers (``host:port,host:port``) or librdkafka's settings.
 
-        Settings go before the pool's defaults; ``clients`` is 1 to 64.  Connects in the
-        background; that no broker answers is no error here.  Raises InvalidValueError where
-        librdkafka does not take a setting.
+        The settings replace the pool's defaults; ``clients`` is 1 to 64.  Connects in the
+        background, without an error if no broker answers.  Raises InvalidValueError if librdkafka
+        refuses a setting.
         """
         config = checked_config(config)
         if type(clients) is not int or not 1 <= clients <= MAX_CLIENTS:
-            fix = f"give a number from 1 to {MAX_CLIENTS}"
-            raise InvalidValueError("clients", clients, "is out of range", fix)
+            hint = f"give a number from 1 to {MAX_CLIENTS}"
+            raise InvalidValueError("clients", clients, "is out of range", hint)
         self._clock = MonotonicClock()
         self._reports = ConnectionReports(self._clock)
         self._timers = ThreadTimers(self._clock, name="kafka-deadlines")
@@ -107,7 +107,7 @@ class KafkaCoordinator(Coordinator):
         end = GroupClient.close
         self._commits = [ConnectionQueue(open_committer, end, *shared) for _ in range(clients)]
         self._fetches = ConnectionQueue(open_fetcher, end, *shared)
-        # Questions about the cluster go past the groups' queues: a busy group is no sick Kafka.
+        # Questions about the cluster bypass the groups' queues: a busy group says nothing of Kafka.
         self._questions = ConnectionQueue(
             lambda: open_admin(config, self._reports), lambda _: None, *shared, QUESTIONS
         )
@@ -126,7 +126,7 @@ class KafkaCoordinator(Coordinator):
     ) -> Future[FetchResult]:
         """Read the committed offsets of ``partitions``, or all of the group's if None.
 
-        Offsets of a transaction that is not over are no answer: UNSTABLE_OFFSET_COMMIT.
+        An offset that an open transaction may replace is a failure: UNSTABLE_OFFSET_COMMIT.
         """
         check_group(group)
         check_timeout(timeout_s, "timeout_s")
@@ -135,7 +135,7 @@ class KafkaCoordinator(Coordinator):
         def send(client: GroupClient, request: QueuedRequest[FetchResult]) -> None:
             read = partial(fetch_result, asked)
             sent = client.fetch(group, asked, self._left_s(request.deadline_s) + LIBRDKAFKA_S)
-            sent.add_done_callback(partial(self._heard, self._fetches, request, read))
+            sent.add_done_callback(partial(self._answer_group, self._fetches, request, read))
 
         deadline_s = self._clock.now() + timeout_s
         failed = partial(FetchResult.failed, asked)
@@ -176,7 +176,7 @@ class KafkaCoordinator(Coordinator):
         return self._ask(question, failed, timeout_s)
 
     def members(self, group: str, timeout_s: float) -> Future[list[LiveMember] | Failure]:
-        """Return the live members of ``group``: none if it does not exist."""
+        """Return the live members of ``group``; none if the group does not exist."""
         check_group(group)
         check_timeout(timeout_s, "timeout_s")
 
@@ -227,8 +227,8 @@ class KafkaCoordinator(Coordinator):
     def close(self, timeout: float = 10.0) -> None:
         """Let requests under way end, then release the connections; within ``timeout`` seconds.
 
-        What is not answered by then is: as refused where it was never sent, else as unknown.
-        Twice is harmless.
+        Then the others are answered: as refused if they were never sent, else as unknown.  Twice is
+        harmless.
         """
         deadline_s = self._clock.now() + check_timeout(timeout)
         for queue in self._queues:
@@ -236,7 +236,7 @@ class KafkaCoordinator(Coordinator):
         for queue in self._queues:
             queue.drain(self._left_s(deadline_s))
         self._timers.close(self._left_s(deadline_s))
-        # librdkafka joins its threads as it ends a client; that no broker answers must not matter.
+        # librdkafka joins its threads as it ends a client: long, if no broker answers.
         closer = threading.Thread(target=self._end_clients, name="kafka-close", daemon=True)
         try:
             closer.start()
@@ -254,21 +254,21 @@ class KafkaCoordinator(Coordinator):
 
         def send(client: GroupClient, request: QueuedRequest[CommitResult]) -> None:
             sent = client.commit(group, offsets, self._left_s(deadline_s) + LIBRDKAFKA_S)
-            sent.add_done_callback(partial(self._heard, queue, request, commit_result))
+            sent.add_done_callback(partial(self._answer_group, queue, request, commit_result))
 
         failed = partial(CommitResult.failed, offsets)
         answer = queue.submit(QueuedRequest(group, deadline_s, send, failed))
         answer.add_done_callback(partial(self._name_members, group, deadline_s, committed))
         return committed
 
-    def _heard(
+    def _answer_group(
         self,
         queue: ConnectionQueue[GroupClient],
         request: QueuedRequest[_G],
         read: Callable[[list[PartitionAnswer]], _G],
         sent: Pending[GroupAnswer],
     ) -> None:
-        """Answer ``request`` with what Kafka, or librdkafka, says of its group."""
+        """Answer ``request`` with the answer of Kafka, or of librdkafka."""
         answer = sent.result()
         if answer.error:
             timed_out = answer.error == TIMED_OUT
@@ -278,7 +278,7 @@ class KafkaCoordinator(Coordinator):
         else:
             self._reports.answered()
             result = read(answer.partitions)
-            moved = any(each.info.code == NOT_COORDINATOR for each in result.failures.values())
+            moved = any(f.info.code == NOT_COORDINATOR for f in result.failures.values())
         if moved:
             queue.pause(request.group)
         queue.finish(request, result)
@@ -290,7 +290,7 @@ class KafkaCoordinator(Coordinator):
         committed: Future[CommitResult],
         answer: Future[CommitResult],
     ) -> None:
-        """Pass a commit's answer on; if the group has live members, with who they are."""
+        """Pass a commit's answer on; if the group has live members, with their names."""
         result = answer.get()
 
         def named(done: Future[list[LiveMember] | Failure]) -> None:
@@ -315,9 +315,9 @@ class KafkaCoordinator(Coordinator):
         failed: Callable[[Failure], _R],
         timeout_s: float,
     ) -> Future[_R]:
-        """Ask ``question`` in a thread of its own, which may wait.
+        """Ask ``question`` in a thread of its own.
 
-        It is given the time until the deadline, and how long it may wait at most.
+        Its arguments are the client, the seconds until the deadline, and those it may wait.
         """
 
         def send(client: AdminClient, request: QueuedRequest[_R]) -> None:
@@ -334,14 +334,13 @@ class KafkaCoordinator(Coordinator):
         request: QueuedRequest[_R],
     ) -> None:
         left_s = max(self._left_s(request.deadline_s), 0.001)
-        # Past the deadline, when it has been answered: what is answered until then shows that the
-        # client is no stuck one.
+        # Past the deadline of the request: a late answer shows that the client is not stuck.
         wait_s = self._left_s(max(request.deadline_s, request.sent_s + STUCK_S))
         try:
             answer = question(client, left_s, wait_s)
         except NotAnsweredError:
             return
-        except Exception as error:  # noqa: BLE001 -- told as the answer, whatever it is
+        except Exception as error:  # noqa: BLE001 -- it is the answer, whatever it is
             answer = request.failed(failure_of(error))
         else:
             self._reports.answered()
@@ -353,7 +352,7 @@ class KafkaCoordinator(Coordinator):
         return max(deadline_s - self._clock.now(), 0.0)
 
     def _poll(self) -> None:
-        # Without it librdkafka's log and errors pile up unread.
+        # librdkafka's log and errors wait for a poll.
         self._timers.call_after(0.2, self._poll)
         client = self._questions.current
         if client is not None:

@@ -1,8 +1,8 @@
 """The coordinator port in memory, with scripted faults: for tests and simulations.
 
-It has no thread of its own.  Given ``call_after`` (the timers of an actor system or of a
-simulation) everything happens there, in the order and at the time those decide; given none,
-everything happens before the call returns, deadlines too, whatever time the script gives it.
+It has no thread of its own.  With ``call_after`` (the timers of an actor system or of a simulation)
+everything happens there, in their order and at their time; without it, everything happens before
+the call returns, deadlines too, whatever times the script sets.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _T = TypeVar("_T")
 class Respond:
     """Answered properly, after ``latency_s`` seconds of its own (0: as the coordinator usually is).
 
-    Where that is beyond the deadline the caller is told TIMED_OUT, and a commit lands late.
+    Beyond the deadline the caller gets TIMED_OUT, and a commit lands late.
     """
 
     latency_s: float = 0.0
@@ -107,7 +107,7 @@ class SentRequest:
     partitions: Collection[TopicPartition] | None
     """The partitions of a fetch or a commit; None for the whole group and for other requests."""
     answer: Callable[[Failed], Any]
-    """Do what was asked except for what failed, and return the answer."""
+    """Carries out the request except for its failed part, and returns the answer."""
     answered: bool = False
     future: Future[Any] = field(default_factory=Future)
     deadline: Any = None
@@ -170,7 +170,7 @@ class BrokerState:
             self._times_ms[partition] = dict(times_ms or {})
 
     def delete_topic(self, topic: str) -> None:
-        """Delete ``topic``, and with it what groups committed for it, as Kafka does."""
+        """Delete ``topic`` and the offsets that groups have committed for it, as Kafka does."""
         with self._lock:
             self._logs[topic] = {}
             for offsets in self._committed.values():
@@ -184,12 +184,12 @@ class BrokerState:
     def commit_externally(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> None:
-        """Commit as somebody else would: a member of the group, or a tool."""
+        """Commit as another program would: a member of the group, or a tool."""
         with self._lock:
             self._committed.setdefault(group, {}).update(offsets)
 
     def forget(self, group: str, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Lose what ``group`` has committed (for ``partitions``, or all), as when it expires."""
+        """Drop committed offsets (of ``partitions``, or all), as if they had expired."""
         with self._lock:
             offsets = self._committed.get(group, {})
             for partition in list(offsets) if partitions is None else partitions:
@@ -207,7 +207,7 @@ class BrokerState:
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, Failure]:
-        """Commit as somebody who is no member; the refused partitions are returned."""
+        """Commit without a membership; return the refused partitions."""
         with self._lock:
             members = self._members.get(group)
             if members:
@@ -256,7 +256,7 @@ class BrokerState:
 class MemoryCoordinator(Coordinator):
     """A coordinator whose Kafka is a few dictionaries, and whose faults are scripted.
 
-    ``broker`` is what that Kafka knows: tests look at it and change it behind the coordinator's
+    ``broker`` is the state of that Kafka: tests read it, and change it behind the coordinator's
     back.  A request meets the first incident injected for it, else what ``plan`` says, else
     nothing: it is answered properly after ``latency_s`` seconds.
     """
@@ -369,20 +369,20 @@ class MemoryCoordinator(Coordinator):
     def pause(self, group: str | None = None) -> None:
         """Hold every request (of ``group``) unread, as a stopped broker does, until resume.
 
-        Callers are answered at their deadline; what is held takes effect on resume all the same.
+        Callers are answered at their deadline; held requests take effect on resume all the same.
         """
         with self._lock:
             self._paused.add(group)
 
     def resume(self, group: str | None = None) -> None:
-        """Deal with all that was held by ``pause(group)``, in the order it came."""
+        """Carry out all requests that ``pause(group)`` has held, in their order."""
         with self._lock:
             self._paused.discard(group)
             held, self._held = self._held, []
         for request, incident in held:
             self._receive(request, incident)
 
-    # -- what was seen
+    # -- the record of requests
 
     @property
     def requests(self) -> tuple[SentRequest, ...]:
@@ -455,7 +455,7 @@ class MemoryCoordinator(Coordinator):
                 self._finish(request, {})
 
     def _finish(self, request: SentRequest, failed: Failed) -> None:
-        """Answer; nobody hears of it after the deadline."""
+        """Answer ``request``, unless its deadline has passed."""
         answer = request.answer(failed)
         with self._lock:
             if request.answered:

@@ -1,4 +1,4 @@
-"""Reads what a Kafka cluster knows of consumer groups and logs; changes nothing.
+"""The consumer groups, topics and logs of a Kafka cluster; nothing here changes them.
 
 A group costs one request, a leader one for each end of the logs it leads, whatever the number of
 partitions.
@@ -47,11 +47,11 @@ _STATES: Final = {
     "PREPARING_REBALANCING": "PreparingRebalance",
     "COMPLETING_REBALANCING": "CompletingRebalance",
 }
-"""States that Kafka's tools write in another way than the first letter large."""
+"""The states that Kafka's tools do not write as one capitalised word."""
 
 
 _MOVING: Final = frozenset({5, 6, 14, 15, 16, 74, 75, 78})
-"""Answers of a broker that does not lead the partition or coordinate the group yet, or no longer,
+"""Codes of a broker that does not lead the partition or coordinate the group yet, or no longer,
 such as just after the topic was created or the broker started."""
 
 _NO_LEADERS: Final = -156
@@ -109,7 +109,7 @@ class ClusterReader:
         """``config`` is the bootstrap servers (``host:port,host:port``) or librdkafka's settings.
 
         Each method answers within ``timeout_s`` seconds.  Connects in the background.  Raises
-        InvalidValueError where librdkafka does not take a setting.
+        InvalidValueError if librdkafka refuses a setting.
         """
         settings = checked_config(config)
         self.timeout_s = check_timeout(timeout_s, "timeout_s")
@@ -117,7 +117,7 @@ class ClusterReader:
         check_thread_room()
         try:
             self.admin: AdminClient = open_admin(settings, self._reports)
-            """confluent-kafka's own client, for what is not offered here."""
+            """confluent-kafka's own client, for requests that have no method here."""
         except KafkaException as error:
             raise refused_config(settings, error) from None
         # For committed offsets the admin client is not safe: see librdkafka.py.
@@ -135,14 +135,14 @@ class ClusterReader:
             if listed.errors:
                 raise request_error(f"list of {what}", listed.errors[0])
             return sorted(
-                GroupListing(each.group_id, _state(each.state), each.type.name.lower())
-                for each in listed.valid
+                GroupListing(group.group_id, _state(group.state), group.type.name.lower())
+                for group in listed.valid
             )
 
         return known(self._ask([what], send, "list of", read)[what])
 
     def describe(self, groups: Iterable[str]) -> dict[str, GroupDescription | OffsetManagerError]:
-        """Return state and members of ``groups``; Dead is the state of one that does not exist."""
+        """Return state and members of ``groups``; the state of a missing group is Dead."""
 
         def send(asked: list[str]) -> Mapping[str, Pending[Any]]:
             return self.admin.describe_consumer_groups(
@@ -154,7 +154,7 @@ class ClusterReader:
     def committed(
         self, groups: Iterable[str]
     ) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | OffsetManagerError]:
-        """Return all that ``groups`` have committed; a group that does not exist has nothing."""
+        """Return all committed offsets of ``groups``; none for a group that does not exist."""
 
         def send(asked: list[str]) -> Mapping[str, Pending[Any]]:
             fetch = self._fetcher.fetch
@@ -166,7 +166,7 @@ class ClusterReader:
     def stable_offsets(
         self, group: str, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what ``group`` has committed of ``partitions``, for a member that takes them over.
+        """Return the committed offsets of ``partitions``, for a member that takes them over.
 
         Raises KafkaRequestError, also while an open transaction is about to commit one of them.
         """
@@ -182,10 +182,10 @@ class ClusterReader:
         starts = self._offsets(dict.fromkeys(wanted, EARLIEST))
         ends = self._offsets(dict.fromkeys(wanted, LATEST))
 
-        def log(where: TopicPartition) -> PartitionRange:
-            return PartitionRange(known(starts[where]), known(ends[where]))
+        def log(partition: TopicPartition) -> PartitionRange:
+            return PartitionRange(known(starts[partition]), known(ends[partition]))
 
-        return {each: tried(log, each) for each in wanted}
+        return {partition: tried(log, partition) for partition in wanted}
 
     def log_ends(
         self, partitions: Iterable[TopicPartition]
@@ -196,19 +196,19 @@ class ClusterReader:
     def offsets_at(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | OffsetManagerError | None]:
-        """Return the first offset whose record is of the given time or later.
+        """Return the first offset with a record of the given time or later; None if there is none.
 
-        Times are milliseconds since 1970.  None where no record is so young.
+        Times are milliseconds since 1970.
         """
-        specs = {each: OffsetSpec.for_timestamp(at_ms) for each, at_ms in times.items()}
+        specs = {where: OffsetSpec.for_timestamp(at_ms) for where, at_ms in times.items()}
         found = self._offsets(specs)
-        return {each: None if value == -1 else value for each, value in found.items()}
+        return {where: None if offset == -1 else offset for where, offset in found.items()}
 
     def partitions_of(self, topics: Iterable[str]) -> dict[str, list[int] | OffsetManagerError]:
         """Return the partition numbers of ``topics``, sorted."""
 
         def numbers(_topic: str, found: Any) -> list[int]:
-            return sorted(each.id for each in found.partitions)
+            return sorted(partition.id for partition in found.partitions)
 
         return self._topics(topics, numbers)
 
@@ -254,7 +254,7 @@ class ClusterReader:
         try:
             result = pending.result(max(left_s, 0.0))
         except NotAnsweredError:
-            self.admin.poll(0)  # what failed meanwhile is told to the reports
+            self.admin.poll(0)  # passes failed connections on to the reports
             raise request_error(what, self._timed_out()) from None
         except KafkaException as error:
             raise request_error(what, error) from None
@@ -290,23 +290,23 @@ class ClusterReader:
         self, specs: Mapping[TopicPartition, OffsetSpec]
     ) -> dict[TopicPartition, int | OffsetManagerError]:
         def send(asked: list[TopicPartition]) -> Mapping[TopicPartition, Pending[Any]]:
-            request = {KafkaPartition(*each): specs[each] for each in asked}
+            request = {KafkaPartition(*partition): specs[partition] for partition in asked}
             sent = self.admin.list_offsets(request, request_timeout=self._limit_s)
-            return {TopicPartition(each.topic, each.partition): sent[each] for each in sent}
+            return {TopicPartition(p.topic, p.partition): pending for p, pending in sent.items()}
 
         def offset(_where: TopicPartition, found: Any) -> int:
             return int(found.offset)
 
         found = self._ask(list(specs), send, "log of", offset)
-        # librdkafka says so, and not why, where none of the asked partitions has a leader.
-        unknown = [each for each, answer in found.items() if code_of(answer) == _NO_LEADERS]
-        topics = self.partitions_of({each.topic for each in unknown})
-        for each in unknown:
-            numbers = topics[each.topic]
+        # librdkafka gives this code, whatever the reason, if none of the partitions has a leader.
+        unknown = [where for where, answer in found.items() if code_of(answer) == _NO_LEADERS]
+        topics = self.partitions_of({topic for topic, _ in unknown})
+        for where in unknown:
+            numbers = topics[where.topic]
             if isinstance(numbers, OffsetManagerError):
-                found[each] = numbers
-            elif each.partition not in numbers:
-                found[each] = request_error(f"log of {each}", failure_of(UNKNOWN_TOPIC))
+                found[where] = numbers
+            elif where.partition not in numbers:
+                found[where] = request_error(f"log of {where}", failure_of(UNKNOWN_TOPIC))
         return found
 
     def _committed_of(
@@ -318,7 +318,7 @@ class ClusterReader:
         offsets, failures, _ = fetch_result(None, answer.partitions)
         for where, failure in failures.items():
             raise request_error(f"committed offset of {where} in group {group}", failure)
-        return {where: each for where, each in offsets.items() if each is not None}
+        return {where: offset for where, offset in offsets.items() if offset is not None}
 
     def _ask(
         self,
@@ -337,7 +337,7 @@ class ClusterReader:
         while names:
             for name, pending in send(names).items():
                 found[name] = tried(answer, name, pending)
-            names = [each for each in names if code_of(found[each]) in _MOVING]
+            names = [name for name in names if code_of(found[name]) in _MOVING]
             if deadline_s - time.monotonic() <= MOVED_WAIT_S:
                 break
             if names:
@@ -356,24 +356,24 @@ def _state(found: Any) -> str:
 
 
 def _rights(_name: str, found: Any) -> frozenset[str]:
-    return frozenset(each.name for each in found.authorized_operations or ())
+    return frozenset(operation.name for operation in found.authorized_operations or ())
 
 
 def _description(name: str, found: Any) -> GroupDescription:
     node = found.coordinator
     members = tuple(
         GroupMember(
-            each.member_id,
-            each.client_id,
-            each.host,
-            each.group_instance_id or "",
+            member.member_id,
+            member.client_id,
+            member.host,
+            member.group_instance_id or "",
             tuple(
                 sorted(
-                    TopicPartition(p.topic, p.partition) for p in each.assignment.topic_partitions
+                    TopicPartition(p.topic, p.partition) for p in member.assignment.topic_partitions
                 )
             ),
         )
-        for each in found.members
+        for member in found.members
     )
     return GroupDescription(
         _state(found.state),

@@ -1,6 +1,6 @@
 """Every commit of a group that Kafka still has, read from ``__consumer_offsets`` itself.
 
-Kafka keeps what a group has committed as records of this topic, all of a group in one partition.
+Kafka keeps committed offsets as records of this topic, all of a group in one partition.
 Compaction removes a record only after a newer one of the same group and partition, so behind the
 oldest record that is left of a partition the history is whole.
 """
@@ -39,14 +39,14 @@ _METADATA_S: Final = 10.0
 
 
 class CommitRecord(NamedTuple):
-    """A commit as it stands in Kafka's log."""
+    """A commit in Kafka's log."""
 
     key: ManagerKey
     offset: int | None
     """None where the committed offset expired or was deleted."""
     metadata: str = ""
     at_s: float = 0.0
-    """When the coordinator took it, by its wall clock, in seconds since 1970."""
+    """Time of the commit by the coordinator's wall clock, in seconds since 1970."""
 
 
 class _Fields:
@@ -73,7 +73,7 @@ class _Fields:
             byte = self.number("B")
             length |= (byte & 0x7F) << shift
             shift += 7
-            if byte < 0x80:  # noqa: PLR2004 -- the bit that says that more follows
+            if byte < 0x80:  # noqa: PLR2004 -- the bit of a byte that is not the last
                 return self._take(length - 1)
 
     def _take(self, length: int) -> str:
@@ -82,9 +82,9 @@ class _Fields:
 
 
 def decode(key: bytes, value: bytes | None, record_s: float = 0.0) -> CommitRecord | None:
-    """Return the commit that a record stands for; None where it stands for none.
+    """Return the commit of a record; None for a record of another kind.
 
-    ``record_s`` is the time of the record, which a deletion has no other than.
+    ``record_s`` is the time of the record: a deletion has no other time.
     """
     fields = _Fields(key)
     if fields.number("h") not in _KEY_VERSIONS:
@@ -130,10 +130,10 @@ def read_commits(
             return
         raise
     numbers = sorted({partition_of(group, count) for group in groups})
-    starts = {TopicPartition(TOPIC, each): OFFSET_BEGINNING for each in numbers}
-    for each in _decoded(read_to_end(config, starts, timeout_s)):
-        if each.key.group in groups:
-            yield each
+    starts = {TopicPartition(TOPIC, number): OFFSET_BEGINNING for number in numbers}
+    for commit in _decoded(read_to_end(config, starts, timeout_s)):
+        if commit.key.group in groups:
+            yield commit
 
 
 class CommitTail:
@@ -152,7 +152,7 @@ class CommitTail:
             if self._consumer is None:
                 self._consumer = open_consumer(self._config)
                 numbers = _partitions(self._consumer, _METADATA_S)
-                self._consumer.assign([KafkaPartition(TOPIC, each, OFFSET_END) for each in numbers])
+                self._consumer.assign([KafkaPartition(TOPIC, n, OFFSET_END) for n in numbers])
                 return None
             commits: list[CommitRecord] = []
             messages = consume(self._consumer, _POLL_S)

@@ -25,63 +25,65 @@ DEFAULTS: Final[Mapping[str, object]] = {
     "socket.nagle.disable": True,
     # The default of 10 s would add itself to every outage.
     "reconnect.backoff.max.ms": 1_000,
-    # Else librdkafka begins anew with the first addresses, and without a pause, where no broker is
-    # left: 20 connections or logins a second, for as long as it lasts.  A client that sits on a
-    # request is replaced, which finds brokers that have moved away as well.
+    # By default, while no broker answers, librdkafka tries the first addresses again without a
+    # pause: 20 connections or logins a second.  An unresponsive client is replaced here, which
+    # finds brokers at new addresses as well.
     "metadata.recovery.strategy": "none",
     "log.connection.close": False,
 }
-"""Settings of librdkafka that the caller's may replace."""
+"""Defaults, which the caller's settings replace."""
 
 FORCED: Final[Mapping[str, object]] = {
-    # librdkafka forgets the coordinator of a group only when it was not asked for it this long;
-    # an answer of NOT_COORDINATOR does not make it look again.  See MOVED_WAIT_S.
+    # librdkafka forgets the coordinator of a group only if nobody asks for it for this long; an
+    # answer of NOT_COORDINATOR does not make it look again.  See MOVED_WAIT_S.
     "metadata.max.age.ms": 1_000,
-    # What is written is answered, or its connection ended, within this time; what is not, by the
-    # time of STUCK_S, can no longer be written.  It also bounds how late a commit can land that
-    # waits for its connection.
+    # A written request is answered, or its connection ended, within this time; a request that is
+    # still unwritten after STUCK_S never will be.  It also bounds how late a commit can land
+    # that waits for its connection.
     "socket.timeout.ms": 10_000,
 }
-"""Settings the pool depends on: nobody else may set them."""
+"""Settings that the pool depends on: the caller may not set them."""
 
 _LARGEST: Final = 2**63
 _TEXT_CHARS: Final = 300
 
 
 def client_config(config: Mapping[str, object]) -> dict[str, Any]:
-    """Complete the caller's settings of librdkafka with the pool's."""
+    """Return the caller's settings with the pool's."""
     return {**DEFAULTS, **config, **FORCED}
 
 
 def checked_config(config: object) -> dict[str, object]:
-    """Return librdkafka's settings, of which a text is the bootstrap servers.
+    """Return librdkafka's settings; ``config`` may be the bootstrap servers alone.
 
     Raises InvalidValueError, which names a setting, never a value that may be a secret.
     """
     settings = {"bootstrap.servers": config} if isinstance(config, str) else config
     if not isinstance(settings, Mapping):
-        fix = 'give "host:port,host:port", or a mapping of librdkafka\'s settings'
-        raise InvalidValueError("config", type(config).__name__, "is neither", fix)
+        hint = 'give "host:port,host:port", or a mapping of librdkafka\'s settings'
+        raise InvalidValueError("config", type(config).__name__, "is neither", hint)
     for name, value in settings.items():
         if not isinstance(name, str):
-            raise InvalidValueError("config", name, "is no setting's name", "give a string")
+            raise InvalidValueError("config", name, "is not the name of a setting", "give a string")
         number = isinstance(value, (int, float)) and -_LARGEST <= value <= _LARGEST
         # No lone surrogates.
         text = isinstance(value, str) and value.encode(errors="replace").decode() == value
         if not (number or text or callable(value)):
             kind = f"<{type(value).__name__}>"
-            raise InvalidValueError(name, kind, "is no setting", "give a string or a number")
+            raise InvalidValueError(
+                name, kind, "is not a value of a setting", "give a string or a number"
+            )
         if name in FORCED:
-            fix = f"remove it: the service depends on {FORCED[name]}"
-            raise InvalidValueError(name, value, "cannot be set", fix)
+            hint = f"remove it: the service depends on {FORCED[name]}"
+            raise InvalidValueError(name, value, "cannot be set", hint)
     if not settings.get("bootstrap.servers"):
-        fix = "give it, as host:port,host:port"
-        raise InvalidValueError("bootstrap.servers", None, "is missing", fix)
+        hint = "give it, as host:port,host:port"
+        raise InvalidValueError("bootstrap.servers", None, "is missing", hint)
     return dict(settings)
 
 
 def refused_config(config: Mapping[str, object], error: KafkaException) -> InvalidValueError:
-    """Return what to raise, without a cause, where librdkafka takes a setting for wrong.
+    """Return the error to raise, without a cause, if librdkafka refuses a setting.
 
     librdkafka may quote a secret: its text is cut before it.
     """
@@ -92,5 +94,5 @@ def refused_config(config: Mapping[str, object], error: KafkaException) -> Inval
             before, found, _ = text.partition(str(value)[:8])
             text = f"{before}***" if found else text
     problem = f"was refused by librdkafka: {text}"
-    fix = "correct the setting it names; see librdkafka's CONFIGURATION.md"
-    return InvalidValueError("kafka", sorted(config), problem, fix)
+    hint = "correct the setting it names; see librdkafka's CONFIGURATION.md"
+    return InvalidValueError("kafka", sorted(config), problem, hint)

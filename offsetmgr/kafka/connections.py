@@ -1,9 +1,9 @@
 """The requests of one Kafka client: their order, their number and their deadlines.
 
 Deadlines are kept here and never by librdkafka: a request about a group that times out *in* it
-while the coordinator is away aborts the process as soon as the coordinator is back
+while the coordinator is unreachable aborts the process once the coordinator answers again
 (https://github.com/confluentinc/librdkafka/issues/4605).  So librdkafka gets more time than a
-request can need, and a client that sits on one for too long is replaced before it runs out.
+request can need, and an unresponsive client is replaced before that time runs out.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ MOVED_WAIT_S: Final = 2.5
 ``metadata.max.age.ms``, the second between librdkafka's checks of it, and a margin."""
 
 STUCK_S: Final = 12.0
-"""librdkafka answers what it has written within ``socket.timeout.ms`` (10 s).  What it holds for
-longer waits for a coordinator that cannot be reached, and is never written once it is dropped."""
+"""librdkafka answers a written request within ``socket.timeout.ms`` (10 s).  One that it holds for
+longer waits for an unreachable coordinator, and is never written once its client is dropped."""
 
 WINDOW: Final = 256
-"""Requests of a client under way at a time.  One broker is busy with two; but groups of a broker
-that hangs would keep those of the others waiting.  With many more a broker that is merely slow
-would be busy with requests whose deadline passes before it has come to them."""
+"""Requests of a client in flight at a time.  Two keep one broker busy; but the groups of a broker
+that hangs must not delay those of others.  With many more, a slow broker would work on requests
+whose deadline has passed."""
 
 LIMIT: Final = 1_024
 """Requests that librdkafka may hold, answered at their deadline or not."""
@@ -44,8 +44,8 @@ QUEUE_LIMIT: Final = 4_096
 """Requests that may wait to be handed over."""
 
 LEAST_SEND_S: Final = 0.02
-"""With less time left a request is not sent any more: behind a broker that hangs, those that wait
-would else be sent at their deadline, only to be unknown."""
+"""A request with less time left is not sent: behind a broker that hangs, waiting requests would be
+sent at their deadline, and their outcome would be unknown."""
 
 LIBRDKAFKA_S: Final = 120.0
 """Added to our deadline for librdkafka's own time-out, which must never fire.  It is well over
@@ -64,9 +64,9 @@ class QueuedRequest(Generic[_R]):
     group: str
     deadline_s: float
     send: Callable[[Any, QueuedRequest[_R]], None]
-    """Hands it to a client."""
+    """Hands the request to a client."""
     failed: Callable[[Failure], _R]
-    """Returns its answer if all of it failed."""
+    """Returns the answer to a request that failed as a whole."""
     future: Future[_R] = field(default_factory=Future)
     client: Any = None
     sent_s: float = 0.0
@@ -78,14 +78,14 @@ _Requests = dict[QueuedRequest[Any], None]
 
 
 class ConnectionQueue(Generic[_C]):
-    """A client and its requests: takes them from any thread, and answers each by its deadline.
+    """A client and its requests: any thread adds them, and each is answered by its deadline.
 
-    What was handed to librdkafka can no longer be told to be unsent, so no more is handed over than
-    what keeps the groups of one slow broker from those of the others.
+    A request in librdkafka may or may not be sent, so only a limited number is handed over: enough
+    that the groups of one slow broker do not delay those of others.
 
-    The client is made at its first use, and anew if it sits on a request.  The old one ends when
-    all its requests are over or given up, and in a thread of its own: librdkafka aborts the process
-    where a client ends in one of librdkafka's threads.
+    The client is opened at its first use, and replaced if it is unresponsive.  The old one is
+    closed once all its requests are finished or given up, in a thread of its own: librdkafka aborts
+    the process if a client ends in one of librdkafka's threads.
     """
 
     def __init__(
@@ -97,9 +97,9 @@ class ConnectionQueue(Generic[_C]):
         timed_out: Callable[[], Failure],
         limit: int = LIMIT,
     ) -> None:
-        """``end`` does what is needed before the last reference to a client is dropped.
+        """``make`` opens a client, ``end`` closes one.
 
-        ``timed_out`` says why a request was not answered; ``limit`` as ``LIMIT``.
+        ``timed_out`` returns why a request was not answered; ``limit`` as ``LIMIT``.
         """
         self._make = make
         self._end = end
@@ -108,7 +108,7 @@ class ConnectionQueue(Generic[_C]):
         self._timed_out = timed_out
         self._limit = limit
         self.current: _C | None = None
-        """The client, if there is one."""
+        """The client, if it is open."""
         self._making = threading.Lock()
         self._retired: list[_C] = []
         self._ended = False
@@ -116,17 +116,17 @@ class ConnectionQueue(Generic[_C]):
         self._idle = threading.Condition(self._lock)
         self._waiting: _Requests = {}
         self._paused: dict[str, _Requests] = {}
-        """By group: those that wait for its coordinator to be looked up anew."""
+        """Requests that wait until their group's coordinator is looked up again, by group."""
         self._sent: _Requests = {}
         self._late: _Requests = {}
-        """Answered at their deadline; librdkafka still has them."""
+        """Answered at their deadline, and still in librdkafka."""
         self._closed = False
 
     def client(self) -> _C:
-        """Return the client, made now if there is none.
+        """Return the client, opened now if it is not open.
 
-        Raises what making one raises, and RuntimeError where the pool is closed or the machine has
-        no room for another client's threads.
+        Raises as ``make``, and RuntimeError if the pool is closed or the machine has no room for
+        another client's threads.
         """
         with self._making:
             if self._ended:
@@ -137,7 +137,7 @@ class ConnectionQueue(Generic[_C]):
             return self.current
 
     def submit(self, request: QueuedRequest[_R]) -> Future[_R]:
-        """Send ``request`` when its turn comes."""
+        """Add ``request``; it is sent in its turn."""
         refusal = None
         with self._lock:
             queue = self._paused.get(request.group, self._waiting)
@@ -155,7 +155,7 @@ class ConnectionQueue(Generic[_C]):
         return request.future
 
     def finish(self, request: QueuedRequest[_R], answer: _R) -> None:
-        """Answer ``request``, which was sent, unless its deadline did."""
+        """Answer ``request``, which was sent, unless its deadline has passed."""
         with self._lock:
             self._forget(request)
         if request.timer is not None:
@@ -170,15 +170,15 @@ class ConnectionQueue(Generic[_C]):
         self._timers.call_after(MOVED_WAIT_S, partial(self._resume, group))
 
     def close(self) -> None:
-        """Take no more; what was taken goes on."""
+        """Refuse further requests; those under way go on."""
         with self._lock:
             self._closed = True
 
     def drain(self, timeout_s: float) -> None:
-        """Wait until all is answered, then answer what is left: as refused if it was not sent."""
+        """Wait until all requests are answered, then answer the others; unsent ones are refused."""
         with self._idle:
             self._idle.wait_for(lambda: not (self._sent or any(self._unsent())), timeout_s)
-            # Taken out at once: what is told that it was not sent must not be sent any more.
+            # Taken out first: a request that is answered as unsent must not be sent any more.
             unsent = [request for queue in self._unsent() for request in queue]
             for queue in self._unsent():
                 queue.clear()
@@ -189,7 +189,7 @@ class ConnectionQueue(Generic[_C]):
             self.finish(request, request.failed(_DESTROYED))
 
     def end_clients(self) -> None:
-        """End all clients and with them their connections and threads; may take some time."""
+        """Close all clients with their connections and threads; may take some time."""
         with self._making:
             self._ended = True
             clients = [*self._retired, *([] if self.current is None else [self.current])]
@@ -206,7 +206,7 @@ class ConnectionQueue(Generic[_C]):
             self._send(request)
 
     def _next(self) -> QueuedRequest[Any] | None:
-        """Return the request whose turn it is, which counts as sent from now on."""
+        """Return the next request, which counts as sent from now on; None if there is none."""
         with self._lock:
             if len(self._sent) >= min(WINDOW, self._limit - len(self._late)):
                 return None
@@ -228,14 +228,14 @@ class ConnectionQueue(Generic[_C]):
                     return
                 request.client = client
             request.send(client, request)
-        except Exception as error:  # noqa: BLE001 -- whatever it was, it was not sent
+        except Exception as error:  # noqa: BLE001 -- the request was not sent, whatever the error
             why = f"the Kafka client did not take the request: {visible(str(error), 300)}"
             with self._lock:
                 self._forget(request)
             request.future.set(request.failed(Failure(NOT_SENT, why)))
 
     def _forget(self, request: QueuedRequest[Any]) -> None:
-        """Take a sent request out of its place; with the lock held."""
+        """Remove a sent request; the lock is held."""
         self._sent.pop(request, None)
         self._late.pop(request, None)
         self._idle.notify_all()
@@ -259,7 +259,7 @@ class ConnectionQueue(Generic[_C]):
             request.future.set(request.failed(Failure(NOT_SENT)))
 
     def _give_up(self, request: QueuedRequest[Any]) -> None:
-        """Drop what librdkafka has held for too long, and by and by its client."""
+        """Drop a request that is overdue in librdkafka, and replace its client."""
         with self._lock:
             held = request in self._late
             self._forget(request)
@@ -276,7 +276,7 @@ class ConnectionQueue(Generic[_C]):
         self._pump()
 
     def _end_retired(self) -> None:
-        """End the client that was retired first, in a thread that has its last reference."""
+        """Close the client that was retired first, in a thread that has its last reference."""
         with self._making:
             client = self._retired.pop(0) if self._retired else None
         if client is not None:

@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 
 
 def failure_of(error: int | KafkaError | BaseException, text: str = "") -> Failure:
-    """Return a code of Kafka or librdkafka, or what confluent-kafka raised, as a failure.
+    """Return a code of Kafka or librdkafka, or an exception of confluent-kafka, as a failure.
 
     ``text`` explains a code that the table of codes lacks.  The traceback of an exception is
     dropped: that and the future that keeps the error would make a circle that holds an admin client
@@ -64,9 +64,9 @@ def request_error(
     right: str = "DESCRIBE",
     topic: str = "",
 ) -> KafkaRequestError:
-    """Return the error to raise where a request, or a client that reads or writes, has failed.
+    """Return the error to raise if a request failed, or a client that reads or writes.
 
-    ``right`` is what Kafka demands for it, of ``topic`` where that is known.
+    ``right`` is the operation that Kafka must allow for it, on ``topic`` if that is known.
     """
     failure = error if isinstance(error, Failure) else failure_of(error)
     code = failure.info.code
@@ -82,7 +82,7 @@ def request_error(
 
 
 def cause_of(text: str) -> str:
-    """Return librdkafka's ``text`` without what differs from one broker, or time, to the next."""
+    """Return librdkafka's ``text`` without names of brokers, times and numbers."""
     return _VARYING.sub("", text)
 
 

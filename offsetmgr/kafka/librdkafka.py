@@ -1,18 +1,19 @@
-"""librdkafka's C interface, for what confluent-kafka does not offer.
+"""librdkafka by ctypes: the one module that calls its C functions, and its only reason to exist.
 
-confluent-kafka's ``AdminClient.list_consumer_group_offsets`` ends the process with a segmentation
-fault when a broker answers NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE, as it does whenever a
-coordinator moves (librdkafka issue 5040): the handler asks the handle's own consumer group to look
-for its coordinator, and the handle of an admin client has none.  A handle made as a *consumer* has
-one.  It joins no group as long as it does not subscribe, and every admin request works on it; only
-confluent-kafka offers no way to make them there.
+Two faults of confluent-kafka keep it here.  It can go, for ``confluent_kafka`` alone, once both are
+mended upstream:
 
-``confluent_kafka.Consumer`` is no member to commit with: it ends the metadata of a commit with a
-NUL byte on the wire, gives the deadline of a commit to librdkafka, and takes a partition that
-Kafka's answer leaves out for committed.
+1. ``AdminClient.list_consumer_group_offsets`` ends the process with a segmentation fault when a
+   broker answers NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE, as it does whenever a coordinator
+   moves (librdkafka issue 5040): the handler asks the handle's own consumer group to look for its
+   coordinator, and the handle of an admin client has none.  A handle of a *consumer* has one.  It
+   joins no group as long as it does not subscribe, and every admin request works on it; only
+   confluent-kafka offers no way to make them there.
+2. ``Consumer.commit`` cannot be used by a member that must know what was committed: it ends the
+   metadata of a commit with a NUL byte on the wire, passes the deadline of a commit to librdkafka,
+   and takes a partition that Kafka's answer leaves out as committed.
 
-All of it is done on the library that confluent-kafka brings, with the functions of its public
-header ``rdkafka.h``.
+The functions are those of the public header ``rdkafka.h``, of the library inside confluent-kafka.
 """
 
 from __future__ import annotations
@@ -250,7 +251,7 @@ class Library:
         self.set_log_queue(handle, queue)
 
     def pass_on(self, event: int, listener: ConnectionReports) -> bool:
-        """Tell ``listener`` of a log line or an error; False if ``event`` is something else."""
+        """Pass a log line or an error to ``listener``; False if ``event`` is something else."""
         kind = self.event_type(event)
         if kind == _LOG_EVENT:
             facility, line, level = _TEXT(), _TEXT(), _INT()
@@ -272,7 +273,7 @@ class Library:
         return made
 
     def offset_list(self, handle: int, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Any:
-        """Return a new list of what is to be committed by ``handle``.
+        """Return a new list of offsets that ``handle`` is to commit.
 
         librdkafka answers with this list, and writes a code (0 for none) into it for each
         partition that the coordinator's answer names, and for no other.
@@ -318,7 +319,7 @@ class Library:
 class GroupClient:
     """Fetches and commits the offsets of groups, as a simple (memberless) committer; thread-safe.
 
-    Its own thread hands out the answers.
+    Its own thread sets the answers.
     """
 
     def __init__(
@@ -328,9 +329,9 @@ class GroupClient:
         listener: ConnectionReports,
         name: str = "kafka-client",
     ) -> None:
-        """Open a client, of the kind ``CONSUMER`` if it is to fetch; ``listener`` hears the log.
+        """Open a client, of the kind ``CONSUMER`` if it is to fetch; ``listener`` gets the log.
 
-        ``config`` is as for confluent-kafka.  Raises ValueError where librdkafka does not take a
+        ``config`` is as for confluent-kafka.  Raises ValueError where librdkafka refuses a
         setting, and RuntimeError where no thread is to be had.
         """
         library = self._library = Library()
@@ -354,7 +355,7 @@ class GroupClient:
         *,
         stable: bool = True,
     ) -> Pending[GroupAnswer]:
-        """Ask for what ``group`` has committed (of all partitions where None).
+        """Ask for the committed offsets of ``group`` (for ``partitions=None`` all of them).
 
         With ``stable``, a partition that an open transaction is about to commit is an error.
         The answer is set in the client's thread.  Raises RuntimeError once closed.
@@ -372,12 +373,12 @@ class GroupClient:
     def delete(
         self, group: str, partitions: Iterable[tuple[str, int]], timeout_s: float
     ) -> Pending[GroupAnswer]:
-        """Delete what is committed of ``partitions``; as for ``fetch``."""
+        """Delete the committed offsets of ``partitions``; as for ``fetch``."""
         wanted = self._library.partition_list(partitions)
         return self._ask("DeleteConsumerGroupOffsets", group, wanted, timeout_s)
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """Take no more; what is open is answered as failed.  Returns by ``timeout_s``."""
+        """Refuse further requests; open ones fail.  Returns within ``timeout_s``."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -419,17 +420,17 @@ class GroupClient:
         return answer
 
     def _serve(self) -> None:
-        """Hand out answers until closed, then end the handle: in this thread, which may block."""
+        """Set answers until closed, then end the handle: in this thread, which may block."""
         library = self._library
         while not self._closed:
             event = library.queue_poll(self._queue, _POLL_MS)
             while event:
                 try:
-                    self._hear(event)
+                    self._handle_event(event)
                 except Exception:  # the thread goes on with all other events
                     log.exception("kafka_event_failed")
                 library.event_destroy(event)
-                # What came meanwhile is heard in the same turn: the next may be long in coming.
+                # Later events are handled in the same turn: the next turn may be long in coming.
                 event = library.queue_poll_now(self._queue, 0)
         with self._lock:
             left = list(self._open.values())
@@ -439,7 +440,7 @@ class GroupClient:
         library.queue_destroy(self._queue)
         library.destroy_flags(self._handle, _NO_CONSUMER_CLOSE)
 
-    def _hear(self, event: int) -> None:
+    def _handle_event(self, event: int) -> None:
         library = self._library
         if library.pass_on(event, self._listener):
             return
@@ -483,7 +484,7 @@ class Member:
     """
 
     def __init__(self, config: Mapping[str, object], listener: ConnectionReports) -> None:
-        """``listener`` hears the log.  Raises ValueError where a setting is refused."""
+        """``listener`` gets the log.  Raises ValueError if a setting is refused."""
         library = self._library = Library()
         self._listener = listener
         self._handle = library.open_client(config, CONSUMER)
@@ -492,7 +493,7 @@ class Member:
         library.send_reports(self._handle, self._queue)
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Join the group, by and by."""
+        """Begin to join the group."""
         wanted = self._library.partition_list((topic, _ALL_PARTITIONS) for topic in topics)
         self._library.subscribe(self._handle, wanted)
         self._library.topic_partition_list_destroy(wanted)
@@ -510,7 +511,7 @@ class Member:
     ) -> dict[TopicPartition, int] | None:
         """Commit in one request; returns the code of each partition, None without an answer.
 
-        After None the member must be ended: what it sent may land until then.
+        After None the member must be ended: its commit may land until then.
         """
         library = self._library
         sent = library.offset_list(self._handle, offsets)
@@ -524,13 +525,13 @@ class Member:
             found = library.read_list(library.event_topic_partition_list(event))
             # A request that failed as a whole has no codes of its partitions.
             whole = code or NOT_NAMED
-            codes = {each.where: each.error for each in found}
+            codes = {answer.where: answer.error for answer in found}
             return {p: whole if codes.get(p, NOT_NAMED) == NOT_NAMED else codes[p] for p in offsets}
         finally:
             library.event_destroy(event)
 
     def poll(self, timeout_s: float) -> MemberEvent | None:
-        """Return what happens next; None if it is nothing for ``timeout_s``."""
+        """Return the next event; None if there was none within ``timeout_s``."""
         while event := self._library.queue_poll(self._queue, int(timeout_s * 1000)):
             try:
                 found = self._read(event)
@@ -555,7 +556,7 @@ class Member:
                 library.assign(self._handle, None)
 
     def end(self) -> None:
-        """Drop the client; what it has not sent yet is never sent."""
+        """Drop the client; unsent requests are never sent."""
         self._library.queue_destroy(self._answers)
         self._library.queue_destroy(self._queue)
         self._library.destroy_flags(self._handle, _NO_CONSUMER_CLOSE)
@@ -583,7 +584,7 @@ def decoded(text: bytes | None) -> str:
 
 def commit_result(refused: Iterable[PartitionAnswer]) -> CommitResult:
     """Return the answer to a commit that succeeded as a whole; these partitions were refused."""
-    return CommitResult({each.where: _failure(each.error) for each in refused})
+    return CommitResult({answer.where: _failure(answer.error) for answer in refused})
 
 
 def fetch_result(

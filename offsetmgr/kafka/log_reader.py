@@ -1,4 +1,4 @@
-"""Reads what stands in logs, without joining a group."""
+"""Reads logs without joining a group."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _POLL_S: Final = 0.2
 
 
 def open_consumer(config: str | Mapping[str, object]) -> Consumer:
-    """Return a consumer that reads committed records and commits nothing itself.
+    """Return a consumer that reads committed records and commits no offsets.
 
     ``config`` is the bootstrap servers, or librdkafka's settings.  Raises InvalidValueError where
     librdkafka does not take a setting.
@@ -73,10 +73,11 @@ def read_to_end(
                     yield message
                     if (message.offset() or 0) >= stops.get(where, MAX_OFFSET):
                         del ends[where]
-            # It passes markers of transactions, too, which are no messages.
-            for each in consumer.position([KafkaPartition(*where) for where in ends]):
-                if each.offset >= ends[TopicPartition(each.topic, each.partition)]:
-                    del ends[TopicPartition(each.topic, each.partition)]
+            # It passes the markers of transactions too, which are not messages.
+            for position in consumer.position([KafkaPartition(*where) for where in ends]):
+                where = TopicPartition(position.topic, position.partition)
+                if position.offset >= ends[where]:
+                    del ends[where]
     except KafkaException as error:
         raise read_error(listed({where.topic for where in starts}), error) from error
     finally:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from offsetmgr.errors import KafkaRequestError
 
 POLL_S: Final = 0.1
-"""Interval at which reports are heard, and at which a full queue is tried again."""
+"""Longest single wait for reports, and the pause before a full queue is tried again."""
 
 _LARGEST_BYTES: Final = 1_000_000_000
 """librdkafka takes no larger limit."""
@@ -66,9 +66,9 @@ def open_producer(
 
 
 class MessageProducer:
-    """Produces messages, and hears by a thread of its own what became of them.  Thread-safe.
+    """Produces messages; a thread of its own handles their reports.  Thread-safe.
 
-    librdkafka never sends anything after a fatal error: the producer is replaced then.
+    librdkafka sends nothing after a fatal error: the producer is replaced then.
     """
 
     def __init__(
@@ -82,13 +82,13 @@ class MessageProducer:
     ) -> None:
         """``config``, ``ours`` and ``max_message_bytes`` as for ``open_producer``, which may raise.
 
-        ``on_error`` hears of errors that are not about one message, in the producer's thread, whose
-        name is ``name``.
+        ``on_error`` gets errors that are not about one message, in the producer's thread, which is
+        named ``name``.
         """
         self._config = config
         self._on_error = on_error
         self._reports = ConnectionReports(MonotonicClock())
-        self._ours = {"logger": self._reports, **(ours or {}), "error_cb": self._heard}
+        self._ours = {"logger": self._reports, **(ours or {}), "error_cb": self._failed}
         self._max_message_bytes = max_message_bytes
         self._lock = threading.Lock()
         self._producer = self._open()
@@ -144,7 +144,7 @@ class MessageProducer:
         """Wait up to ``timeout_s`` for messages under way (None: for all), and end."""
         deadline = Deadline(timeout_s, "timeout_s", forever=True)
         while len(self._producer) and not deadline.over:
-            self._hear(partial(self._producer.flush, min(deadline.left_s, POLL_S)))
+            self._handle_reports(partial(self._producer.flush, min(deadline.left_s, POLL_S)))
         self._ended.set()
         self._thread.join()
 
@@ -161,26 +161,26 @@ class MessageProducer:
     def _failure(self, topic: str, error: KafkaError) -> KafkaRequestError:
         return request_error(f"write to {topic}", error, right="WRITE", topic=topic)
 
-    def _heard(self, error: KafkaError) -> None:
+    def _failed(self, error: KafkaError) -> None:
         self._reports.failed(error.code(), error.str())
         self._on_error(error)
 
     def _serve(self) -> None:
         while not self._ended.is_set():
-            self._hear(partial(self._producer.poll, POLL_S))
+            self._handle_reports(partial(self._producer.poll, POLL_S))
 
-    def _hear(self, poll: Callable[[], int]) -> None:
+    def _handle_reports(self, poll: Callable[[], int]) -> None:
         try:
             poll()
         except KafkaException as fatal:  # raised where ``error_cb`` would have been called
             self._replace(fatal.args[0])
-        except Exception:  # of a ``done``: the reports of other messages are heard all the same
+        except Exception:  # of a ``done``; the reports of other messages are handled all the same
             log.exception("message_report_failed")
 
     def _replace(self, error: KafkaError) -> None:
         with self._lock:
             broken, self._producer = self._producer, self._open()
-        self._heard(error)
+        self._failed(error)
         broken.purge()
         while len(broken):
             with suppress(Exception):  # the same fatal error, or one of a ``done``

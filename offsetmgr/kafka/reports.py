@@ -48,7 +48,7 @@ class ConnectionReports:
         self._trouble: tuple[int, str] | None = None
 
     def failed(self, code: int, text: str) -> None:
-        """Take in the failure of a connection."""
+        """Record the failure of a connection."""
         if code == _TRANSPORT and any(sign.search(text) for sign in _HANDSHAKE_FAILED):
             code = _SSL
         text = visible(text, _REPORT_CHARS)
@@ -61,11 +61,11 @@ class ConnectionReports:
         self._trouble = code, text
 
     def answered(self) -> None:
-        """Kafka has answered: the trouble is over."""
+        """Record an answer, which ends the trouble."""
         self._trouble = None
 
     def timed_out(self) -> Failure:
-        """Return why a request that was sent got no answer in time, as far as is known."""
+        """Return why a sent request got no answer in time, as far as is known."""
         trouble = self._trouble
         if trouble is None:
             return Failure(error_info(TIMED_OUT))
@@ -76,7 +76,7 @@ class ConnectionReports:
         return Failure(error_info(TIMED_OUT), f"no answer from Kafka in time: {text}")
 
     def logged(self, level: int, kind: str, text: str) -> None:
-        """Take in a line of librdkafka's log; ``level`` as in syslog."""
+        """Log a line of librdkafka's; ``level`` as in syslog."""
         self.log(_LEVELS[min(max(level, 0), len(_LEVELS) - 1)], "", kind, "", text)
 
     def log(self, level: int, template: str, kind: str, client: str, text: str) -> None:

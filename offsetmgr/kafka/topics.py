@@ -35,8 +35,8 @@ def topic_names(client: AdminClient, topic: str | None, left_s: float) -> list[s
     try:
         return list(client.list_topics(topic, left_s).topics)
     except KafkaException as error:
-        # No connection in all that time is no answer either: the client may know no broker any
-        # more, and is replaced like any that sits on a request.
+        # No connection in all that time counts as no answer: the client may have lost all
+        # addresses, and is replaced like any unresponsive one.
         if failure_of(error).info.code in {TIMED_OUT, _TRANSPORT}:
             raise NotAnsweredError from None
         raise
@@ -69,27 +69,27 @@ def topic_logs(
         request = dict.fromkeys(partitions, spec)
         isolation = _STABLE if field == "last_stable_offset" else IsolationLevel.READ_UNCOMMITTED
         sent = client.list_offsets(request, isolation_level=isolation, request_timeout=limit_s)
-        answers[field] = {(p.topic, p.partition): each for p, each in sent.items()}
+        answers[field] = {(p.topic, p.partition): pending for p, pending in sent.items()}
     for topic, description in found.items():
         ends = {}
         for partition in description.partitions:
             where = topic, partition.id
-            asked_of_it = {field: each[where] for field, each in answers.items()}
+            asked_of_it = {field: sent[where] for field, sent in answers.items()}
             ends[partition.id] = partition_log(asked_of_it, deadline_s)
         logs[topic] = TopicLog(ends, topic_id=id_of(description.topic_id))
     return logs
 
 
 def partition_log(pending: Mapping[str, Pending[Any]], deadline_s: float) -> PartitionLog:
-    """Put together what was asked of one log, by the fields of a ``PartitionLog``."""
+    """Return the answers about one log; ``pending`` is by the fields of a ``PartitionLog``."""
     try:
         offsets: dict[str, Any] = {
-            field: int(each.result(max(deadline_s - time.monotonic(), 0.0)).offset)
-            for field, each in pending.items()
+            field: int(answer.result(max(deadline_s - time.monotonic(), 0.0)).offset)
+            for field, answer in pending.items()
         }
     except KafkaException as error:
         return PartitionLog(0, 0, failure_of(error))
-    # -1 if no record is as young as was asked for; every log has ends.
+    # -1 if all records are older; every log has ends.
     at = offsets.pop("offset_at", -1)
     if min(offsets.values()) < 0:
         return PartitionLog(0, 0, _NO_END)
@@ -97,7 +97,7 @@ def partition_log(pending: Mapping[str, Pending[Any]], deadline_s: float) -> Par
 
 
 def id_of(found: Uuid) -> str:
-    """Return a topic's id; empty where it has none, as with brokers before 2.8."""
+    """Return a topic's id; empty with brokers before 2.8, which have none."""
     return "" if str(found) == _NO_ID else str(found)
 
 

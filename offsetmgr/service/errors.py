@@ -78,7 +78,7 @@ def explained(
         return cause
     if isinstance(cause, InvalidValueError):  # of a __post_init__
         return InvalidValueError(
-            name(f"{path}.{cause.field}"), cause.value, cause.problem, cause.fix
+            name(f"{path}.{cause.field}"), cause.value, cause.problem, cause.hint
         )
     schema, value = schema_of(kind), given
     for key, index in _STEP.findall(path):

@@ -228,7 +228,7 @@ class Settings:
             try:
                 ServiceReader(url)
             except InvalidValueError as error:
-                raise InvalidValueError("streams", url, error.problem, error.fix) from None
+                raise InvalidValueError("streams", url, error.problem, error.hint) from None
         if self.database is None:
             return
         if "://" not in self.store:
@@ -285,7 +285,7 @@ def _hiding_secrets() -> Iterator[None]:
         value = _masked(error.field.partition(" (")[0], str(error.value))
         if value == str(error.value):
             raise
-        raise InvalidValueError(error.field, value, error.problem, error.fix) from None
+        raise InvalidValueError(error.field, value, error.problem, error.hint) from None
 
 
 @_hiding_secrets()

@@ -48,7 +48,7 @@ def commit(kafka: DevKafka, group: str, offsets: dict[TopicPartition, int]) -> N
     committer.close()
 
 
-def test_group_without_members(
+def test_a_group_without_members(
     kafka: DevKafka, reader: ClusterReader, new_topic: TopicFactory, group: str
 ) -> None:
     """A group that was committed from outside is listed as Empty, with all its offsets."""
@@ -67,7 +67,7 @@ def test_group_without_members(
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_live_member(
+def test_a_live_member(
     kafka: DevKafka, reader: ClusterReader, new_topic: TopicFactory, group: str, protocol: str
 ) -> None:
     """A live member is described with its names and what it reads, under either protocol."""
@@ -93,7 +93,7 @@ def test_live_member(
     member.close()
 
 
-def test_absent_group(reader: ClusterReader, group: str) -> None:
+def test_an_absent_group_is_dead(reader: ClusterReader, group: str) -> None:
     """A group that does not exist is Dead and has nothing."""
     described = reader.describe([group])[group]
     assert not isinstance(described, Exception)
@@ -125,7 +125,7 @@ def test_logs(kafka: DevKafka, reader: ClusterReader, new_topic: TopicFactory) -
     assert isinstance(found["no-such-topic"], KafkaRequestError)
 
 
-def test_requests() -> None:
+def test_the_number_of_requests() -> None:
     """A group costs one request and a leader one, whatever the number of partitions."""
     with MockCluster(2) as kafka:
         kafka.create_topic("orders", 50)
@@ -138,7 +138,7 @@ def test_requests() -> None:
 
 
 @pytest.mark.parametrize("code", [5, 6, 14, 15, 16])
-def test_what_moves_is_asked_again(code: int) -> None:
+def test_a_moving_leader_or_coordinator_is_asked_again(code: int) -> None:
     """A topic or broker that is just starting makes no command fail, unless no time is left."""
     with MockCluster() as kafka:
         kafka.create_topic("orders", 1)
@@ -156,13 +156,13 @@ def test_what_moves_is_asked_again(code: int) -> None:
             assert isinstance(found, KafkaRequestError) is (timeout_s == 1)
 
 
-def test_nothing_asked(reader: ClusterReader) -> None:
+def test_empty_questions_make_no_request(reader: ClusterReader) -> None:
     """No question, no request."""
     assert not any((reader.describe([]), reader.committed([]), reader.log_ranges([])))
     assert not any((reader.partitions_of([]), reader.offsets_at({})))
 
 
-def test_no_broker() -> None:
+def test_an_unreachable_broker_is_reported() -> None:
     """If nothing listens, the error says so and whose fault it is."""
     with ClusterReader("127.0.0.1:1", timeout_s=1) as reader:
         with pytest.raises(KafkaRequestError, match=r"list of consumer groups.*fault: network"):
@@ -172,7 +172,7 @@ def test_no_broker() -> None:
         assert error.code == "_TIMED_OUT"
 
 
-def test_wrong_setting() -> None:
+def test_an_unknown_setting_is_refused() -> None:
     """A setting that librdkafka does not take is refused by name."""
     with pytest.raises(InvalidValueError, match=r"security\.protocol"):
         ClusterReader({"bootstrap.servers": "h:1", "security.protocol": "nonsense"})

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from tests.conftest import TopicFactory
 
 
-def test_each_commit_is_read_in_order_and_the_last_one_stands(
-    kafka: DevKafka, new_topic: TopicFactory, group: str
-) -> None:
+def test_commits_are_read_in_order(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
     """Written by a consumer of another make: rising, falling, with metadata, of two partitions."""
     topic, before_s = new_topic(2), time.time()
     settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group}
@@ -41,7 +39,7 @@ def test_each_commit_is_read_in_order_and_the_last_one_stands(
     assert standing == {0: 3, 1: 7}
 
 
-def test_without_the_right_to_read_the_log_the_missing_right_is_named(kafka: DevKafka) -> None:
+def test_the_missing_right_is_named(kafka: DevKafka) -> None:
     """This user may log in and nothing else."""
     with pytest.raises(
         KafkaRequestError,

@@ -63,7 +63,7 @@ def one(topic: str, offset: int) -> dict[TopicPartition, OffsetAndMetadata]:
 
 
 @pytest.mark.fault(2)
-def test_paused_broker(breakable_kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
+def test_a_paused_broker(breakable_kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
     """A stopped broker: the deadline is kept, the outcome unknown; what lands late is read back."""
     topic = new_topic(2, on=breakable_kafka)
     with KafkaCoordinator(breakable_kafka.bootstrap_servers, clients=2) as kafka:
@@ -78,16 +78,16 @@ def test_paused_broker(breakable_kafka: DevKafka, new_topic: TopicFactory, group
         assert lost.info.verdict is Verdict.UNKNOWN
         assert lost.info.retriable
         assert checked is not None
-        # What comes next over the group's connection waits for the commit that was lost.
-        beside = {TopicPartition(topic, 1): OffsetAndMetadata(7)}
-        commit_until_taken(kafka, group, beside)
-        assert fetched(kafka, group) == {**one(topic, 2), **beside}
+        # The next request over the group's connection waits for the lost commit.
+        later = {TopicPartition(topic, 1): OffsetAndMetadata(7)}
+        commit_until_taken(kafka, group, later)
+        assert fetched(kafka, group) == {**one(topic, 2), **later}
         assert kafka.check(WAIT_S).get(timeout=WAIT_S) is None
 
 
 @pytest.mark.fault(12)
-def test_all_brokers_down_at_start(group: str) -> None:
-    """With nobody there it starts, keeps deadlines and says why nothing is answered."""
+def test_all_brokers_are_down_at_the_start(group: str) -> None:
+    """The coordinator starts, keeps its deadlines and names the cause."""
     with socket.socket() as taken:  # bound, so that nobody else listens there
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -105,7 +105,7 @@ def test_all_brokers_down_at_start(group: str) -> None:
 
 
 def test_open_transaction(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
-    """Offsets of a transaction that is not over are no answer, only its partition's."""
+    """A partition with an open transaction fails, and no other."""
     topic = new_topic(2)
     config = {"bootstrap.servers": kafka.bootstrap_servers}
     producer = Producer({**config, "transactional.id": group})
@@ -203,7 +203,7 @@ class TestMock:
             assert [each.name for each in made].count("kafka-commits") == 1
 
     @pytest.mark.fault(11)
-    def test_a_slow_broker_holds_up_no_other(
+    def test_a_slow_broker_does_not_delay_others(
         self, group: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Groups of another broker behind the same client are committed meanwhile.
@@ -227,7 +227,7 @@ class TestMock:
             assert not any(future.done() for future in held)
             kafka.close(timeout=0.0)
 
-    def test_questions_about_a_silent_cluster_take_no_more_threads_than_places(self) -> None:
+    def test_questions_to_a_silent_cluster_use_a_limited_number_of_threads(self) -> None:
         """Each takes one while it is asked; the others wait for their deadline unasked."""
         with MockCluster() as mock, KafkaCoordinator(mock.bootstrap_servers, clients=1) as kafka:
             assert kafka.check(WAIT_S).get(timeout=WAIT_S) is None

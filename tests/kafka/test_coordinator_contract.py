@@ -154,7 +154,7 @@ def test_many_partitions(side: Side, group: str, partitions: int) -> None:
 
 
 @pytest.mark.parametrize("metadata", ["m" * 4_000, "é" * MAX_METADATA_CHARS])
-def test_any_number_of_bytes(side: Side, group: str, metadata: str) -> None:
+def test_metadata_of_any_length(side: Side, group: str, metadata: str) -> None:
     """More than a batch of ``__consumer_offsets`` takes goes in as many requests as it takes."""
     topic = side.wide_topic()
     where = [TopicPartition(topic, number) for number in range(WIDE)]
@@ -210,7 +210,7 @@ def test_metadata_limit(side: Side, group: str, character: str) -> None:
 
 
 @pytest.mark.parametrize("fenced", [False, True])
-def test_metadata_is_stored_as_it_was_given(
+def test_metadata_is_stored_byte_for_byte(
     kafka: DevKafka, new_topic: TopicFactory, group: str, *, fenced: bool
 ) -> None:
     """Byte for byte; a NUL that confluent-kafka's clients store behind theirs is not read."""

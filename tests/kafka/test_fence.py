@@ -101,7 +101,7 @@ def test_a_newer_service_takes_the_group_over_by_reading_it(
 
 
 @pytest.mark.fault(7)
-def test_an_idle_service_finds_out_by_itself(kafka: DevKafka, topic: str, group: str) -> None:
+def test_an_idle_service_notices_its_successor(kafka: DevKafka, topic: str, group: str) -> None:
     """It need not commit to learn that it was replaced."""
     with service(kafka) as old, service(kafka) as new:
         assert commit(old, group, topic, 5) is None
@@ -109,7 +109,7 @@ def test_an_idle_service_finds_out_by_itself(kafka: DevKafka, topic: str, group:
         until(lambda: old.fence == LOST)
 
 
-def test_nobody_else_commits_or_resets(kafka: DevKafka, topic: str, group: str) -> None:
+def test_others_can_neither_commit_nor_reset(kafka: DevKafka, topic: str, group: str) -> None:
     """A service without a fence and Kafka's own tool are kept out."""
     plain = KafkaCoordinator({"bootstrap.servers": kafka.bootstrap_servers}, clients=1)
     try:
@@ -127,9 +127,7 @@ def test_nobody_else_commits_or_resets(kafka: DevKafka, topic: str, group: str) 
 
 
 @pytest.mark.parametrize("strategy", ["range,cooperative-sticky", "range,roundrobin"])
-def test_a_consumer_that_joins_later(
-    kafka: DevKafka, topic: str, group: str, strategy: str
-) -> None:
+def test_a_later_consumer(kafka: DevKafka, topic: str, group: str, strategy: str) -> None:
     """Kafka keeps one with Java's default strategies out; to one of librdkafka's the group goes."""
     settings = {"group.id": group, "client.id": "spark-1"}
     # librdkafka itself does not mix the two kinds of strategies.
@@ -215,7 +213,7 @@ def test_a_silent_broker(breakable_kafka: DevKafka, new_topic: TopicFactory, gro
 
 @pytest.mark.chaos
 @pytest.mark.fault(9)
-def test_a_coordinator_that_goes_down_is_replaced(
+def test_a_failed_coordinator_is_replaced(
     kafka3: DevKafka, new_topic: TopicFactory, group: str
 ) -> None:
     """The membership lives on at the next coordinator, where a newer service can take it."""
@@ -271,9 +269,7 @@ def test_more_groups_than_the_limit_allows(kafka: DevKafka, topic: str, group: s
         until(lambda: commit(full, f"{group}-2", topic, 8) is None)
 
 
-def test_a_topic_that_does_not_exist_keeps_no_other_back(
-    kafka: DevKafka, topic: str, group: str
-) -> None:
+def test_an_absent_topic_does_not_delay_others(kafka: DevKafka, topic: str, group: str) -> None:
     """Its partition is refused, or the group if there is no other one."""
     partitions = TopicPartition(topic, 0), TopicPartition(f"{topic}-missing", 0)
     with service(kafka) as owner:

@@ -52,9 +52,7 @@ def flush(http: httpx.Client, group: str) -> Any:
 
 
 @pytest.mark.fault(7)
-def test_a_second_service_fences_the_first_which_is_unready_and_says_why(
-    kafka: DevKafka, topic: str, group: str
-) -> None:
+def test_a_second_service_fences_the_first(kafka: DevKafka, topic: str, group: str) -> None:
     """The newer one commits; the older one commits nothing more and names its successor."""
     with (
         fenced_service(kafka) as first,
@@ -95,7 +93,7 @@ def until_kafka_dropped_all(kafka: DevKafka, group: str) -> None:
 
 @pytest.mark.fault(8)
 @pytest.mark.parametrize("dropped", [False, True])
-def test_what_a_zombie_still_held_does_not_win(
+def test_offsets_of_a_fenced_service_are_refused(
     kafka: DevKafka, topic: str, group: str, *, dropped: bool
 ) -> None:
     """A service is frozen with an offset in hand, replaced, and thawed: its offset is refused.

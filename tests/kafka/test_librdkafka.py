@@ -33,7 +33,7 @@ with MockCluster() as cluster:
 
 
 @pytest.mark.parametrize("code", [14, 15, 16, 27])
-def test_a_coordinator_that_moved_does_not_end_the_process(code: int) -> None:
+def test_a_moved_coordinator_does_not_end_the_process(code: int) -> None:
     """On an admin client's handle, librdkafka ends the process with SIGSEGV at 15 and 16."""
     done = subprocess.run(
         [sys.executable, "-c", ASK_A_COORDINATOR_THAT_ANSWERS, str(code)],
@@ -47,8 +47,8 @@ def test_a_coordinator_that_moved_does_not_end_the_process(code: int) -> None:
     assert done.stdout.split() == [str(code)]
 
 
-def test_without_a_broker_it_answers_by_its_time_out() -> None:
-    """Nobody waits for ever for a Kafka that is not there."""
+def test_a_fetch_without_a_broker_times_out() -> None:
+    """An unreachable Kafka delays no caller beyond its deadline."""
     config = {"bootstrap.servers": "127.0.0.1:1"}
     fetcher = GroupClient(config, CONSUMER, ConnectionReports(MonotonicClock()))
     answer = fetcher.fetch("g", [("no-such-topic", 0)], 0.5).result(WAIT_S)

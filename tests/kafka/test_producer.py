@@ -37,7 +37,7 @@ def answers() -> Answers:
 def test_a_message_as_large_as_its_topic_takes_is_written(
     kafka: DevKafka, unique_name: str, answers: Answers
 ) -> None:
-    """By default librdkafka refuses what a broker takes; the broker alone judges here."""
+    """The limit of librdkafka is below that of a broker; here the broker alone judges."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     topic = NewTopic(unique_name, 1, config={"max.message.bytes": "3000000"})
     for _ in range(2):  # one that exists is left as it is

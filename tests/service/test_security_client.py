@@ -181,7 +181,7 @@ def test_files_that_are_no_certificates_are_refused(tmp_path: Path, authority: A
     for given in wrong:
         with pytest.raises(InvalidValueError) as caught:
             OffsetClient("https://127.0.0.1:1", **given)
-        assert caught.value.fix
+        assert caught.value.hint
 
 
 def test_secrets_are_nowhere_in_a_run(

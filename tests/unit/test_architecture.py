@@ -159,7 +159,7 @@ def test_actors_know_nothing_of_the_product() -> None:
 
 
 @pytest.mark.parametrize("package", STANDARD_LIBRARY_ONLY)
-def test_what_a_driver_imports_is_the_standard_library(package: str) -> None:
+def test_a_driver_needs_the_standard_library_alone(package: str) -> None:
     """The thin client enters any Spark driver without a dependency."""
     allowed = sys.stdlib_module_names | {"offsetmgr", "__future__", "typing_extensions"}
     foreign = {

@@ -155,7 +155,7 @@ def taken_or_refused(call: Callable[[], _T]) -> _T | None:
     except InvalidValueError as error:
         refused = error
     assert refused.field
-    assert refused.fix
+    assert refused.hint
     assert refused.field in str(refused)
     assert len(str(refused)) < 500
     return None
@@ -207,7 +207,7 @@ def test_client(client: OffsetClient, method: str, field: str) -> None:
 
 @pytest.mark.parametrize(("method", "field"), cases(RemoteManagerHandle))
 def test_handle_of_the_client(client: OffsetClient, method: str, field: str) -> None:
-    """None waits for ever for an initial offset: here for that of a stopped manager."""
+    """None waits forever for an initial offset: here for that of a stopped manager."""
     for value in VALUES:
         handle = client.spawn("handles", "t", 0)
         if value == "None":

@@ -47,7 +47,7 @@ def test_names() -> None:
 
 
 def test_every_error_is_exported() -> None:
-    """Whatever a user may have to catch can be imported from the top."""
+    """Errors that a user may have to catch can be imported from the top."""
     tree = {
         name
         for name, each in vars(errors).items()

@@ -43,7 +43,7 @@ offsets.submit("g", {("orders", 3): 42})
 
 
 @pytest.mark.parametrize("package", ["confluent_kafka", "pykka"])
-def test_a_missing_package_is_told_by_whoever_is_made(package: str) -> None:
+def test_a_missing_package_is_named_by_the_constructor(package: str) -> None:
     """Importing everything else needs the standard library alone."""
     command = [sys.executable, "-c", _WITHOUT.format(package=package)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True)

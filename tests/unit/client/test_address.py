@@ -47,7 +47,7 @@ def test_bad_urls(case: str) -> None:
     with pytest.raises(InvalidValueError) as caught:
         parse_url(BAD[case])
     assert caught.value.field == "url"
-    assert caught.value.fix
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8741", "127.0.0.1:http", "/v1", "[::1", "a b"])

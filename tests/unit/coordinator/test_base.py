@@ -1,4 +1,4 @@
-"""What the implementations of the port share: commits in batches, and texts for people."""
+"""Commits in batches and texts for people, which all implementations of the port share."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class Broker:
         return dict(commit_in_batches("g", offsets, self.send).get(timeout=0).failures)
 
 
-def test_what_fits_is_one_request() -> None:
-    """Whatever its order is, the broker gets it so."""
+def test_a_small_commit_is_one_request() -> None:
+    """The broker gets the offsets in their order."""
     broker, offsets = Broker(), offsets_of([9, 3, 5])
     assert broker.commit(offsets) == {}
     assert [list(each.items()) for each in broker.sent] == [list(offsets.items())]
 
 
-def test_more_than_a_batch_goes_in_as_many_as_it_takes() -> None:
+def test_a_large_commit_is_split_into_batches() -> None:
     """2,000 partitions with 600 bytes are 1.4 MB, more than a broker takes in one request."""
     broker, offsets = Broker(), offsets_of([600] * 2_000)
     assert broker.commit(offsets) == {}
@@ -66,7 +66,7 @@ def test_more_than_a_batch_goes_in_as_many_as_it_takes() -> None:
     ("code", "told"),
     [(25, "UNKNOWN_MEMBER_ID"), (30, "GROUP_AUTHORIZATION_FAILED"), (-185, "NOT_SENT")],
 )
-def test_nothing_is_sent_behind_a_failure_of_the_whole_group(code: int, told: str) -> None:
+def test_a_failure_of_the_group_ends_the_commit(code: int, told: str) -> None:
     """A refusal holds for the rest as well; of what was not answered the rest is not in doubt."""
     broker, offsets = Broker(), offsets_of([4_000] * 600)
     broker.refused = dict.fromkeys(offsets, Failure(error_info(code)))
@@ -78,7 +78,7 @@ def test_nothing_is_sent_behind_a_failure_of_the_whole_group(code: int, told: st
     assert {(info.name, info.verdict) for info in rest} == {(told, Verdict.REFUSED)}
 
 
-def test_a_partition_that_is_refused_holds_up_no_other_batch() -> None:
+def test_a_refused_partition_does_not_stop_other_batches() -> None:
     """An unknown topic is a matter of its own."""
     broker, offsets = Broker(), offsets_of([4_000] * 600)
     gone = TopicPartition("t", 0)
@@ -103,6 +103,6 @@ def test_hostile_names_stay_on_their_line() -> None:
     assert r"evil\r\n\x1b[2J\u202e, host /h\x00" in text
 
 
-def test_what_was_not_sent_is_refused_not_unknown() -> None:
+def test_unsent_requests_are_refused_not_unknown() -> None:
     """A request that never left this process had no effect, so there is nothing to read back."""
     assert {info.verdict for info in (NOT_SENT, CLOSED)} == {Verdict.REFUSED}

@@ -160,7 +160,7 @@ incidents = st.one_of(
     seed=st.integers(0, 2**32),
     script=st.lists(st.tuples(incidents, st.integers(0, 50), st.integers(0, 8)), max_size=12),
 )
-def test_whatever_happens_every_request_is_answered_by_its_deadline(
+def test_every_request_is_answered_by_its_deadline(
     seed: int, script: list[tuple[Incident, int, int]]
 ) -> None:
     """Any script: each commit is answered once, by its deadline, for each of its partitions.

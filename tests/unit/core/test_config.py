@@ -19,8 +19,8 @@ NAMES = [field.name for field in fields(CommitSettings)]
     [True, "1", None, float("nan"), float("inf"), [1], -1, -0.5, LARGEST + 1, 10**400],
     ids=lambda value: str(value)[:20],
 )
-def test_what_is_no_time_or_length_is_refused_by_name(name: str, value: Any) -> None:
-    """The first connection is never made with a setting that means nothing."""
+def test_an_impossible_time_or_length_is_refused_by_name(name: str, value: Any) -> None:
+    """No connection is opened with an impossible setting."""
     problem = f"^{name} .* is not possible; give a number from 0(.001)? to [0-9]+$"
     with pytest.raises(InvalidValueError, match=problem):
         CommitSettings(**{name: value})
@@ -47,7 +47,7 @@ def test_zero_switches_off(name: str) -> None:
     assert getattr(CommitSettings(**settings), name) == 0
 
 
-def test_half_an_error_is_no_limit() -> None:
+def test_a_fraction_is_refused_as_a_count() -> None:
     """A count is whole."""
     with pytest.raises(InvalidValueError, match=r"^error_limit 2\.5 is not possible"):
         CommitSettings(error_limit=2.5)  # type: ignore[arg-type]

@@ -129,7 +129,7 @@ def test_no_code_of_kafkas_protocol_guide_is_missing(codes: set[int]) -> None:
     assert codes <= ERRORS.keys()
 
 
-def test_what_is_not_in_the_table_is_tried_again_after_a_look() -> None:
+def test_an_unknown_code_is_retried_after_a_read() -> None:
     """A code of a newer Kafka neither loses an offset nor overwrites one."""
     info = error_info(9999)
     assert info.retriable
@@ -154,7 +154,7 @@ def test_refusals_that_repeat_themselves_are_permanent() -> None:
     assert {code for code, info in ERRORS.items() if not info.retriable} == PERMANENT
 
 
-def test_a_commit_error_says_what_and_why() -> None:
+def test_a_commit_error_names_place_and_reason() -> None:
     """The message holds place, offset, reason and Kafka's name; the detail replaces the hint."""
     plain = OffsetCommitError("g", "t", 3, 1042, error_info(12))
     assert str(plain) == (

@@ -78,7 +78,7 @@ def test_a_close_wakes_every_blocked_reader(mailbox: Mailbox[int]) -> None:
 
 
 def test_the_errors_of_a_mailbox_name_its_owner(mailbox: Mailbox[int]) -> None:
-    """So does that of a bad timeout name its field."""
+    """The error of a bad timeout names its field."""
     with pytest.raises(OffsetTimeoutError, match="orders-3: nothing came within 0 s"):
         mailbox.get(timeout=0)
     with pytest.raises(InvalidValueError, match="timeout -1"):

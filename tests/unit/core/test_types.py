@@ -58,18 +58,18 @@ def refused(check: Callable[[object], object], value: object) -> InvalidValueErr
     assert error.field
     assert error.value is value
     assert error.problem
-    assert error.fix
+    assert error.hint
     assert str(error).startswith(error.field)
     assert error.problem in str(error)
-    assert str(error).endswith(error.fix)
+    assert str(error).endswith(error.hint)
     assert "\n" not in str(error)
     assert len(str(error)) < 400
     return error
 
 
-def test_minus_one_is_told_what_to_do_instead() -> None:
-    """Kafka's own -1 for "nothing" is met often enough to have a hint of its own."""
-    assert "'nothing committed' is not an offset" in refused(check_offset, -1).fix
+def test_minus_one_has_a_hint_of_its_own() -> None:
+    """Kafka's own -1 for "nothing committed" is common."""
+    assert "'nothing committed' is not an offset" in refused(check_offset, -1).hint
 
 
 @pytest.mark.parametrize("value", [np.int64(5), np.uint8(5), Level.FIVE])
@@ -92,7 +92,7 @@ def test_other_values_of_numpy_are_refused(value: object) -> None:
 )
 @pytest.mark.fault(28)
 def test_numbers_have_their_ranges(check: Callable[[object], object], highest: int) -> None:
-    """The ends of the range pass; what lies beyond, or is no integer, is refused by its field."""
+    """The ends of the range pass; other values are refused by their field."""
     assert [check(0), check(highest)] == [0, highest]
     for value in (-1, highest + 1, 10**400, 10**5000, *[v for v in NOT_INTEGERS if v is not None]):
         assert refused(check, value).field == check.__name__.removeprefix("check_")

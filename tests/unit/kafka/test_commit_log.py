@@ -39,12 +39,12 @@ def test_long_metadata_is_decoded() -> None:
     assert decode(KEY, value) == CommitRecord(NAME, 42, text, 1.5)
 
 
-def test_a_tombstone_is_a_commit_of_nothing() -> None:
-    """So that an offset that expired or was deleted is seen."""
+def test_a_tombstone_is_decoded_as_a_deletion() -> None:
+    """Expired and deleted offsets are a part of the history."""
     assert decode(KEY, None, 1.5) == CommitRecord(NAME, None, "", 1.5)
 
 
-def test_records_of_groups_are_passed_over() -> None:
+def test_records_of_groups_are_skipped() -> None:
     """The same topic also holds the members of groups."""
     assert decode(b"\0\2\0\3etl", b"whatever") is None
 
@@ -59,7 +59,7 @@ def test_records_of_groups_are_passed_over() -> None:
         ("ü😀", 2_015_071),
     ],
 )
-def test_the_partition_of_a_group_is_kafkas(group: str, java_hash: int) -> None:
+def test_a_group_is_in_the_same_partition_as_in_kafka(group: str, java_hash: int) -> None:
     """Kafka takes Java's hash of the name, of UTF-16 units."""
     expected = 0 if java_hash == -(2**31) else abs(java_hash) % 50
     assert partition_of(group, 50) == expected

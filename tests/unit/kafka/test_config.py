@@ -19,7 +19,7 @@ ALL_DOWN, AUTHENTICATION, TRANSPORT = -187, -169, -195
 
 
 class TestConnectionReports:
-    def test_network(self) -> None:
+    def test_a_failed_connection_explains_a_time_out(self) -> None:
         """A connection that fails is what a time-out is explained with."""
         reports = ConnectionReports(ManualClock())
         reports.failed(TRANSPORT, "kafka1:9092: Connection refused")
@@ -28,7 +28,7 @@ class TestConnectionReports:
         assert failure.info.name == "_TIMED_OUT"
         assert "kafka1:9092: Connection refused" in failure.detail
 
-    def test_credentials(self) -> None:
+    def test_refused_credentials_are_logged_once(self) -> None:
         """Refused credentials are told as such, once in the log, until Kafka answers."""
         reports = ConnectionReports(ManualClock())
         with capture_logs() as logs:
@@ -59,7 +59,7 @@ class TestConnectionReports:
             ),
         ],
     )
-    def test_tls(self, text: str) -> None:
+    def test_a_failed_handshake_is_reported_as_such(self, text: str) -> None:
         """A failed TLS handshake is told as such, although librdkafka calls it transport."""
         reports = ConnectionReports(ManualClock())
         reports.failed(TRANSPORT, text)
@@ -75,20 +75,20 @@ class TestConnectionReports:
             "ssl://k:1: Disconnected: connection closed by peer (after 5ms in state UP)",
         ],
     )
-    def test_network_below_tls(self, text: str) -> None:
+    def test_a_silent_broker_is_a_time_out(self, text: str) -> None:
         """A broker that keeps silent, or goes later on, has refused nothing."""
         reports = ConnectionReports(ManualClock())
         reports.failed(TRANSPORT, text)
         assert reports.timed_out().info.name == "_TIMED_OUT"
 
-    def test_hostile_text(self) -> None:
+    def test_a_brokers_text_stays_on_its_line(self) -> None:
         """A broker's message is logged on one line."""
         reports = ConnectionReports(ManualClock())
         reports.failed(AUTHENTICATION, "no\r\nway\x1b[0m")
         assert reports.timed_out().detail.isprintable()
 
 
-def test_log_of_an_outage_is_a_trickle() -> None:
+def test_repeated_log_lines_are_counted() -> None:
     """Librdkafka's lines of one cause are written once in a while, and the rest counted."""
     clock = ManualClock()
     librdkafka = ConnectionReports(clock)
@@ -115,7 +115,7 @@ def test_log_of_an_outage_is_a_trickle() -> None:
 class TestSettings:
     """Wrong settings are refused before anything is started."""
 
-    def test_what_librdkafka_refuses(self) -> None:
+    def test_an_unknown_setting_is_named(self) -> None:
         """A setting librdkafka does not know is named at the start; no value is shown."""
         config = {"bootstrap.servers": "127.0.0.1:1", "sasl.password": "s3cret", "foo.bar": 1}
         with pytest.raises(InvalidValueError, match=r"foo\.bar") as caught:
@@ -123,7 +123,7 @@ class TestSettings:
         assert "s3cret" not in str(caught.value)
 
     @pytest.mark.parametrize("name", ["socket.timeout.ms", "metadata.max.age.ms"])
-    def test_what_the_pool_depends_on(self, name: str) -> None:
+    def test_a_setting_of_the_pool_is_refused(self, name: str) -> None:
         """A setting that the pool relies on cannot be changed behind its back."""
         with pytest.raises(InvalidValueError, match="remove it"):
             KafkaCoordinator({"bootstrap.servers": "127.0.0.1:1", name: 60_000})

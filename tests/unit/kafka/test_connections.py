@@ -88,7 +88,7 @@ def queue() -> Queue:
     return Queue()
 
 
-def test_order_is_kept_and_only_so_many_are_under_way(queue: Queue) -> None:
+def test_requests_in_flight_are_limited_and_in_order(queue: Queue) -> None:
     """Writes of one connection stay in order."""
     requests = [queue.submit() for _ in range(WINDOW + 3)]
     assert queue.sent == requests[:WINDOW]
@@ -98,7 +98,7 @@ def test_order_is_kept_and_only_so_many_are_under_way(queue: Queue) -> None:
     assert answers(requests[:3]) == ["done"] * 3
 
 
-def test_full_queue(queue: Queue) -> None:
+def test_a_full_queue_refuses(queue: Queue) -> None:
     """Beyond the limit a request is refused at once, retriable and without effect."""
     for _ in range(WINDOW + QUEUE_LIMIT):
         queue.submit()
@@ -111,7 +111,7 @@ def test_full_queue(queue: Queue) -> None:
 class TestDeadline:
     """Each request is answered by then, and is told whether it was sent."""
 
-    def test_of_the_unsent(self, queue: Queue) -> None:
+    def test_an_unsent_request_is_refused(self, queue: Queue) -> None:
         """It is refused, and never sent."""
         under_way = [queue.submit(timeout_s=60) for _ in range(WINDOW)]
         waiting = queue.submit(timeout_s=1)
@@ -121,7 +121,7 @@ class TestDeadline:
         queue.queue.finish(under_way[0], "done")
         assert waiting not in queue.sent
 
-    def test_of_the_sent(self, queue: Queue) -> None:
+    def test_a_sent_request_is_unknown(self, queue: Queue) -> None:
         """It is unknown; an answer that comes later changes nothing."""
         request = queue.submit(timeout_s=5)
         queue.advance(5)
@@ -129,7 +129,7 @@ class TestDeadline:
         queue.queue.finish(request, "done")
         assert answers([request]) == ["_TIMED_OUT"]
 
-    def test_with_hardly_any_time_left(self, queue: Queue) -> None:
+    def test_a_request_with_hardly_any_time_left_is_not_sent(self, queue: Queue) -> None:
         """A request that would be given up as soon as it is sent is not sent."""
         under_way = [queue.submit() for _ in range(WINDOW)]
         waiting = queue.submit(timeout_s=LEAST_SEND_S * 1.5)
@@ -139,7 +139,7 @@ class TestDeadline:
         assert answers([waiting]) == [NOT_SENT.name]
         assert waiting not in queue.sent
 
-    def test_while_its_client_is_made(self, queue: Queue) -> None:
+    def test_a_request_can_expire_while_its_client_opens(self, queue: Queue) -> None:
         """It is not sent after it was answered, and takes no place."""
         queue.while_opened = lambda: queue.advance(5)
         request = queue.submit(timeout_s=5)
@@ -151,7 +151,7 @@ class TestDeadline:
 class TestUnresponsiveBroker:
     """Its groups hold up no others, however many there are."""
 
-    def test_others_are_sent_meanwhile(self, queue: Queue) -> None:
+    def test_requests_of_other_groups_are_sent(self, queue: Queue) -> None:
         """At once, and after each next try of the groups of the broker that hangs."""
         for _ in range(3):
             hung = [queue.submit(f"group-{number}") for number in range(WINDOW - 1)]
@@ -162,7 +162,7 @@ class TestUnresponsiveBroker:
             assert answers(hung) == ["_TIMED_OUT"] * (WINDOW - 1)
             queue.advance(STUCK_S)
 
-    def test_a_client_that_sits_on_a_request_is_replaced(self, queue: Queue) -> None:
+    def test_an_unresponsive_client_is_replaced(self, queue: Queue) -> None:
         """It ends once librdkafka can have nothing to do with its requests any more."""
         stuck = queue.submit(timeout_s=5)
         first = stuck.client
@@ -178,7 +178,7 @@ class TestUnresponsiveBroker:
         assert queue.ended.acquire(timeout=GUARD_S)
 
     @pytest.mark.parametrize("limit", [32, LIMIT])
-    def test_librdkafka_holds_only_so_many(self, limit: int) -> None:
+    def test_overdue_requests_are_limited(self, limit: int) -> None:
         """At the limit others wait until the first has been held for STUCK_S."""
         queue = Queue(limit)
         while len(queue.sent) < limit:
@@ -193,7 +193,7 @@ class TestUnresponsiveBroker:
         assert waiting in queue.sent
 
 
-def test_a_client_that_refuses(queue: Queue) -> None:
+def test_a_refused_request_is_answered_as_unsent(queue: Queue) -> None:
     """A request that librdkafka does not take is answered as not sent; the next one is sent."""
 
     def refuse(client: Any, _request: object) -> None:
@@ -205,7 +205,7 @@ def test_a_client_that_refuses(queue: Queue) -> None:
     assert queue.submit() in queue.sent
 
 
-def test_moved_coordinator(queue: Queue) -> None:
+def test_a_group_with_a_moved_coordinator_pauses(queue: Queue) -> None:
     """After NOT_COORDINATOR a group is left alone for the look-up to expire; others are not."""
     queue.queue.pause("g")
     paused, free = queue.submit("g"), queue.submit("other")
@@ -216,7 +216,7 @@ def test_moved_coordinator(queue: Queue) -> None:
 
 
 class TestClose:
-    def test_what_was_taken_goes_on(self, queue: Queue) -> None:
+    def test_accepted_requests_go_on(self, queue: Queue) -> None:
         request = queue.submit()
         queue.queue.close()
         assert answers([queue.submit()]) == [CLOSED.name]
@@ -225,7 +225,7 @@ class TestClose:
         queue.queue.drain(0)
         assert answers([request]) == ["done"]
 
-    def test_what_is_left_is_answered(self, queue: Queue) -> None:
+    def test_remaining_requests_are_answered(self, queue: Queue) -> None:
         """Refused if it was not sent, else unknown; a place that comes free is for nobody."""
         requests = [queue.submit() for _ in range(WINDOW + 3)]
         queue.queue.pause("moved")
@@ -237,7 +237,7 @@ class TestClose:
         assert answers(requests[:2]) == ["done", "_DESTROY"]
         assert queue.sent == requests[:WINDOW]
 
-    def test_while_its_client_is_made(self, queue: Queue) -> None:
+    def test_a_request_can_expire_while_its_client_opens(self, queue: Queue) -> None:
         queue.while_opened = lambda: queue.queue.drain(0)
         request = queue.submit()
         assert answers([request]) == ["_DESTROY"]

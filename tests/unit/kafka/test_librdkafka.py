@@ -35,7 +35,7 @@ class Clumsy(ConnectionReports):
         self.failed(level, kind + text)
 
 
-def test_a_listener_that_fails_costs_nobody_an_answer() -> None:
+def test_a_failing_listener_delays_no_answer() -> None:
     """It is logged, and the thread goes on."""
     listener = Clumsy()
     with capture_logs() as logs:
@@ -48,7 +48,7 @@ def test_a_listener_that_fails_costs_nobody_an_answer() -> None:
     assert "kafka_event_failed" in {entry["event"] for entry in logs}
 
 
-def test_a_commit_is_no_success_unless_the_answer_names_the_partition() -> None:
+def test_a_partition_missing_in_the_answer_is_not_committed() -> None:
     """The answer is the list that was sent, here as it is before the answer."""
     client = GroupClient(NOWHERE, PRODUCER, ConnectionReports(ManualClock()))
     library = client._library

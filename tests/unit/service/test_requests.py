@@ -86,7 +86,7 @@ def test_a_bad_value_is_named(changes: dict[str, str], field: str, text: str) ->
     error = refusal(submit_body(**changes))
     assert error.field == field
     assert text in str(error)
-    assert error.fix
+    assert error.hint
     assert len(str(error)) < 400
     assert str(error).isprintable()
 
@@ -122,7 +122,7 @@ def test_a_partition_may_stand_once() -> None:
     error = refusal(f'{{"group":"g","offsets":[{offsets}]}}'.encode())
     assert error.field == "offsets[2]"
     assert "'t-0' is named twice" in str(error)
-    assert "offsets[0]" in error.fix
+    assert "offsets[0]" in error.hint
 
 
 def test_what_is_no_more_than_offsets_stays_plain_numbers() -> None:

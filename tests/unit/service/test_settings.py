@@ -121,7 +121,7 @@ def test_a_bad_setting_is_named_with_source_value_and_fix(
         with_flags(**{name: value})
     assert text in str(caught.value)
     assert name in caught.value.field
-    assert caught.value.fix
+    assert caught.value.hint
     assert "geheim" not in str(caught.value)
 
 
