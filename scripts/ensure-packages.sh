@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make sure that the programs of the system which the tests run are installed: PostgreSQL's server,
+# Make sure that the programs of the system which the tests run are installed: PostgreSQL's server, PgBouncer,
 # Chromium and systemd-analyze.
 set -euo pipefail
 
@@ -9,6 +9,7 @@ is_there() {
       command -v initdb >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null ||
         compgen -G '/usr/pgsql-*/bin/initdb' >/dev/null
       ;;
+    pgbouncer) command -v pgbouncer >/dev/null || [[ -x /usr/sbin/pgbouncer ]] ;;
     chromium) command -v chromium >/dev/null || command -v chromium-browser >/dev/null ;;
     systemd) command -v systemd-analyze >/dev/null ;;
   esac
@@ -17,7 +18,7 @@ is_there() {
 # The packages that are missing, by Debian's names.
 missing() {
   local package
-  for package in postgresql chromium systemd; do
+  for package in postgresql pgbouncer chromium systemd; do
     is_there "$package" || echo "$package"
   done
 }

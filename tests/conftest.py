@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from hypothesis import settings
 
 from offsetmgr.devkafka import DevKafka, command
-from tests.postgres import Postgres
+from tests.postgres import PgBouncer, Postgres
 from tests.secured import SecuredKafka
 from tests.shared_classes import JAVA_OPTIONS
 
@@ -55,6 +55,13 @@ def kafka3() -> Iterator[DevKafka]:
 def postgres() -> Iterator[Postgres]:
     """One PostgreSQL, shared by the whole run; each test has a database of its own."""
     with Postgres() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(postgres: Postgres) -> Iterator[PgBouncer]:
+    """One pooler before ``postgres``, shared by the whole run."""
+    with PgBouncer(postgres) as started:
         yield started
 
 

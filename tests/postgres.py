@@ -108,6 +108,48 @@ class Postgres:
         return {"PGHOST": str(self.folder), "PGPORT": str(self.port), "PGUSER": USER}
 
 
+class PgBouncer:
+    """A pooler before ``server`` that gives each transaction any of two sessions."""
+
+    def __init__(self, server: Postgres) -> None:
+        self._server = server
+
+    def __enter__(self) -> Self:
+        program = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
+        if not Path(program).exists():
+            pytest.fail("the tests of offset stores need pgbouncer: run scripts/ensure-packages.sh")
+        folder = Path(tempfile.mkdtemp(prefix="bouncer-"))
+        self._folder = folder
+        as_user = _as_user(folder)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        file = folder / "pgbouncer.ini"
+        file.write_text(
+            f"[databases]\n* = host=127.0.0.1 port={self._server.port} user={USER}\n"
+            f"[pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port={self.port}\nauth_type=any\n"
+            "pool_mode=transaction\ndefault_pool_size=2\nunix_socket_dir=\n"
+        )
+        file.chmod(0o644)
+        self._process = subprocess.Popen(
+            [*as_user, program, str(file)], cwd="/", stderr=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + _WAIT_S
+        while socket.socket().connect_ex(("127.0.0.1", self.port)) != 0:
+            assert self._process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait(_WAIT_S)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def url_of(self, database: str) -> str:
+        """Return the URL of a database of the server through this pooler."""
+        return database.replace(f":{self._server.port}/", f":{self.port}/")
+
+
 def _binaries() -> Path:
     found = shutil.which("initdb")
     if found is not None:

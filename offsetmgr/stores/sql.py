@@ -5,7 +5,6 @@ A transaction that commits the offsets of its results makes them exactly once.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from contextlib import contextmanager
@@ -14,13 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import exc
-from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 from sqlalchemy.schema import CreateTable
 
 from offsetmgr.backoff import Backoff
-from offsetmgr.codes import GENERATION_FENCED, STORE_FAILED, STORE_REFUSED
-from offsetmgr.coordinator.base import Failure
+from offsetmgr.codes import GENERATION_FENCED
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import (
     CoordinatorError,
@@ -33,7 +30,7 @@ from offsetmgr.errors import (
     listed,
 )
 from offsetmgr.stores.base import OffsetStore, raise_for
-from offsetmgr.text import visible
+from offsetmgr.stores.database import failure_of, leave_failed_servers, open_engine
 from offsetmgr.types import (
     MAX_GROUP_CHARS,
     MAX_TOPIC_CHARS,
@@ -55,17 +52,12 @@ if TYPE_CHECKING:
 
     from offsetmgr.errors import OffsetManagerError
 
-CONNECT_S: Final = 10
-"""Time for a new connection to PostgreSQL, unless the URL has a ``connect_timeout``."""
-
 MAX_CHECKPOINT_CHARS: Final = 512
 
 _PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
-_PSYCOPG: Final = "postgresql+psycopg"
 _AT_ONCE: Final = 1_000
 """Partitions of one statement: databases have a limit of parameters."""
-_NO_TABLE: Final = re.compile(r"no such table|does not exist|doesn't exist")
 
 _T = TypeVar("_T")
 
@@ -140,8 +132,9 @@ class SqlOffsetStore(OffsetStore):
     def __init__(self, database: str | Engine, *, patience_s: float = 10.0) -> None:
         self._patience_s = check_timeout(patience_s, "patience_s")
         self._owned = isinstance(database, str)
-        self.engine: Engine = _open_engine(database) if isinstance(database, str) else database
+        self.engine: Engine = open_engine(database) if isinstance(database, str) else database
         """SQLAlchemy's engine, for transactions of the user's."""
+        leave_failed_servers(self.engine)
         self._lock = threading.Lock()
         self._generations: dict[ManagerKey, int] = {}  # of what this store has claimed
         self._ends: dict[ManagerKey, int] = {}  # of the messages that were given to a transaction
@@ -520,21 +513,6 @@ def _write_rows(
         connection.execute(_COMMIT, changes)
 
 
-def failure_of(error: exc.SQLAlchemyError) -> Failure:
-    """Return the meaning of an error; its text has no values of the statement."""
-    whole = str(error.orig if isinstance(error, exc.DBAPIError) else error)
-    text, ours = visible(whole, 100), "offsetmgr_" in whole
-    if ours and _NO_TABLE.search(whole):
-        advice = f"{text}; create the store's tables: offsetmgr store init"
-        return Failure(error_info(STORE_REFUSED), advice)
-    passing = isinstance(error, (exc.OperationalError, exc.InterfaceError))
-    # Two processes insert one row, which the second one finds when it tries again.
-    passing |= ours and isinstance(error, exc.IntegrityError)
-    lost = isinstance(error, exc.DBAPIError) and error.connection_invalidated
-    info = error_info(STORE_FAILED if passing or lost else STORE_REFUSED)
-    return Failure(info, f"{info.hint}: {text}")
-
-
 @contextmanager
 def _raised_as(kind: Callable[..., OffsetManagerError], *args: object) -> Iterator[None]:
     """Raise errors of the database as ``kind`` of ``args`` and the failure's parts."""
@@ -550,21 +528,3 @@ def _key(group: str, where: TopicPartition) -> dict[str, object]:
 
 def _place(message: Message) -> tuple[tuple[str, int], int]:
     return (message.topic() or "", message.partition() or 0), message.offset() or 0
-
-
-def _open_engine(url: str) -> Engine:
-    fix = "give one such as postgresql+psycopg://user@host/database or sqlite:///offsets.db"
-    try:
-        parsed = make_url(url)
-        if parsed.drivername in {"postgresql", "postgres"}:
-            parsed = parsed.set(drivername=_PSYCOPG)
-        options: dict[str, Any] = {}
-        if parsed.drivername == _PSYCOPG and "connect_timeout" not in parsed.query:
-            options["connect_args"] = {"connect_timeout": CONNECT_S}
-        engine = sa.create_engine(parsed, **options)
-    except (exc.ArgumentError, exc.NoSuchModuleError, ValueError):
-        # What cannot be parsed may hold a password.
-        raise InvalidValueError("database", "***", "is no URL of a database", fix) from None
-    if engine.dialect.name == "mssql":
-        raise InvalidValueError("database", "mssql", "has no SELECT ... FOR UPDATE", fix)
-    return engine

@@ -24,17 +24,24 @@ if TYPE_CHECKING:
 
     from offsetmgr.devkafka import DevKafka
     from tests.conftest import TopicFactory
-    from tests.postgres import Postgres
+    from tests.postgres import PgBouncer, Postgres
+
+
+DATABASES = ["sqlite", "postgresql", "pgbouncer"]
 
 
 def url_of(kind: str, request: pytest.FixtureRequest) -> str:
+    """Return the URL of a new database; ``pgbouncer`` is PostgreSQL behind a pooler."""
     if kind == "postgresql":
         return str(request.getfixturevalue("database"))
+    if kind == "pgbouncer":
+        pooler: PgBouncer = request.getfixturevalue("pgbouncer")
+        return pooler.url_of(request.getfixturevalue("database"))
     path: Path = request.getfixturevalue("tmp_path")
     return f"sqlite:///{path}/offsets.db"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=DATABASES)
 def url(request: pytest.FixtureRequest) -> str:
     """Return the URL of each database in turn, with tables."""
     found = url_of(request.param, request)
@@ -157,7 +164,7 @@ def test_a_database_that_stays_away_is_an_error() -> None:
         assert "hush" not in f"{c.value!r} {store.url}"
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", DATABASES)
 def test_missing_tables_are_named(kind: str, request: pytest.FixtureRequest) -> None:
     """With the command that makes them, at once."""
     with open_store(url_of(kind, request)) as store:

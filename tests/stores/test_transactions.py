@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from offsetmgr.errors import InvalidValueError, OffsetCommitError, OffsetConflictError
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
-from tests.stores.test_stores import url_of
+from tests.stores.test_stores import DATABASES, url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,7 +49,7 @@ def messages(offsets: range) -> list[Message]:
     return [cast("Message", FakeMessage(each)) for each in offsets]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=DATABASES)
 def store(request: pytest.FixtureRequest) -> Iterator[SqlOffsetStore]:
     """A store in each database in turn; it has claimed the partition."""
     with SqlOffsetStore(url_of(request.param, request)) as made:

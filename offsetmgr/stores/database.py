@@ -1,0 +1,111 @@
+"""Databases of offset stores: their connections, and the meaning of their errors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import event, exc
+from sqlalchemy.engine import make_url
+
+from offsetmgr.answers import Failure
+from offsetmgr.codes import STORE_FAILED, STORE_REFUSED, error_info
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.text import visible
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+    from sqlalchemy.engine import ExceptionContext
+
+CONNECT_S: Final = 10
+"""Time for a new connection to PostgreSQL, unless the URL has a ``connect_timeout``."""
+
+TABLE_PREFIX: Final = "offsetmgr_"
+
+_PSYCOPG: Final = "postgresql+psycopg"
+
+_PASSING: Final = (
+    "08",  # the connection failed
+    "25006",  # read-only: a fail-over has demoted the server
+    "25P",  # an idle transaction was ended
+    "26000", "42P05",  # a prepared statement of another session, behind a pooler
+    "40",  # deadlock, serialisation
+    "53",  # no connections, memory or disk left
+    "55006", "55P03",  # an object is in use or locked
+    "57",  # shutdown, start-up, cancelled
+    "58",  # the system failed
+)  # fmt: skip
+"""Classes of SQLSTATE, and single ones, that a later try may not meet."""
+
+_LEFT: Final = ("08", "25006", "26000", "42P05", "57P", "58")
+"""Those after which a connection is not used again: its server may stay as it is."""
+
+_NO_TABLE: Final = "42P01"
+_IS_THERE: Final = "23505"
+
+
+def open_engine(url: str) -> Engine:
+    """Return an engine for ``url``.  Raises InvalidValueError, and ModuleNotFoundError."""
+    hint = "give one such as postgresql+psycopg://user@host/database or sqlite:///offsets.db"
+    try:
+        parsed = make_url(url)
+        if parsed.drivername in {"postgresql", "postgres"}:
+            parsed = parsed.set(drivername=_PSYCOPG)
+        options: dict[str, Any] = {}
+        if parsed.drivername == _PSYCOPG:
+            # A pooler such as PgBouncer gives the next transaction another session, which does not
+            # have the statements prepared in this one.
+            options["prepare_threshold"] = None
+            if "connect_timeout" not in parsed.query:
+                options["connect_timeout"] = CONNECT_S
+        engine = sa.create_engine(parsed, connect_args=options)
+    except (exc.ArgumentError, exc.NoSuchModuleError, ValueError):
+        # What cannot be parsed may hold a password.
+        raise InvalidValueError("database", "***", "is not a URL of a database", hint) from None
+    if engine.dialect.name == "mssql":
+        raise InvalidValueError("database", "mssql", "has no SELECT ... FOR UPDATE", hint)
+    return engine
+
+
+def leave_failed_servers(engine: Engine) -> None:
+    """Have ``engine`` drop its connections after an error of the server that may stay.
+
+    A demoted server keeps its connections open and refuses every change on them.
+    """
+    if not event.contains(engine, "handle_error", _mark_lost):
+        event.listen(engine, "handle_error", _mark_lost)
+
+
+def _mark_lost(context: ExceptionContext) -> None:
+    if sqlstate_of(context.original_exception).startswith(_LEFT):
+        context.is_disconnect = True
+
+
+def sqlstate_of(error: BaseException | None) -> str:
+    """Return the SQLSTATE of a driver's error; empty without one."""
+    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
+
+
+def failure_of(error: exc.SQLAlchemyError) -> Failure:
+    """Return the meaning of an error; its text has no values of the statement.
+
+    The SQLSTATE decides.  Without one, as of SQLite or a server that cannot be reached, the class
+    of the error does.
+    """
+    if not isinstance(error, exc.DBAPIError):
+        info = error_info(STORE_FAILED if isinstance(error, exc.TimeoutError) else STORE_REFUSED)
+        return Failure(info, f"{info.hint}: {visible(str(error), 100)}")
+    text, state = visible(str(error.orig), 100), sqlstate_of(error.orig)
+    is_ours = TABLE_PREFIX in (error.statement or "")
+    if is_ours and (state == _NO_TABLE or (not state and "no such table" in text)):
+        advice = f"{text}; create the store's tables: offsetmgr store init"
+        return Failure(error_info(STORE_REFUSED), advice)
+    # Two processes insert one row, which the second one finds when it tries again.
+    is_there = state == _IS_THERE or (not state and isinstance(error, exc.IntegrityError))
+    passing = is_ours and is_there
+    if state:
+        passing |= state.startswith(_PASSING)
+    else:
+        passing |= isinstance(error, (exc.OperationalError, exc.InterfaceError))
+    info = error_info(STORE_FAILED if passing or error.connection_invalidated else STORE_REFUSED)
+    return Failure(info, f"{info.hint}: {text}")
