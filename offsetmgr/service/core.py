@@ -16,7 +16,7 @@ from offsetmgr.errors import (
     OverloadedError,
 )
 from offsetmgr.http.errors import error_body
-from offsetmgr.service.errors import DrainingError
+from offsetmgr.service.errors import ClientExistsError, DrainingError
 from offsetmgr.service.messages import (
     FlushAnswer,
     FlushRequest,
@@ -37,7 +37,7 @@ from offsetmgr.service.sessions import NEVER
 from offsetmgr.types import ManagerKey, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from actors import Clock, Future
     from offsetmgr.manager import Factory, Submission
@@ -105,8 +105,9 @@ class OffsetService:
         if by.caller is not None:
             self._registry.renew(by.caller, self._clock.now())
 
-    # The operations; each raises ClientFencedError, OverloadedError and DrainingError, having
-    # done nothing then.  Any may be repeated: a version that was seen before has no second effect.
+    # The operations; each raises ClientFencedError, ClientExistsError, OverloadedError and
+    # DrainingError, having done nothing then.  Any may be repeated: a version that was seen before
+    # has no second effect.
 
     @operation(
         "POST", "/v1/heartbeat", HeartbeatRequest, HeartbeatAnswer, needs=no_names, reads=True
@@ -228,11 +229,22 @@ class OffsetService:
         if self.draining:
             raise DrainingError
 
+    def refusal(self, client: str) -> OffsetManagerError | None:
+        """Return why another process of a client's name does not get its managers yet."""
+        return self._registry.refusal(client, self._clock.now())
+
     def _enter(self, by: Requester, wait_s: float = 0.0) -> Client:
         caller = by.sender
         self.check_draining()
-        before = self._registry.incarnation(caller.name)
-        client = self._registry.enter(caller, self._clock.now(), wait_s)
+        holder, is_reported = self._registry.find(caller.name), self.refusal(caller.name)
+        before = None if holder is None else holder.incarnation
+        try:
+            client = self._registry.enter(caller, self._clock.now(), wait_s)
+        except ClientExistsError as error:
+            keys = [] if holder is None or is_reported else holder.keys()
+            for key in keys:
+                self._hub.failed(key, error)
+            raise
         if before not in {None, client.incarnation}:
             self._audit.record(by, "take_over", "done", managers=len(client.keys()))
         return client

@@ -30,6 +30,21 @@ class DrainingError(HttpStatusError):
         )
 
 
+class ClientExistsError(HttpStatusError):
+    """A client of this name is alive that was started later, by the clocks of their machines."""
+
+    def __init__(self, name: str, lease_left_s: float) -> None:
+        """``lease_left_s`` is how long that one is waited for if it stays silent."""
+        super().__init__(
+            HTTPStatus.CONFLICT,
+            "client_exists",
+            f"another process is client {name!r}, and by the clock of its machine it was started "
+            f"later; close it; if it has ended without a close, its lease ends in "
+            f"{lease_left_s:.0f} s, and this one takes over then",
+        )
+        self.lease_left_s = lease_left_s
+
+
 class WrongValueError(InvalidValueError):
     """A value that is not of the kind, or in the range, that its field takes."""
 

@@ -24,6 +24,7 @@ from offsetmgr.errors import (
 )
 from offsetmgr.http.errors import encode, error_body
 from offsetmgr.repeats import RepeatLimiter
+from offsetmgr.service.errors import ClientExistsError
 from offsetmgr.service.messages import CommittedEntry, EventsQuery, OfGroup
 from offsetmgr.service.openapi import operation
 from offsetmgr.service.rights import partitions_of
@@ -359,5 +360,9 @@ class EventHub:
 def _log_event(error: OffsetManagerError) -> str:
     if isinstance(error, OffsetNoticeError):
         return error.code.lower()
-    names = {OffsetFetchError: "fetch_failed", OffsetRegressionError: "offset_regressed"}
+    names = {
+        OffsetFetchError: "fetch_failed",
+        OffsetRegressionError: "offset_regressed",
+        ClientExistsError: "client_refused",
+    }
     return names.get(type(error), "commit_failed")

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from offsetmgr.coordinator.base import Coordinator, Failure, TopicLog
+    from offsetmgr.errors import OffsetManagerError
     from offsetmgr.manager import Factory, ManagerHandle
+    from offsetmgr.service.core import OffsetService
     from offsetmgr.service.rights import Requester
     from offsetmgr.service.threads import ReadThreads
     from offsetmgr.types import TopicPartition
@@ -49,11 +51,17 @@ def _names_of_group(asked: ManagersQuery) -> Names:
 
 class Reads:
     def __init__(
-        self, coordinator: Coordinator, factory: Factory, threads: ReadThreads, timeout_s: float
+        self,
+        coordinator: Coordinator,
+        factory: Factory,
+        service: OffsetService,
+        threads: ReadThreads,
+        timeout_s: float,
     ) -> None:
         """Kafka has at most ``timeout_s`` for each answer."""
         self._coordinator = coordinator
         self._factory = factory
+        self._service = service
         self._threads = threads
         self._most_s = timeout_s
 
@@ -67,7 +75,8 @@ class Reads:
             found = [handle for handle in managers if after is None or handle.key > after]
             page = heapq.nsmallest(query.limit, found, key=lambda handle: handle.key)
             following = str(page[-1].key) if len(found) > len(page) else None
-            return ManagersAnswer([manager_view(handle) for handle in page], following)
+            views = [manager_view(each, self._service.refusal(each.owner)) for each in page]
+            return ManagersAnswer(views, following)
 
         return await self._threads.run(by, read)
 
@@ -174,7 +183,7 @@ def seen_managers(
     ]
 
 
-def manager_view(handle: ManagerHandle) -> ManagerView:
+def manager_view(handle: ManagerHandle, error: OffsetManagerError | None = None) -> ManagerView:
     status = handle.status()
     return ManagerView(
         *handle.key,
@@ -183,7 +192,7 @@ def manager_view(handle: ManagerHandle) -> ManagerView:
         submitted=value_or_none(status.submitted),
         committed=value_or_none(status.committed),
         dirty=status.dirty,
-        last_error=body_or_none(status.last_error),
+        last_error=body_or_none(status.last_error or error),
         regressions=status.regressions,
     )
 

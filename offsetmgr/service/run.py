@@ -139,7 +139,7 @@ class Assembly:
             self.service,
             self.health,
             self.metrics,
-            Reads(coordinator, self.factory, quick, request_timeout_s),
+            Reads(coordinator, self.factory, self.service, quick, request_timeout_s),
             overview,
             Queries(self.service, self.registry, clock, self.watch.wall_s),
             Changes(settings, self.factory, self.service, self.audit, slow, wall),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from offsetmgr.errors import ClientFencedError, OverloadedError
+from offsetmgr.service.errors import ClientExistsError
 from offsetmgr.types import ManagerKey, TopicPartition
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ STOPS_KEPT: Final = 10_000
 """Partitions of a client whose last stop is remembered, so that no late request undoes it."""
 
 FENCES_KEPT: Final = 10_000
-"""Names of gone clients whose incarnation is remembered."""
+"""Incarnations that are remembered after another one has taken over, or their lease has ended."""
+
+FENCE_S: Final = 24 * 3600.0
+"""Seconds for which they are remembered."""
 
 NEVER: Final = -1
 """Lower than any version."""
@@ -42,6 +46,8 @@ class Client:
         """The version of the last stop of everything."""
         self.queries: tuple[list[StreamingQuery], float] = ([], 0.0)
         """Its streaming queries, and when it reported them."""
+        self.refusal: tuple[ClientExistsError | None, float] = (None, 0.0)
+        """Why another incarnation was refused last, and when."""
 
     @property
     def closed(self) -> bool:
@@ -55,9 +61,10 @@ class Client:
         return key.topic_partition in self.held.get(key.group, {})
 
     def succeed(self, incarnation: int) -> None:
-        """Hand all managers to a newer incarnation, whose versions begin anew."""
+        """Hand all managers to another incarnation, whose versions begin at the lowest again."""
         self.incarnation = incarnation
         self.heard_s = 0.0
+        self.refusal = (None, 0.0)
         self.newest = self.stopped_all = NEVER
         self.stopped.clear()
         self.queries = ([], 0.0)
@@ -86,33 +93,52 @@ class Sorting(NamedTuple):
 
 
 class Registry:
+    """The clients of the service, and the order of the incarnations of each.
+
+    An incarnation is the time at which a client started, by the clock of its own machine, which
+    may be wrong.  So it decides only while two are alive: the higher one takes over at once.  Once
+    a client is closed or its lease has ended, any other incarnation takes over.  An incarnation
+    that another one has replaced stays fenced, whatever the clocks say.
+    """
+
     def __init__(self, *, lease_s: float, clients: int, managers: int) -> None:
         self.lease_s = lease_s
         self._client_limit = clients
         self._manager_limit = managers
         self._clients: dict[str, Client] = {}
-        self._fences: dict[str, int] = {}
+        self._lapsed: dict[str, tuple[int, float]] = {}
+        """The last incarnation of each client whose lease has ended, and when.
+
+        It may come back until another one comes.
+        """
+        self._fenced: dict[tuple[str, int], float] = {}
+        """Names with a replaced incarnation → when it was replaced."""
         self._managers = 0
+        self._anybody_came = False
 
     @property
     def deserted(self) -> bool:
         """True if clients have come, and all of them have closed or lapsed."""
-        anybody_came = bool(self._clients or self._fences)
-        return anybody_came and all(each.closed for each in self._clients.values())
+        return self._anybody_came and all(each.closed for each in self._clients.values())
 
     def clients(self) -> list[Client]:
         """Return the clients whose lease has not lapsed."""
         return list(self._clients.values())
 
-    def incarnation(self, name: str) -> int | None:
-        """Return the newest of a client, None if there is no client of the name."""
-        client = self._clients.get(name)
-        return None if client is None else client.incarnation
+    def find(self, name: str) -> Client | None:
+        """Return the client of this name; None if there is none."""
+        return self._clients.get(name)
 
     def lease_left_s(self, name: str, now: float) -> float:
         """Return the seconds until a client that stays silent loses what it owns."""
         client = self._clients.get(name)
         return 0.0 if client is None else min(0.0, client.heard_s - now) + self.lease_s
+
+    def refusal(self, name: str, now: float) -> ClientExistsError | None:
+        """Return why another incarnation of a client was refused within the last lease."""
+        client = self._clients.get(name)
+        error, at_s = (None, now) if client is None else client.refusal
+        return error if now - at_s <= self.lease_s else None
 
     def renew(self, caller: Caller, now: float) -> None:
         """Renew the lease of a known client.  Raises ClientFencedError."""
@@ -124,33 +150,40 @@ class Registry:
     def enter(self, caller: Caller, now: float, wait_s: float = 0.0) -> Client:
         """Return the client, new or renewed, of a request that changes something.
 
-        It may wait up to ``wait_s`` for the answer, and is not silent meanwhile.
-        A newer incarnation takes over.  Raises ClientFencedError, OverloadedError.
+        It may wait up to ``wait_s`` for the answer, and is not silent meanwhile.  Raises
+        ClientFencedError, ClientExistsError, OverloadedError.
         """
         self.check_fence(caller)
-        client = self._clients.get(caller.name)
+        name, incarnation = caller.name, caller.incarnation
+        client = self._clients.get(name)
         if client is None:
             if len(self._clients) >= self._client_limit:
                 raise OverloadedError(
                     f"the service has {self._client_limit} clients, its limit (limits.clients); "
                     "try again later, or raise it"
                 )
-            client = self._clients[caller.name] = Client(caller.name, caller.incarnation)
-        elif client.incarnation < caller.incarnation:
-            client.succeed(caller.incarnation)
+            client = self._clients[name] = Client(name, incarnation)
+            self._anybody_came = True
+            before, _ = self._lapsed.pop(name, (incarnation, now))
+            if before != incarnation:
+                self._fenced[name, before] = now
+        elif client.incarnation != incarnation:
+            left_s = self.lease_left_s(name, now)
+            if incarnation < client.incarnation and left_s >= 0 and not client.closed:
+                error = ClientExistsError(name, left_s)
+                client.refusal = error, now
+                raise error
+            self._fenced[name, client.incarnation] = now
+            client.succeed(incarnation)
         client.heard_s = max(client.heard_s, now + wait_s)
         return client
 
     def check_fence(self, caller: Caller) -> None:
-        """Raise ClientFencedError where a newer incarnation has come."""
-        client = self._clients.get(caller.name)
-        newest = self._fences.get(caller.name, 0) if client is None else client.incarnation
-        if caller.incarnation < newest:
+        """Raise ClientFencedError if another incarnation has taken over from the caller."""
+        if (caller.name, caller.incarnation) in self._fenced:
             raise ClientFencedError(
-                f"a newer incarnation ({newest}) of client {caller.name!r} has taken over from "
-                f"this one ({caller.incarnation}); stop this one, or give it a name of its own; "
-                "where this one was started later, its machine's clock was set back: an "
-                "incarnation is the time of the start"
+                f"another process has taken over as client {caller.name!r}; stop this one, or "
+                "give it a name of its own"
             )
 
     def sort(self, client: Client, group: str, versions: Mapping[TopicPartition, int]) -> Sorting:
@@ -216,13 +249,21 @@ class Registry:
             keys = client.keys()
             self._managers -= len(keys)
             del self._clients[client.name]
-            self._fences.pop(client.name, None)
-            self._fences[client.name] = client.incarnation
+            self._lapsed[client.name] = client.incarnation, now
             lapsed.append((client.name, keys))
-        _bound(self._fences, FENCES_KEPT)
+        self._expire(now)
         return lapsed
 
+    def _expire(self, now: float) -> None:
+        """Forget incarnations that are long gone; both records are in the order of time."""
+        while self._fenced and now - next(iter(self._fenced.values())) > FENCE_S:
+            del self._fenced[next(iter(self._fenced))]
+        while self._lapsed and now - next(iter(self._lapsed.values()))[1] > FENCE_S:
+            del self._lapsed[next(iter(self._lapsed))]
+        _bound(self._fenced, FENCES_KEPT)
+        _bound(self._lapsed, FENCES_KEPT)
 
-def _bound(kept: dict[_K, int], limit: int) -> None:
+
+def _bound(kept: dict[_K, Any], limit: int) -> None:
     while len(kept) > limit:
         del kept[next(iter(kept))]

@@ -108,6 +108,24 @@ def test_a_newer_incarnation_takes_over(service: Running, etl: httpx.Client) -> 
     assert etl.get("/v1/offsets", params={"group": GROUP}).status_code == 409
 
 
+def test_a_process_that_waits_for_its_name_is_an_error_of_the_group(
+    service: Running, etl: httpx.Client
+) -> None:
+    """While a client of the name is alive that was started later, operators see who waits."""
+    with service.http("etl", incarnation=5) as alive:
+        submit(alive, entry(0, 10), wait=True)
+        assert etl.get("/v1/offsets", params={"group": GROUP}).status_code == 200
+        refused = etl.post("/v1/heartbeat", json={})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "client_exists")
+        assert refused.json()["error"]["lease_left_s"] > 0
+        (manager,) = alive.get("/v1/managers").json()["managers"]
+        assert manager["last_error"]["code"] == "client_exists"
+        alive.post("/v1/stop", json={"timeout_s": 10})
+        assert submit(etl, entry(0, 11), wait=True)["accepted"] == 1
+        answer = alive.post("/v1/heartbeat", json={})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "client_fenced")
+
+
 @pytest.mark.fault(16)
 @pytest.mark.parametrize("path", ["/v1/flush", "/v1/offsets"])
 def test_a_wait_does_not_take_a_successors_commit_for_the_callers(

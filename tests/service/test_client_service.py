@@ -130,6 +130,19 @@ def test_another_client_holds_it(service: Running, client: OffsetClient) -> None
     assert service.coordinator.broker.committed("g") == {WHERE: OffsetAndMetadata(7)}
 
 
+def test_a_dead_client_with_a_fast_clock_is_followed(caplog: pytest.LogCaptureFixture) -> None:
+    """Its successor waits for its lease to end, says so, and loses nothing."""
+    with running(lease_s=1.0) as service:
+        with service.http("etl", incarnation=2**62) as dead:
+            dead.post(
+                "/v1/offsets", json={"group": "g", "offsets": [{**WHERE._asdict(), "offset": 5}]}
+            )
+        with OffsetClient(service.address, "etl") as client:
+            client.submit("g", {WHERE: 7}, sync=True, timeout=60)
+            assert client.committed("g") == {WHERE: OffsetAndMetadata(7)}
+    assert [each for each in caplog.messages if "its lease ends in" in each]
+
+
 def test_killed_and_started_again(tmp_path: Path) -> None:
     """After kill -9 a successor is given all that the client holds, over a Unix socket."""
     listen = f"listen=unix://{tmp_path}/s"

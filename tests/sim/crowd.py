@@ -103,7 +103,10 @@ class Crowd:
         """A new driver of the same name starts while the old one still runs."""
         driver = self._some()
         if driver is not None and driver not in self.zombies:
-            self.zombies.append(driver)
+            if (driver.name, driver.incarnation) in self._judge.heard.entered:
+                self.zombies.append(driver)
+            else:  # after its successor's end the service would take it for a newcomer
+                driver.process.kill()
             self._host.advance(0.001)  # no two incarnations have the same number
             self.begin(driver.name)
 

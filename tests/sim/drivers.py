@@ -64,6 +64,10 @@ class Driver:
         self.client._result = FlushResult({}, {})
 
     @property
+    def incarnation(self) -> int:
+        return self.client.core.session.incarnation
+
+    @property
     def idle(self) -> bool:
         """True if none of its threads waits for an answer."""
         return self._waiting == 0
