@@ -55,3 +55,27 @@ class Deadline:
         """Return the seconds to grant another process, so that its answer is here in time."""
         left_s = self.within_s()
         return left_s - min(1.0, left_s / 5)
+
+
+class Latch:
+    """A flag to wait for; once set it stays set.
+
+    Unlike threading.Event, a signal handler may set it while the frame below waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        with self._changed:
+            self._is_set = True
+            self._changed.notify_all()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait up to ``timeout_s`` seconds; return True if it is set."""
+        with self._changed:
+            return self._changed.wait_for(self.is_set, timeout_s)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 from weakref import WeakSet
 
 from offsetmgr.client.failure_log import FailureLog
 from offsetmgr.client.offsets import LogEnds, Offsets, kafka_refusal
+from offsetmgr.deadlines import Latch
 from offsetmgr.errors import (
     CoordinatorError,
     Fault,
@@ -27,7 +30,7 @@ from offsetmgr.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from actors import Future
     from offsetmgr.client.offsets import Named, Refusals
@@ -94,9 +97,13 @@ class LocalOffsets(Offsets):
         reporter = _Reporter()
         self._coordinator = coordinator
         self._factory = Factory(coordinator, settings, observer=reporter)
-        self._lock = threading.Lock()  # while managers are made: a claim gets all or none
+        self._reporter = reporter
+        self._lock = threading.RLock()  # for calls of the factory: a claim gets all or none
+        self._is_calling = False
+        self._interrupting: deque[Callable[[], object]] = deque()
+        """Calls of signal handlers, made when the call returns that they have interrupted."""
         self._spawned: WeakSet[object] = WeakSet()  # mailboxes of managers that `spawn` returned
-        super().__init__(f"kafka://{servers}", owner, reporter.log, threading.Event())
+        super().__init__(f"kafka://{servers}", owner, reporter.log, Latch())
 
     @property
     def closed(self) -> bool:
@@ -108,11 +115,27 @@ class LocalOffsets(Offsets):
         self.check_process()
         with self._lock:
             self._check_open()
-            handle = self._factory.get(key)
-            if handle is None or handle.initial in self._spawned:
-                handle = self._factory.spawn(*key, owner=self._name)
-            self._spawned.add(handle.initial)
+            return self._call(lambda: self._made(key))
+
+    def _made(self, key: ManagerKey) -> ManagerHandle:
+        handle = self._factory.get(key)
+        if handle is None or handle.initial in self._spawned:
+            handle = self._factory.spawn(*key, owner=self._name)
+        self._spawned.add(handle.initial)
         return handle
+
+    def _call(self, do: Callable[[], _T]) -> _T:
+        """Call the factory, which never waits, with the lock held.
+
+        A signal handler may interrupt it anywhere, and must not find what it is changing.
+        """
+        self._is_calling = True
+        try:
+            return do()
+        finally:
+            self._is_calling = False
+            while self._interrupting:
+                self._interrupting.popleft()()
 
     def _claim(self, keys: list[ManagerKey], deadline: Deadline) -> None:
         del deadline  # managers are made at once
@@ -122,7 +145,7 @@ class LocalOffsets(Offsets):
             for key in keys:
                 if self._factory.get(key) is not None:
                     raise ManagerExistsError(str(key), self._name)
-            self._make(keys)
+            self._call(lambda: self._make(keys))
 
     def _make(self, keys: list[ManagerKey]) -> None:
         if keys:
@@ -136,15 +159,17 @@ class LocalOffsets(Offsets):
         rewind: bool,
         wait: Deadline | None,
     ) -> tuple[Refusals, Refusals]:
+        late: Refusals
         self.check_process()
         with self._lock:
             self._check_open()
-            refused = self._put(offsets, rewind=rewind)
-            missing = [k for k, error in refused.items() if isinstance(error, ManagerStoppedError)]
-            self._make(missing)
-            refused = {key: refused[key] for key in refused if key not in missing}
-            refused |= self._put({key: offsets[key] for key in missing}, rewind=rewind)
-        late: Refusals = {}
+            if self._is_calling:
+                self._interrupting.append(partial(self._submit_later, offsets, rewind=rewind))
+                late = dict.fromkeys(() if wait is None else offsets, _interrupted())
+                return {}, late
+            refused = self._call(lambda: self._take(offsets, rewind=rewind))
+            self._check_open()  # a signal handler may have closed it meanwhile
+        late = {}
         if wait is not None:
             keys = [key for key in offsets if key not in refused]
             results = _answer(self._factory.flush(keys, wait.left_s), wait)
@@ -156,6 +181,22 @@ class LocalOffsets(Offsets):
                 is_late = retried or isinstance(error, OffsetTimeoutError)
                 (late if is_late else refused)[key] = error
         return refused, late
+
+    def _submit_later(
+        self, offsets: Mapping[ManagerKey, OffsetAndMetadata], *, rewind: bool
+    ) -> None:
+        if not self.closed:
+            for key, error in self._submit(offsets, rewind=rewind, wait=None)[0].items():
+                self._reporter.failed(key, error)
+
+    def _take(self, offsets: Mapping[ManagerKey, OffsetAndMetadata], *, rewind: bool) -> Refusals:
+        refused = self._put(offsets, rewind=rewind)
+        missing = [key for key, error in refused.items() if isinstance(error, ManagerStoppedError)]
+        if missing:
+            self._make(missing)
+            again = self._put({key: offsets[key] for key in missing}, rewind=rewind)
+            refused = {key: refused[key] for key in refused if key not in missing} | again
+        return refused
 
     def _put(self, offsets: Mapping[ManagerKey, OffsetAndMetadata], *, rewind: bool) -> Refusals:
         """Hand offsets of one group to their managers; return the refusals."""
@@ -170,11 +211,15 @@ class LocalOffsets(Offsets):
         self, group: str | None, partitions: Named, deadline: Deadline, *, stop: bool
     ) -> FlushResult:
         self.check_process()
-        keys = [handle.key for handle in self._factory.managers(group)]
-        if partitions is not None:
-            keys = [key for key in keys if key.topic_partition in partitions]
-        ask = self._factory.stop_managers if stop else self._factory.flush
-        return _flush_result(_answer(ask(keys, deadline.left_s), deadline))
+        with self._lock:
+            if self._is_calling:
+                return self._unsettled(_interrupted())
+            keys = [handle.key for handle in self._factory.managers(group)]
+            if partitions is not None:
+                keys = [key for key in keys if key.topic_partition in partitions]
+            ask = self._factory.stop_managers if stop else self._factory.flush
+            asked = self._call(lambda: ask(keys, deadline.left_s))
+        return _flush_result(_answer(asked, deadline))
 
     def _listen(self) -> None:
         pass  # it always does
@@ -214,12 +259,28 @@ class LocalOffsets(Offsets):
 
     # The end
 
-    def _close(self, deadline: Deadline) -> FlushResult:
+    def _close(self, deadline: Deadline) -> None:
         with self._lock:
+            if self._is_calling:
+                self._interrupting.append(partial(self.close, timeout=deadline.left_s))
+                return
+            self._reporter.keeps_results = True
             self._ended.set()
-        result = _flush_result(self._factory.stop(deadline.left_s))
+        results = self._factory.stop(deadline.left_s)
+        # Some may have been stopped by another call, or by a signal handler in the middle of this.
+        self._closed_with(_flush_result(self._reporter.results | results))
         self._coordinator.close(deadline.left_s)
-        return result
+
+    def _unsettled(self, error: OffsetManagerError) -> FlushResult:
+        committed: dict[ManagerKey, OffsetAndMetadata] = {}
+        uncommitted: dict[ManagerKey, Uncommitted] = {}
+        for handle in self._factory.managers():
+            status = handle.status()
+            if status.dirty and status.submitted is not None:
+                uncommitted[handle.key] = Uncommitted(status.submitted, error)
+            elif status.committed is not None:
+                committed[handle.key] = status.committed
+        return FlushResult(committed, uncommitted)
 
     def __reduce__(self) -> NoReturn:
         text = "make one in each process, or use OffsetClient and the service"
@@ -231,6 +292,9 @@ class _Reporter:
 
     def __init__(self) -> None:
         self.log = FailureLog()
+        self.keeps_results = False
+        self.results: dict[ManagerKey, StopResult] = {}
+        """Of managers that have stopped since ``keeps_results`` was set."""
 
     def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
         del offset
@@ -243,8 +307,14 @@ class _Reporter:
         pass
 
     def stopped(self, key: ManagerKey, result: StopResult) -> None:
-        del result
+        if self.keeps_results:
+            self.results[key] = result
         self.log.forget([key])
+
+
+def _interrupted() -> OffsetManagerError:
+    text = "a signal handler cannot wait for the call that it has interrupted; it is made after it"
+    return OffsetTimeoutError(text)
 
 
 def _answer(future: Future[_T], deadline: Deadline) -> _T:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class SafeLogger:
@@ -30,6 +34,15 @@ class SafeLogger:
     def exception(self, text: str, *args: object) -> None:
         """Log the exception that is being handled."""
         self._log(logging.ERROR, text, args, exc_info=True)
+
+    def guard(self, text: str, call: Callable[..., object], *args: object) -> None:
+        """Call a function of the application; what it raises is logged behind ``text``."""
+        try:
+            call(*args)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001 -- SystemExit ends no thread of ours either
+            self.exception("%s", text)
 
     def _log(
         self, level: int, text: str, args: tuple[object, ...], *, exc_info: bool = False

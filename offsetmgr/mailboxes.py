@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threading import Condition, Lock
+import threading
 from typing import TypeVar
 
 from offsetmgr.errors import ManagerStoppedError, OffsetTimeoutError
@@ -24,8 +24,8 @@ class Mailbox(Stream[_T]):
         """``name`` is the owner, for error messages."""
         self._name = name
         self._limit = limit
-        self._lock = Lock()
-        self._ready: Condition | None = None  # made when the first thread waits
+        self._lock = threading.RLock()  # a signal handler may put while the frame below it does
+        self._ready: threading.Condition | None = None  # made when the first thread waits
         # Most mailboxes stay empty for life, and a deque weighs 600 bytes.
         self._values: tuple[_T, ...] = ()
         self._dropped = 0
@@ -59,7 +59,7 @@ class Mailbox(Stream[_T]):
         with self._lock:
             if not self._settled():
                 if self._ready is None:
-                    self._ready = Condition(self._lock)
+                    self._ready = threading.Condition(self._lock)
                 if not self._ready.wait_for(self._settled, seconds):
                     raise OffsetTimeoutError(f"{self._name}: nothing came within {timeout} s")
             if not self._values:

@@ -25,7 +25,7 @@ class RepeatLimiter:
     """Passes one line per cause and interval: a hung broker fails all partitions at once."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # for signal handlers
         self._logged: OrderedDict[Hashable, _Logged] = OrderedDict()
 
     def suppressed(self, cause: Hashable, now_s: float) -> int | None:

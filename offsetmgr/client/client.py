@@ -163,6 +163,9 @@ class OffsetClient(Offsets):
         with core.lock:  # nobody stops and forgets them in between
             refused = core.submit(offsets, rewind=rewind)
             waiting = Wait(core, [key for key in offsets if key not in refused], wait)
+            if core.interrupting:
+                text = "a signal handler cannot wait for the submit that it has interrupted"
+                return refused, dict.fromkeys(offsets, OffsetTimeoutError(text))
         waiting.run()
         late: Refusals = {}
         for key, (_, error) in waiting.result().uncommitted.items():
@@ -229,13 +232,21 @@ class OffsetClient(Offsets):
 
     # The end
 
-    def _close(self, deadline: Deadline) -> FlushResult:
+    def _close(self, deadline: Deadline) -> None:
         core = self._state
         with core.lock:
             core.closing = True
-        result = self._settle(None, None, deadline, stop=True)
+            keys = core.partitions.stop_all()  # those that others are stopping as well
+            wait = Wait(core, keys, deadline, stops=True, all_of_it=True)
+        wait.run()
+        result = wait.result()
+        self._closed_with(result)
+        core.forget(keys, result, answered=wait.answered)
         core.end(deadline)
-        return result
+
+    def _unsettled(self, error: OffsetManagerError) -> FlushResult:
+        core = self._state
+        return Wait(core, core.partitions.keys(), Deadline(0.0), reason=error).result()
 
     def __reduce__(self) -> tuple[object, tuple[str, str, dict[str, str | None]]]:
         return _elsewhere, (self._url, self._name, self._credentials.files)
@@ -358,6 +369,7 @@ class Wait:
         *,
         stops: bool = False,
         all_of_it: bool = False,
+        reason: OffsetManagerError | None = None,
     ) -> None:
         """`all_of_it`: nothing but `keys` is held, so a request need not name them."""
         self._core = core
@@ -365,7 +377,7 @@ class Wait:
         self._stops = stops
         self._unnamed = all_of_it
         self._reasons: dict[ManagerKey, OffsetManagerError] = {}
-        self._reason: OffsetManagerError | None = None
+        self._reason = reason
         """Why the last request failed."""
         self.final: set[ManagerKey] = set()
         """Those that will not be committed."""
@@ -398,7 +410,7 @@ class Wait:
     def _is_over(self) -> bool:
         core = self._core
         with core.lock:
-            if core.fenced is not None or core.ended.is_set() or self.answered:
+            if core.fenced is not None or core.ended.is_set() or self.answered or core.is_stuck:
                 return True
             if not self._stops:
                 return not any(map(self._is_outstanding, self._targets))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import random
 import threading
 import time
-from contextlib import closing, suppress
+from collections import deque
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -18,7 +18,7 @@ from offsetmgr.client import wire
 from offsetmgr.client.offsets import FIRST_PAUSE_S
 from offsetmgr.client.partitions import BATCH_LIMIT, Batch, Partitions, take_group
 from offsetmgr.client.transport import Session, Unreachable
-from offsetmgr.deadlines import LONGEST_WAIT_S, Deadline
+from offsetmgr.deadlines import LONGEST_WAIT_S, Deadline, Latch
 from offsetmgr.errors import (
     ClientFencedError,
     CoordinatorError,
@@ -27,11 +27,13 @@ from offsetmgr.errors import (
     OffsetManagerError,
     ServiceError,
 )
+from offsetmgr.logs import SafeLogger
 from offsetmgr.mailboxes import Mailbox
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
+from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from offsetmgr.client.failure_log import FailureLog
     from offsetmgr.client.offsets import QueryReport
@@ -57,6 +59,9 @@ REQUEST_TIMEOUT_S: Final = 10.0
 ASIDE_S: Final = 1.0
 """Seconds that offsets wait for the answer to a report, or to a stop that nobody waits for."""
 
+JOIN_S: Final = 1.0
+"""Longest wait for a thread that has nothing left to do."""
+
 RETRY_S: Final = 5.0
 """Pause before managers that were refused are asked for again, and stops without an answer."""
 
@@ -71,7 +76,7 @@ _BAD_REQUESTS: Final = frozenset({400, 403, 413})
 
 _OTHER_INSTANCE: Final = HTTPStatus.PRECONDITION_FAILED
 
-log = logging.getLogger("offsetmgr.client")
+log = SafeLogger("offsetmgr.client")
 
 T = TypeVar("T")
 
@@ -152,7 +157,7 @@ class Core:
         self.link_error: OffsetManagerError | None = None
         """Why the service cannot be spoken to; None while it can."""
         self.closing = False
-        self.ended = threading.Event()
+        self.ended = Latch()
         """No thread of this client has anything left to do."""
         self.idle = False
         """The sender waits for something to send."""
@@ -161,8 +166,15 @@ class Core:
         self.queries_unsent = False
         self.failure_log = failures
         self._mails: dict[ManagerKey, Mailboxes] = {}
-        self._sender: threading.Thread | None = None
-        self._reader: threading.Thread | None = None
+        self._sender = Worker(f"offsetmgr-{name}", self._run)
+        self._reader = Worker(f"offsetmgr-events-{name}", EventReader(self).run)
+        self._is_listened = False
+        """Somebody wants the events."""
+        self._loops = 0
+        """Threads of this client that run."""
+        self._is_submitting = False
+        self.interrupting: deque[tuple[Mapping[ManagerKey, OffsetAndMetadata], bool]] = deque()
+        """Submits of signal handlers that interrupted another one, which takes them along."""
         self._retry_at = 0.0
         """Managers that were refused are asked for then, and stops without an answer."""
         self._report_at = 0.0
@@ -199,13 +211,30 @@ class Core:
         with self.lock:
             self.check_open()
             self.check_fence()
-            refused = {
+            if self._is_submitting:
+                self.interrupting.append((values, rewind))
+                return {}
+            refused = self._submit(values, rewind=rewind)
+            self.check_open()  # a signal handler may have closed it meanwhile
+            self._poke()
+        return refused
+
+    def _submit(
+        self, values: Mapping[ManagerKey, OffsetAndMetadata], *, rewind: bool
+    ) -> dict[ManagerKey, OffsetManagerError]:
+        self._is_submitting = True
+        try:
+            return {
                 key: error
                 for key, value in values.items()
                 if (error := self.partitions.submit(key, value, rewind=rewind)) is not None
             }
-            self._poke()
-        return refused
+        finally:
+            self._is_submitting = False
+            while self.interrupting:
+                more, goes_back = self.interrupting.popleft()
+                for key, error in self._submit(more, rewind=goes_back).items():
+                    self.deliver(key, error)
 
     def report_query(self, report: QueryReport) -> None:
         """Have the sender show the query to the service, when it has nothing better to do."""
@@ -275,8 +304,21 @@ class Core:
     def _poke(self) -> None:
         if self.idle:
             self.wake.notify()
-        elif self._sender is None:
-            self._sender = _start(self._run, f"offsetmgr-{self.name}")
+        else:
+            self._start()
+
+    def _start(self) -> None:
+        """Start the threads that are needed and do not run."""
+        if self.fenced is None and not self.ended.is_set():
+            if not self._sender.ensure():
+                self.link_error = self._sender.error
+            if self._is_listened:
+                self._reader.ensure()
+
+    @property
+    def is_stuck(self) -> bool:
+        """True if nothing can be sent any more, as the interpreter is exiting."""
+        return self._sender.is_over
 
     def expedite(self) -> None:
         """Somebody waits: the sender tries at once, whatever pause it is in."""
@@ -284,6 +326,7 @@ class Core:
             self.times.resume_at = self.times.send_at = 0.0
             self.partitions.retry_deferred()
             self.wake.notify()
+            self._start()
 
     def lost(self, keys: Iterable[ManagerKey]) -> None:
         """The service has no managers for `keys`: they are asked for again."""
@@ -294,24 +337,34 @@ class Core:
     def listen(self) -> None:
         """Have events read, from the first call on."""
         with self.lock:
-            if self._reader is None and not self.closing:
-                self._reader = _start(EventReader(self).run, f"offsetmgr-events-{self.name}")
+            self._is_listened = True
+            if not self.closing:
+                self._reader.ensure()
 
     def end(self, deadline: Deadline) -> None:
-        """End the threads, within the deadline, and close all mailboxes.
-
-        First it waits for what other threads stop, as that may need the sender.
-        """
+        """End the threads, within the deadline, and close all mailboxes."""
         with self.lock:
-            self.changed.wait_for(lambda: not self.partitions.keys(), deadline.left_s)
             self.ended.set()
             self.notify()
             self.session.end()
-            for mail in self._mails.values():
+            for mail in list(self._mails.values()):
                 mail.stop(StopResult(None))
-        for thread in (self._sender, self._reader):
-            if thread is not None and thread is not threading.current_thread():
-                thread.join(deadline.left_s)
+            # A join alone would keep the lock from them where a signal handler has interrupted us.
+            self.changed.wait_for(lambda: not self._loops, deadline.left_s)
+        for worker in (self._sender, self._reader):
+            worker.join(deadline.within_s(JOIN_S))
+
+    @contextmanager
+    def looping(self) -> Iterator[None]:
+        """Count a thread that the end has to wait for."""
+        with self.lock:
+            self._loops += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._loops -= 1
+                self.changed.notify_all()
 
     # Requests
 
@@ -384,14 +437,14 @@ class Core:
 
     def _run(self) -> None:
         """Send until the client is closed or fenced."""
-        while (turn := self._next_turn()) is not None:
+        with self.looping():
             try:
-                turn()
-            except Exception:  # a bug: the client's only thread must outlive it
-                log.exception("a request to the offset service failed unexpectedly")
-                self._pause()
-            with self.lock:
-                self.changed.notify_all()
+                while (turn := self._next_turn()) is not None:
+                    turn()
+                    with self.lock:
+                        self.changed.notify_all()
+            finally:
+                self.idle = False
 
     def _next_turn(self) -> Callable[[], None] | None:
         """Wait for something to do; None when there will be nothing more."""
@@ -441,6 +494,7 @@ class Core:
             self.times.lease_s = max(lease_s, MIN_LEASE_S)
             self.first_event_id = self.first_event_id or str(event_id)
             self.met = True
+            self._start()
             self.changed.notify_all()
         self.succeeded()
 
@@ -490,6 +544,10 @@ class Core:
                 return
             with self.lock:
                 news = self.partitions.reject(batch, error)
+        except BaseException:  # of a fault here, or in what the answer was read with
+            with self.lock:
+                self.partitions.give_back(batch)
+            raise
         else:
             with self.lock:
                 news = self.partitions.accept(batch, refused)
@@ -526,6 +584,10 @@ class EventReader:
         """Rises over restarts of the service too, so that it can be named to any of them."""
 
     def run(self) -> None:
+        with self._core.looping():
+            self._run()
+
+    def _run(self) -> None:
         core = self._core
         with core.lock:
             # A stream from nowhere misses what fails before it opens.  The sender meets the service
@@ -533,7 +595,7 @@ class EventReader:
             core.changed.wait_for(
                 lambda: core.first_event_id or core.ended.is_set() or core.fenced is not None
             )
-            self._last_id = core.first_event_id
+            self._last_id = self._last_id or core.first_event_id
         while not core.ended.is_set() and core.fenced is None:
             try:
                 self._read()
@@ -568,18 +630,4 @@ class EventReader:
                 key = wire.key_of(data)
                 self._core.deliver(key, wire.error_of(data["error"], key))
             elif event == "dropped":
-                text = "%d errors were dropped: more came at once than the service keeps"
-                log.warning(text, int(data["count"]))
-
-
-def _start(run: Callable[[], None], name: str) -> threading.Thread | None:
-    """Start a daemon thread; None if the process can have no more: the next use tries again."""
-    thread = threading.Thread(target=run, name=name, daemon=True)
-    try:
-        thread.start()
-    except RuntimeError as error:
-        log.warning(
-            "cannot start a thread (%s); offsets are kept, and sent when one can be started", error
-        )
-        return None
-    return thread
+                self._core.failure_log.dropped(int(data["count"]))

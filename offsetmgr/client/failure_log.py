@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from offsetmgr.errors import (
@@ -12,6 +12,7 @@ from offsetmgr.errors import (
     ServiceUnavailableError,
     listed,
 )
+from offsetmgr.logs import SafeLogger
 from offsetmgr.repeats import RepeatLimiter
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     OnError = Callable[[ManagerKey | None, OffsetManagerError], None]
 
-log = logging.getLogger("offsetmgr.client")
+log = SafeLogger("offsetmgr.client")
 
 
 class FailureLog:
@@ -32,7 +33,7 @@ class FailureLog:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._repeats = RepeatLimiter()
         self._trouble: str | None = None
         """Code of the service's own error that was logged last, until it is over."""
@@ -52,10 +53,7 @@ class FailureLog:
 
     def tell(self, key: ManagerKey | None, error: OffsetManagerError) -> None:
         for on_error in list(self._watchers.values()):
-            try:
-                on_error(key, error)
-            except Exception:  # it would end a thread of ours
-                log.exception("a function given to watch_errors has failed")
+            log.guard("a function given to watch_errors has failed", on_error, key, error)
 
     def failed(self, key: ManagerKey, error: OffsetManagerError, now_s: float) -> None:
         """Log `error`, unless its group is known to fail for that, and tell those that watch."""
@@ -71,6 +69,12 @@ class FailureLog:
             more = f" (and {suppressed} more of {key.group} before)" if suppressed else ""
             log.warning("%s%s", error, more)
         self.tell(key, error)
+
+    def dropped(self, count: int) -> None:
+        """Log that the service dropped errors before this client has read them."""
+        if self._repeats.suppressed("dropped", time.monotonic()) is not None:
+            text = "%d errors were dropped: more came at once than the service keeps"
+            log.warning(text, count)
 
     def unreachable(self, url: str, error: OffsetManagerError, now_s: float) -> None:
         """Log that the service at `url` takes nothing: each cause once, until it is over."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from offsetmgr.backoff import Backoff
 from offsetmgr.client.failure_log import log_uncommitted
-from offsetmgr.deadlines import Deadline
+from offsetmgr.deadlines import Deadline, Latch
 from offsetmgr.errors import (
     CoordinatorError,
     InvalidValueError,
@@ -111,14 +111,14 @@ class Offsets(ABC):
     one in each process.
     """
 
-    def __init__(self, url: str, name: str, failures: FailureLog, ended: threading.Event) -> None:
+    def __init__(self, url: str, name: str, failures: FailureLog, ended: Latch) -> None:
         """`ended` is set when nothing can be asked any more."""
         self._url = url
         self._name = name
         self._failures = failures
         self._ended = ended
         self._pid = os.getpid()
-        self._close_lock = threading.Lock()
+        self._close_lock = threading.RLock()  # a signal handler may close in the middle of a close
         self._result: FlushResult | None = None
         """Of the close."""
         open_offsets.add(self)
@@ -320,20 +320,28 @@ class Offsets(ABC):
     def close(self, *, timeout: float = 10.0) -> FlushResult:
         """Flush, stop all managers and end; within ``timeout`` seconds.
 
-        A second call returns the same.  It also waits for managers that another thread is
-        stopping; that thread gets their result.
+        Each call returns the same result, also one in a signal handler that interrupts another.  If
+        that is not known in time, the offsets are uncommitted in the result.
         """
         deadline = Deadline(timeout)
-        if self._pid != os.getpid() or not self._close_lock.acquire(timeout=deadline.left_s):
-            return FlushResult({}, {})  # another process or thread closes it
-        try:
-            if self._result is None:
-                self._result = self._close(deadline)
-                open_offsets.discard(self)
-                log_uncommitted(repr(self), self._result.uncommitted)
+        if self._pid != os.getpid():
+            return FlushResult({}, {})  # the parent process closes it
+        if self._close_lock.acquire(timeout=deadline.left_s):
+            try:
+                if self._result is None:
+                    self._close(deadline)
+            finally:
+                self._close_lock.release()
+        if self._result is not None:
             return self._result
-        finally:
-            self._close_lock.release()
+        return self._unsettled(OffsetTimeoutError(f"{self!r} is still being closed"))
+
+    def _closed_with(self, result: FlushResult) -> None:
+        """Keep the result of the close, unless a signal handler was quicker."""
+        if self._result is None:
+            self._result = result
+            open_offsets.discard(self)
+            log_uncommitted(repr(self), result.uncommitted)
 
     def __enter__(self) -> Self:
         return self
@@ -403,7 +411,12 @@ class Offsets(ABC):
     def _topic_names(self, deadline: Deadline) -> list[str]: ...
 
     @abstractmethod
-    def _close(self, deadline: Deadline) -> FlushResult: ...
+    def _close(self, deadline: Deadline) -> None:
+        """Close, and hand the result to ``_closed_with``; again if a signal handler asks for it."""
+
+    @abstractmethod
+    def _unsettled(self, error: OffsetManagerError) -> FlushResult:
+        """Return what is held now; what is not known to be committed has ``error``."""
 
 
 def close_all() -> None:
@@ -427,7 +440,7 @@ def kafka_refusal(what: str, code: str, message: str, *, passing: bool) -> Servi
     return (PassingError if passing else ServiceError)(_BAD_GATEWAY, message, code)
 
 
-def pauses(ended: threading.Event, deadline: Deadline) -> Iterator[None]:
+def pauses(ended: Latch, deadline: Deadline) -> Iterator[None]:
     """Yield, and wait longer and longer before the next, until the deadline or `ended`."""
     backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
     while True:

@@ -3,6 +3,8 @@
 Only the newest offset of a partition is held, until its manager is stopped, so that it can be sent
 again to a restarted service.  Each offset has a version, rising over all partitions; what the
 service has taken, refused and committed is a version too.
+
+A signal handler may interrupt a method anywhere and call others.
 """
 
 from __future__ import annotations
@@ -112,11 +114,12 @@ class ClientPartition:
         self.version = version
 
     def submit(self, value: OffsetAndMetadata, version: int, *, rewind: bool) -> None:
-        self.version = version
+        # In this order a signal handler may have it sent at any point: the last line makes it new.
         self.newest = value
         self.must_resend = False
         if rewind:
             self.rewind_version = version
+        self.version = version
 
     def commit(self, value: OffsetAndMetadata, version: int) -> None:
         """Note that Kafka has `value`, and with it all versions up to `version`."""
@@ -191,7 +194,7 @@ class Partitions:
         if group is not None and partitions is not None:
             keys = [ManagerKey(group, *each) for each in partitions]
             return [key for key in keys if key in self._held]
-        return [key for key in self._held if group is None or key.group == group]
+        return [key for key in list(self._held) if group is None or key.group == group]
 
     def add(self, key: ManagerKey) -> None:
         """Hold `key`; its manager will be asked for."""
@@ -223,8 +226,10 @@ class Partitions:
                 return OffsetRegressionError(str(key), value.offset, newest.offset)
             if value == newest and held.refused < held.version and not held.must_resend:
                 return None
+        # Before it is new, so that a signal handler in between has it sent, and after it.
+        self._waiting[key] = None
         held.submit(value, self.next_version(), rewind=rewind)
-        self._queue(key, held)
+        self._waiting[key] = None
         return None
 
     def take(self) -> Batch | None:
@@ -253,7 +258,7 @@ class Partitions:
 
     def retry_deferred(self) -> None:
         """Ask again for the managers that were refused: they may be free by now."""
-        for key, held in self._held.items():
+        for key, held in list(self._held.items()):
             if held.deferred:
                 held.deferred = False
                 self._queue(key, held)
@@ -326,7 +331,7 @@ class Partitions:
     def renew(self) -> None:
         """The service no longer knows this client: everything is sent again."""
         self.registration += 1
-        for key, held in self._held.items():
+        for key, held in list(self._held.items()):
             self._forgotten(key, held)
 
     def lost(self, keys: Iterable[ManagerKey]) -> None:
@@ -351,3 +356,9 @@ class Partitions:
         for key in stopped:
             self._held[key].stopping = True
         return stopped
+
+    def stop_all(self) -> list[ManagerKey]:
+        """Take no more offsets; return everything that is held."""
+        keys = self.keys()
+        self.stop(keys)
+        return keys

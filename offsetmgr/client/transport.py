@@ -333,10 +333,11 @@ class Session:
         self._idle: list[Connection] = []
         self._streaming: Connection | None = None
         self._ended = False
+        self.incarnation = time.time_ns()
+        """Larger than that of an older client of the name, which this one replaces."""
         self._headers = {
             "Offsetmgr-Client": quote(name, safe=_PLAIN),
-            # A larger incarnation is newer: it takes over what an older one of the name has.
-            "Offsetmgr-Incarnation": str(time.time_ns()),
+            "Offsetmgr-Incarnation": str(self.incarnation),
             "Accept": "application/json",
         }
 

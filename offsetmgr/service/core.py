@@ -37,7 +37,7 @@ from offsetmgr.service.sessions import NEVER
 from offsetmgr.types import ManagerKey, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from actors import Clock, Future
     from offsetmgr.manager import Factory, Submission

@@ -103,12 +103,20 @@ class Crowd:
         """A new driver of the same name starts while the old one still runs."""
         driver = self._some()
         if driver is not None and driver not in self.zombies:
-            if (driver.name, driver.incarnation) in self._judge.heard.entered:
+            if self._is_known(driver):
                 self.zombies.append(driver)
             else:  # after its successor's end the service would take it for a newcomer
                 driver.process.kill()
             self._host.advance(0.001)  # no two incarnations have the same number
             self.begin(driver.name)
+
+    def _is_known(self, driver: Driver) -> bool:
+        """True if the service that runs now will recognise the driver once it is replaced."""
+        server = self._network.server
+        if server is None or server.draining:
+            return False
+        client = server.assembly.registry.find(driver.name)
+        return client is not None and client.incarnation == driver.incarnation
 
     def cut(self) -> None:
         """A driver's packets vanish, maybe until its lease has lapsed; then they do not."""

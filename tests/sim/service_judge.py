@@ -85,8 +85,6 @@ class Heard:
 
     newest: dict[str, int] = field(default_factory=dict)
     """By client, the newest incarnation that it has answered."""
-    entered: set[tuple[str, int]] = field(default_factory=set)
-    """Clients and incarnations whose changes it has taken."""
     orders: set[int] = field(default_factory=set)
     """Values in requests that arrived, from whomever."""
     accepted: dict[ManagerKey, int] = field(default_factory=dict)
@@ -180,8 +178,6 @@ class ServiceJudge(Referee):
             return
         heard = self.heard
         heard.newest[name] = max(heard.newest.get(name, 0), incarnation)
-        if call.request.body is not None:
-            heard.entered.add((name, incarnation))
         if call.path == wire.STOP:
             self._stopped(json.loads(call.request.body or b"{}"), json.loads(answer.body))
         refused = _refused(answer) if call.path == wire.OFFSETS and call.request.body else set()

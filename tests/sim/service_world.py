@@ -58,6 +58,7 @@ class ServiceWorld:
         self.rng = rng = random.Random(seed)  # noqa: S311 -- to be replayed
         self.system = Host(rng.getrandbits(32))
         self.judge = ServiceJudge()
+        self.raised: list[BaseException] = []
         self.weather = Weather(rng, self.judge.met)
         if rng.random() < 0.4:
             self.weather.be_calm()
@@ -119,7 +120,7 @@ class ServiceWorld:
         rng = random.Random(self.rng.getrandbits(32))  # noqa: S311 -- to be replayed
         Wire.network = self.network
         with (
-            simulated_time(self.system.clock, rng),
+            simulated_time(self.system.clock, rng) as self.raised,
             mock.patch("offsetmgr.client.transport.Connection", Wire),
         ):
             try:
@@ -161,6 +162,8 @@ class ServiceWorld:
             self._drained(self.service)
         if self.system.timer_count() > MOST_TIMERS:
             self.judge.blame(f"{self.system.timer_count()} timers")
+        if self.raised:
+            self.judge.blame(f"a thread of a client raised {self.raised[0]!r}")
         self.judge.check()
 
     def _after_step(self, step: SimStep) -> None:

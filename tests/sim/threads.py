@@ -8,6 +8,7 @@ A thread goes on until it would wait; that wait is a step of the simulation.
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 import sys
 import threading
@@ -270,7 +271,10 @@ class SimEvent:
             return self._condition.wait_for(self.is_set, timeout)
 
 
-_SIMULATED: Final = ("offsetmgr.client.", "offsetmgr.deadlines", "offsetmgr.backoff")
+_SIMULATED: Final = (
+    "offsetmgr.client.",
+    *(f"offsetmgr.{name}" for name in ("backoff", "deadlines", "mailboxes", "repeats", "workers")),
+)
 """Modules that find the simulation's threads, clock and randomness."""
 
 
@@ -296,6 +300,11 @@ class _Time:
         return _turn.now()
 
     @staticmethod
+    def sleep(seconds: float) -> None:
+        assert _turn.current is not None, "only threads of the client may sleep"
+        _turn.current.pause(seconds)
+
+    @staticmethod
     def time_ns() -> int:
         return int(wall_s() * 1e9)
 
@@ -316,13 +325,33 @@ def jump_wall(seconds: float) -> None:
     _turn.wall_skew_s += seconds
 
 
+class _Failures(logging.Filter):
+    """Keeps what threads of the client have raised, in place of the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[BaseException] = []
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, _KilledError):
+            self.errors.append(error)
+        return False
+
+
 @contextlib.contextmanager
-def simulated_time(clock: Clock, rng: random.Random) -> Iterator[None]:
-    """Let every module of the client find the simulation's threads, clock and randomness."""
+def simulated_time(clock: Clock, rng: random.Random) -> Iterator[list[BaseException]]:
+    """Let every module of the client find the simulation's threads, clock and randomness.
+
+    Yields what the client's own threads raise, which is a fault of theirs.
+    """
     _turn.clock, _turn.rng, _turn.wall_skew_s = clock, rng, 0.0
     _turn.current = _turn.process = None
     stand_ins: dict[str, Any] = {"threading": _Threading, "time": _Time, "random": _Random}
+    failures, log = _Failures(), logging.getLogger("offsetmgr.workers")
     with contextlib.ExitStack() as stack:
+        log.addFilter(failures)
+        stack.callback(log.removeFilter, failures)
         for name in sorted(sys.modules):
             if name.startswith(_SIMULATED):
                 module = sys.modules[name]
@@ -330,7 +359,7 @@ def simulated_time(clock: Clock, rng: random.Random) -> Iterator[None]:
                 if found:
                     stack.enter_context(mock.patch.multiple(module, **found))
         try:
-            yield
+            yield failures.errors
         finally:
             _turn.process = None
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 
 VALUES = {"types", "errors", "codes", "config", "answers"}
-VALUES |= {"text", "repeats", "backoff", "deadlines", "mailboxes"}
+VALUES |= {"text", "repeats", "backoff", "deadlines", "mailboxes", "logs", "workers"}
 """They need the standard library alone; every package may import them."""
 
 ARROWS: dict[str, set[str]] = {
@@ -29,6 +29,8 @@ ARROWS: dict[str, set[str]] = {
     "backoff": set(),
     "deadlines": {"types"},
     "mailboxes": {"types", "errors"},
+    "logs": set(),
+    "workers": {"errors", "backoff", "logs"},
     "acked_ranges": {"types"},
     "retry_headers": set(),
     "kafka": VALUES | {"actors"},

@@ -29,8 +29,6 @@ from tests.unit.core.core import Core
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from offsetmgr.errors import OffsetManagerError
-    from offsetmgr.types import ManagerKey
 
 LEASE_S = 30.0
 LONG_S = 300.0

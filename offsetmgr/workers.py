@@ -1,0 +1,79 @@
+"""Threads that outlive whatever is raised in them; standard library only."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from offsetmgr.backoff import Backoff
+from offsetmgr.errors import ServiceUnavailableError
+from offsetmgr.logs import SafeLogger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FIRST_PAUSE_S: Final = 0.05
+LONGEST_PAUSE_S: Final = 2.0
+
+_log = SafeLogger("offsetmgr.workers")
+
+
+class Worker:
+    """A daemon thread that is started when it is needed, and again if it has died.
+
+    ``run`` is called until it returns: whatever it raises is logged, and it is called again after a
+    pause.  ``error`` is the reason why the thread could not be started last, or None.
+    """
+
+    def __init__(self, name: str, run: Callable[[], object]) -> None:
+        self.name = name
+        self.error: ServiceUnavailableError | None = None
+        self._run = run
+        self._thread: threading.Thread | None = None
+
+    def ensure(self) -> bool:
+        """Start the thread unless it runs; False if the process can have no more threads.
+
+        A signal handler may call it while the frame below does.
+        """
+        if self._thread is not None and self._thread.is_alive():
+            return True
+        # A signal handler that interrupts this starts another thread; only the last one goes on.
+        thread = self._thread = threading.Thread(target=self._main, name=self.name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._failed(error)
+            return False
+        self.error = None
+        return True
+
+    @property
+    def is_over(self) -> bool:
+        """True if the interpreter is exiting, so that no thread can be started any more."""
+        return self.error is not None and "shutdown" in str(self.error)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until it has returned, up to ``timeout_s`` seconds; not in the thread itself."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout_s)
+
+    def _failed(self, error: RuntimeError) -> None:
+        is_new, self._thread = self.error is None, None
+        self.error = ServiceUnavailableError(f"cannot start a thread: {error}")
+        if is_new:
+            end = "nothing more is sent" if self.is_over else "offsets are kept until one starts"
+            _log.warning("%s; %s", self.error, end)
+
+    def _main(self) -> None:
+        backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        while self._thread is threading.current_thread():
+            try:
+                self._run()
+            except BaseException:  # noqa: BLE001 -- others depend on this thread
+                _log.exception("the thread %s failed and goes on", self.name)
+                time.sleep(backoff.failed())
+            else:
+                return

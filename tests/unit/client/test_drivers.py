@@ -1,0 +1,146 @@
+"""Programs of users that interrupt the client, break its logging, or end, on each release."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsetmgr.types import ManagerKey, OffsetAndMetadata
+from tests.interpreters import INTERPRETERS, run
+from tests.unit.client.scripted import CUT, DROP
+
+if TYPE_CHECKING:
+    from tests.unit.client.scripted import ScriptedService
+
+KEY = ManagerKey("g", "orders", 3)
+EACH = pytest.mark.parametrize("release", sorted(INTERPRETERS))
+
+RAISES = """
+    import logging, sys
+    from offsetmgr import OffsetClient
+
+    class Raises(logging.Handler):
+        def handle(self, record):
+            raise [ValueError, SystemExit, BaseException][len(record.msg) % 3]("of a log handler")
+
+    logging.getLogger().addHandler(Raises())
+    logging.getLogger().setLevel(logging.DEBUG)
+    logging.getLogger("offsetmgr.client").addFilter(lambda record: 1 / 0 if lines else True)
+    lines = []
+
+    def watch(key, error):
+        lines.append(error)
+        raise SystemExit("of a watcher")
+"""
+
+
+@EACH
+def test_raising_log_handlers_and_watchers_stop_nothing(
+    service: ScriptedService, release: str
+) -> None:
+    """Offsets are sent, retried and flushed though every log call of the run raises."""
+    service.script("/v1/offsets", DROP, CUT)
+    service.script("/v1/heartbeat", DROP)
+    program = f"""{RAISES}
+    client = OffsetClient(sys.argv[1], "etl")
+    client.watch_errors(watch)
+    handle = client.spawn("g", "orders", 3)
+    for offset in range(1, 6):
+        handle.submit(offset)
+        assert client.flush(timeout=30).ok
+    try:
+        client.submit("g", {{("orders", 3): 2}}, sync=True)
+    except Exception as error:
+        assert "lower than 5" in str(error), error
+    assert client.close(timeout=30).ok
+    """
+    done = run(INTERPRETERS[release], program, service.url)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert service.kafka == {KEY: OffsetAndMetadata(5)}
+
+
+INTERRUPTS = """
+    import random, signal, sys, time
+    from offsetmgr import OffsetClient
+    from offsetmgr.errors import ManagerStoppedError
+
+    client = OffsetClient(sys.argv[1], "etl")
+    what, newest, taken = sys.argv[2], 0, 0
+
+    def handle(*_):
+        global newest, taken
+        taken += 1
+        if what == "flush":
+            client.flush(timeout=20)
+        else:
+            newest += 1
+            client.submit("g", {("orders", 3): newest})
+        if taken < 200:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 3e-3))
+
+    signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.001)
+    while taken < 200:
+        newest += 1
+        offset = newest
+        try:
+            client.submit("g", {("orders", 3): offset})
+        except Exception as error:  # a signal came before the call, and submitted a higher one
+            assert "lower than" in str(error), error
+    result = client.close(timeout=20)
+    assert result.ok, result
+    (committed,) = result.committed.values()
+    assert committed.offset == newest, (committed, newest)
+    print(committed.offset)
+"""
+
+
+@EACH
+@pytest.mark.parametrize("what", ["submit", "flush"])
+def test_signal_handlers_submit_and_flush_in_a_hot_loop(
+    service: ScriptedService, release: str, what: str
+) -> None:
+    """200 signals at random moments: nothing hangs, and the highest submitted is committed."""
+    done = run(INTERPRETERS[release], INTERRUPTS, service.url, what)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert service.kafka == {KEY: OffsetAndMetadata(int(done.stdout))}
+
+
+CLOSES = """
+    import random, signal, sys, time
+    from offsetmgr import OffsetClient
+    from offsetmgr.errors import ManagerStoppedError
+
+    for _ in range(15):
+        client = OffsetClient(sys.argv[1], "etl")
+        results, offset, last = [], 0, 0
+        signal.signal(signal.SIGALRM, lambda *_: results.append(client.close(timeout=20)))
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 0.02))
+        try:
+            while True:
+                offset += 1
+                client.submit("g", {("orders", 3): offset}, rewind=offset == 1)
+                last = offset
+                if sys.argv[2] == "beside":
+                    time.sleep(random.uniform(0, 0.005))
+                    break
+        except ManagerStoppedError:
+            pass
+        results.append(client.close(timeout=20))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        assert all(result is results[0] and result.ok for result in results), results
+        for committed in results[0].committed.values():
+            assert last <= committed.offset <= offset, (committed, last, offset)
+        assert results[0].committed or not last
+"""
+
+
+@EACH
+@pytest.mark.parametrize("when", ["in the loop", "beside"])
+def test_a_signal_handler_closes_the_client(
+    service: ScriptedService, release: str, when: str
+) -> None:
+    """In the middle of a submit or of another close: both calls return the one true result."""
+    done = run(INTERPRETERS[release], CLOSES, service.url, when)
+    assert (done.returncode, done.stderr) == (0, "")
