@@ -202,7 +202,7 @@ def _marks(brokers: str, topic: str, watch: Watch) -> None:
 def acks(brokers: str, topic: str, watch: Watch) -> None:
     with AckConsumer(brokers, new_group(), [topic]) as consumer:
         for message in consumer:
-            if message.value:
+            if message.value():
                 message.ack()
             if watch.see():
                 break

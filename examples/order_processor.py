@@ -12,7 +12,7 @@ logging.basicConfig(level=logging.INFO, format="%(message)s")
 
 def process(message: AckMessage) -> None:
     """Raise where an order cannot be processed."""
-    order = json.loads(message.value or b"null")
+    order = json.loads(message.value() or b"null")
     if order["amount"] <= 0:
         raise ValueError(f"amount {order['amount']} is not possible")
     print(f"order {order['order_id']} in try {message.tries}")

@@ -1,10 +1,18 @@
-"""Headers of messages in retry and dead-letter topics; standard library only."""
+"""Headers of messages in retry and dead-letter topics; standard library only.
+
+Anybody with the right may write to these topics: a header that is not as it is written here counts
+as missing.
+"""
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.text import encodable, error_text
+from offsetmgr.types import MAX_OFFSET, MAX_PARTITION, check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,12 +25,19 @@ PREFIX: Final = "offsetmgr-"
 TOPIC: Final = "offsetmgr-origin-topic"
 PARTITION: Final = "offsetmgr-origin-partition"
 OFFSET: Final = "offsetmgr-origin-offset"
+TIMESTAMP: Final = "offsetmgr-timestamp-ms"
+"""Header with the timestamp of the message where it was first read.  The copy's own is the time of
+the copy, so that a topic's retention does not delete the copies of old messages."""
+
 TRIES: Final = "offsetmgr-tries"
 ERROR: Final = "offsetmgr-error"
 STACK: Final = "offsetmgr-stack"
 FIRST: Final = "offsetmgr-first-failed-ms"
 LAST: Final = "offsetmgr-last-failed-ms"
 DUE: Final = "offsetmgr-due-ms"
+CUT: Final = "offsetmgr-value-bytes"
+"""Header of a letter that was too large for its topic: the size of the value, which is left out."""
+
 REPLAYS: Final = "offsetmgr-replays"
 """Header with the number of replays from the dead-letter topic; later copies keep it."""
 
@@ -34,6 +49,14 @@ REPLAYED_FROM: Final = "offsetmgr-replayed-from"
 MAX_STACK_CHARS: Final = 8_000
 """Of a longer stack the end is kept."""
 
+MAX_ERROR_CHARS: Final = 2_000
+"""Of a longer text the beginning is kept."""
+
+MAX_TIME_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999, which is the last that Python can show."""
+
+_MAX_DIGITS: Final = len(str(MAX_OFFSET))
+
 
 class Origin(NamedTuple):
     """The place of a message in the topic that it was first produced to."""
@@ -43,21 +66,31 @@ class Origin(NamedTuple):
     offset: int
 
 
-def number(headers: Mapping[str, bytes | None], name: str, missing: int = 0) -> int:
-    """Return a header as a number; ``missing`` where it is none."""
-    try:
-        return int((headers.get(name) or b"").decode())
-    except ValueError:
+def number(
+    headers: Mapping[str, bytes | None], name: str, missing: int = 0, most: int = MAX_OFFSET
+) -> int:
+    """Return a header as a number from 0 to ``most``; ``missing`` where it is not one."""
+    text = headers.get(name) or b""
+    if not text.isdigit() or len(text) > _MAX_DIGITS:
         return missing
+    value = int(text)
+    return value if value <= most else missing
 
 
 def origin_of(headers: Mapping[str, bytes | None], here: Origin) -> Origin:
-    """Return the origin that headers tell, ``here`` where they tell none."""
+    """Return the origin in the headers, ``here`` if they have none.
+
+    Raises InvalidValueError for one that Kafka cannot have.
+    """
     topic = headers.get(TOPIC)
     if topic is None:
         return here
-    text = topic.decode(errors="replace")
-    return Origin(text, number(headers, PARTITION), number(headers, OFFSET))
+    name = check_topic(topic.decode(errors="replace"), TOPIC)
+    partition, offset = number(headers, PARTITION, -1, MAX_PARTITION), number(headers, OFFSET, -1)
+    if partition < 0 or offset < 0:
+        value = headers.get(PARTITION), headers.get(OFFSET)
+        raise InvalidValueError("origin", value, "is not a partition and an offset", "correct it")
+    return Origin(name, partition, offset)
 
 
 def failure_headers(
@@ -68,28 +101,40 @@ def failure_headers(
     tries: int,
     now_ms: int,
     due_ms: int | None = None,
+    timestamp_ms: int | None = None,
 ) -> list[tuple[str, bytes | None]]:
     """Return the headers of a rejected message: its own, and why and how often it failed."""
     before = dict(headers)
     stack = ""
     if isinstance(error, BaseException):
-        stack = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        error = f"{type(error).__name__}: {error}"
+        stack, error = stack_of(error), error_text(error, MAX_ERROR_CHARS)
     ours = {
         TOPIC: origin.topic,
         PARTITION: origin.partition,
         OFFSET: origin.offset,
         TRIES: tries,
-        ERROR: error or "rejected without a reason",
-        STACK: stack[-MAX_STACK_CHARS:],
+        ERROR: (error or "rejected without a reason")[:MAX_ERROR_CHARS],
+        STACK: stack,
         FIRST: number(before, FIRST, now_ms),
         LAST: now_ms,
     }
     if due_ms is not None:
         ours[DUE] = due_ms
+    if timestamp_ms is not None:
+        ours[TIMESTAMP] = timestamp_ms
     if REPLAYS in before:
         ours[REPLAYS] = number(before, REPLAYS)
-    return own_headers(headers) + [(name, str(value).encode()) for name, value in ours.items()]
+    texts = ((name, encodable(str(value)).encode()) for name, value in ours.items())
+    return [*own_headers(headers), *texts]
+
+
+def stack_of(error: BaseException) -> str:
+    """Return the end of the stack of an exception; a line instead where it cannot be had."""
+    try:
+        lines = traceback.format_exception(type(error), error, error.__traceback__)
+    except Exception as failed:  # noqa: BLE001 -- the exception may be of anybody's making
+        return f"the stack cannot be had: {error_text(failed)}"
+    return "".join(lines)[-MAX_STACK_CHARS:]
 
 
 def own_headers(headers: Headers) -> list[tuple[str, bytes | None]]:

@@ -40,6 +40,21 @@ def shown(value: object) -> str:
     return visible(text, _SHOWN_CHARS)
 
 
+def error_text(error: BaseException, most_chars: int = 2_000) -> str:
+    """Return type and message of an exception, whatever its ``__str__`` does; it can be encoded."""
+    try:
+        text = str(error)
+    except BaseException as failed:  # noqa: BLE001 -- the exception may be of anybody's making
+        text = f"its text cannot be had ({type(failed).__name__})"
+    name = type(error).__name__
+    return encodable(f"{name}: {text[:most_chars]}" if text else name)
+
+
+def encodable(text: str) -> str:
+    """Return ``text`` with lone surrogates, which UTF-8 has no bytes for, as escapes."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def listed(values: Collection[object]) -> str:
     """Return the first ten values as text, with the number of the others."""
     first = ", ".join(map(str, islice(values, _LISTED)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from dataclasses import dataclass
@@ -19,7 +20,13 @@ from offsetmgr.cli.common import (
     Since,
     print_json,
 )
-from offsetmgr.consumer.retry import Letter, Replayer, read_letters
+from offsetmgr.consumer.letters import (
+    Letter,
+    Refused,
+    Replayer,
+    read_letters,
+    replay_problems,
+)
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.text import visible
 from offsetmgr.types import check_topic
@@ -83,6 +90,7 @@ def show(
         "headers": [[name, _text(value)] for name, value in each.headers],
         "key": _text(each.key),
         "value": _text(each.value),
+        "problem": each.problem,
         "stack": each.stack,
     }
     if as_json:
@@ -102,29 +110,40 @@ def replay(
     execute: Execute = False,
     kafka: KafkaOptions,
     output: OutputOptions,
-) -> None:
-    """Send dead letters back to their topics; without --execute, print which.
+) -> int:
+    """Send dead letters back to their partitions; without --execute, print which.
 
     A letter is replayed only once, even if a replay was interrupted. If a message fails again, it
-    comes back as a new letter; `replays` counts how often.
+    comes back as a new letter; `replays` counts how often. Letters that cannot be replayed are
+    named with the reason, and the exit status is 1.
     """
     if to is not None:
         check_topic(to, "--to")
     found = [each for each in chosen.read(kafka, topic) if not each.replayed]
+    config = kafka.for_librdkafka()
     if execute:
-        found = Replayer(kafka.for_librdkafka(), topic, kafka.timeout).replay(found, to=to)
-    answer = {"topic": topic, "executed": execute}
+        found, refused = Replayer(config, topic, kafka.timeout).replay(found, to=to)
+    else:
+        problems = replay_problems(config, found, to, kafka.timeout)
+        refused = [Refused(each, problems[each.place]) for each in found if each.place in problems]
+        found = [each for each in found if each.place not in problems]
+    named = [{"letter": _row(each.letter)[0], "problem": each.problem} for each in refused]
+    answer = {"topic": topic, "executed": execute, "refused": named}
     output.print(answer, _HEADS, list(map(_row, found)), "letters")
     if output.as_table:
         done = "were replayed" if execute else "would be replayed; --execute does it"
         print(f"{len(found)} letters {done}.")
+    for each in named:
+        line = f"offsetmgr: letter {each['letter']} is not replayed: {each['problem']}"
+        print(visible(line), file=sys.stderr)
+    return Exit.TROUBLE if refused else 0
 
 
 def _place(text: str) -> tuple[int, int]:
-    partition, _, offset = text.partition(":")
-    if not partition.isdecimal() or not offset.isdecimal():
+    found = re.fullmatch(r"([0-9]{1,19}):([0-9]{1,19})", text)
+    if found is None:
         raise InvalidValueError("letter", text, "is not PARTITION:OFFSET", "give such as 0:17")
-    return int(partition), int(offset)
+    return int(found[1]), int(found[2])
 
 
 def _row(letter: Letter) -> list[Any]:

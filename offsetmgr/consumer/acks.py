@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
-from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from math import ceil
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from offsetmgr.consumer.base import (
     PREFETCH,
@@ -19,24 +18,29 @@ from offsetmgr.consumer.base import (
     log,
 )
 from offsetmgr.consumer.deliveries import AckFunctions, AckMessage, Claim, Deliveries
-from offsetmgr.consumer.retry import RetryPolicy, RetryProducer
-from offsetmgr.errors import InvalidValueError, ManagerStoppedError
-from offsetmgr.kafka.errors import request_error
-from offsetmgr.retry_headers import DUE, TRIES, number, origin_of
+from offsetmgr.consumer.pool import OrderedBy, Pool, PoolSource
+from offsetmgr.consumer.retry import RetryPolicy, RetryProducer, read_retried
+from offsetmgr.errors import (
+    InvalidValueError,
+    KafkaRequestError,
+    ManagerStoppedError,
+    OffsetTimeoutError,
+)
+from offsetmgr.text import listed
 from offsetmgr.types import OffsetAndMetadata, TopicPartition, check_count, check_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from confluent_kafka import KafkaError, Message
+    from confluent_kafka import Message
 
+    from offsetmgr.answers import Written
     from offsetmgr.consumer.deliveries import PartitionProgress
 
 _BLOCKED_S: Final = 0.01
 """Longest wait for Kafka or for an ack while messages wait for room in their partition."""
 
-PROGRESS_S: Final = 30.0
-"""Interval of the progress of ``AckConsumer.run`` in the log."""
+Metadata = Literal["offsetmgr", "kafka-pixy"]
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,27 @@ class AckSettings(ConsumerSettings):
     """Delay of a rejected message, where neither the nack nor ``retry`` says another one."""
 
     retry: RetryPolicy | None = None
-    """Retry topics and dead letters; without, rejected messages are delivered again for ever."""
+    """Retry topics and dead letters; without, the same consumer delivers a rejected message again.
+    """
+
+    max_pending_bytes: int = 64 * 2**20
+    """The limit of ``max_pending`` in bytes; a larger message comes alone."""
+
+    max_tries: int = 100
+    """A message without an ack after so many deliveries is not delivered again by this consumer,
+    but stays uncommitted."""
+
+    metadata: Metadata = "offsetmgr"
+    """Form of the acknowledged ranges in the commits.  With ``kafka-pixy`` they are as kafka-pixy
+    writes them, which may be mistaken for the metadata of other programs."""
 
     def __post_init__(self) -> None:
-        """Raise InvalidValueError naming the first setting that makes no sense."""
+        """Raise InvalidValueError naming the first bad setting."""
         super().__post_init__()
         check_count(self.max_pending, "max_pending")
+        check_count(self.max_pending_bytes, "max_pending_bytes")
+        check_count(self.max_tries, "max_tries")
+        check_choice(self.metadata, "metadata", get_args(Metadata))
 
 
 class AckConsumer(MessageReader[AckMessage]):
@@ -66,8 +85,7 @@ class AckConsumer(MessageReader[AckMessage]):
 
     Parameters are those of BaseConsumer.  The lowest offset that is not acknowledged is committed,
     with the acknowledged ranges above it in the commit's metadata, so that a restart delivers again
-    only what was not acknowledged.  Only AckConsumers may commit to
-    the group: other metadata is misread or dropped.
+    only what was not acknowledged.  Metadata of other programs is ignored, and reported.
 
     Read messages in one thread; all other methods may be called in any thread.
 
@@ -90,11 +108,13 @@ class AckConsumer(MessageReader[AckMessage]):
         self._waiters = 0  # threads that wait for `_changed`
         self._deliveries = Deliveries(settings.ack_timeout_s)
         self._blocked: set[TopicPartition] = set()
+        self._usual_bytes = 0
         self._closing = False
         self._retries: RetryProducer | None = None
         if settings.retry is not None and self._topics:
-            self._retries = RetryProducer(self._config, self._group, settings.retry)
-        self._retry_topics = self._retries.topics if self._retries is not None else []
+            self._retries = RetryProducer(self._config, self._group, settings.retry, self._topics)
+        self._retry_topics = self._retries.topics if self._retries is not None else {}
+        self._longest_delay_s = (settings.retry or RetryPolicy()).longest_delay_s
 
     def _topics_to_read(self) -> Sequence[str]:
         return [*self._topics, *self._retry_topics]
@@ -106,18 +126,33 @@ class AckConsumer(MessageReader[AckMessage]):
         handler: Callable[[AckMessage], object],
         *,
         workers: int = 8,
-        ordered_by: Literal["partition", "key"] | None = None,
+        ordered_by: OrderedBy | None = None,
     ) -> None:
         """Call ``handler`` for each message in ``workers`` threads, until the consumer is closed.
 
-        A message is acknowledged when its handler returns, and rejected when it raises.
-        With ``ordered_by`` the messages of one partition or one key are handled one after the
-        other, except that a message that is delivered again comes later.  When the consumer is
-        closed, running handlers have ``dwell_s`` to finish, and no others begin.
+        A message is acknowledged when its handler returns, and rejected when it raises, whatever
+        it raises.  With ``ordered_by`` the messages of one partition or one key are handled one
+        after the other.  A rejected one is handled again before the next, unless there are retry
+        topics: there it comes later.
 
-        Raises InvalidValueError.
+        When the consumer is closed, or a signal's handler raises, running handlers have
+        ``dwell_s`` to finish, and no others begin.  Messages that are not done by then are named
+        in the log and by ``errors``, and are not committed.  In the main thread SIGTERM raises
+        SystemExit here, unless the program handles it itself.
+
+        Raises InvalidValueError; KafkaRequestError where Kafka refuses this consumer for good.
         """
-        _Pool(self, handler, workers, ordered_by).run()
+        source = PoolSource(
+            self._group,
+            lambda timeout_s: self._poll(timeout_s, self._next_queued),
+            self._begin,
+            lambda: self._closing or self.closed,
+            self._abandon,
+            lambda: self.pending,
+            self._settings.dwell_s,
+            waits_for_retries=self._retries is None,
+        )
+        Pool(source, handler, workers, ordered_by).run()
 
     def commit_up_to(self, message: AckMessage) -> None:
         """Acknowledge ``message`` and all messages before it in its partition."""
@@ -141,23 +176,38 @@ class AckConsumer(MessageReader[AckMessage]):
         with self._lock:
             if not self._deliveries.reject(message):
                 return
-            if self._retries is None:
-                wait_s = self._settings.nack_delay_s if delay is None else delay
-                self._deliveries.redeliver(message, time.monotonic() + wait_s)
-                return
+        if self._retries is None:
+            self._redeliver(message, self._settings.nack_delay_s if delay is None else delay)
+            return
 
-        def done(failure: KafkaError | None) -> None:
-            with self._lock:
-                if failure is None:
-                    self._deliveries.acknowledge(message)
-                else:
-                    due_s = time.monotonic() + self._settings.nack_delay_s
-                    self._deliveries.redeliver(message, due_s)
-                self._changed.notify_all()
-            if failure is not None:
-                self._errors.append(request_error(f"retry of {message!r}", failure))
+        def done(answer: Written | KafkaRequestError) -> None:
+            if isinstance(answer, KafkaRequestError):
+                self._failed(answer, "could not retry a message")
+                self._redeliver(message, self._settings.nack_delay_s)
+            else:
+                self._acknowledge(message)
 
         self._retries.send(message, delay, error, done)
+
+    def _abandon(self, waited_s: float) -> None:
+        with self._lock:
+            undone = self._deliveries.in_work()
+            self._deliveries.abandon()
+        if undone:
+            text = f"not done within {waited_s:g} s and not committed: {listed(undone)}"
+            self._failed(OffsetTimeoutError(text), "messages are left undone")
+
+    def _redeliver(self, message: AckMessage, delay_s: float) -> None:
+        given_up = message.tries >= self._settings.max_tries
+        with self._lock:
+            if given_up:
+                self._deliveries.give_up(message)
+            else:
+                self._deliveries.redeliver(message, time.monotonic() + delay_s)
+            self._changed.notify_all()
+        if given_up:
+            text = f"{message!r} is not delivered again: it was not acknowledged in so many tries"
+            self._failed(OffsetTimeoutError(text), "gave up a message")
 
     # State
 
@@ -165,10 +215,6 @@ class AckConsumer(MessageReader[AckMessage]):
     def topics(self) -> list[str]:
         """Topics and whitelist that are read, but for retry topics."""
         return list(self._topics)
-
-    @property
-    def closed(self) -> bool:
-        return self._closing
 
     @property
     def pending(self) -> int:
@@ -208,20 +254,24 @@ class AckConsumer(MessageReader[AckMessage]):
                     claim = self._deliveries.claim_of(place)
                 if claim is None:
                     continue
-                if place[0] in self._retry_topics:
-                    retried, due_s = _retried(message, claim, now_s)
-                    self._deliveries.add(retried, due_s, now_s)
-                else:
+                stage = self._retry_topics.get(place[0] or "")
+                if stage is None:
                     self._deliveries.add(AckMessage(message, claim), now_s, now_s)
+                else:
+                    retried = read_retried(message, stage, time.time(), self._longest_delay_s)
+                    due_s = now_s + retried.due_s - time.time()
+                    again = AckMessage(message, claim, retried.tries + 1, retried.first)
+                    self._deliveries.add(again, due_s, now_s)
             self._pause_blocked()
 
     def _claim(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
         functions = AckFunctions(self.cluster, self._acknowledge, self._reject)
+        bare = self._settings.metadata == "kafka-pixy"
         with self._lock:
             for where, position in committed.items():
                 self._blocked.discard(where)
                 try:
-                    claim = Claim(functions, where, position)
+                    claim = Claim(functions, where, position, bare=bare)
                 except ValueError as problem:
                     log.warning(
                         "group %s: the metadata committed for %s is dropped: %s; messages that "
@@ -276,16 +326,25 @@ class AckConsumer(MessageReader[AckMessage]):
             due_in_s = self._deliveries.next_due_s() - now_s
             # What is due and waits for room all the same waits for an ack.
             wait_s = min(timeout_s, SLICE_S, due_in_s if due_in_s > 0 else _BLOCKED_S)
-            most = self._settings.max_pending
-            room = most - self._deliveries.pending
+            room = self._room()
             if room <= 0 and not overdue:
-                self._wait(lambda: self._deliveries.pending < most, wait_s)
+                self._wait(lambda: self._room() > 0, wait_s)
         for message in overdue:
             reason = f"neither ack nor nack within {self._settings.ack_timeout_s:g} s"
             self._reject(message, None, reason)
         if room > 0:
             with suppress(ManagerStoppedError):
                 self._wait_for(min(PREFETCH, room), wait_s)
+
+    def _room(self) -> int:
+        """Return how many messages of the usual size may be read."""
+        count, size = self._deliveries.unfinished
+        if count:
+            self._usual_bytes = size // count
+        left = self._settings.max_pending_bytes - size
+        # The size of the first message of all is not known.
+        by_size = ceil(left / self._usual_bytes) if self._usual_bytes else 1
+        return min(self._settings.max_pending - self._deliveries.pending, by_size)
 
     def _pause_blocked(self) -> None:
         """Pause the partitions whose messages wait; others go on."""
@@ -305,114 +364,3 @@ class AckConsumer(MessageReader[AckMessage]):
         self._waiters += 1
         self._changed.wait_for(condition, timeout_s)
         self._waiters -= 1
-
-
-class _Pool:
-    """Threads that handle messages; those of one key after each other."""
-
-    def __init__(
-        self,
-        consumer: AckConsumer,
-        handler: Callable[[AckMessage], object],
-        workers: int,
-        ordered_by: Literal["partition", "key"] | None,
-    ) -> None:
-        """Raises InvalidValueError."""
-        check_count(workers, "workers")
-        check_choice(ordered_by, "ordered_by", ("partition", "key", None))
-        self._consumer = consumer
-        self._handler = handler
-        self._ordered_by = ordered_by
-        self._queue: queue.SimpleQueue[tuple[Hashable, AckMessage] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._behind: dict[Hashable, deque[AckMessage]] = {}
-        """Messages that wait for another one of their key that is queued or in work."""
-        self._stopping = False
-        self._handled = 0
-        self._failed = 0
-        numbers = range(workers)
-        self._threads = [threading.Thread(target=self._work, name=f"handler-{n}") for n in numbers]
-
-    def run(self) -> None:
-        """Handle what the consumer reads until it is closed; what has begun then is finished."""
-        consumer = self._consumer
-        began_s = told_s = time.monotonic()
-        told = 0
-        for thread in self._threads:
-            thread.start()
-        try:
-            while not consumer.closed:
-                message = consumer._poll(SLICE_S, consumer._next_queued)
-                if message is not None:
-                    self._put(message, _order_key(message, self._ordered_by))
-                now_s = time.monotonic()
-                if now_s - told_s >= PROGRESS_S:
-                    self._tell("", (self._handled - told) / (now_s - told_s))
-                    told_s, told = now_s, self._handled
-        finally:
-            self._stopping = True
-            for _ in self._threads:
-                self._queue.put(None)
-            for thread in self._threads:
-                thread.join()
-            took_s = max(0.001, time.monotonic() - began_s)
-            self._tell("stopped after ", self._handled / took_s)
-
-    def _tell(self, what: str, rate: float) -> None:
-        text = "%s: %s%d handled, %d of them failed, %.1f/s, %d pending"
-        name, pending = self._consumer.name, self._consumer.pending
-        log.info(text, name, what, self._handled, self._failed, rate, pending)
-
-    def _put(self, message: AckMessage, key: Hashable) -> None:
-        """Have a message handled; None as its key is for no order."""
-        if key is not None:
-            with self._lock:
-                behind = self._behind.get(key)
-                if behind is not None:
-                    behind.append(message)
-                    return
-                self._behind[key] = deque()
-        self._queue.put((key, message))
-
-    def _work(self) -> None:
-        while (item := self._queue.get()) is not None and not self._stopping:
-            key, message = item
-            handled = self._consumer._begin(message)
-            failed = handled and not self._handle(message)
-            with self._lock:
-                self._handled += handled
-                self._failed += failed
-                if key is not None:
-                    behind = self._behind[key]
-                    if behind:
-                        self._queue.put((key, behind.popleft()))
-                    else:
-                        del self._behind[key]
-
-    def _handle(self, message: AckMessage) -> bool:
-        """Return True if the handler succeeds."""
-        try:
-            self._handler(message)
-        except Exception as error:  # noqa: BLE001 -- whatever it is, the message failed
-            log.warning("%r failed: %s: %s", message, type(error).__name__, error)
-            message.nack(error=error)
-            return False
-        message.ack()
-        return True
-
-
-def _retried(message: Message, claim: Claim, now_s: float) -> tuple[AckMessage, float]:
-    """Return a message of a retry topic, and when it is due by the clock of ``now_s``."""
-    first = AckMessage(message, claim)
-    headers = dict(first.headers)
-    due_s = now_s + number(headers, DUE) / 1000 - time.time()
-    origin = origin_of(headers, first.origin)
-    return AckMessage(message, claim, number(headers, TRIES) + 1, origin), due_s
-
-
-def _order_key(message: AckMessage, ordered_by: str | None) -> Hashable:
-    if ordered_by == "partition":
-        return message.topic, message.partition
-    if ordered_by == "key" and message.key is not None:
-        return message.topic, message.key
-    return None

@@ -15,7 +15,16 @@ from itertools import count
 from math import ceil, log2
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar, cast
 
-from offsetmgr.acked_ranges import decode_ranges, encode_ranges, encoded_chars
+from confluent_kafka import TIMESTAMP_CREATE_TIME
+
+from offsetmgr.acked_ranges import (
+    PREFIX_CHARS,
+    decode_acks,
+    encode_acks,
+    encode_ranges,
+    encoded_chars,
+)
+from offsetmgr.kafka.messages import headers_of
 from offsetmgr.retry_headers import Origin
 from offsetmgr.types import (
     MAX_METADATA_CHARS,
@@ -41,6 +50,9 @@ _RESERVE: Final = 2 * encoded_chars(2**63)
 _BITS: Final = 5
 """Of a number, in each character."""
 
+_OVERHEAD_BYTES: Final = 500
+"""Of the objects that a message is made of."""
+
 _T = TypeVar("_T")
 
 
@@ -56,20 +68,28 @@ class AckTracker(Generic[_T]):
     """
 
     def __init__(
-        self, offset: int, metadata: str = "", *, limit_chars: int = MAX_METADATA_CHARS
+        self,
+        offset: int,
+        metadata: str = "",
+        *,
+        limit_chars: int = MAX_METADATA_CHARS,
+        bare: bool = False,
     ) -> None:
-        """Begin at what is committed; raise ValueError where ``metadata`` holds no ranges."""
+        """Begin at what is committed; with ``bare``, metadata is as kafka-pixy commits it.
+
+        Raises ValueError for ``metadata`` that is neither ours nor, with ``bare``, kafka-pixy's.
+        """
         self.offset = offset
-        self._limit_chars = limit_chars
+        self._bare = bare
+        self._limit_chars = limit_chars if bare else limit_chars - PREFIX_CHARS
         self._next = offset
         self._room = 0  # offsets from `_next` on that can be delivered without a look
         self._pending: dict[int, _T] = {}
         # Acknowledged ranges above `offset`, rising and apart: first offsets, and ends.
         self._starts: list[int] = []
         self._ends: list[int] = []
-        if metadata:
-            for start, end in decode_ranges(offset, metadata):
-                self._acknowledge_range(start, end)
+        for start, end in decode_acks(offset, metadata, bare=bare):
+            self._acknowledge_range(start, end)
 
     @property
     def pending(self) -> int:
@@ -80,7 +100,13 @@ class AckTracker(Generic[_T]):
     def position(self) -> OffsetAndMetadata:
         """Return what to commit."""
         ranges = list(zip(self._starts, self._ends, strict=True))
-        return OffsetAndMetadata(self.offset, encode_ranges(self.offset, ranges))
+        encode = encode_ranges if self._bare else encode_acks
+        return OffsetAndMetadata(self.offset, encode(self.offset, ranges))
+
+    @property
+    def acknowledged_end(self) -> int:
+        """Return the end of the highest acknowledged range; ``offset`` where there is none."""
+        return self._ends[-1] if self._ends else self.offset
 
     @property
     def oldest(self) -> _T | None:
@@ -137,6 +163,13 @@ class AckTracker(Generic[_T]):
         self._pending[offset] = item
         return True
 
+    def pass_over(self, end: int) -> None:
+        """Take in that nothing comes before ``end`` any more, such as markers of transactions."""
+        if end > self._next:
+            self._room = 0
+            self._acknowledge_range(self._next, end)
+            self._next = end
+
     def acknowledge(self, offset: int) -> bool:
         """Acknowledge a delivered offset; False if it is not pending."""
         if offset not in self._pending:
@@ -148,10 +181,13 @@ class AckTracker(Generic[_T]):
             self._acknowledge_range(offset, offset + 1)
         return True
 
-    def acknowledge_up_to(self, offset: int) -> None:
-        """Acknowledge all that is pending up to and with ``offset``."""
+    def acknowledge_up_to(self, offset: int) -> list[_T]:
+        """Acknowledge all that is pending up to and with ``offset``; return their items."""
+        done = []
         for each in sorted(each for each in self._pending if each <= offset):
+            done.append(self._pending[each])
             self.acknowledge(each)
+        return done
 
     def _acknowledge_range(self, start: int, end: int) -> None:
         starts, ends = self._starts, self._ends
@@ -188,103 +224,172 @@ class AckFunctions(NamedTuple):
 
 
 class Claim:
-    """A partition from when it is claimed until it is released."""
+    """A partition's log from when it is claimed until it is released."""
 
     def __init__(
-        self, consumer: AckFunctions, where: TopicPartition, committed: OffsetAndMetadata | None
+        self,
+        consumer: AckFunctions,
+        where: TopicPartition,
+        committed: OffsetAndMetadata | None,
+        *,
+        start: int | None = None,
+        bare: bool = False,
     ) -> None:
-        """Raise ValueError where the metadata of ``committed`` holds no acks."""
+        """``start`` is where reading begins if that is not ``committed``; it is to be committed.
+
+        ``bare`` as for AckTracker.  Raises ValueError for metadata that is not of acks.
+        """
         self.cluster, self.acknowledge, self.reject = consumer
         self.where = where
         self.committed = committed
+        self.bytes = 0
+        """Size of the messages that are not acknowledged."""
         self.releasing = False
         self.released = False
         self.waiting: deque[tuple[float, AckMessage]] = deque()  # with when they are due
         self.read = False
-        # With nothing committed, reading begins before this offset.
-        start = committed or OffsetAndMetadata(MAX_OFFSET)
-        self.tracker = AckTracker[AckMessage](start.offset, start.metadata, limit_chars=LIMIT_CHARS)
+        self.given_up: set[int] = set()
+        self.end = 0
+        """The log had no further message before this offset when it was read to its end."""
+        self._bare = bare
+        offset, metadata, _ = committed or OffsetAndMetadata(MAX_OFFSET)
+        if start is not None:
+            offset, metadata = start, ""
+        self.begun = offset != MAX_OFFSET
+        """False until it is known where reading begins."""
+        self.tracker = self._track(offset, metadata)
+
+    def _track(self, offset: int, metadata: str = "") -> AckTracker[AckMessage]:
+        return AckTracker(offset, metadata, limit_chars=LIMIT_CHARS, bare=self._bare)
 
     def is_pending(self, offset: int) -> bool:
         """True unless ``offset`` is acknowledged, or the partition was released."""
         return not self.released and self.tracker.is_pending(offset)
 
     def begin(self, offset: int) -> None:
-        """Take in the offset of the first message that was read."""
+        """Take in where reading begins."""
+        if not self.begun or offset < self.tracker.offset:
+            self.begun = True
+            self.tracker = self._track(offset)
         self.read = True
-        if offset < self.tracker.offset:
-            # Kafka had nothing at what is committed, so reading began elsewhere.
-            self.tracker = AckTracker(offset, limit_chars=LIMIT_CHARS)
+
+    def drop_ranges_beyond(self, end: int) -> bool:
+        """Forget acknowledged ranges that reach beyond the end of the log; True if there were."""
+        beyond = self.begun and self.tracker.acknowledged_end > max(end, self.tracker.offset)
+        if beyond:
+            self.tracker = self._track(self.tracker.offset)
+        return beyond
+
+    def pass_over_end(self) -> None:
+        """Commit up to the end of the log once all messages before it are acknowledged."""
+        if self.end and not self.waiting:
+            if not self.begun:
+                self.begin(self.end)
+            self.tracker.pass_over(self.end)
 
     def progress(self, now_s: float) -> PartitionProgress:
         """``now_s`` is in seconds since 1970."""
         tracker = self.tracker
-        known = self.read or self.committed is not None
-        oldest = tracker.oldest
-        since_ms = oldest.timestamp if oldest else None
+        since_ms = tracker.oldest.timestamp()[1] if tracker.oldest else 0
         return PartitionProgress(
-            tracker.offset if known else None,
+            tracker.offset if self.begun else None,
             tracker.pending,
-            0.0 if since_ms is None else max(0.0, now_s - since_ms / 1000),
+            max(0.0, now_s - since_ms / 1000) if since_ms else 0.0,
             len(tracker.position.metadata),
         )
+
+
+class FirstRead(NamedTuple):
+    """Place and timestamp of a message where it was first read, before any retry topic."""
+
+    origin: Origin
+    timestamp_ms: int | None
 
 
 class AckMessage:
     """A message that waits for its ack or nack; any thread may give it.
 
-    A second ack or nack has no effect, nor has one for a partition that was released.
+    It has the methods of a message of confluent-kafka.  A second ack or nack has no effect, nor has
+    one for a partition that was released.
     """
 
-    __slots__ = ("_claim", "_message", "_origin", "offset", "tries")
+    __slots__ = ("_claim", "_first", "_message", "_offset", "tries")
 
     def __init__(
-        self, message: Message, claim: Claim, tries: int = 1, origin: Origin | None = None
+        self, message: Message, claim: Claim, tries: int = 1, first: FirstRead | None = None
     ) -> None:
+        """``first`` is of a message from a retry topic."""
         self._message = message
         self._claim = claim
-        self.offset = message.offset() or 0
+        self._offset = message.offset() or 0
         self.tries = tries
         """The number of known deliveries of the message, with this one."""
-        self._origin = origin
+        self._first = first
 
-    @property
+    def topic(self) -> str:
+        """Return the topic from which it was read, which may be a retry topic."""
+        return self._claim.where.topic
+
+    def partition(self) -> int:
+        return self._claim.where.partition
+
+    def offset(self) -> int:
+        return self._offset
+
     def key(self) -> bytes | None:
         return self._message.key()
 
-    @property
     def value(self) -> bytes | None:
         return self._message.value()
 
-    @property
-    def topic(self) -> str:
-        """Topic from which it was read, which may be a retry topic."""
-        return self._claim.where.topic
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        """Return the headers, None if there are none; a name that is not UTF-8 is ``\ufffd``."""
+        return headers_of(self._message) or None
 
-    @property
-    def partition(self) -> int:
-        return self._claim.where.partition
+    def timestamp(self) -> tuple[int, int]:
+        """Return the type of the timestamp and milliseconds since 1970, as first produced."""
+        if self._first is not None and self._first.timestamp_ms is not None:
+            return TIMESTAMP_CREATE_TIME, self._first.timestamp_ms
+        return self._message.timestamp()
+
+    def leader_epoch(self) -> int | None:
+        return self._message.leader_epoch()
+
+    def error(self) -> None:
+        """Return None: errors are not handed out as messages."""
+
+    def __len__(self) -> int:
+        return len(self._message)
+
+    def __bool__(self) -> bool:
+        return True
 
     @property
     def origin(self) -> Origin:
         """Place where it was first produced; differs from its own place after a retry topic."""
-        return self._origin or Origin(self.topic, self.partition, self.offset)
-
-    @property
-    def timestamp(self) -> int | None:
-        """Milliseconds since 1970; None if it has no timestamp."""
-        kind, milliseconds = self._message.timestamp()
-        return milliseconds if kind else None
-
-    @property
-    def headers(self) -> list[tuple[str, bytes | None]]:
-        headers = cast("list[tuple[str, bytes | None]] | None", self._message.headers())
-        return headers or []
+        if self._first is not None:
+            return self._first.origin
+        return Origin(self.topic(), self.partition(), self._offset)
 
     @property
     def cluster(self) -> str:
         """Bootstrap servers of its cluster."""
         return self._claim.cluster
+
+    @property
+    def is_pending(self) -> bool:
+        """True until it is acknowledged, or its partition was released."""
+        return self._claim.is_pending(self._offset)
+
+    @property
+    def given_up(self) -> bool:
+        """True if it is not delivered again, though it is not acknowledged."""
+        return self._offset in self._claim.given_up
+
+    @property
+    def size(self) -> int:
+        """Bytes of key and value, and of the objects around them, as they count in memory."""
+        return len(self._message) + len(self._message.key() or b"") + _OVERHEAD_BYTES
 
     def ack(self) -> None:
         """Acknowledge the message: it is processed."""
@@ -298,7 +403,7 @@ class AckMessage:
         self._claim.reject(self, delay, error)
 
     def __repr__(self) -> str:
-        return f"AckMessage({self.topic}-{self.partition}@{self.offset}, tries={self.tries})"
+        return f"AckMessage({self._claim.where}@{self._offset}, tries={self.tries})"
 
 
 class Deliveries:
@@ -324,7 +429,16 @@ class Deliveries:
         """Messages that were delivered and are not acknowledged."""
         return sum(claim.tracker.pending for claim in self._claims.values())
 
+    @property
+    def unfinished(self) -> tuple[int, int]:
+        """Number and size of all messages that were read and are not acknowledged."""
+        claims = self._claims.values()
+        waiting = sum(len(claim.waiting) for claim in claims)
+        return self.pending + waiting, sum(claim.bytes for claim in claims)
+
     def claim(self, claim: Claim) -> None:
+        """Begin with a partition's log; what is known of a former one is forgotten."""
+        self.release([claim.where])
         self._claims[claim.where] = claim
 
     def begin_release(self, partitions: Iterable[TopicPartition]) -> None:
@@ -333,6 +447,7 @@ class Deliveries:
             claim = self._claims.get(where)
             if claim is not None:
                 claim.releasing = True
+                claim.bytes -= sum(each.size for _, each in claim.waiting)
                 claim.waiting.clear()
         self._ready = deque(each for each in self._ready if not each._claim.releasing)
         self._delayed = [each for each in self._delayed if not each[2]._claim.releasing]
@@ -347,20 +462,24 @@ class Deliveries:
         self._in_work = {m: due_s for m, due_s in self._in_work.items() if not m._claim.released}
         self._rejected = {each for each in self._rejected if not each._claim.released}
 
-    def in_work(self, partitions: Collection[TopicPartition] | None = None) -> int:
-        """Count the messages of ``partitions`` (None: all) that the application has in work."""
-        found = [*self._in_work, *self._rejected]
-        return sum(
-            (partitions is None or each._claim.where in partitions)
-            and each._claim.is_pending(each.offset)
-            for each in found
-        )
+    def in_work(self, partitions: Collection[TopicPartition] | None = None) -> list[AckMessage]:
+        """Return the messages of ``partitions`` (None: all) that the application has in work."""
+        return [
+            each
+            for each in (*self._in_work, *self._rejected)
+            if (partitions is None or each._claim.where in partitions) and each.is_pending
+        ]
+
+    def abandon(self) -> None:
+        """Wait no longer for what is in work; a late ack still counts."""
+        self._in_work.clear()
+        self._rejected.clear()
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what is to be committed and is not yet."""
         found = {}
         for where, claim in self._claims.items():
-            if claim.read:
+            if claim.begun:
                 position = claim.tracker.position
                 known = claim.committed
                 if known is None or position[:2] != known[:2]:
@@ -390,18 +509,26 @@ class Deliveries:
         claim = message._claim
         if claim.releasing:
             return
+        claim.bytes += message.size
         if claim.waiting or due_s > now_s or not self._deliver(message, claim):
             claim.waiting.append((due_s, message))
+
+    def end(self, claim: Claim, end: int) -> None:
+        """Take in that a partition is read to its end: no message is left before that offset."""
+        claim.end = end
+        claim.pass_over_end()
 
     def _deliver(self, message: AckMessage, claim: Claim) -> bool:
         """Make a message ready, unless it is acknowledged; False where it has no room."""
         if not claim.read:
-            claim.begin(message.offset)
+            claim.begin(message._offset)
         tracker = claim.tracker
         if not tracker.has_room:
             return False
-        if tracker.deliver(message.offset, message):
+        if tracker.deliver(message._offset, message):
             self._ready.append(message)
+        else:
+            claim.bytes -= message.size
         return True
 
     def refresh(self, now_s: float) -> None:
@@ -410,6 +537,7 @@ class Deliveries:
             waiting = claim.waiting
             while waiting and waiting[0][0] <= now_s and self._deliver(waiting[0][1], claim):
                 waiting.popleft()
+                claim.pass_over_end()
         while self._delayed and self._delayed[0][0] <= now_s:
             self._ready.append(heapq.heappop(self._delayed)[2])
 
@@ -431,14 +559,13 @@ class Deliveries:
         while self._ready:
             message = self._ready.popleft()
             # One that is delivered again may be acknowledged by now.
-            if message.tries == 1 or message._claim.is_pending(message.offset):
+            if message.tries == 1 or message.is_pending:
                 return message
         return None
 
     def begin(self, message: AckMessage, now_s: float) -> bool:
         """Take a message into work; False where its partition is being released."""
-        claim = message._claim
-        if claim.releasing or not claim.is_pending(message.offset):
+        if message._claim.releasing or not message.is_pending:
             return False
         self._in_work[message] = now_s + self._ack_timeout_s
         return True
@@ -458,22 +585,23 @@ class Deliveries:
         if self._rejected:
             self._rejected.discard(message)
         claim = message._claim
-        if not claim.released:
-            claim.tracker.acknowledge(message.offset)
+        if not claim.released and claim.tracker.acknowledge(message._offset):
+            claim.bytes -= message.size
 
     def acknowledge_up_to(self, message: AckMessage) -> None:
         """Acknowledge ``message`` and all messages before it in its partition."""
         claim = message._claim
         if not claim.released:
-            claim.tracker.acknowledge_up_to(message.offset)
-            self._ready = deque(m for m in self._ready if m._claim.is_pending(m.offset))
-            for each in [m for m in self._in_work if not m._claim.is_pending(m.offset)]:
+            done = claim.tracker.acknowledge_up_to(message._offset)
+            claim.bytes -= sum(each.size for each in done)
+            self._ready = deque(m for m in self._ready if m.is_pending)
+            for each in [m for m in self._in_work if not m.is_pending]:
                 del self._in_work[each]
 
     def reject(self, message: AckMessage) -> bool:
         """Take a message out of work; False where it is not in work."""
         was_in_work = self._in_work.pop(message, None) is not None
-        if not was_in_work or not message._claim.is_pending(message.offset):
+        if not was_in_work or not message.is_pending:
             return False
         self._rejected.add(message)
         return True
@@ -482,6 +610,11 @@ class Deliveries:
         """Have a rejected message handed out again from ``due_s`` on."""
         self._rejected.discard(message)
         claim = message._claim
-        if claim.is_pending(message.offset) and not claim.releasing:
-            again = AckMessage(message._message, claim, message.tries + 1, message._origin)
+        if message.is_pending and not claim.releasing:
+            again = AckMessage(message._message, claim, message.tries + 1, message._first)
             heapq.heappush(self._delayed, (due_s, next(self._numbers), again))
+
+    def give_up(self, message: AckMessage) -> None:
+        """Leave a rejected message unacknowledged until the partition is claimed again."""
+        self._rejected.discard(message)
+        message._claim.given_up.add(message._offset)

@@ -50,8 +50,8 @@ log = logging.getLogger("offsetmgr.consumer")
 class Markable(ABC):
     """Takes marks of processed messages.
 
-    A mark that is not higher than the last one changes nothing; a reset that is higher neither.
-    Metadata has at most 4,095 characters.
+    A mark that is lower than the last one changes nothing; nor does a reset that is higher.  An
+    equal one counts if its metadata differs.  Metadata has at most 4,095 characters.
     """
 
     @abstractmethod
@@ -64,10 +64,22 @@ class Markable(ABC):
         self._mark(where, offset + 1, _check_metadata(metadata), reset=False)
 
     def mark_messages(self, messages: Iterable[Message]) -> None:
-        """Mark all of ``messages``, such as those of a batch."""
-        last = {(each.topic(), each.partition()): each for each in messages}
-        for each in last.values():
-            self.mark_offset(each)
+        """Mark the highest of ``messages`` in each partition, and so all before it."""
+        # Messages come in runs of one partition: only the highest of a run is looked at further.
+        where: tuple[str | None, int | None] | None = None
+        highest: Message | None = None
+        high = -1
+        for message in messages:
+            place = message.topic(), message.partition()
+            if place != where:
+                if highest is not None:
+                    self.mark_offset(highest)
+                where, high = place, -1
+            offset = message.offset()
+            if offset is not None and offset > high:
+                highest, high = message, offset
+        if highest is not None:
+            self.mark_offset(highest)
 
     def mark_partition_offset(
         self, topic: str, partition: int, offset: int, metadata: str = ""
@@ -99,11 +111,20 @@ class OffsetStash(Markable):
         """The partitions that may go back."""
 
     def _mark(self, where: tuple[str, int], offset: int, metadata: str, *, reset: bool) -> None:
-        known, _ = self.positions.get(where, _NONE)
-        if known < 0 or (offset <= known if reset else offset > known):
+        known, text = self.positions.get(where, _NONE)
+        if (
+            known < 0
+            or (offset <= known if reset else offset > known)
+            or (offset == known and metadata != text)
+        ):
             self.positions[where] = (offset, metadata)
             if reset:
                 self.resets.add(where)
+
+    def clear(self) -> None:
+        """Forget all; marking the stash does it."""
+        self.positions.clear()
+        self.resets.clear()
 
     def offsets(self) -> dict[TopicPartition, int]:
         """Return the last processed offset of each partition."""
@@ -146,19 +167,23 @@ class MarkingConsumer(Markable, BaseConsumer):
         """True while the application has messages of ``partitions`` in work."""
 
     def mark_offsets(self, stash: OffsetStash) -> None:
-        """Mark what ``stash`` holds, resets included."""
+        """Mark what ``stash`` holds, resets included, and empty it."""
         for where, (offset, metadata) in stash.positions.items():
             self._mark(where, offset, metadata, reset=where in stash.resets)
+        stash.clear()
 
     def reset_offsets(self, stash: OffsetStash) -> None:
-        """Let the group go back to what ``stash`` holds."""
+        """Let the group go back to what ``stash`` holds, and empty it."""
         for where, (offset, metadata) in stash.positions.items():
             self._mark(where, offset, metadata, reset=True)
+        stash.clear()
 
     def _mark(self, where: tuple[str, int], offset: int, metadata: str, *, reset: bool) -> None:
         with self._lock:
             known = self._marked.get(where)
-            if known is not None and (offset > known[0] or reset):
+            if known is not None and (
+                reset or offset > known[0] or (offset == known[0] and metadata != known[1])
+            ):
                 self._marked[where] = (offset, metadata)
                 self._uncommitted.add(where)
 

@@ -1,30 +1,39 @@
-"""Retry topics and dead letters: the way into them, and back to where the messages came from.
-
-A letter is replayed at most once.  A replay and the mark that it has happened are one transaction.
-The mark is a message in the dead-letter topic itself, with the header ``offsetmgr-replayed``: the
-offset of the letter, which is in the same partition.
-"""
+"""Retry topics and the dead-letter topic of rejected messages, and the way into them."""
 
 from __future__ import annotations
 
-import threading
+import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewTopic,
+    ResourceType,
+)
 
+from offsetmgr.consumer.deliveries import FirstRead
+from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
-from offsetmgr.kafka.errors import known, request_error
-from offsetmgr.kafka.log_reader import read_to_end
+from offsetmgr.kafka.config import asking_config
+from offsetmgr.kafka.errors import is_too_large, request_error
+from offsetmgr.kafka.messages import headers_of
+from offsetmgr.kafka.producer import MessageProducer
+from offsetmgr.kafka.topics import create_topics
 from offsetmgr.retry_headers import (
+    CUT,
+    DUE,
     ERROR,
-    LAST,
-    REPLAYED,
-    REPLAYED_FROM,
-    REPLAYS,
+    MAX_TIME_MS,
+    PREFIX,
     STACK,
+    TIMESTAMP,
     TRIES,
     Origin,
     failure_headers,
@@ -32,24 +41,35 @@ from offsetmgr.retry_headers import (
     origin_of,
     own_headers,
 )
-from offsetmgr.types import (
-    TopicPartition,
-    check_count,
-    check_timeout,
-    check_topic,
-)
+from offsetmgr.types import check_count, check_timeout, check_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from confluent_kafka import Message
 
+    from offsetmgr.answers import Written
     from offsetmgr.consumer.deliveries import AckMessage
+    from offsetmgr.retry_headers import Headers
 
-REQUEST_S: Final = 30.0
-_SLICE_S: Final = 0.1
-_TOGETHER: Final = 500
-"""Letters of one transaction."""
+LONGEST_DELAY_S: Final = 3600.0
+"""Longest delay in a retry topic where ``delays_s`` has no longer one.  A later time, which
+others may have written, counts as this one: the messages behind it wait too."""
+
+_REQUEST_S: Final = 30.0
+_MOST_TRIES: Final = 1_000_000
+_HEADER_BYTES: Final = 64 * 1024
+"""Room for the headers that tell of failures."""
+
+_KEY_BYTES: Final = 1_000
+"""Of a longer key this much is kept in a letter that has no room for all of it."""
+
+_LIMIT: Final = "max.message.bytes"
+_DEFAULT_BYTES: Final = 1_048_588
+
+COPIES: Final = {"compression.type": "zstd", "linger.ms": 5}
+"""Settings of a producer of copies; the application's may replace them.  A copy is compressed, as
+the original may have been: the broker's limit is for that size."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +90,7 @@ class RetryPolicy:
     """Partitions of the topics that are created."""
 
     def __post_init__(self) -> None:
-        """Raise InvalidValueError for what makes no sense."""
+        """Raise InvalidValueError for a bad value."""
         for each in self.delays_s:
             check_timeout(each, "delays_s")
         check_count(self.partitions, "partitions")
@@ -84,210 +104,183 @@ class RetryPolicy:
         """Return the topic for what failed in every try.  Raises InvalidValueError."""
         return check_topic(f"{self.name or group}.dlq", "RetryPolicy.name")
 
+    @property
+    def longest_delay_s(self) -> float:
+        """Longest time that a message can wait in a retry topic."""
+        return max([LONGEST_DELAY_S, *self.delays_s])
+
+
+class Retried(NamedTuple):
+    """The headers of a message in a retry topic, as far as they can be true."""
+
+    tries: int
+    """Deliveries before this one."""
+    due_s: float
+    """Seconds since 1970."""
+    first: FirstRead
+
+
+def read_retried(message: Message, stage: int, now_s: float, longest_s: float) -> Retried:
+    """Read the headers of a message of the retry topic ``stage``, counted from 1.
+
+    ``now_s`` is in seconds since 1970; a message is due at most ``longest_s`` later.
+    """
+    headers = dict(headers_of(message))
+    place = Origin(message.topic() or "", message.partition() or 0, message.offset() or 0)
+    try:
+        origin = origin_of(headers, place)
+    except OffsetManagerError:
+        origin = place
+    due_s = min(number(headers, DUE) / 1000, now_s + longest_s)
+    timestamp_ms = number(headers, TIMESTAMP, -1, MAX_TIME_MS)
+    first = FirstRead(origin, None if timestamp_ms < 0 else timestamp_ms)
+    return Retried(max(stage, number(headers, TRIES, 0, _MOST_TRIES)), due_s, first)
+
 
 class RetryProducer:
     """Produces rejected messages to the topic of their next try."""
 
-    def __init__(self, kafka: Mapping[str, Any], group: str, policy: RetryPolicy) -> None:
-        """Create the topics that do not exist.  Raises InvalidValueError, KafkaRequestError."""
-        self.topics: Final = policy.retry_topics(group)
+    def __init__(
+        self, kafka: Mapping[str, Any], group: str, policy: RetryPolicy, sources: Collection[str]
+    ) -> None:
+        """Create the topics that do not exist; what fits ``sources`` fits them too.
+
+        Raises InvalidValueError, KafkaRequestError.
+        """
         self._policy = policy
+        self._stages = policy.retry_topics(group)
         self._dead_letter_topic = policy.dead_letter_topic(group)
-        _create(kafka, [*self.topics, self._dead_letter_topic], policy.partitions)
-        self._producer = Producer({**kafka, "enable.idempotence": True, "linger.ms": 5})
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._poll, name=f"retry-{group}", daemon=True)
-        self._thread.start()
+        wanted = [*self._stages, self._dead_letter_topic]
+        found = prepare_topics(kafka, wanted, policy.partitions, sources)
+        pattern = re.compile(rf"{re.escape(policy.name or group)}\.retry\.([1-9][0-9]{{0,3}})")
+        numbered = (pattern.fullmatch(each) for each in {*found.names, *self._stages})
+        self.topics: Final = {each.group(): int(each.group(1)) for each in numbered if each}
+        """The retry topics and their numbers, those of a former policy with more delays too."""
+        self._config = {**COPIES, **kafka}
+        self._limit = found.max_message_bytes
+        self._producer = self._open()
+        self._single: MessageProducer | None = None
+        """Sends messages that were refused as too large, each by itself: they may have been in one
+        batch with a large one."""
+
+    def _open(self, **ours: object) -> MessageProducer:
+        limit = self._limit
+        return MessageProducer(self._config, ours=ours, max_message_bytes=limit, name="retries")
 
     def send(
         self,
         message: AckMessage,
         delay_s: float | None,
         error: BaseException | str | None,
-        done: Callable[[KafkaError | None], None],
+        done: Callable[[Written | KafkaRequestError], None],
     ) -> None:
         """Produce ``message``; ``done`` is called once Kafka has it, or with the error."""
-        stage = self.topics.index(message.topic) + 1 if message.topic in self.topics else 0
+        stage = message.tries - 1
         now_ms = int(time.time() * 1000)
         due_ms: int | None = None
-        topic = self._dead_letter_topic
-        if stage < len(self.topics):
-            topic = self.topics[stage]
+        if stage < len(self._stages):
             wait_s = self._policy.delays_s[stage] if delay_s is None else delay_s
-            due_ms = now_ms + int(wait_s * 1000)
+            due_ms = now_ms + int(min(wait_s, self._policy.longest_delay_s) * 1000)
+        kind, timestamp_ms = message.timestamp()
         headers = failure_headers(
-            message.headers,
+            message.headers() or (),
             message.origin,
             error,
             tries=message.tries,
             now_ms=now_ms,
             due_ms=due_ms,
+            timestamp_ms=timestamp_ms if kind and timestamp_ms >= 0 else None,
         )
-        try:
-            self._producer.produce(
-                topic,
-                message.value,
-                message.key,
-                headers=headers,  # type: ignore[arg-type]  # a value may be None
-                on_delivery=lambda failure, _: done(failure),
-            )
-        except BufferError:
-            done(KafkaError(KafkaError._QUEUE_FULL))
-        except KafkaException as refused:
-            done(refused.args[0])
+        key, value = message.key(), message.value()
+        if due_ms is not None:
+            self._producer.send(self._stages[stage], value, key, done, headers=headers)
+            return
+        copies = [(key, value, headers), *_smaller_letters(key, value, headers)]
+
+        def delivered(answer: Written | KafkaRequestError) -> None:
+            if is_too_large(answer) and copies:
+                self._single = self._single or self._open(**{"batch.num.messages": 1})
+                key, value, headers = copies.pop(0)
+                self._single.send(letters, value, key, delivered, headers=headers)
+            else:
+                done(answer)
+
+        letters = self._dead_letter_topic
+        self._producer.send(letters, value, key, delivered, headers=headers)
 
     def close(self, timeout_s: float) -> None:
         """Wait for what is under way and end."""
-        self._producer.flush(timeout_s)
-        self._ended.set()
-        self._thread.join()
-
-    def _poll(self) -> None:
-        while not self._ended.is_set():
-            self._producer.poll(_SLICE_S)
+        self._producer.close(timeout_s)
+        if self._single is not None:
+            self._single.close(timeout_s)
 
 
-def _create(kafka: Mapping[str, Any], topics: Iterable[str], partitions: int) -> None:
-    new = [NewTopic(each, partitions) for each in topics]
-    admin = AdminClient(dict(kafka))
-    answers = admin.create_topics(new, request_timeout=REQUEST_S)
-    for topic, answer in answers.items():
-        try:
-            answer.result()
-        except KafkaException as refused:
-            error = refused.args[0]
-            # It would keep the client until a garbage collection: see failure_of_exception.
-            refused.__traceback__ = None
-            if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise request_error(f"create topic {topic}", error) from None
-
-
-class Letter(NamedTuple):
-    """A message of a dead-letter topic."""
-
-    place: Origin
-    """Partition and offset in the dead-letter topic."""
-    origin: Origin
-    """Partition and offset where it was first read."""
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]]
-    """Those of the message itself, without those that tell of its failures."""
-    tries: int
-    error: str
-    stack: str
-    failed_at_s: float
-    """Seconds since 1970."""
-    replays: int
-    """Replays before it came here."""
-    replayed: bool
-
-
-def read_letters(kafka: Mapping[str, object], topic: str, timeout_s: float) -> list[Letter]:
-    """Return the letters of ``topic``, oldest first.
-
-    Raises KafkaRequestError; OffsetTimeoutError where it was not read to its end in time.
-    """
-    with ClusterReader(kafka, timeout_s=timeout_s) as reader:
-        numbers = known(reader.partitions_of([topic])[topic])
-    starts = {TopicPartition(topic, each): OFFSET_BEGINNING for each in numbers}
-    marks: set[tuple[int, int]] = set()
-    found = []
-    for message in read_to_end(kafka, starts, timeout_s):
-        headers = _headers(message)
-        if REPLAYED in dict(headers):
-            marks.add((message.partition() or 0, number(dict(headers), REPLAYED)))
-        else:
-            found.append(_letter(message, headers))
-    letters = [
-        each._replace(replayed=(each.place.partition, each.place.offset) in marks) for each in found
+def _smaller_letters(
+    key: bytes | None, value: bytes | None, headers: Headers
+) -> list[tuple[bytes | None, None, Headers]]:
+    """Return a letter without its value, and smaller ones."""
+    ours = dict([each for each in headers if each[0].startswith(PREFIX)])
+    ours[CUT] = str(len(value or b"")).encode()
+    short_key = None if key is None else key[:_KEY_BYTES]
+    short = {**ours, STACK: b"", ERROR: (ours[ERROR] or b"")[:_KEY_BYTES]}
+    return [
+        (key, None, [*own_headers(headers), *ours.items()]),
+        (short_key, None, [*ours.items()]),
+        (short_key, None, [*short.items()]),
     ]
-    return sorted(letters, key=lambda each: (each.failed_at_s, each.place))
 
 
-def _headers(message: Message) -> list[tuple[str, bytes | None]]:
-    return cast("list[tuple[str, bytes | None]]", message.headers() or [])
+class PreparedTopics(NamedTuple):
+    """The topics of the cluster after some were created."""
+
+    names: Collection[str]
+    """All that existed before."""
+    max_message_bytes: int
+    """The smallest limit of the wanted topics, as far as this user may see it."""
 
 
-def _letter(message: Message, headers: list[tuple[str, bytes | None]]) -> Letter:
-    told = dict(headers)
-    place = Origin(message.topic() or "", message.partition() or 0, message.offset() or 0)
-    return Letter(
-        place,
-        origin_of(told, place),
-        message.key(),
-        message.value(),
-        own_headers(headers),
-        number(told, TRIES),
-        (told.get(ERROR) or b"").decode(errors="replace"),
-        (told.get(STACK) or b"").decode(errors="replace"),
-        number(told, LAST, message.timestamp()[1]) / 1000,
-        number(told, REPLAYS),
-        replayed=False,
-    )
+def prepare_topics(
+    kafka: Mapping[str, Any], wanted: Sequence[str], partitions: int, sources: Collection[str]
+) -> PreparedTopics:
+    """Create the ``wanted`` topics that do not exist, for messages as large as ``sources`` take.
 
-
-class Replayer:
-    """Replays letters of one dead-letter topic; a second one ends the first."""
-
-    def __init__(self, kafka: Mapping[str, object], topic: str, timeout_s: float) -> None:
-        """Raises KafkaRequestError."""
-        self._kafka = kafka
-        self._topic = topic
-        self._timeout_s = timeout_s
-        config: dict[str, Any] = {**kafka, "transactional.id": f"offsetmgr-dlq-{topic}"}
-        self._producer = Producer(config)
+    Limits are raised as far as this user may see and change them.  Raises KafkaRequestError.
+    """
+    with ClusterReader(asking_config(kafka), timeout_s=_REQUEST_S) as reader:
         try:
-            self._producer.init_transactions(timeout_s)
+            existing = reader.admin.list_topics(timeout=_REQUEST_S).topics.keys()
         except KafkaException as error:
-            raise request_error(f"replay letters of {topic}", error.args[0]) from error
+            raise request_error("list of topics", error) from None
+        limits = _limits(reader, [each for each in {*sources, *wanted} if each in existing])
+        needed = max((limits[each] for each in sources if each in limits), default=0)
+        needed += _HEADER_BYTES if needed else 0
+        config = {_LIMIT: str(needed)} if needed else {}
+        new = [NewTopic(each, partitions, config=config) for each in wanted if each not in existing]
+        if new:
+            create_topics(reader.admin, new, _REQUEST_S)
+        low = [each for each in wanted if limits.get(each, needed) < needed]
+        _raise_limits(reader, dict.fromkeys(low, needed))
+        known = _limits(reader, wanted)
+    return PreparedTopics(existing, min([*known.values(), needed or _DEFAULT_BYTES]))
 
-    def replay(self, letters: Iterable[Letter], *, to: str | None = None) -> list[Letter]:
-        """Send ``letters`` to their origin, or to the topic ``to``; return those that were sent.
 
-        A letter that was replayed before, also since it was read, is left out.  Raises
-        KafkaRequestError; then letters of finished transactions are replayed, and marked so.
-        """
-        # Read after the producer has fenced all others: nobody can replay any more.
-        now = read_letters(self._kafka, self._topic, self._timeout_s)
-        waiting = {each.place for each in now if not each.replayed}
-        wanted = [each for each in letters if each.place in waiting]
-        for start in range(0, len(wanted), _TOGETHER):
-            self._send(wanted[start : start + _TOGETHER], to)
-        return wanted
+def _limits(reader: ClusterReader, topics: Collection[str]) -> dict[str, int]:
+    """Return the largest message of each topic, as far as this user may see it."""
+    found = reader.topic_settings(topics) if topics else {}
+    return {each: int(held[_LIMIT]) for each, held in found.items() if isinstance(held, dict)}
 
-    def _send(self, letters: Sequence[Letter], to: str | None) -> None:
-        failures: list[KafkaError] = []
 
-        def delivered(error: KafkaError | None, _: Message) -> None:
-            if error is not None:
-                failures.append(error)
-
-        producer = self._producer
-        try:
-            producer.begin_transaction()
-            for each in letters:
-                place = "/".join(map(str, each.place))
-                ours = {REPLAYS: str(each.replays + 1), REPLAYED_FROM: place}
-                headers = [*each.headers, *((k, v.encode()) for k, v in ours.items())]
-                producer.produce(
-                    to or each.origin.topic,
-                    each.value,
-                    each.key,
-                    headers=headers,  # type: ignore[arg-type]  # a value may be None
-                    on_delivery=delivered,
-                )
-                producer.produce(
-                    self._topic,
-                    None,
-                    each.key,
-                    partition=each.place.partition,
-                    headers={REPLAYED: str(each.place.offset)},
-                    on_delivery=delivered,
-                )
-            producer.commit_transaction(self._timeout_s)
-        except KafkaException as error:
-            cause = failures[0] if failures else error.args[0]
-            if not error.args[0].fatal():
-                producer.abort_transaction(self._timeout_s)
-            raise request_error(f"replay letters of {self._topic}", cause) from error
+def _raise_limits(reader: ClusterReader, limits: Mapping[str, int]) -> None:
+    """Set the largest message of topics, as far as this user may."""
+    asked = []
+    for topic, limit in limits.items():
+        entry = ConfigEntry(
+            _LIMIT,
+            str(limit),
+            source=ConfigSource.DYNAMIC_TOPIC_CONFIG,
+            incremental_operation=AlterConfigOpType.SET,
+        )
+        asked.append(ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry]))
+    for answer in (reader.admin.incremental_alter_configs(asked) if asked else {}).values():
+        with suppress(KafkaRequestError):
+            reader.result(answer, "limits of topics")

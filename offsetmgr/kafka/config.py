@@ -53,6 +53,18 @@ def client_config(config: Mapping[str, object]) -> dict[str, Any]:
     return {**DEFAULTS, **config, **FORCED}
 
 
+def asking_config(config: Mapping[str, object]) -> dict[str, object]:
+    """Return the settings of a client that asks, next to the application's of ``config``.
+
+    It has none of its callbacks, but for the one that gets tokens.
+    """
+    return {
+        name: value
+        for name, value in config.items()
+        if name not in FORCED and (name == "oauth_cb" or not callable(value))
+    }
+
+
 def checked_config(config: object) -> dict[str, object]:
     """Return librdkafka's settings; ``config`` may be the bootstrap servers alone.
 

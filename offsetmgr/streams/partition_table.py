@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from actors import PooledActor
 from offsetmgr.errors import KafkaRequestError
+from offsetmgr.kafka.messages import headers_of
 from offsetmgr.streams.errors import TopicsError
 from offsetmgr.streams.messages import Message
 
@@ -393,5 +394,5 @@ class PartitionTable(PooledActor):
 def _message(topic: str, partition: int, raw: Any) -> Message:
     _, timestamp_ms = raw.timestamp()
     return Message(
-        topic, raw.key() or b"", raw.value(), partition, raw.offset(), timestamp_ms, raw.headers()
+        topic, raw.key() or b"", raw.value(), partition, raw.offset(), timestamp_ms, headers_of(raw)
     )

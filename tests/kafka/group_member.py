@@ -58,8 +58,8 @@ def acknowledge(consumer: AckConsumer, log: int, stopping: threading.Event) -> N
     """Work in eight threads, so that the acks are out of order."""
 
     def handle(message: AckMessage) -> None:
-        time.sleep(message.offset % 11 * _WORK_S)
-        number, _, failures = (message.value or b"").partition(b"/")
+        time.sleep(message.offset() % 11 * _WORK_S)
+        number, _, failures = (message.value() or b"").partition(b"/")
         if message.tries <= int(failures or 0):
             raise ValueError("it fails so often")
         os.write(log, number + b"\n")

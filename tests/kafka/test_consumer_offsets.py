@@ -99,8 +99,8 @@ def test_acks_of_partitions_survive_a_restart(kafka: DevKafka, group: str, manag
                 while seen != expected:
                     message = consumer.poll(timeout=WAIT_S)
                     assert message is not None
-                    seen.add(message.offset)
-                    if message.offset not in left:
+                    seen.add(message.offset())
+                    if message.offset() not in left:
                         message.ack()
                 (progress,) = consumer.progress().values()
                 assert progress.offset == min(left, default=COUNT)

@@ -81,7 +81,7 @@ def test_a_message_without_a_value_is_one_like_all_others(kafka: DevKafka, group
         other = f"{group}-{name}"
         if name == "acknowledged":
             with AckConsumer(kafka.bootstrap_servers, other, [group]) as acks:
-                read = [each.offset for _, each in zip(range(9), acks, strict=False)]
+                read = [each.offset() for _, each in zip(range(9), acks, strict=False)]
         else:
             with GroupConsumer(kafka.bootstrap_servers, other, [group]) as consumer:
                 read = []

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from offsetmgr.acked_ranges import decode_ranges
+from offsetmgr.acked_ranges import decode_acks
 from offsetmgr.kafka.cluster import ClusterReader
 from tests.conftest import create_topic
 from tests.waiting import WAIT_S, until
@@ -114,7 +114,7 @@ class Members:
         for where, (offset, metadata, _) in answer.items():
             assert offset >= self._committed[where.partition]
             self._committed[where.partition] = offset
-            ranges = [(0, offset), *decode_ranges(offset, metadata)]
+            ranges = [(0, offset), *decode_acks(offset, metadata)]
             for low, high in ranges:
                 found.update(each * PARTITIONS + where.partition for each in range(low, high))
         return found

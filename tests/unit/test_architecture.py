@@ -32,7 +32,7 @@ ARROWS: dict[str, set[str]] = {
     "logs": set(),
     "workers": {"errors", "backoff", "logs"},
     "acked_ranges": {"types"},
-    "retry_headers": set(),
+    "retry_headers": {"types", "errors", "text"},
     "kafka": VALUES | {"actors"},
     "coordinator": VALUES | {"kafka", "actors"},
     "lag": VALUES | {"acked_ranges", "kafka", "stores"},

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.acked_ranges import decode_ranges, encode_ranges
+from offsetmgr.acked_ranges import decode_acks, decode_ranges, encode_acks, encode_ranges
 from offsetmgr.consumer.deliveries import AckTracker
 from offsetmgr.types import MAX_OFFSET
 
@@ -58,7 +58,7 @@ def test_offsets_that_do_not_exist_count_as_acknowledged(
 
 
 @given(
-    st.integers(30, 90),
+    st.integers(40, 100),
     st.lists(st.sampled_from([1, 1, 1, 1, 2, 40, 2**35]), max_size=600),
     st.randoms(use_true_random=False),
 )
@@ -89,7 +89,7 @@ def test_offsets_that_do_not_exist_always_fit(hole: int) -> None:
     """A partition that is full, with holes of all sizes at all places, and every second ack."""
     for seed in range(300):
         rng = random.Random(seed)  # noqa: S311
-        limit_chars = rng.randrange(30, 120)
+        limit_chars = rng.randrange(40, 130)
         tracker = AckTracker[None](0, limit_chars=limit_chars)
         pending: list[int] = []
         offset = 0
@@ -111,7 +111,7 @@ def test_full_metadata_of_a_former_member_never_stops_the_partition(
     for gap, length in runs:
         ranges.append((base + gap, base + gap + length))
         base += gap + length
-    metadata = encode_ranges(0, ranges)
+    metadata = encode_acks(0, ranges)
     limit_chars = max(limit_chars, len(metadata))
     tracker = AckTracker[None](0, metadata, limit_chars=limit_chars)
     pending: list[int] = []
@@ -139,9 +139,27 @@ def test_the_encoding_is_kafka_pixys() -> None:
 @pytest.mark.parametrize(
     "text", ["A", "AA", "AB", "BA", "a@b", "abra1234+/PS", "g", "/" * 13 + "BB", "é"]
 )
-def test_metadata_that_holds_no_ranges_is_refused(text: str) -> None:
+def test_metadata_without_ranges_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"cut off|alphabet|not possible"):
+        AckTracker(1000, text, bare=True)
+
+
+@pytest.mark.parametrize("text", ["BZ", "BDCC", "acks:", "acks:AAAA:BB", "acks:AAAABB", "b=1", "ä"])
+def test_metadata_of_other_programs_is_not_taken_for_acks(text: str) -> None:
+    """Base64 text, kafka-pixy's bare form, and our form without its checksum."""
+    with pytest.raises(ValueError, match=r"another program|checksum"):
         AckTracker(1000, text)
+
+
+@given(BASES, BASES)
+def test_acks_belong_to_their_offset(base: int, other: int) -> None:
+    """Metadata that was copied to another offset is refused; kafka-pixy's form is read if asked."""
+    metadata = encode_acks(base, [(base + 2, base + 5)])
+    assert decode_acks(base, metadata, bare=True) == [(base + 2, base + 5)]
+    assert decode_acks(base, encode_ranges(base, [(base + 2, base + 5)]), bare=True)
+    if other != base:
+        with pytest.raises(ValueError, match="checksum"):
+            decode_acks(other, metadata)
 
 
 @given(st.text(max_size=40), BASES)

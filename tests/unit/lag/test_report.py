@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from offsetmgr.acked_ranges import encode_acks
 from offsetmgr.errors import OffsetCommitError, error_info
 from offsetmgr.lag.measure import measure
 from offsetmgr.lag.report import PARTITION_FIELDS, OwningClient, lag_report
@@ -62,7 +63,9 @@ def test_pending_acks() -> None:
     """Offsets 4 and 5 and 8 have no ack; other metadata, and acks above the end, are not ours."""
     kafka = FakeCluster()
     kafka.ends = dict.fromkeys(ORDERS, 10)
-    for each, metadata in zip(ORDERS, ("CCBB", "written by us", "CCBi"), strict=True):
+    ours = [encode_acks(4, [(6, 8), (9, end)]) for end in (10, 11)]
+    texts = ours[0], "CCBB", ours[1]
+    for each, metadata in zip(ORDERS, texts, strict=True):
         kafka.commit("etl", each, 4)
         kafka.offsets["etl"][each] = OffsetAndMetadata(4, metadata)
     (found,) = lag_report(measure(kafka, ["etl"], 1_000.0))["groups"]

@@ -1,0 +1,228 @@
+"""A pool of threads that handle messages; those of one key or partition one after the other."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
+
+from offsetmgr.consumer.base import check_choice
+from offsetmgr.text import error_text
+from offsetmgr.types import check_callable, check_count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator
+
+    from offsetmgr.consumer.deliveries import AckMessage
+
+OrderedBy = Literal["partition", "key"]
+
+PROGRESS_S: Final = 30.0
+"""Interval of the pool's progress in the log."""
+
+_SLICE_S: Final = 0.1
+
+log = logging.getLogger("offsetmgr.consumer")
+
+
+class PoolSource(NamedTuple):
+    """A consumer as its pool calls it."""
+
+    name: str
+    take: Callable[[float], AckMessage | None]
+    """Wait so many seconds for a message.  Raises OffsetManagerError where no more can come."""
+    begin: Callable[[AckMessage], bool]
+    """Take a message into work; False if it must not be handled any more."""
+    ending: Callable[[], bool]
+    abandon: Callable[[float], None]
+    """Wait no longer for messages in work, and report those that were not done in so many s."""
+    pending: Callable[[], int]
+    dwell_s: float
+    waits_for_retries: bool
+    """True if a rejected message is handled again before the next one of its key."""
+
+
+@dataclass
+class _Line:
+    """The messages of one key, of which one is handled at a time."""
+
+    message: AckMessage
+    """The one that is queued, in work, or waits to be delivered again."""
+    again: AckMessage | None = None
+    """Its next delivery, which has come while this one is in work still."""
+    behind: deque[AckMessage] = field(default_factory=deque)
+
+
+class Pool:
+    """Threads that handle what a consumer reads."""
+
+    def __init__(
+        self,
+        source: PoolSource,
+        handler: Callable[[AckMessage], object],
+        workers: int,
+        ordered_by: OrderedBy | None,
+    ) -> None:
+        """Raises InvalidValueError."""
+        check_callable(handler, "handler")
+        check_count(workers, "workers")
+        check_choice(ordered_by, "ordered_by", (*get_args(OrderedBy), None))
+        self._source = source
+        self._handler = handler
+        self._ordered_by = ordered_by
+        self._queue: queue.SimpleQueue[tuple[Hashable, AckMessage] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._lines: dict[Hashable, _Line] = {}
+        self._idle: set[Hashable] = set()  # keys whose message waits to be delivered again
+        self._stopping = False
+        self._handled = 0
+        self._failed = 0
+        numbers = range(workers)
+        # A handler that hangs must not keep the process from ending.
+        self._threads = [
+            threading.Thread(target=self._work, name=f"handler-{n}", daemon=True) for n in numbers
+        ]
+
+    def run(self) -> None:
+        """Handle messages until the consumer ends; what has begun has ``dwell_s`` to finish."""
+        source = self._source
+        began_s = reported_s = time.monotonic()
+        reported = 0
+        for thread in self._threads:
+            thread.start()
+        try:
+            with _sigterm_raises():
+                while not source.ending():
+                    message = source.take(_SLICE_S)
+                    if message is not None:
+                        self._put(message)
+                    self._free_lines()
+                    now_s = time.monotonic()
+                    if now_s - reported_s >= PROGRESS_S:
+                        self._report("", (self._handled - reported) / (now_s - reported_s))
+                        reported_s, reported = now_s, self._handled
+        finally:
+            self._stop()
+            took_s = max(0.001, time.monotonic() - began_s)
+            self._report("stopped after ", self._handled / took_s)
+
+    def _stop(self) -> None:
+        began_s = time.monotonic()
+        self._stopping = True
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join(max(0.0, began_s + self._source.dwell_s - time.monotonic()))
+        if any(thread.is_alive() for thread in self._threads):
+            self._source.abandon(self._source.dwell_s)
+
+    def _report(self, what: str, rate: float) -> None:
+        text = "%s: %s%d handled, %d of them failed, %.1f/s, %d pending"
+        source = self._source
+        log.info(text, source.name, what, self._handled, self._failed, rate, source.pending())
+
+    def _put(self, message: AckMessage) -> None:
+        key = _order_key(message, self._ordered_by)
+        if key is not None:
+            with self._lock:
+                line = self._lines.get(key)
+                if line is None:
+                    self._lines[key] = _Line(message)
+                elif not _same(line.message, message):
+                    line.behind.append(message)
+                    return
+                elif key not in self._idle:
+                    line.again = message
+                    return
+                else:
+                    self._idle.discard(key)
+                    line.message = message
+        self._queue.put((key, message))
+
+    def _work(self) -> None:
+        while (item := self._queue.get()) is not None and not self._stopping:
+            key, message = item
+            handled = failed = False
+            try:
+                handled = self._source.begin(message)
+                failed = handled and not self._handle(message)
+            except BaseException:
+                log.exception("%s: handling %r has failed, and goes on", self._source.name, message)
+            with self._lock:
+                self._handled += handled
+                self._failed += failed
+                if key is not None:
+                    self._next_of(key, waits=failed and self._source.waits_for_retries)
+
+    def _handle(self, message: AckMessage) -> bool:
+        """Return True if the handler succeeds."""
+        try:
+            self._handler(message)
+        except BaseException as error:  # noqa: BLE001 -- whatever it is, the message failed
+            log.warning("%r failed: %s", message, error_text(error))
+            message.nack(error=error)
+            return False
+        message.ack()
+        return True
+
+    def _next_of(self, key: Hashable, *, waits: bool) -> None:
+        """Go on with the messages of a key; ``waits`` for the one that has just failed."""
+        line = self._lines[key]
+        if line.again is not None:
+            line.message, line.again = line.again, None
+        elif waits and _comes_again(line.message):
+            self._idle.add(key)
+            return
+        elif line.behind:
+            line.message = line.behind.popleft()
+        else:
+            del self._lines[key]
+            return
+        self._queue.put((key, line.message))
+
+    def _free_lines(self) -> None:
+        """Go on with keys whose message waits to be delivered again, and will not be."""
+        if self._idle:
+            with self._lock:
+                over = [key for key in self._idle if not _comes_again(self._lines[key].message)]
+                self._idle.difference_update(over)
+                for key in over:
+                    self._next_of(key, waits=False)
+
+
+def _same(one: AckMessage, other: AckMessage) -> bool:
+    """Return True if both are deliveries of one message."""
+    return one.origin == other.origin
+
+
+def _comes_again(message: AckMessage) -> bool:
+    return message.is_pending and not message.given_up
+
+
+def _order_key(message: AckMessage, ordered_by: OrderedBy | None) -> Hashable:
+    """Return the key in whose order a message is handled; None for no order."""
+    if ordered_by is None or (ordered_by == "key" and message.key() is None):
+        return None
+    origin = message.origin
+    return origin.topic, message.key() if ordered_by == "key" else origin.partition
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Let SIGTERM raise SystemExit, in the main thread of a program that does not handle it."""
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,0 +1,501 @@
+"""One bad message stops nobody: handlers that raise anything, large messages, hostile headers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from offsetmgr.consumer import AckConsumer, AckSettings, RetryPolicy
+from offsetmgr.consumer.letters import Letter, read_letters
+from offsetmgr.kafka.topics import create_topics
+from tests.commands import run
+from tests.conftest import create_topic
+from tests.kafka.messages import WAIT_S, committed, filled, wait_until
+from tests.kafka.raw_headers import produce_raw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from offsetmgr.consumer import AckMessage
+    from offsetmgr.consumer.pool import OrderedBy
+    from offsetmgr.devkafka import DevKafka
+
+DEFAULT_BYTES = 1_048_588
+
+
+@contextmanager
+def running(
+    consumer: AckConsumer,
+    handler: Callable[[AckMessage], object],
+    *,
+    workers: int = 4,
+    ordered_by: OrderedBy | None = None,
+) -> Iterator[None]:
+    """Run a pool in a thread; close the consumer, and wait for the pool, at the end."""
+    options = {"workers": workers, "ordered_by": ordered_by}
+    thread = threading.Thread(target=consumer.run, args=[handler], kwargs=options)
+    thread.start()
+    try:
+        yield
+    finally:
+        consumer.close()
+        thread.join()
+
+
+def letters_of(kafka: DevKafka, group: str) -> list[Letter]:
+    return read_letters({"bootstrap.servers": kafka.bootstrap_servers}, f"{group}.dlq", WAIT_S)
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class NoTextError(Exception):
+    def __str__(self) -> str:
+        return None  # type: ignore[return-value]  # noqa: PLE0307
+
+
+KINDS: dict[str, Callable[[], BaseException]] = {
+    "exit": partial(SystemExit, 3),
+    "cancelled": asyncio.CancelledError,
+    "interrupt": KeyboardInterrupt,
+    "generator": GeneratorExit,
+    "unprintable": UnprintableError,
+    "no text": NoTextError,
+    "surrogates": partial(ValueError, "\udcff\ud800"),
+    "nul and bidi": partial(ValueError, "\0\u202e"),
+    "long": partial(ValueError, "x" * 5_000_000),
+}
+
+
+def test_whatever_a_handler_raises_fails_its_message_alone(kafka: DevKafka, group: str) -> None:
+    """One worker meets every kind, and a header whose name is not UTF-8, and handles the rest."""
+    create_topic(kafka, group, 1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for kind in KINDS:
+        producer.produce(group, kind)
+        producer.produce(group, "good")
+    assert producer.flush(WAIT_S) == 0
+    names = [(b"\xff\xfe", b"1"), (b"good", b"2"), (b"\xc3(", b"")]
+    produce_raw(kafka.bootstrap_servers, group, b"header", names)
+    handled: Counter[bytes | None] = Counter()
+    seen: list[object] = []
+
+    def handle(message: AckMessage) -> None:
+        handled[message.value()] += 1
+        kind = (message.value() or b"").decode()
+        if kind in KINDS:
+            raise KINDS[kind]()  # noqa: RSE102
+        if kind == "header":
+            seen.append(message.headers())
+            raise ValueError(message.headers())
+
+    settings = AckSettings(retry=RetryPolicy(delays_s=(), partitions=1))
+    consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
+    count = len(KINDS)
+    with running(consumer, handle, workers=1):
+        wait_until(lambda: sum(handled.values()) == 2 * count + 1 and consumer.pending == 0)
+    assert handled == {b"good": count, b"header": 1, **{k.encode(): 1 for k in KINDS}}
+    assert seen[-1] == [("\ufffd", b"1"), ("good", b"2"), ("\ufffd", b"")]
+    found = {each.value: each for each in letters_of(kafka, group)}
+    assert set(found) == {b"header", *(kind.encode() for kind in KINDS)}
+    assert found[b"exit"].error == "SystemExit: 3"
+    assert found[b"unprintable"].error.startswith("UnprintableError: its text cannot be had")
+    assert found[b"surrogates"].error == "ValueError: \\udcff\\ud800"
+    assert len(found[b"long"].error) < 3_000
+    assert found[b"header"].headers == seen[-1]
+    (end,) = committed(kafka, group, group, 1).values()
+    assert end == (2 * count + 1, "")
+
+
+@pytest.mark.parametrize("kind", ["default", "raised", "raised later", "compressed", "headers"])
+def test_a_message_that_its_topic_takes_is_retried_and_dead_lettered(
+    kafka: DevKafka, group: str, kind: str
+) -> None:
+    """At the broker's default limit, above it, compressible beyond it, and with own headers."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    limit = 3_000_000 if kind == "raised" else DEFAULT_BYTES
+    config = {"max.message.bytes": str(limit)}
+    create_topics(admin, [NewTopic(group, 1, config=config)], WAIT_S)
+    value = random.Random(1).randbytes(limit - 200)  # noqa: S311
+    headers: list[tuple[str, bytes | None]] = []
+    settings: dict[str, str | int | float | bool] = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "message.max.bytes": 10_000_000,
+    }
+    if kind == "raised later":
+        # As after an earlier start: the retry topics have a smaller limit than their source.
+        small = {"max.message.bytes": "100000"}
+        names = [f"{group}.retry.1", f"{group}.dlq"]
+        create_topics(admin, [NewTopic(name, 1, config=small) for name in names], WAIT_S)
+    elif kind == "compressed":
+        value = b"x" * 5_000_000
+        settings["compression.type"] = "gzip"
+    elif kind == "headers":
+        value, headers = value[:500_000], [("large", value[500_000:])]
+    producer = Producer(settings)
+    producer.produce(group, value, b"key", headers=headers)  # type: ignore[arg-type]
+    assert producer.flush(WAIT_S) == 0
+    tries: list[tuple[str, int, int]] = []
+
+    def handle(message: AckMessage) -> None:
+        tries.append((message.topic(), message.tries, len(message.value() or b"")))
+        raise ValueError("x" * 3_000)
+
+    policy = RetryPolicy(delays_s=(0.1,), partitions=1)
+    consumer = AckConsumer(
+        kafka.bootstrap_servers, group, [group], settings=AckSettings(retry=policy)
+    )
+    with running(consumer, handle):
+        wait_until(lambda: len(tries) == 2 and consumer.pending == 0)
+        assert consumer.errors() == []
+    assert tries == [(group, 1, len(value)), (f"{group}.retry.1", 2, len(value))]
+    (letter,) = letters_of(kafka, group)
+    assert (letter.value, letter.key, letter.cut_bytes) == (value, b"key", None)
+
+
+@pytest.mark.parametrize("limit", [8_000, 1_000])
+def test_a_letter_that_does_not_fit_is_kept_without_its_value(
+    kafka: DevKafka, group: str, limit: int
+) -> None:
+    """Key, origin and error stay; the message is not delivered endlessly, nor replayed in part."""
+    create_topic(kafka, group, 1)
+    settings = AckSettings(retry=RetryPolicy(delays_s=(), partitions=1))
+    consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
+    run_config(kafka, f"{group}.dlq", "max.message.bytes", str(limit))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    data = random.Random(1).randbytes(20_000)  # noqa: S311
+    producer.produce(group, data, data[:50], headers={"own": data[:2_000]})
+    producer.produce(group, b"small", b"key")
+    assert producer.flush(WAIT_S) == 0
+    handled: list[bytes | None] = []
+
+    def handle(message: AckMessage) -> None:
+        handled.append(message.value())
+        raise ValueError("bad")
+
+    with running(consumer, handle):
+        wait_until(lambda: len(handled) == 2 and consumer.pending == 0)
+    cut, whole = sorted(letters_of(kafka, group), key=lambda each: each.origin)
+    assert (cut.value, cut.cut_bytes, cut.key) == (None, 20_000, data[:50])
+    assert (cut.error, cut.origin) == ("ValueError: bad", (group, 0, 0))
+    assert [name for name, _ in cut.headers] == (["own"] if limit == 8_000 else [])
+    assert (whole.value, whole.cut_bytes) == (b"small", None)
+    replayed = run(kafka, "dlq", "replay", f"{group}.dlq", "--execute", "--json")
+    assert replayed.status == 1
+    place = f"{cut.place.partition}:{cut.place.offset}"
+    assert [each["letter"] for each in replayed.json()["refused"]] == [place]
+    assert len(replayed.json()["letters"]) == 1
+    assert f"letter {place} is not replayed: its value of 20000 bytes" in replayed.err
+
+
+def run_config(kafka: DevKafka, topic: str, name: str, value: str) -> None:
+    from confluent_kafka.admin import (  # noqa: PLC0415
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
+        ConfigSource,
+        ResourceType,
+    )
+
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    entry = ConfigEntry(
+        name,
+        value,
+        source=ConfigSource.DYNAMIC_TOPIC_CONFIG,
+        incremental_operation=AlterConfigOpType.SET,
+    )
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
+
+
+@pytest.mark.parametrize("kind", ["retry topic", "time-out", "redelivery"])
+def test_two_deliveries_of_a_key_are_never_handled_at_once(
+    kafka: DevKafka, group: str, kind: str
+) -> None:
+    """After a retry or a time-out the key's next message waits for the handler that is running."""
+    filled(kafka, group, 20, partitions=1, keys=2)
+    running_now: Counter[bytes | None] = Counter()
+    order: list[tuple[int, int]] = []
+    lock = threading.Lock()
+    policy = None if kind == "redelivery" else RetryPolicy(delays_s=(0.05, 0.05), partitions=1)
+    timeout_s = 0.2 if kind == "time-out" else 300.0
+    settings = AckSettings(nack_delay_s=0.05, ack_timeout_s=timeout_s, retry=policy)
+
+    def handle(message: AckMessage) -> None:
+        number = int(message.value() or b"")
+        with lock:
+            running_now[message.key()] += 1
+            assert running_now[message.key()] == 1
+            order.append((number, message.tries))
+        try:
+            if number % 5 == 0 and message.tries == 1:
+                if kind == "time-out":
+                    time.sleep(0.5)  # work that takes too long
+                raise ValueError("busy")
+            time.sleep(0.02)
+        finally:
+            with lock:
+                running_now[message.key()] -= 1
+
+    consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
+    with running(consumer, handle, workers=8, ordered_by="key"):
+        expected = {(n, 1) for n in range(20)} | {(n, 2) for n in range(0, 20, 5)}
+        wait_until(lambda: expected <= set(order) and consumer.pending == 0)
+    if kind == "redelivery":
+        for key in range(2):
+            numbers = [each for each in order if each[0] % 2 == key]
+            assert numbers == sorted(numbers), "the order of a key is kept"
+
+
+def test_messages_in_the_retry_topics_of_a_longer_policy_are_handled(
+    kafka: DevKafka, group: str
+) -> None:
+    filled(kafka, group, 5, partitions=1)
+
+    def waiting() -> int:
+        ends = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        del ends
+        return len(tries[3])
+
+    tries: dict[int, list[str]] = {1: [], 2: [], 3: []}
+
+    def fail(message: AckMessage) -> None:
+        tries[message.tries].append(message.topic())
+        raise ValueError("outage")
+
+    long = AckSettings(retry=RetryPolicy(delays_s=(0.0, 0.0, 0.3), partitions=1))
+    consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=long)
+    with running(consumer, fail):
+        wait_until(lambda: len(tries[3]) == 5 and consumer.pending == 0)
+    handled: list[tuple[str, int]] = []
+    short = AckSettings(retry=RetryPolicy(delays_s=(), partitions=1))
+    consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=short)
+    with running(consumer, lambda message: handled.append((message.topic(), message.tries))):
+        wait_until(lambda: len(handled) == 5)
+    assert handled == [(f"{group}.retry.3", 4)] * 5
+
+
+def test_a_retried_and_replayed_message_keeps_its_timestamp(kafka: DevKafka, group: str) -> None:
+    """Also one that is older than the retention of the retry topic."""
+    create_topic(kafka, group, 1)
+    written_ms = 1_500_000_000_000
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(group, b"old", timestamp=written_ms)
+    assert producer.flush(WAIT_S) == 0
+    seen: list[tuple[int, int]] = []
+
+    def fail(message: AckMessage) -> None:
+        seen.append(message.timestamp())
+        raise ValueError("bad")
+
+    settings = AckSettings(retry=RetryPolicy(delays_s=(0.0, 0.0), partitions=1))
+    consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
+    with running(consumer, fail):
+        wait_until(lambda: len(seen) == 3 and consumer.pending == 0)
+        assert run(kafka, "dlq", "replay", f"{group}.dlq", "--execute").status == 0
+        wait_until(lambda: len(seen) == 6 and consumer.pending == 0)
+    assert {milliseconds for _, milliseconds in seen} == {written_ms}
+
+
+def test_headers_of_others_in_a_retry_topic_are_ignored(kafka: DevKafka, group: str) -> None:
+    """Absurd numbers, origins and due times: each message is handled, and none is lost."""
+    create_topic(kafka, group, 1)
+    create_topic(kafka, f"{group}.retry.1", 1)
+    hostile: list[dict[str, bytes]] = [
+        {"tries": b"9" * 400},
+        {"tries": b"-5", "origin-partition": b"nan"},
+        {"tries": "\u0663".encode(), "due-ms": b"1e9"},
+        {"origin-topic": b"a\0b", "origin-partition": b"0", "origin-offset": b"0"},
+        {"origin-topic": b"\xff", "timestamp-ms": b"9" * 19},
+        {"origin-topic": b"x", "origin-partition": b"9" * 30, "origin-offset": b"-1"},
+        {"due-ms": b"0", "first-failed-ms": b"9" * 400, "replays": b"x"},
+    ]
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number, headers in enumerate(hostile):
+        named = {f"offsetmgr-{name}": value for name, value in headers.items()}
+        producer.produce(f"{group}.retry.1", str(number), headers=named)  # type: ignore[arg-type]
+    assert producer.flush(WAIT_S) == 0
+    settings = AckSettings(retry=RetryPolicy(delays_s=(0.0,), partitions=1))
+    handled: Counter[int] = Counter()
+
+    def fail(message: AckMessage) -> None:
+        handled[int(message.value() or b"")] += 1
+        assert message.tries >= 2
+        raise ValueError(message.origin, message.timestamp())
+
+    consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
+    with running(consumer, fail):
+        wait_until(lambda: len(handled) == len(hostile) and consumer.pending == 0)
+    assert set(handled.values()) == {1}
+    letters = letters_of(kafka, group)
+    assert {each.value for each in letters} == {b"%d" % n for n in range(len(hostile))}
+    assert {each.origin.topic for each in letters} == {f"{group}.retry.1"}
+
+
+def test_a_due_time_of_others_is_bounded() -> None:
+    """A due time in the year 318857 delays the partition by an hour, not for ever."""
+    from confluent_kafka import Message  # noqa: PLC0415
+
+    from offsetmgr.consumer.retry import read_retried  # noqa: PLC0415
+
+    due = {"offsetmgr-due-ms": b"9999999999999999"}
+    message = Message(topic="a.retry.1", partition=0, offset=0, headers=[*due.items()])
+    policy = RetryPolicy()
+    assert read_retried(message, 1, 1000.0, policy.longest_delay_s).due_s == 1000.0 + 3600
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_hanging_handler_does_not_keep_a_signal_from_ending_the_process(
+    kafka: DevKafka, group: str, number: signal.Signals
+) -> None:
+    """The first signal ends ``run``; what is undone is named, and stays uncommitted."""
+    filled(kafka, group, 8, partitions=1)
+    code = f"""
+        import logging, threading, time
+        from offsetmgr.consumer import AckConsumer, AckSettings
+        logging.basicConfig(level="INFO")
+        def handle(message):
+            if message.offset() == 3:
+                threading.Event().wait()
+            if message.offset() == 7:
+                print("handled", flush=True)
+        settings = AckSettings(dwell_s=0.5)
+        group = {group!r}
+        with AckConsumer({kafka.bootstrap_servers!r}, group, [group], settings=settings) as it:
+            it.run(handle, workers=2)
+    """
+    process = subprocess.Popen(
+        # A shell's background job ignores SIGINT, and so would its children.
+        ["env", "--default-signal=INT", sys.executable, "-u", "-c", textwrap.dedent(code)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "handled\n"
+        process.send_signal(number)
+        _, err = process.communicate(timeout=WAIT_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == (143 if number == signal.SIGTERM else 1) or number == signal.SIGINT
+    assert f"not done within 0.5 s and not committed: AckMessage({group}-0@3, tries=1)" in err
+    ((offset, metadata),) = committed(kafka, group, group, 1).values()
+    assert (offset, (metadata or "")[:5]) == (3, "acks:")
+
+
+def test_pending_messages_are_bounded_in_bytes(kafka: DevKafka, group: str) -> None:
+    """Of messages of 100 kB about ten fit 1 MiB; a message above the limit comes alone."""
+    create_topic(kafka, group, 1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for _ in range(60):
+        producer.produce(group, b"x" * 100_000)
+    assert producer.flush(WAIT_S) == 0
+    for limit, most in ((2**20, 11), (50_000, 1)):
+        settings = AckSettings(max_pending_bytes=limit, dwell_s=0)
+        consumer = AckConsumer(
+            kafka.bootstrap_servers, f"{group}-{limit}", [group], settings=settings
+        )
+        with consumer:
+            held: list[AckMessage] = []
+            count = 0
+            while count < 60:
+                message = consumer.poll(timeout=WAIT_S if len(held) < most - 1 or not held else 0.2)
+                if message is not None:
+                    held.append(message)
+                    count += 1
+                    assert len(held) <= most
+                else:
+                    for each in held:
+                        each.ack()
+                    held.clear()
+
+
+def test_a_message_is_not_delivered_endlessly(kafka: DevKafka, group: str) -> None:
+    """Without retry topics it is given up after ``max_tries``, told once, and stays uncommitted."""
+    filled(kafka, group, 3, partitions=1)
+    tries: Counter[int] = Counter()
+
+    def handle(message: AckMessage) -> None:
+        tries[message.offset()] += 1
+        if message.offset() == 1:
+            raise ValueError("bad")
+
+    settings = AckSettings(nack_delay_s=0.01, max_tries=5)
+    consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
+    with running(consumer, handle, ordered_by="partition"):
+        wait_until(lambda: tries[2] == 1)  # it does not wait for what is given up
+        (error,) = consumer.errors()
+        assert "AckMessage" in str(error)
+        assert consumer.pending == 1
+    assert tries == {0: 1, 1: 5, 2: 1}
+    ((offset, _),) = committed(kafka, group, group, 1).values()
+    assert offset == 1
+
+
+def test_hostile_letters_are_refused_by_name_and_the_others_replayed(
+    kafka: DevKafka, group: str
+) -> None:
+    """None is hidden from the list, ends a command, or is sent to where it did not come from."""
+    topic = f"{group}.dlq"
+    create_topic(kafka, group, 2)
+    create_topic(kafka, topic, 1)
+    good = {"origin-topic": group.encode(), "origin-partition": b"1", "origin-offset": b"5"}
+    hostile: list[dict[str, bytes]] = [
+        {},
+        {**good, "origin-partition": b"9" * 400},
+        {**good, "origin-partition": b"7"},
+        {**good, "origin-topic": b"gone"},
+        {**good, "origin-topic": b"__consumer_offsets", "origin-partition": b"0"},
+        {**good, "origin-topic": b"a\0b"},
+        {**good, "origin-topic": topic.encode(), "origin-partition": b"0"},
+        {**good, "replayed": b"0", "origin-offset": b"-1"},
+    ]
+    fine: list[dict[str, bytes]] = [
+        good,
+        {**good, "last-failed-ms": b"9999999999999999", "tries": b"x", "replays": b"9" * 400},
+        {**good, "timestamp-ms": b"-1", "error": b"\xff\xfe", "stack": b"\x1b[2J"},
+    ]
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number, headers in enumerate([*hostile, *fine]):
+        named = {f"offsetmgr-{name}": value for name, value in headers.items()}
+        producer.produce(topic, str(number), headers=named)  # type: ignore[arg-type]
+    assert producer.flush(WAIT_S) == 0
+    count = len(hostile) + len(fine)
+    listed = run(kafka, "dlq", "list", topic, "--json").json()["letters"]
+    assert len(listed) == count
+    assert run(kafka, "dlq", "list", topic).status == 0
+    assert run(kafka, "dlq", "show", topic, "0:1").status == 0
+    planned = run(kafka, "dlq", "replay", topic, "--json")
+    done = run(kafka, "dlq", "replay", topic, "--json", "--execute")
+    for answer in (planned, done):
+        assert answer.status == 1
+        refused = {each["letter"] for each in answer.json()["refused"]}
+        assert refused == {f"0:{number}" for number in range(len(hostile))}
+        assert len(answer.err.splitlines()) == len(hostile)
+    assert [each["letter"] for each in done.json()["letters"]] == [
+        f"0:{number}" for number in sorted(range(len(hostile), count))
+    ] or len(done.json()["letters"]) == len(fine)
+    assert len(run(kafka, "dlq", "list", topic, "--json").json()["letters"]) == len(hostile)
+    with AckConsumer(kafka.bootstrap_servers, group, [group]) as consumer:
+        found = [consumer.poll(timeout=WAIT_S) for _ in fine]
+    assert {each.partition() for each in found if each} == {1}
+    json.dumps(done.json())
