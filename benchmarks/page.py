@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 from starlette.responses import Response
 
 from benchmarks.harness import at_most, serving, show
-from offsetmgr.http.errors import encode
+from offsetmgr.http.answers import encode
 from offsetmgr.service.api import page_files
 from tests.browser import answers
 from tests.browser.conftest import launched

@@ -25,6 +25,29 @@ SECRET_NAME: Final = re.compile(
 """Names of settings whose values are never shown."""
 
 
+MASK: Final = "***"
+"""Shown in the place of a secret."""
+
+
+_PLACE: Final = re.compile(r"(\[[0-9a-fA-F:.]*\]|[^:/\[\]]*)(:\d+(,[^:/]*:\d+)*)?(/.*)?")
+"""Hosts with ports, and a path."""
+
+
+def masked_url(text: str) -> str:
+    """Return a URL without the password of its login, and without its options.
+
+    If it is not clear where the password ends, the scheme alone is shown.
+    """
+    scheme, colon, rest = text.partition("://") if "://" in text else ("", "", text)
+    base, *options = re.split(r"[?;#]", rest, maxsplit=1)
+    login, at, place = base.rpartition("@")
+    unclear = options and "@" in options[0]
+    if unclear or (scheme and _PLACE.fullmatch(place) is None):
+        return f"{scheme}{colon}{MASK}"
+    shown = MASK if ":" in login else login
+    return f"{scheme}{colon}{shown}{at}{place}" + (f"?{MASK}" if options else "")
+
+
 def is_number(value: object, kind: type | tuple[type, ...]) -> TypeGuard[float]:
     """True if it is one of ``kind``, and finite; it may be an integer too large for any float."""
     if isinstance(value, float) and not math.isfinite(value):

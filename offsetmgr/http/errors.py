@@ -1,13 +1,11 @@
-"""Errors as answers: their HTTP status and their JSON."""
+"""Errors of requests: their HTTP status, and their form in JSON."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import msgspec
 from msgspec import Meta, Struct
-from starlette.responses import Response
 
 from offsetmgr.errors import (
     CoordinatorError,
@@ -15,7 +13,6 @@ from offsetmgr.errors import (
     KafkaRequestError,
     OffsetManagerError,
     OffsetNoticeError,
-    OverloadedError,
     shown,
 )
 
@@ -25,9 +22,6 @@ if TYPE_CHECKING:
 LATE_CODES: Final = frozenset(
     {"REQUEST_TIMED_OUT", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_MSG_TIMED_OUT"}
 )
-RETRY_AFTER_S: Final = 1
-
-encode: Final = msgspec.json.Encoder().encode
 
 
 class HttpStatusError(OffsetManagerError):
@@ -114,16 +108,3 @@ def status_of(error: OffsetManagerError) -> HTTPStatus:
     if isinstance(error, InvalidValueError):
         return HTTPStatus.BAD_REQUEST
     return _STATUS.get(error.code, HTTPStatus.INTERNAL_SERVER_ERROR)
-
-
-def json_response(answer: msgspec.Struct | dict[str, Any], status: int = HTTPStatus.OK) -> Response:
-    return Response(encode(answer), status, media_type="application/json")
-
-
-def error_response(error: OffsetManagerError) -> Response:
-    response = json_response(ErrorAnswer(error_body(error)), status_of(error))
-    if isinstance(error, HttpStatusError):
-        response.headers.update(error.headers)
-    if isinstance(error, OverloadedError):
-        response.headers["retry-after"] = str(RETRY_AFTER_S)
-    return response

@@ -14,7 +14,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from offsetmgr.errors import OffsetManagerError, OverloadedError, shown
-from offsetmgr.http.errors import HttpStatusError, error_response
+from offsetmgr.http.answers import error_response
+from offsetmgr.http.errors import HttpStatusError
 from offsetmgr.http.limits import Quota
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ LARGE_BYTES: Final = 64 * 1024
 """Bodies and answers up to this size are small."""
 ANSWER_BYTES: Final = 256 * 1024 * 1024
 """Of large answers that are being read at once."""
-PAGE_BYTES: Final = 8 * 1024 * 1024
-"""A page of a list ends after so many bytes."""
 
 SECURITY_HEADERS: Final = {
     "cache-control": "no-store",

@@ -8,7 +8,7 @@ that of its ``storage/inmemory.go``, and the paths and the JSON of ``/v3/kafka``
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from enum import IntEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -147,17 +147,23 @@ class BurrowApi:
         return {"message": "consumer list returned", "consumers": sorted(self._view)}
 
     def consumer(self, cluster: str, consumer: str) -> dict[str, Any] | str:
-        """Of ``.../consumer/GROUP``: the windows of all its partitions."""
+        """Of ``.../consumer/GROUP``: the windows of its partitions that exist."""
         group = self._group(cluster, consumer)
         if group is None:
             return "cluster or consumer not found"
+        # The place in the list is the number of the partition.  A partition that does not exist may
+        # be committed as well: 1,000,000 of a topic must not make a list of a million windows.
+        counts = Counter(each.now.partition.topic for each in group.partitions)
+        logs = (each.now.partition for each in group.partitions if each.now.end is not None)
+        for topic, number in logs:
+            counts[topic] = max(counts[topic], number + 1)
         topics: dict[str, list[dict[str, Any]]] = {}
         for each in group.partitions:
-            known = topics.setdefault(each.now.partition.topic, [])
-            # The place in the list is the number of the partition.
-            while len(known) < each.now.partition.partition:
-                known.append(_window(None))
-            known.append(_window(each))
+            topic, number = each.now.partition
+            if number < counts[topic]:
+                windows = topics.setdefault(topic, [])
+                windows += [_window(None) for _ in range(number - len(windows))]
+                windows.append(_window(each))
         return {"message": "consumer detail returned", "topics": topics}
 
     def status(self, cluster: str, consumer: str) -> dict[str, Any]:

@@ -59,6 +59,11 @@ class Access:
         self._tokens = Tokens(files)
         self._identities = identities
 
+    def share(self, identity: str, limit: int) -> int:
+        """Return how much of a limit an identity may use: half, if others need it as well."""
+        writers = sum(not each.read_only for each in self._identities.values())
+        return max(1, limit // 2) if identity and writers > 1 else limit
+
     def refresh(self) -> None:
         """Read the tokens that have changed; call it every second or so."""
         self._tokens.refresh()

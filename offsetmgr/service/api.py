@@ -19,8 +19,9 @@ from starlette.responses import Response
 from starlette.routing import compile_path
 
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.http.answers import encode, json_response
 from offsetmgr.http.connections import client_certificate
-from offsetmgr.http.errors import HttpStatusError, MissingError, encode, json_response
+from offsetmgr.http.errors import HttpStatusError, MissingError
 from offsetmgr.http.front import LARGE_BYTES, Front
 from offsetmgr.http.limits import REQUESTS, Quota
 from offsetmgr.service import messages

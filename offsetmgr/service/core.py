@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -60,6 +61,7 @@ class _Stopping(NamedTuple):
     """A stop under way; no client owns its managers any more."""
 
     client: str
+    identity: str
     done: Future[dict[ManagerKey, StopResult]]
 
 
@@ -202,7 +204,7 @@ class OffsetService:
                 chosen += [k for k, each in self._stopping.items() if each.client == client.name]
             keys = self._registry.stop(client, chosen, version)
             if keys:
-                self._stop_managers(client.name, keys, asked.timeout_s)
+                self._stop_managers(client.name, client.identity, keys, asked.timeout_s)
             leaving = [self._stopping[key] for key in chosen if key in self._stopping]
             results: dict[ManagerKey, StopResult] = {}
             for done in dict.fromkeys(each.done for each in leaving if each.client == client.name):
@@ -221,7 +223,7 @@ class OffsetService:
                 log.warning("client_lapsed", client=name, managers=len(keys))
                 facts = {"client": name, "managers": len(keys)}
                 self._audit.record(None, "lapse", "done", **facts)
-                done = self._stop_managers(name, keys, LAPSE_TIMEOUT_S)
+                done = self._stop_managers(name, "", keys, LAPSE_TIMEOUT_S)
                 done.add_done_callback(partial(_log_left, name))
 
     def check_draining(self) -> None:
@@ -239,7 +241,7 @@ class OffsetService:
         holder, is_reported = self._registry.find(caller.name), self.refusal(caller.name)
         before = None if holder is None else holder.incarnation
         try:
-            client = self._registry.enter(caller, self._clock.now(), wait_s)
+            client = self._registry.enter(caller, self._clock.now(), wait_s, by.identity)
         except ClientExistsError as error:
             keys = [] if holder is None or is_reported else holder.keys()
             for key in keys:
@@ -333,17 +335,20 @@ class OffsetService:
     ) -> Refusals:
         """Spawn managers of the partitions; return the errors of those that it may not have."""
         refused: Refusals = {}
+        if not partitions:
+            return refused
         for where in partitions:
             other = self._factory.get(ManagerKey(group, *where))
             if other is not None:
                 left_s = self._registry.lease_left_s(other.owner, self._clock.now())
                 refused[where] = ManagerExistsError(str(other.key), other.owner, left_s)
         free = [where for where in partitions if where not in refused]
-        leaving = sum(not each.done.done() for each in self._stopping.values())
-        room = self._registry.room(leaving)
+        leaving = Counter(each.identity for each in self._stopping.values() if not each.done.done())
+        room, limit = self._registry.room(client, group, leaving)
         if len(free) > room:
-            wait = f"wait for the {leaving} that are being stopped, " if leaving else ""
-            text = f"the service has no room for it (limits.managers); {wait}stop some, or raise it"
+            count, whose = leaving.total(), ", or its share is used up" if by.identity else ""
+            wait = f"wait for the {count} that are being stopped, " if count else ""
+            text = f"the service has no room for it{whose} ({limit}); {wait}stop some, or raise it"
             refused |= dict.fromkeys(free[room:], OverloadedError(text))
         if free[:room]:
             self._factory.spawn_many(group, free[:room], client.name)
@@ -355,10 +360,10 @@ class OffsetService:
         return refused
 
     def _stop_managers(
-        self, name: str, keys: Sequence[ManagerKey], timeout_s: float
+        self, name: str, identity: str, keys: Sequence[ManagerKey], timeout_s: float
     ) -> Future[dict[ManagerKey, StopResult]]:
         done = self._factory.stop_managers(keys, timeout_s)
-        self._stopping.update(dict.fromkeys(keys, _Stopping(name, done)))
+        self._stopping.update(dict.fromkeys(keys, _Stopping(name, identity, done)))
         return done
 
     async def _wait_for_stops(self, group: str, partitions: Iterable[TopicPartition]) -> None:

@@ -22,7 +22,8 @@ from offsetmgr.errors import (
     OffsetRegressionError,
     OverloadedError,
 )
-from offsetmgr.http.errors import encode, error_body
+from offsetmgr.http.answers import encode
+from offsetmgr.http.errors import error_body
 from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.service.errors import ClientExistsError
 from offsetmgr.service.messages import CommittedEntry, EventsQuery, OfGroup

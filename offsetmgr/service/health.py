@@ -14,7 +14,7 @@ import structlog
 
 from actors import Future, PooledActor
 from offsetmgr.coordinator.fence import fence_counts
-from offsetmgr.http.errors import json_response
+from offsetmgr.http.answers import json_response
 from offsetmgr.kafka.errors import cause_of
 from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.service.messages import LiveAnswer, ReadyAnswer
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from actors import ActorSystem, Clock
     from offsetmgr.coordinator.base import Coordinator
+    from offsetmgr.errors import OffsetManagerError
 
 CHECK_INTERVAL_S: Final = 5.0
 
@@ -58,6 +59,8 @@ class Health:
         self._answered_s: float | None = None
         self._trouble = "not asked yet"
         self._repeats = RepeatLimiter()
+        self.reload_error: OffsetManagerError | None = None
+        """Why the last reload of the settings was refused; None if it was not."""
 
     @operation("GET", "/livez", answer=LiveAnswer, needs=no_names)
     async def live(self, *_: object) -> LiveAnswer:
@@ -77,7 +80,8 @@ class Health:
         )
         draining, fenced = self._draining(), fence_counts(self._coordinator).fenced
         ready = fresh and not draining and not fenced
-        return ReadyAnswer(ready, draining, "ok" if fresh else self._trouble, fenced)
+        kafka = "ok" if fresh else self._trouble
+        return ReadyAnswer(ready, draining, kafka, fenced, self.reload_error is not None)
 
     async def check(self) -> None:
         failure = await self._coordinator.check(CHECK_TIMEOUT_S)

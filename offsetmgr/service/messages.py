@@ -67,13 +67,18 @@ Version = Annotated[
     Int64,
     Meta(description="One that is not higher than before has no effect; null is the newest."),
 ]
+_NEXT: Final = "`next` of the page before."
 Cursor = Annotated[
     str,
-    Meta(
-        description="`next` of the page before.",
-        extra_json_schema={"pattern": "^[^\\n]*/[^/\\n]*/[0-9]{1,7}$"},
-    ),
+    Meta(description=_NEXT, extra_json_schema={"pattern": "^[^\\n]*/[^/\\n]*/[0-9]{1,7}$"}),
 ]
+PartitionCursor = Annotated[
+    str, Meta(description=_NEXT, extra_json_schema={"pattern": "^[a-zA-Z0-9._-]+/[0-9]{1,7}$"})
+]
+QueryCursor = Annotated[
+    str, Meta(description=_NEXT, extra_json_schema={"pattern": "^[0-9]{1,3}/[^\\n]*$"})
+]
+PageLimit = Annotated[int, Meta(ge=1, le=10_000, description="Entries in a page.")]
 Timeout = Annotated[float, Meta(gt=0, le=300, description="Longest wait for Kafka, in seconds.")]
 KafkaTimeout = Annotated[float, Meta(ge=0, le=60, description="Longest wait for Kafka in seconds")]
 Rate = Annotated[float, Meta(ge=0, le=1e15)]
@@ -113,16 +118,20 @@ Metadata = Annotated[
 
 
 class ApiRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of what a request holds.  ``__post_init__`` checks what a type cannot say.
+    """Base of all requests.  ``__post_init__`` checks what a type cannot express.
 
     A field of a query that is a list may stand several times.
     """
 
     def __post_init__(self) -> None:
-        for field, check in (("group", check_group), ("topic", check_topic)):
+        for field, check in (
+            ("group", check_group),
+            ("groups", check_group),
+            ("topic", check_topic),
+        ):
             given = getattr(self, field, None) or ()
-            for each in [given] if isinstance(given, str) else given:
-                check(each)
+            for name in [given] if isinstance(given, str) else given:
+                check(name)
         for field in ("offsets", "partitions"):
             _check_entries(field, getattr(self, field, None) or ())
 
@@ -320,7 +329,7 @@ def _check_entries(field: str, entries: Sequence[PartitionRef]) -> None:
 class ManagersQuery(ApiRequest, frozen=True):
     group: Group | None = None
     client: OfClient | None = None
-    limit: Annotated[int, Meta(ge=1, le=10_000, description="Managers in a page.")] = 1_000
+    limit: PageLimit = 1_000
     after: Cursor | None = None
 
 
@@ -335,6 +344,8 @@ class CommittedQuery(ApiRequest, frozen=True):
     group: Group
     topic: Annotated[list[Topic], Meta(max_length=MAX_TOPICS)] = []
     timeout_s: KafkaTimeout | None = None
+    limit: PageLimit | None = None
+    after: PartitionCursor | None = None
 
 
 class TopicsQuery(ApiRequest, frozen=True):
@@ -366,6 +377,13 @@ class HistoryQuery(ApiRequest, frozen=True):
 
 class QueriesQuery(ApiRequest, frozen=True):
     client: OfClient | None = None
+    limit: PageLimit = 1_000
+    after: QueryCursor | None = None
+
+
+class WatchedQuery(ApiRequest, frozen=True):
+    limit: PageLimit | None = None
+    after: Annotated[str, Meta(max_length=MAX_GROUP_CHARS, description=_NEXT)] | None = None
 
 
 class ClusterQuery(ApiRequest, frozen=True):
@@ -387,6 +405,8 @@ class EventsQuery(ApiRequest, frozen=True, rename={"after": LAST_EVENT}):
 
 
 # Answers
+
+Next = Annotated[str | None, Meta(description="`after` of the next page; null on the last.")]
 
 
 class OffsetValue(Struct, frozen=True):
@@ -473,6 +493,7 @@ class OffsetsAnswer(Struct, frozen=True):
 
     group: str
     offsets: list[OffsetEntry]
+    next: Next = None
 
 
 class PartitionEnds(Struct, frozen=True):
@@ -520,7 +541,7 @@ class ManagersAnswer(Struct, frozen=True):
     """A page of managers, by group, topic and partition."""
 
     managers: list[ManagerView]
-    next: Annotated[str | None, Meta(description="`after` of the next page; null on the last.")]
+    next: Next
 
 
 class LiveAnswer(Struct, frozen=True):
@@ -534,6 +555,7 @@ class ReadyAnswer(Struct, frozen=True):
     draining: bool
     kafka: Annotated[str, Meta(description='"ok", or what is wrong with it.')]
     fenced_groups: Annotated[int, Meta(description="Groups taken over by another service.")]
+    reload_refused: Annotated[bool, Meta(description="The last SIGHUP; the log has the reason.")]
 
 
 # From the core's values and errors

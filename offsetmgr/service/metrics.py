@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from offsetmgr.manager import Factory
     from offsetmgr.service.audit import AuditLog
     from offsetmgr.service.events import EventHub
+    from offsetmgr.service.health import Health
     from offsetmgr.service.rights import Requester
     from offsetmgr.service.sessions import Registry
     from offsetmgr.service.threads import ReadThreads
@@ -128,6 +129,7 @@ class ServiceMetrics(Collector):
         factory: Factory,
         registry: Registry,
         hub: EventHub,
+        health: Health,
         audit: AuditLog,
         *,
         dropped_logs: Callable[[], int],
@@ -139,6 +141,7 @@ class ServiceMetrics(Collector):
         self._factory = factory
         self._registry = registry
         self._hub = hub
+        self._health = health
         self._audit = audit
         self._dropped_logs = dropped_logs
         self._wall_s = wall_s
@@ -155,6 +158,7 @@ class ServiceMetrics(Collector):
             ("event_streams", "Open event streams.", self._hub.reader_count),
             ("held_groups", "Groups kept by the fence.", fence.held),
             ("fenced_groups", "Groups lost to another service.", fence.fenced),
+            ("reload_refused", "1 after a refused SIGHUP.", self._health.reload_error is not None),
             ("dropped_audit_lines", "Not in the audit log's file.", self._audit.dropped),
         ):
             yield GaugeMetricFamily(f"offsetmgr_{name}", text, value)

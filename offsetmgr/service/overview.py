@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from actors import Clock
+    from offsetmgr.errors import OffsetManagerError
     from offsetmgr.lag.watcher import WatchedGroup
     from offsetmgr.manager import Factory, ManagerHandle
     from offsetmgr.service.core import OffsetService
@@ -86,6 +87,7 @@ class OverviewAnswer(Struct, frozen=True):
     groups_error: Annotated[ErrorBody | None, Meta(description="Why not all groups are listed.")]
     groups: list[OverviewGroup]
     identity: Annotated[AskingIdentity | None, Meta(description="Null where tokens are off.")]
+    reload_error: Annotated[ErrorBody | None, Meta(description="Why the last SIGHUP was refused.")]
 
 
 class DrainingAnswer(Struct, frozen=True):
@@ -165,9 +167,10 @@ class Overview:
             sum(each.uncommitted for each in rows),
             sum(each.failing for each in rows),
             WatchState(groups, interval_s, _hint(groups, len(listed - view.keys() - held.keys()))),
-            body_or_none(watch.listing_error),
+            _error_for(by, watch.listing_error),
             rows,
             AskingIdentity(by.identity, by.rights.read_only) if by.identity else None,
+            _error_for(by, self._health.reload_error),
         )
 
     def _draining(self, by: Requester) -> DrainingAnswer:
@@ -177,6 +180,13 @@ class Overview:
         left_s = None if by_s is None else max(by_s - self._clock.now(), 0.0)
         shown = [manager_view(each) for each in left[:UNCOMMITTED_SHOWN]]
         return DrainingAnswer(by_s is not None, left_s, len(managers), len(left), shown)
+
+
+def _error_for(by: Requester, error: OffsetManagerError | None) -> ErrorBody | None:
+    """Return an error of the whole service, without its text for those who do not see all names."""
+    if error is None or by.sees_everything:
+        return body_or_none(error)
+    return ErrorBody(error.code, "the log of the service, and its operator, know the reason")
 
 
 def _row(

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from itertools import starmap
+from operator import itemgetter
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 from msgspec import Meta, Struct
 
-from offsetmgr.service.messages import QueriesKept, QueriesQuery, QueriesRequest, StreamingQuery
+from offsetmgr.errors import OverloadedError
+from offsetmgr.http.answers import encode, page_of
+from offsetmgr.service.errors import bad_cursor
+from offsetmgr.service.messages import (
+    Next,
+    QueriesKept,
+    QueriesQuery,
+    QueriesRequest,
+    StreamingQuery,
+)
 from offsetmgr.service.openapi import operation
 from offsetmgr.service.rights import Names, no_names
+from offsetmgr.service.sessions import QueryReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +32,10 @@ if TYPE_CHECKING:
     from offsetmgr.service.sessions import Client, Registry
 
 
+QUERY_BYTES: Final = 16 * 1024 * 1024
+"""Of the streaming queries of all clients, in JSON."""
+
+
 class ReportedQuery(StreamingQuery, frozen=True, kw_only=True):
     """A streaming query, and the client that reported it."""
 
@@ -28,7 +44,10 @@ class ReportedQuery(StreamingQuery, frozen=True, kw_only=True):
 
 
 class QueriesAnswer(Struct, frozen=True):
+    """A page of streaming queries, by client, in the order of its report."""
+
     queries: list[ReportedQuery]
+    next: Next
 
 
 def _names_of_queries(asked: QueriesRequest) -> Names:
@@ -36,7 +55,7 @@ def _names_of_queries(asked: QueriesRequest) -> Names:
 
 
 class Queries:
-    """What the clients have reported, until the lease of each ends."""
+    """The streaming queries that clients have reported, until the lease of each ends."""
 
     def __init__(
         self,
@@ -55,30 +74,54 @@ class Queries:
     async def report_queries(self, by: Requester, asked: QueriesRequest) -> QueriesKept:
         """Store the client's streaming queries until its lease ends."""
         with self._service.under_way(by) as client:
-            client.queries = (asked.queries, self._clock.now())
+            report = QueryReport(asked.queries, self._clock.now(), len(encode(asked.queries)))
+            others = [each for each in self._registry.clients() if each is not client]
+            mine = [each for each in others if each.identity == client.identity]
+            share = self._registry.share(client.identity, QUERY_BYTES)
+            for counted, limit, whose in (
+                (others, QUERY_BYTES, ""),
+                (mine, share, " of one identity"),
+            ):
+                if report.size + sum(each.queries.size for each in counted) > limit:
+                    text = f"the streaming queries{whose} have more than {limit} bytes, the limit"
+                    raise OverloadedError(f"{text}; report fewer of them, or shorter errors")
+            client.queries = report
         return QueriesKept(len(asked.queries))
 
     @operation("GET", "/v1/queries", QueriesQuery, QueriesAnswer, needs=no_names)
     async def queries(self, by: Requester, asked: QueriesQuery) -> QueriesAnswer:
-        """Return the streaming queries that clients have reported."""
-        found = []
-        for client in self._registry.clients():
-            if asked.client in {None, client.name}:
-                reported, at_s = client.queries
-                found += [
-                    ReportedQuery(
-                        client=client.name,
-                        reported_at=round(self._wall_s(at_s), 3),
-                        **msgspec.structs.asdict(query),
-                    )
-                    for query in reported
-                    if _sees(by, client, query)
-                ]
-        return QueriesAnswer(found)
+        """Return a page of the streaming queries that clients have reported."""
+        after = None if asked.after is None else _read_cursor(asked.after)
+        found = [
+            (client.name, number, client.queries.at_s, query)
+            for client in self._registry.clients()
+            if asked.client in {None, client.name}
+            for number, query in enumerate(client.queries.queries)
+            if (after is None or (client.name, number) > after) and _sees(by, client, query)
+        ]
+        found.sort(key=itemgetter(0, 1))
+        page, following = page_of(starmap(self._reported, found), asked.limit)
+        name, number, *_ = found[len(page) - 1] if page else ("", 0)
+        return QueriesAnswer(page, None if following is None else f"{number}/{name}")
+
+    def _reported(self, name: str, _: int, at_s: float, query: StreamingQuery) -> ReportedQuery:
+        at_s = round(self._wall_s(at_s), 3)
+        return ReportedQuery(client=name, reported_at=at_s, **msgspec.structs.asdict(query))
+
+
+def _read_cursor(text: str) -> tuple[str, int]:
+    """Return client and number of the last query of the page before.
+
+    Raises InvalidValueError.
+    """
+    number, _, name = text.partition("/")
+    if not (name and number.isascii() and number.isdecimal()):
+        raise bad_cursor(text)
+    return name, int(number)
 
 
 def _sees(by: Requester, client: Client, query: StreamingQuery) -> bool:
     """Return True if the query may be shown: by its groups, without any by its client."""
     if query.groups:
         return all(map(by.sees, query.groups))
-    return by.sees_everything or client.name.startswith(f"{by.identity}/")
+    return by.sees_everything or client.identity == by.identity

@@ -7,9 +7,10 @@ import heapq
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetTimeoutError
+from offsetmgr.errors import ManagerStoppedError, OffsetTimeoutError
+from offsetmgr.http.answers import page_of
 from offsetmgr.http.errors import ErrorBody, error_body
-from offsetmgr.service.errors import kafka_error
+from offsetmgr.service.errors import bad_cursor, kafka_error
 from offsetmgr.service.messages import (
     CommittedQuery,
     InitialOffset,
@@ -31,7 +32,7 @@ from offsetmgr.service.messages import (
 )
 from offsetmgr.service.openapi import operation
 from offsetmgr.service.rights import Names, no_names, partitions_of
-from offsetmgr.types import ManagerKey
+from offsetmgr.types import ManagerKey, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from offsetmgr.service.core import OffsetService
     from offsetmgr.service.rights import Requester
     from offsetmgr.service.threads import ReadThreads
-    from offsetmgr.types import TopicPartition
 
 
 def _names_of_group(asked: ManagersQuery) -> Names:
@@ -73,10 +73,11 @@ class Reads:
         def read() -> ManagersAnswer:
             managers = seen_managers(self._factory, by, query.group, query.client)
             found = [handle for handle in managers if after is None or handle.key > after]
-            page = heapq.nsmallest(query.limit, found, key=lambda handle: handle.key)
-            following = str(page[-1].key) if len(found) > len(page) else None
-            views = [manager_view(each, self._service.refusal(each.owner)) for each in page]
-            return ManagersAnswer(views, following)
+            first = heapq.nsmallest(query.limit + 1, found, key=lambda handle: handle.key)
+            views = (manager_view(each, self._service.refusal(each.owner)) for each in first)
+            page, following = page_of(views, query.limit)
+            cursor = None if following is None else str(first[len(page) - 1].key)
+            return ManagersAnswer(page, cursor)
 
         return await self._threads.run(by, read)
 
@@ -124,14 +125,15 @@ class Reads:
         for where, failure in result.failures.items():
             if is_asked(where):
                 raise kafka_error(f"{what}, partition {where}", failure, timeout_s)
-        return OffsetsAnswer(
-            query.group,
-            [
-                entry(where, value)
-                for where, value in sorted(result.offsets.items())
-                if value is not None and is_asked(where)
-            ],
+        after = None if query.after is None else _read_partition(query.after)
+        entries = (
+            entry(where, value)
+            for where, value in sorted(result.offsets.items())
+            if value is not None and is_asked(where) and (after is None or where > after)
         )
+        page, following = page_of(entries, query.limit)
+        last = None if following is None else f"{page[-1].topic}/{page[-1].partition}"
+        return OffsetsAnswer(query.group, page, last)
 
     @operation(
         "GET",
@@ -167,9 +169,15 @@ def _read_cursor(text: str) -> ManagerKey:
         group, topic, partition = text.rsplit("/", 2)
         return ManagerKey(group, topic, int(partition))
     except ValueError:
-        fix = "give `next` of the previous page unchanged"
-        problem = "is not a cursor of this service"
-        raise InvalidValueError("query.after", text, problem, fix) from None
+        raise bad_cursor(text) from None
+
+
+def _read_partition(text: str) -> TopicPartition:
+    """Return the last partition of the page before.  Raises InvalidValueError."""
+    topic, _, partition = text.rpartition("/")
+    if not (topic and partition.isascii() and partition.isdecimal()):
+        raise bad_cursor(text)
+    return TopicPartition(topic, int(partition))
 
 
 def seen_managers(

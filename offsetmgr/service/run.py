@@ -42,6 +42,7 @@ from offsetmgr.service.overview import Overview
 from offsetmgr.service.queries import Queries
 from offsetmgr.service.reads import Reads
 from offsetmgr.service.sessions import Registry
+from offsetmgr.service.settings import by_name
 from offsetmgr.service.threads import ReadThreads
 from offsetmgr.service.watch import GroupWatch
 
@@ -91,8 +92,13 @@ class Assembly:
         self.factory = Factory(
             coordinator, settings.commit, system=system, observer=reports, rng=rng
         )
+        self.access = Access(settings)
         self.registry = Registry(
-            lease_s=settings.lease_s, clients=limits.clients, managers=limits.managers
+            lease_s=settings.lease_s,
+            clients=limits.clients,
+            managers=limits.managers,
+            groups=limits.fenced_groups if settings.fence else sys.maxsize,
+            share=self.access.share,
         )
         self.hub = EventHub(
             self.factory,
@@ -101,7 +107,6 @@ class Assembly:
             streams=limits.event_streams,
             managers=limits.managers,
         )
-        self.access = Access(settings)
         self.audit = AuditLog(settings.audit_log, wall)
         self.service = OffsetService(self.factory, self.registry, clock, self.audit, self.hub)
         self.health = Health(coordinator, clock, lambda: self.service.draining)
@@ -115,6 +120,7 @@ class Assembly:
             self.factory,
             self.registry,
             self.hub,
+            self.health,
             self.audit,
             dropped_logs=dropped_logs,
             wall_s=self.watch.wall_s,
@@ -269,10 +275,16 @@ class Service:
             settings = self._reload()
             self.assembly.access.reload(settings)
         except OffsetManagerError as error:
-            log.error("reload_failed", error=str(error))  # noqa: TRY400 -- its text says it all
+            self.assembly.health.reload_error = error
+            log.error("reload_failed", error=str(error))  # noqa: TRY400 -- its text is complete
             return
+        self.assembly.health.reload_error = None
         set_level(settings.log_level)
-        log.info("reloaded", log_level=settings.log_level)
+        now, before = by_name(settings), by_name(self._settings)
+        changed = {name for name in now.keys() | before.keys() if now.get(name) != before.get(name)}
+        changed = {name for name in changed if not name.startswith(("identities", "log_level"))}
+        needs = {"needs_restart": sorted(changed)} if changed else {}
+        log.info("reloaded", log_level=settings.log_level, **needs)
 
 
 def run(

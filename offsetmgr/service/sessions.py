@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from offsetmgr.errors import ClientFencedError, OverloadedError
@@ -9,15 +10,18 @@ from offsetmgr.service.errors import ClientExistsError
 from offsetmgr.types import ManagerKey, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from offsetmgr.service.messages import Caller, StreamingQuery
 
 _T = TypeVar("_T")
 _K = TypeVar("_K")
 
-STOPS_KEPT: Final = 10_000
-"""Partitions of a client whose last stop is remembered, so that no late request undoes it."""
+STOPS_KEPT: Final = 100_000
+"""Partitions whose last stop is remembered, so that no late request undoes it."""
+
+STOPS_SHARE: Final = 1_000
+"""Of them for each client, however many there are."""
 
 FENCES_KEPT: Final = 10_000
 """Incarnations that are remembered after another one has taken over, or their lease has ended."""
@@ -29,11 +33,22 @@ NEVER: Final = -1
 """Lower than any version."""
 
 
+class QueryReport(NamedTuple):
+    """The streaming queries of a client."""
+
+    queries: Sequence[StreamingQuery] = ()
+    at_s: float = 0.0
+    """When it reported them."""
+    size: int = 0
+    """Bytes in JSON."""
+
+
 class Client:
     """One name, its newest incarnation, and what it owns."""
 
-    def __init__(self, name: str, incarnation: int) -> None:
+    def __init__(self, name: str, incarnation: int, identity: str = "") -> None:
         self.name = name
+        self.identity = identity
         self.incarnation = incarnation
         self.heard_s = 0.0
         """When its lease begins: at its last request, or when it has waited for the answer."""
@@ -44,8 +59,7 @@ class Client:
         self.stopped: dict[ManagerKey, int] = {}
         self.stopped_all = NEVER
         """The version of the last stop of everything."""
-        self.queries: tuple[list[StreamingQuery], float] = ([], 0.0)
-        """Its streaming queries, and when it reported them."""
+        self.queries = QueryReport()
         self.refusal: tuple[ClientExistsError | None, float] = (None, 0.0)
         """Why another incarnation was refused last, and when."""
 
@@ -67,7 +81,7 @@ class Client:
         self.refusal = (None, 0.0)
         self.newest = self.stopped_all = NEVER
         self.stopped.clear()
-        self.queries = ([], 0.0)
+        self.queries = QueryReport()
         for held in self.held.values():
             for where in held:
                 held[where] = NEVER
@@ -101,8 +115,19 @@ class Registry:
     that another one has replaced stays fenced, whatever the clocks say.
     """
 
-    def __init__(self, *, lease_s: float, clients: int, managers: int) -> None:
+    def __init__(
+        self,
+        *,
+        lease_s: float,
+        clients: int,
+        managers: int,
+        groups: int = sys.maxsize,
+        share: Callable[[str, int], int] = lambda _identity, limit: limit,
+    ) -> None:
+        """The numbers are limits; ``share`` returns how much of one an identity may use."""
         self.lease_s = lease_s
+        self.share = share
+        self._group_limit = groups
         self._client_limit = clients
         self._manager_limit = managers
         self._clients: dict[str, Client] = {}
@@ -147,7 +172,7 @@ class Registry:
         if client is not None and client.incarnation == caller.incarnation:
             client.heard_s = max(client.heard_s, now)
 
-    def enter(self, caller: Caller, now: float, wait_s: float = 0.0) -> Client:
+    def enter(self, caller: Caller, now: float, wait_s: float = 0.0, identity: str = "") -> Client:
         """Return the client, new or renewed, of a request that changes something.
 
         It may wait up to ``wait_s`` for the answer, and is not silent meanwhile.  Raises
@@ -157,12 +182,15 @@ class Registry:
         name, incarnation = caller.name, caller.incarnation
         client = self._clients.get(name)
         if client is None:
-            if len(self._clients) >= self._client_limit:
-                raise OverloadedError(
-                    f"the service has {self._client_limit} clients, its limit (limits.clients); "
-                    "try again later, or raise it"
-                )
-            client = self._clients[name] = Client(name, incarnation)
+            share = self.share(identity, self._client_limit)
+            for taken, limit, whose in (
+                (len(self._clients), self._client_limit, "the service"),
+                (len(self._of(identity)), share, f"identity {identity!r}"),
+            ):
+                if taken >= limit:
+                    text = f"{whose} has {limit} clients, its limit (limits.clients)"
+                    raise OverloadedError(f"{text}; try again later, or raise it")
+            client = self._clients[name] = Client(name, incarnation, identity)
             self._anybody_came = True
             before, _ = self._lapsed.pop(name, (incarnation, now))
             if before != incarnation:
@@ -201,9 +229,24 @@ class Registry:
                 sorting.new.append(where)
         return sorting
 
-    def room(self, leaving: int) -> int:
-        """Return how many more managers there may be; ``leaving`` are those being stopped."""
-        return max(0, self._manager_limit - self._managers - leaving)
+    def room(self, client: Client, group: str, leaving: Mapping[str, int]) -> tuple[int, str]:
+        """Return how many more managers of a group the client may have, and the setting's name.
+
+        ``leaving`` are those being stopped, by identity.
+        """
+        identity = client.identity
+        held = [mine.held for mine in self._of(identity)]
+        groups, share = set[str]().union(*held), self.share(identity, self._group_limit)
+        if identity and group not in groups and len(groups) >= share:
+            return 0, "limits.fenced_groups"
+        taken = sum(len(partitions) for names in held for partitions in names.values())
+        left = self._manager_limit - self._managers - sum(leaving.values())
+        own = self.share(identity, self._manager_limit) - taken - leaving.get(identity, 0)
+        return max(0, min(left, own)), "limits.managers"
+
+    def _of(self, identity: str) -> list[Client]:
+        """Return the clients of an identity, or of none."""
+        return [each for each in self._clients.values() if each.identity == identity]
 
     def own(self, client: Client, group: str, versions: Mapping[TopicPartition, int]) -> None:
         """Note that ``client`` owns the partitions, and that these versions were taken."""
@@ -228,7 +271,7 @@ class Registry:
             if self.disown(client, key):
                 stopped.append(key)
             client.stopped[key] = max(version, client.stopped.pop(key, NEVER))
-        _bound(client.stopped, STOPS_KEPT)
+        _bound(client.stopped, max(STOPS_KEPT // len(self._clients), STOPS_SHARE))
         return stopped
 
     def disown(self, client: Client, key: ManagerKey) -> bool:

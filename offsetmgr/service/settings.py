@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from offsetmgr.admin.service import ServiceReader
-from offsetmgr.config import SECRET_NAME, CommitSettings
+from offsetmgr.config import MASK, SECRET_NAME, CommitSettings, masked_url
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.http.address import Address
 from offsetmgr.http.errors import MissingError
@@ -46,7 +46,6 @@ ENV_PREFIX: Final = "OFFSETMGR_"
 KAFKA: Final = "kafka"
 """The ``store`` that keeps groups in Kafka itself."""
 
-MASK: Final = "***"
 _NOT_SETTINGS: Final = re.compile(
     # The path of the configuration, the cache of the local Kafka, how commands find a service and
     # log in to it, and what Kubernetes adds for a Service whose name begins like ours.
@@ -55,6 +54,9 @@ _NOT_SETTINGS: Final = re.compile(
 
 SECRET: Final = frozenset(
     {
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+        "sasl.oauthbearer.assertion.private.key.pem",
+        "sasl.oauthbearer.client.credentials.client.secret",
         "sasl.oauthbearer.client.secret",
         "sasl.password",
         "ssl.key.password",
@@ -77,6 +79,8 @@ ALLOWED: Final = SECRET | {
     "connections.max.idle.ms",
     "debug",
     "enable.ssl.certificate.verification",
+    "https.ca.location",
+    "https.ca.pem",
     "reconnect.backoff.max.ms",
     "reconnect.backoff.ms",
     "sasl.kerberos.keytab",
@@ -84,11 +88,25 @@ ALLOWED: Final = SECRET | {
     "sasl.kerberos.service.name",
     "sasl.mechanism",
     "sasl.mechanisms",
+    "sasl.oauthbearer.assertion.algorithm",
+    "sasl.oauthbearer.assertion.claim.aud",
+    "sasl.oauthbearer.assertion.claim.exp.seconds",
+    "sasl.oauthbearer.assertion.claim.iss",
+    "sasl.oauthbearer.assertion.claim.jti.include",
+    "sasl.oauthbearer.assertion.claim.nbf.seconds",
+    "sasl.oauthbearer.assertion.claim.sub",
+    "sasl.oauthbearer.assertion.file",
+    "sasl.oauthbearer.assertion.jwt.template.file",
+    "sasl.oauthbearer.assertion.private.key.file",
+    "sasl.oauthbearer.client.credentials.client.id",
     "sasl.oauthbearer.client.id",
     "sasl.oauthbearer.config",
     "sasl.oauthbearer.extensions",
+    "sasl.oauthbearer.grant.type",
+    "sasl.oauthbearer.metadata.authentication.type",
     "sasl.oauthbearer.method",
     "sasl.oauthbearer.scope",
+    "sasl.oauthbearer.sub.claim.name",
     "sasl.oauthbearer.token.endpoint.url",
     "sasl.username",
     "security.protocol",
@@ -233,7 +251,7 @@ class Settings:
             return
         if "://" not in self.store:
             fix = f"give {KAFKA}, or a URL such as postgresql+psycopg://user@host/database"
-            raise InvalidValueError("store", self.store, "is not a URL", fix)
+            raise InvalidValueError("store", MASK, "is not a URL", fix)
         if self.fence:
             fix = "remove it: a database always refuses a service that was replaced"
             raise InvalidValueError("fence", self.fence, "is for groups in Kafka", fix)
@@ -264,8 +282,7 @@ class Settings:
 
 def by_name(settings: Settings) -> dict[str, object]:
     """Return every setting by its dotted name, secrets masked."""
-    url, _, options = settings.store.partition("?")
-    store = _masked("store", url) + (f"?{MASK}" if options else "")
+    store = _masked("store", settings.store)
     kafka = settings.kafka.masked()
     values = msgspec.to_builtins(settings) | {"store": store, "kafka": kafka}
     return dict(_flatten(values))
@@ -498,5 +515,4 @@ def _read_secret(path: object, where: str) -> str:
 def _masked(name: str, value: str) -> str:
     if SECRET_NAME.search(name):
         return MASK
-    login, at, rest = value.rpartition("@")
-    return f"{MASK}@{rest}" if at and ":" in login else value
+    return masked_url(value) if "@" in value or "://" in value else value

@@ -18,6 +18,7 @@ from sqlalchemy.schema import CreateTable
 
 from offsetmgr.backoff import Backoff
 from offsetmgr.codes import GENERATION_FENCED
+from offsetmgr.config import masked_url
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import (
     CoordinatorError,
@@ -141,7 +142,7 @@ class SqlOffsetStore(OffsetStore):
 
     @property
     def url(self) -> str:
-        return self.engine.url.render_as_string(hide_password=True)
+        return masked_url(self.engine.url.render_as_string(hide_password=False))
 
     def create_tables(self) -> None:
         """Create the tables where they do not exist."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 from http import HTTPStatus
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
 
@@ -13,9 +12,10 @@ import msgspec
 import uvloop
 
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.http.errors import HttpStatusError, encode, json_response
+from offsetmgr.http.answers import json_response, page_of
+from offsetmgr.http.errors import HttpStatusError
 from offsetmgr.http.files import Tokens, bearer_token, unauthorized
-from offsetmgr.http.front import PAGE_BYTES, Front
+from offsetmgr.http.front import Front
 from offsetmgr.http.limits import REQUESTS, Quota
 from offsetmgr.http.server import Server
 from offsetmgr.streams.errors import ViewError
@@ -24,7 +24,7 @@ from offsetmgr.streams.storage import prefix_end
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -112,24 +112,9 @@ class ViewApp:
             raise InvalidValueError("query", unknown[0], "is unknown", fix)
         start, end = _range(query)
         number = _count(query.get("count"))
-        rows, after = _page(islice(self.view.between(start, end), number + 1), number)
-        return json_response({"rows": rows, "next": after})
-
-
-def _page(found: Iterable[tuple[str, Any]], number: int) -> tuple[list[msgspec.Raw], str | None]:
-    """Return up to ``number`` rows of up to PAGE_BYTES, one at least, and the key after them."""
-    rows: list[msgspec.Raw] = []
-    left = PAGE_BYTES
-    for key, value in found:
-        shown = _shown_key(key)
-        if len(rows) == number:
-            return rows, shown
-        row = encode({"key": shown, "value": value})
-        left -= len(row)
-        if left < 0 and rows:
-            return rows, shown
-        rows.append(msgspec.Raw(row))
-    return rows, None
+        found = self.view.between(start, end)
+        rows, after = page_of(({"key": _shown_key(key), "value": v} for key, v in found), number)
+        return json_response({"rows": rows, "next": None if after is None else after["key"]})
 
 
 def serve(app: ViewApp, sock: socket.socket) -> None:

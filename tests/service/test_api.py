@@ -392,7 +392,13 @@ def test_a_group_lost_to_another_service_makes_this_one_unready(
     service.coordinator.fence = FenceCounts(held=3, fenced=2)
     ready = once_kafka_has_answered(etl)
     assert ready.status_code == 503
-    assert ready.json() == {"ready": False, "draining": False, "kafka": "ok", "fenced_groups": 2}
+    assert ready.json() == {
+        "ready": False,
+        "draining": False,
+        "kafka": "ok",
+        "fenced_groups": 2,
+        "reload_refused": False,
+    }
     page = etl.get("/metrics").text
     assert "offsetmgr_held_groups 3.0" in page
     assert "offsetmgr_fenced_groups 2.0" in page

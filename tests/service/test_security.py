@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import ssl
 from datetime import timedelta
@@ -15,7 +14,6 @@ import pytest
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.service.access import Access
-from offsetmgr.service.audit import AuditLog
 from tests.certificates import Authority
 from tests.service.support import (
     WAIT_S,
@@ -508,57 +506,3 @@ def test_every_answer_has_security_headers(service: Running) -> None:
             assert headers["x-content-type-options"] == "nosniff"
             assert headers["cache-control"] == "no-store"
             assert "access-control-allow-origin" not in headers
-
-
-# The audit log
-
-
-def test_each_change_is_in_the_audit_log(tmp_path: Path) -> None:
-    """With identity, operation, old and new offset; not each submit."""
-    path = tmp_path / "audit.log"
-    with (
-        running(**identities(tmp_path), audit_log=str(path)) as service,
-        as_identity(service, "etl") as etl,
-        as_identity(service, "admin", "operator") as admin,
-    ):
-        waiting = OWN | {"wait": True}
-        etl.post("/v1/offsets", json=waiting).raise_for_status()
-        back = [{"topic": "orders", "partition": 0, "offset": 3}]
-        admin.post("/v1/rewind", json=waiting | {"offsets": back}).raise_for_status()
-        again = [{"topic": "orders", "partition": 0, "offset": 1, "rewind": True}]
-        etl.post("/v1/offsets", json=waiting | {"offsets": again}).raise_for_status()
-        newer = {"Offsetmgr-Incarnation": "9"}
-        etl.post("/v1/heartbeat", json={}, headers=newer).raise_for_status()
-        etl.post("/v1/stop", json={}, headers=newer).raise_for_status()
-    assert path.stat().st_mode & 0o777 == 0o600
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    told = [(each["operation"], each["identity"], each["client"]) for each in lines]
-    assert told == [
-        ("spawn", "etl", "etl/job"),
-        ("rewind", "admin", "admin/operator"),
-        ("submit_rewind", "etl", "etl/job"),
-        ("take_over", "etl", "etl/job"),
-        ("stop", "etl", "etl/job"),
-    ]
-    assert [each["partitions"] for each in lines[1:3]] == [
-        [{"topic": "orders", "partition": 0, "from": 7, "to": 3}],
-        [{"topic": "orders", "partition": 0, "from": 3, "to": 1}],
-    ]
-    assert all(each["peer"].startswith("127.0.0.1:") and each["time"] for each in lines)
-
-
-def test_a_line_that_cannot_be_written_is_in_the_log(tmp_path: Path) -> None:
-    """And counted; the change goes on."""
-    path = tmp_path / "audit.log"
-    with memory_process(f"audit_log={path}") as service:
-        with service.http() as client:
-            path.unlink()
-            path.mkdir()
-            client.post("/v1/offsets", json=OWN).raise_for_status()
-            line = service.wait_for("audit")
-            assert (line["operation"], line["group"]) == ("spawn", "orders-etl")
-            metrics = client.get("/metrics").text
-            assert "offsetmgr_dropped_audit_lines 1.0" in metrics
-        assert service.stop() == 0
-    with pytest.raises(InvalidValueError, match="audit_log"):
-        AuditLog(os.fspath(path), lambda: 0.0)

@@ -108,6 +108,20 @@ def test_windows(watched: tuple[FakeCluster, Watcher]) -> None:
     assert last["current-lag"] == 600
 
 
+def test_a_partition_that_does_not_exist_makes_no_long_answer(
+    watched: tuple[FakeCluster, Watcher],
+) -> None:
+    """A database keeps a commit of any partition: partition 1,000,000 is not a million windows."""
+    kafka, watcher = watched
+    for number in (3, 1_000_000):
+        kafka.commit("etl", TopicPartition("orders", number), 1)
+        kafka.commit("etl", TopicPartition("gone", number), 1)
+    watcher.poll(["etl"])
+    answer = BurrowApi("local", watcher.view).consumer("local", "etl")
+    assert isinstance(answer, dict)
+    assert {topic: len(windows) for topic, windows in answer["topics"].items()} == {"orders": 4}
+
+
 def series(watcher: Watcher, *, other_names: bool = False) -> dict[str, float]:
     """Values by name and labels (in the order of their names), as a scrape has them."""
 

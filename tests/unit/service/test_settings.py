@@ -17,6 +17,7 @@ from offsetmgr.service.settings import (
     load,
     load_clusters,
 )
+from offsetmgr.stores import open_store
 
 BOOTSTRAP: Found = {"kafka.bootstrap.servers": ("localhost:9092", "--bootstrap-servers")}
 
@@ -206,6 +207,52 @@ def test_the_password_of_a_database_stays_secret() -> None:
     with pytest.raises(InvalidValueError, match=r"store .* is not a URL") as caught:
         with_flags(store="me:geheim@host")
     assert "geheim" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "visible"),
+    [
+        ("postgresql://me:geheim@host:5432/offsets", "postgresql://***@host:5432/offsets"),
+        ("postgresql://me:ge?heim@host/offsets", "postgresql://***"),
+        ("postgresql://me:ge/heim@host/offsets", "postgresql://***@host/offsets"),
+        ("postgresql://me:ge@heim@host/offsets", "postgresql://***@host/offsets"),
+        ("postgresql://me:ge#heim@host/offsets", "postgresql://***"),
+        ("postgresql://host/offsets?user=me&password=geheim", "postgresql://host/offsets?***"),
+        ("postgresql://host/offsets?password=ge@heim", "postgresql://***"),
+        ("mssql://host/offsets;PWD=geheim", "mssql://host/offsets?***"),
+        ("postgresql://me:geheim", "postgresql://***"),
+        ("postgresql://me@one:1,two:2/offsets", "postgresql://me@one:1,two:2/offsets"),
+        ("sqlite:////var/lib/offsets.db", "sqlite:////var/lib/offsets.db"),
+    ],
+)
+def test_only_the_place_of_a_database_is_shown(url: str, visible: str) -> None:
+    """Wherever its password may be; in the settings, and where a group's store is named."""
+    assert by_name(with_flags(store=url))["store"] == visible
+    if url.startswith("postgresql") and url.endswith("offsets") and "one:1" not in url:
+        store = open_store(url.replace("postgresql", "postgresql+psycopg"))
+        assert "heim" not in store.url
+        store.close()
+
+
+@pytest.mark.parametrize("secret_of", ["ssl.key", "sasl.oauthbearer.assertion.private.key"])
+def test_the_settings_of_oidc_and_azure_are_allowed(tmp_path: Path, secret_of: str) -> None:
+    """Each that librdkafka has, but those that load code; private keys come from files."""
+    key = tmp_path / "key"
+    key.write_text("geheim")
+    flags = {
+        "kafka.https.ca.location": "/etc/ca.pem",
+        "kafka.sasl.oauthbearer.method": "oidc",
+        "kafka.sasl.oauthbearer.grant.type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
+        "kafka.sasl.oauthbearer.assertion.algorithm": "RS256",
+        "kafka.sasl.oauthbearer.assertion.file": "/var/run/token",
+        "kafka.sasl.oauthbearer.assertion.claim.exp.seconds": 300,
+        "kafka.sasl.oauthbearer.metadata.authentication.type": "azure_imds",
+        "kafka.sasl.oauthbearer.client.credentials.client.id": "me",
+        f"kafka.{secret_of}.pem_file": str(key),
+    }
+    settings = with_flags(**flags)
+    assert settings.kafka.for_librdkafka()[f"{secret_of}.pem"] == "geheim"
+    assert "geheim" not in str(by_name(settings))
 
 
 CLUSTERS = """

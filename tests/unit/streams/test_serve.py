@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.http.front import PAGE_BYTES
+from offsetmgr.http.answers import PAGE_BYTES
 from offsetmgr.streams import ViewError, codecs
 from offsetmgr.streams.rows import TableRows
 from offsetmgr.streams.serve import ViewApp

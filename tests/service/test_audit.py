@@ -1,0 +1,135 @@
+"""The audit log: a line for each change, whatever happens to its file or to the log level."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.service.audit import AuditLog
+from tests.service.support import identity, memory_process, running
+from tests.service.test_security import OWN, as_identity, identities
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_each_change_is_in_the_audit_log(tmp_path: Path) -> None:
+    """With identity, operation, old and new offset; not each submit."""
+    path = tmp_path / "audit.log"
+    with (
+        running(**identities(tmp_path), audit_log=str(path)) as service,
+        as_identity(service, "etl") as etl,
+        as_identity(service, "admin", "operator") as admin,
+    ):
+        waiting = OWN | {"wait": True}
+        etl.post("/v1/offsets", json=waiting).raise_for_status()
+        back = [{"topic": "orders", "partition": 0, "offset": 3}]
+        admin.post("/v1/rewind", json=waiting | {"offsets": back}).raise_for_status()
+        again = [{"topic": "orders", "partition": 0, "offset": 1, "rewind": True}]
+        etl.post("/v1/offsets", json=waiting | {"offsets": again}).raise_for_status()
+        newer = {"Offsetmgr-Incarnation": "9"}
+        etl.post("/v1/heartbeat", json={}, headers=newer).raise_for_status()
+        etl.post("/v1/stop", json={}, headers=newer).raise_for_status()
+    assert path.stat().st_mode & 0o777 == 0o600
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    told = [(each["operation"], each["identity"], each["client"]) for each in lines]
+    assert told == [
+        ("spawn", "etl", "etl/job"),
+        ("rewind", "admin", "admin/operator"),
+        ("submit_rewind", "etl", "etl/job"),
+        ("take_over", "etl", "etl/job"),
+        ("stop", "etl", "etl/job"),
+    ]
+    assert [each["partitions"] for each in lines[1:3]] == [
+        [{"topic": "orders", "partition": 0, "from": 7, "to": 3}],
+        [{"topic": "orders", "partition": 0, "from": 3, "to": 1}],
+    ]
+    assert all(each["peer"].startswith("127.0.0.1:") and each["time"] for each in lines)
+
+
+def test_a_line_that_cannot_be_written_is_in_the_log(tmp_path: Path) -> None:
+    """And counted; the change goes on."""
+    path = tmp_path / "audit.log"
+    with memory_process(f"audit_log={path}") as service:
+        with service.http() as client:
+            path.unlink()
+            path.mkdir()
+            client.post("/v1/offsets", json=OWN).raise_for_status()
+            line = service.wait_for("audit")
+            assert (line["operation"], line["group"]) == ("spawn", "orders-etl")
+            metrics = client.get("/metrics").text
+            assert "offsetmgr_dropped_audit_lines 1.0" in metrics
+        assert service.stop() == 0
+    with pytest.raises(InvalidValueError, match="audit_log"):
+        AuditLog(os.fspath(path), lambda: 0.0)
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines() if line.startswith("{")]
+
+
+def recorded(path: Path) -> AuditLog:
+    """Record one change."""
+    made = AuditLog(os.fspath(path), lambda: 0.0)
+    made.record(None, "lapse", "done")
+    return made
+
+
+@pytest.mark.parametrize("level", ["warning", "error"])
+def test_no_log_level_hides_a_change(tmp_path: Path, level: str) -> None:
+    """Without a file the lines are in the log of the service."""
+    path = tmp_path / "s"
+    with memory_process(f"log_level={level}", f"listen=unix://{path}") as service:
+        until(path.exists)
+        over = httpx.HTTPTransport(uds=str(path), retries=9)
+        headers = identity("job")
+        with httpx.Client(base_url="http://localhost", transport=over, headers=headers) as client:
+            client.post("/v1/offsets", json=OWN).raise_for_status()
+        assert service.stop() == 0
+        assert {each["operation"] for each in service.records if each["event"] == "audit"}
+
+
+def test_an_existing_file_becomes_private(tmp_path: Path) -> None:
+    """At the start, and where logrotate has made a new one with its own mode."""
+    path = tmp_path / "audit.log"
+    path.touch(0o644)
+    made = recorded(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.rename(tmp_path / "audit.log.1")
+    path.touch(0o666)
+    path.chmod(0o666)
+    made.record(None, "lapse", "done")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(lines_of(path)) == 1
+
+
+@pytest.mark.parametrize("torn", [b'{"operation": "sta', b'{"a": 1}\n{', b"\xff"])
+def test_a_torn_line_does_not_swallow_the_next(tmp_path: Path, torn: bytes) -> None:
+    """As after a crash in the middle of a line, or a full disk."""
+    path = tmp_path / "audit.log"
+    path.write_bytes(torn)
+    recorded(path)
+    *_, last = path.read_bytes().splitlines()
+    assert json.loads(last)["operation"] == "lapse"
+
+
+def test_what_is_not_a_regular_file_is_refused(tmp_path: Path) -> None:
+    """At once: a fifo without a reader would hold up every change."""
+    for number, make in enumerate((os.mkfifo, os.mkdir)):
+        path = tmp_path / str(number)
+        make(path)
+        with pytest.raises(InvalidValueError, match=r"audit_log .* cannot be written"):
+            AuditLog(os.fspath(path), lambda: 0.0)
+    path = tmp_path / "later"
+    made = recorded(path)
+    path.unlink()
+    os.mkfifo(path)
+    made.record(None, "lapse", "done")
+    assert made.dropped == 1

@@ -1,0 +1,167 @@
+"""Rights that end, and settings that are reloaded: access never widens."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+from starlette.datastructures import Headers
+
+from offsetmgr.http.connections import ClientCertificate
+from offsetmgr.http.errors import HttpStatusError
+from offsetmgr.service.access import Access
+from tests.certificates import Authority
+from tests.service.support import WAIT_S, memory_process, running, settings_of
+from tests.service.test_security import (
+    OWN,
+    TOKENS,
+    as_identity,
+    identities,
+    refusal,
+    token_file,
+    trusting,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+# The end of a right
+
+
+def ended(stream: httpx.Response) -> bool:
+    """Read a stream to its end, which the guard of the test run waits for."""
+    with contextlib.suppress(httpx.RemoteProtocolError):
+        for _ in stream.iter_lines():
+            pass
+    return True
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "readable"])
+def test_an_event_stream_ends_with_its_token(tmp_path: Path, how: str) -> None:
+    """Within a heartbeat, though nothing happens on it; streams of others go on."""
+    with (
+        running(**identities(tmp_path)) as service,
+        as_identity(service, "etl") as etl,
+        as_identity(service, "admin") as admin,
+        admin.stream("GET", "/v1/events") as others,
+        etl.stream("GET", "/v1/events") as stream,
+    ):
+        lines = others.iter_lines()
+        assert next(lines) == ": connected"
+        path = tmp_path / "etl.token"
+        match how:
+            case "removed":
+                path.unlink()
+            case "replaced":
+                path.write_text("another-token-0123456789\n")
+            case "readable":
+                path.chmod(0o644)
+        assert ended(stream)
+        assert etl.get("/v1/events").status_code == 401
+        admin.post("/v1/offsets", json=OWN).raise_for_status()
+        assert next(line for line in lines if "data" in line)
+
+
+@pytest.mark.parametrize("left", ['groups = ["payments"]', None], ids=["fewer rights", "gone"])
+def test_an_event_stream_ends_with_its_identity(tmp_path: Path, left: str | None) -> None:
+    """After a SIGHUP; where the identity is still there, the next stream has its new rights."""
+    config = tmp_path / "o.toml"
+
+    def write(**rights: str | None) -> None:
+        config.write_text(
+            "".join(
+                f'[identities.{name}]\n{groups}\ntopics = ["*"]\n'
+                f'token_file = "{token_file(tmp_path, name)}"\n'
+                for name, groups in rights.items()
+                if groups is not None
+            )
+        )
+
+    write(etl='groups = ["*"]', admin='groups = ["*"]')
+    with memory_process(env={"OFFSETMGR_CONFIG": str(config)}) as service, service.http() as etl:
+        etl.headers["Authorization"] = f"Bearer {TOKENS['etl']}"
+        with etl.stream("GET", "/v1/events?group=orders") as stream:
+            write(etl=left, admin='groups = ["*"]')
+            service.process.send_signal(signal.SIGHUP)
+            assert ended(stream)
+        assert etl.get("/v1/events?group=orders").status_code == (401 if left is None else 403)
+
+
+def test_a_certificate_that_has_expired_gives_no_rights(tmp_path: Path) -> None:
+    """Not even on a connection that was open before."""
+    settings = settings_of(
+        tls__certificate="c", tls__key="k", tls__client_ca="ca",
+        **{f"identities__machine__{name}": value for name, value in (
+            ("certificate", "machine.test"), ("groups", ["*"]), ("topics", ["*"]))},
+    )  # fmt: skip
+    access, names = Access(settings), frozenset({"machine.test"})
+    valid = access.identify(Headers(), ClientCertificate(names, time.time() + WAIT_S))
+    assert (valid.identity, valid.is_current()) == ("machine", True)
+    with pytest.raises(HttpStatusError) as refused:
+        access.identify(Headers(), ClientCertificate(names, time.time() - 1))
+    assert refused.value.status == 401
+
+
+# Reloads
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "",  # as where the file was emptied, or a mount is gone
+        'listen = "127.0.0.1:0"\n',
+        "[identities]\n",
+        'open_metrics = true\nlisten = "unix:///tmp/o.sock"\n',
+        "not TOML",
+        '[identities.etl]\ngroups = ["*"]\ntopics = ["*"]\ntoken_file = "/absent"\n',
+    ],
+)
+def test_a_reload_never_opens_the_socket_in_use(tmp_path: Path, change: str) -> None:
+    """Whatever the file says of addresses: it is refused, in the log and in the status."""
+    authority = Authority(tmp_path)
+    files = authority.sign("service.test")
+    config = tmp_path / "o.toml"
+    config.write_text(
+        f'listen = "0.0.0.0:0"\n[tls]\ncertificate = "{files.certificate}"\nkey = "{files.key}"\n'
+        f'[identities.etl]\ngroups = ["*"]\ntopics = ["*"]\n'
+        f'token_file = "{token_file(tmp_path, "etl")}"\n'
+    )
+    env = {"OFFSETMGR_CONFIG": str(config)}
+    with memory_process("listen=0.0.0.0:0", env=env) as service:
+        url = service.address.replace("0.0.0.0", "127.0.0.1")  # noqa: S104
+        with httpx.Client(base_url=url, verify=trusting(authority), timeout=WAIT_S) as client:
+            assert client.get("/readyz").json()["reload_refused"] is False
+            config.write_text(change)
+            service.process.send_signal(signal.SIGHUP)
+            error = service.wait_for("reload_failed")["error"]
+            assert refusal(client.get("/v1/managers")) == (401, "unauthorized")
+            assert refusal(client.get("/metrics")) == (401, "unauthorized")
+            assert client.get("/readyz").json()["reload_refused"] is True
+            client.headers["Authorization"] = f"Bearer {TOKENS['etl']}"
+            assert client.get("/v1/overview").json()["reload_error"]["message"] == error
+            assert "offsetmgr_reload_refused 1.0" in client.get("/metrics").text
+
+
+def test_a_reload_takes_identities_and_log_level_alone(tmp_path: Path) -> None:
+    """The log names the other settings that have changed: they need a restart."""
+    config = tmp_path / "o.toml"
+    identity = (
+        '[identities.etl]\ngroups = ["*"]\ntopics = ["*"]\nclusters = ["west"]\n'
+        f'token_file = "{token_file(tmp_path, "etl")}"\n'
+    )
+    config.write_text(identity)
+    with memory_process(env={"OFFSETMGR_CONFIG": str(config)}) as service, service.http() as etl:
+        etl.headers["Authorization"] = f"Bearer {TOKENS['etl']}"
+        assert refusal(etl.get("/v1/managers")) == (403, "forbidden")
+        config.write_text(f'cluster_name = "west"\nopen_metrics = true\n{identity}')
+        service.process.send_signal(signal.SIGHUP)
+        record = service.wait_for("reloaded")
+        assert record["needs_restart"] == ["cluster_name", "open_metrics"]
+        assert refusal(etl.get("/v1/managers")) == (403, "forbidden")
+        del etl.headers["Authorization"]
+        assert refusal(etl.get("/metrics")) == (401, "unauthorized")

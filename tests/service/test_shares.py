@@ -1,0 +1,224 @@
+"""One identity cannot use up what all need; answers have pages and a limit of bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from offsetmgr.http import answers
+from offsetmgr.service import queries
+from offsetmgr.service.rights import Requester
+from offsetmgr.service.threads import ReadThreads
+from tests.service.support import running
+from tests.service.test_security import as_identity, identities
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import httpx
+
+    from tests.service.support import Running
+
+OFFSET: Final[dict[str, Any]] = {"topic": "orders", "partition": 0, "offset": 1}
+QUERY: Final[dict[str, Any]] = {
+    "id": "i",
+    "run_id": "r",
+    "state": "failed",
+    "groups": ["orders-etl"],
+}
+
+
+def opened(client: httpx.Client, group: str, *partitions: int) -> list[str]:
+    """Ask for managers; return the code of the error of each partition, empty if it has none."""
+    wanted = [{"topic": "orders", "partition": number} for number in partitions]
+    answer = client.post("/v1/managers", json={"group": group, "partitions": wanted})
+    return [(each["error"] or {}).get("code", "") for each in answer.json()["managers"]]
+
+
+def test_clients_of_one_identity_leave_room_for_others(tmp_path: Path) -> None:
+    with running(**identities(tmp_path), limits__clients=6) as service:
+        statuses = []
+        for number in range(5):
+            with as_identity(service, "etl", f"job-{number}") as etl:
+                statuses.append(etl.post("/v1/heartbeat", json={}).status_code)
+        assert statuses == [200, 200, 200, 429, 429]
+        with as_identity(service, "admin") as admin:
+            assert admin.post("/v1/heartbeat", json={}).status_code == 200
+
+
+def test_managers_of_one_identity_leave_room_for_others(tmp_path: Path) -> None:
+    """Whatever the number of its clients."""
+    with (
+        running(**identities(tmp_path), limits__managers=10) as service,
+        as_identity(service, "etl", "a") as first,
+        as_identity(service, "etl", "b") as second,
+        as_identity(service, "admin") as admin,
+    ):
+        assert opened(first, "orders-a", 0, 1, 2) == [""] * 3
+        assert opened(second, "orders-b", 0, 1, 2, 3) == ["", "", "overloaded", "overloaded"]
+        assert opened(admin, "any", *range(5)) == [""] * 5
+
+
+def test_fenced_groups_of_one_identity_leave_room_for_others(tmp_path: Path) -> None:
+    """A group that it has already takes no further place; without the fence there is no limit."""
+    given = identities(tmp_path)
+    with (
+        running(**given, limits__fenced_groups=4, fence=True) as service,
+        as_identity(service, "etl") as etl,
+        as_identity(service, "admin") as admin,
+    ):
+        groups = [opened(etl, f"orders-{number}", 0) for number in range(3)]
+        assert groups == [[""], [""], ["overloaded"]]
+        assert opened(etl, "orders-0", 1) == [""]
+        assert opened(admin, "any", 0) == [""]
+    with running(**given, limits__fenced_groups=4) as service, as_identity(service, "etl") as etl:
+        assert [opened(etl, f"orders-{number}", 0) for number in range(3)] == [[""]] * 3
+
+
+@pytest.mark.parametrize("alone", ["reader", "etl"])
+def test_an_identity_without_others_that_change_something_has_all(
+    tmp_path: Path, alone: str
+) -> None:
+    """A single job beside a scraper is not halved; nor is a service without identities."""
+    named = {"etl", "reader"} if alone == "reader" else {"etl"}
+    given = {k: v for k, v in identities(tmp_path).items() if k.split("__")[1] in named}
+    with running(**given, limits__managers=4) as service, as_identity(service, "etl") as etl:
+        assert opened(etl, "orders-a", *range(4)) == [""] * 4
+    with running(limits__managers=4) as service, service.http("etl") as etl:
+        assert opened(etl, "orders-a", *range(4)) == [""] * 4
+
+
+def test_reported_queries_have_a_limit_of_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all, and of each identity: a thousand names with fifty queries each are no memory hole."""
+    monkeypatch.setattr(queries, "QUERY_BYTES", 40_000)
+    report: dict[str, Any] = {"queries": [{**QUERY, "error": "x" * 4_000}]}
+    with running(**identities(tmp_path)) as service:
+        statuses = []
+        for number in range(6):
+            with as_identity(service, "etl", f"job-{number}") as etl:
+                statuses.append(etl.post("/v1/queries", json=report).status_code)
+        assert statuses == [200] * 4 + [429] * 2
+        with as_identity(service, "admin") as admin:
+            assert admin.post("/v1/queries", json=report).status_code == 200
+            assert admin.post("/v1/queries", json=report).status_code == 200  # in its place
+    with running() as service:
+        statuses = []
+        for number in range(11):
+            with service.http(f"job-{number}") as job:
+                statuses.append(job.post("/v1/queries", json=report).status_code)
+        assert statuses == [200] * 9 + [429] * 2
+
+
+# Pages
+
+
+def pages(client: httpx.Client, path: str, key: str, **query: Any) -> Iterator[list[Any]]:
+    """Yield the entries of each page."""
+    after: dict[str, str] = {}
+    while True:
+        answer = client.get(path, params={**query, **after})
+        assert answer.is_success, answer.text
+        assert len(answer.content) < 2 * answers.PAGE_BYTES
+        yield answer.json()[key]
+        if answer.json()["next"] is None:
+            return
+        after = {"after": answer.json()["next"]}
+
+
+@pytest.fixture
+def crowded(monkeypatch: pytest.MonkeyPatch, service: Running) -> Running:
+    """Twelve partitions with the longest metadata, and as many queries with the longest errors."""
+    monkeypatch.setattr(answers, "PAGE_BYTES", 30_000)
+    for name in ("b", "a/1"):
+        with service.http(name) as client:
+            entries = [
+                {**OFFSET, "partition": number, "metadata": "m" * 4_096} for number in range(6)
+            ]
+            body = {"group": f"orders-{name}", "offsets": entries, "wait": True}
+            client.post("/v1/offsets", json=body).raise_for_status()
+            found = [{**QUERY, "id": str(number), "error": "e" * 4_000} for number in range(6)]
+            client.post("/v1/queries", json={"queries": found}).raise_for_status()
+    return service
+
+
+def test_a_page_ends_at_its_bytes_and_all_pages_have_all(crowded: Running) -> None:
+    """Whatever ``limit`` says; each entry once, in order."""
+    with crowded.http() as client:
+        found = [
+            (each["group"], each["partition"])
+            for page in pages(client, "/v1/managers", "managers", limit=10_000)
+            for each in page
+        ]
+        assert found == sorted(found)
+        assert len(set(found)) == len(found) == 12
+        queries_found = list(pages(client, "/v1/queries", "queries", limit=10_000))
+        listed = [(each["client"], each["id"]) for page in queries_found for each in page]
+        assert listed == sorted(listed)
+        assert len(set(listed)) == len(listed) == 12
+        assert len(queries_found) > 1
+        of_group = list(pages(client, "/v1/offsets", "offsets", group="orders-b", limit=4))
+        assert [each["partition"] for page in of_group for each in page] == list(range(6))
+        assert len(of_group) == 2
+        refused = client.get("/v1/offsets", params={"group": "orders-b", "after": "orders"})
+        assert refused.json()["error"]["field"] == "query.after"
+
+
+def test_an_answer_that_is_too_large_is_refused_with_the_way_out(
+    crowded: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list that was cut without a word would be taken for the whole."""
+    monkeypatch.setattr(answers, "MOST_BYTES", 20_000)
+    with crowded.http() as client:
+        for path in ("/v1/offsets?group=orders-b", "/v1/managers"):
+            answer = client.get(path)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "answer_too_large")
+            assert "limit and after" in answer.json()["error"]["message"]
+        assert client.get("/v1/offsets?group=orders-b&limit=2").json()["next"] == "orders/1"
+
+
+# Threads
+
+
+def test_reads_keep_their_thread_until_it_is_done() -> None:
+    """Callers that hang up and ask again start no more threads than the limit."""
+    gate, by = threading.Event(), Requester("etl")
+    threads = ReadThreads(4)
+    started = []
+
+    def read() -> None:
+        started.append(threading.current_thread())
+        gate.wait()
+
+    async def main() -> str:
+        for _ in range(50):
+            hung_up = asyncio.create_task(threads.run(by, read))
+            await asyncio.sleep(0)
+            hung_up.cancel()
+            await asyncio.gather(hung_up, return_exceptions=True)
+        assert threads.running == len(started) == 2, "half of them are for others"
+        answer = await threads.run(Requester("admin"), lambda: "answered")
+        gate.set()
+        await asyncio.gather(*(threads.run(by, lambda: None) for _ in range(9)))
+        return answer
+
+    assert asyncio.run(main()) == "answered"
+
+
+def test_an_error_of_a_read_is_raised_to_its_caller() -> None:
+    threads = ReadThreads(1)
+
+    def read() -> None:
+        raise ValueError("no")
+
+    async def main() -> None:
+        for _ in range(3):
+            with pytest.raises(ValueError, match="no"):
+                await threads.run(Requester(), read)
+
+    asyncio.run(main())
