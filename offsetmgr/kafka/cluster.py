@@ -17,6 +17,7 @@ from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
 from actors import MonotonicClock
 from offsetmgr.codes import UNKNOWN_TOPIC
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.kafka.clients import CLOSE_S, check_thread_room, open_admin
 from offsetmgr.kafka.config import checked_config, client_config, refused_config
@@ -245,14 +246,13 @@ class ClusterReader:
         asked = sorted({check_topic(topic) for topic in topics})
         return self._ask(asked, send, "description of topic", read)
 
-    def result(self, pending: Pending[Any], what: str, deadline_s: float | None = None) -> Any:
-        """Wait for an answer of ``admin``, by default for ``timeout_s``.  Raises KafkaRequestError.
+    def result(self, pending: Pending[Any], what: str, deadline: Deadline | None = None) -> Any:
+        """Wait for an answer of ``admin``; ``timeout_s`` without a deadline.
 
-        ``deadline_s`` is a time of the monotonic clock.
+        Raises KafkaRequestError.
         """
-        left_s = self.timeout_s if deadline_s is None else deadline_s - time.monotonic()
         try:
-            result = pending.result(max(left_s, 0.0))
+            result = pending.result(self.timeout_s if deadline is None else deadline.left_s)
         except NotAnsweredError:
             self.admin.poll(0)  # passes failed connections on to the reports
             raise request_error(what, self._timed_out()) from None
@@ -328,17 +328,17 @@ class ClusterReader:
         read: Callable[[_K, Any], _T],
     ) -> dict[_K, _T | OffsetManagerError]:
         """Ask about ``names``; again where leader or coordinator is moving, while there is time."""
-        deadline_s = time.monotonic() + self.timeout_s
+        deadline = Deadline(self.timeout_s)
 
         def answer(name: _K, pending: Pending[Any]) -> _T:
-            return read(name, self.result(pending, f"{what} {name}", deadline_s))
+            return read(name, self.result(pending, f"{what} {name}", deadline))
 
         found: dict[_K, _T | OffsetManagerError] = {}
         while names:
             for name, pending in send(names).items():
                 found[name] = tried(answer, name, pending)
             names = [name for name in names if code_of(found[name]) in _MOVING]
-            if deadline_s - time.monotonic() <= MOVED_WAIT_S:
+            if deadline.left_s <= MOVED_WAIT_S:
                 break
             if names:
                 time.sleep(MOVED_WAIT_S)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetTimeoutError
 from offsetmgr.kafka.config import OWN_GROUP, checked_config, client_config, refused_config
 from offsetmgr.kafka.errors import request_error
@@ -59,13 +59,13 @@ def read_to_end(
     KafkaRequestError, with the missing right where that is the cause, InvalidValueError as
     ``open_consumer``, and OffsetTimeoutError where they were not read in time.
     """
-    deadline_s = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s, "timeout_s")
     consumer = open_consumer(config)
     try:
         ends = _ends(consumer, starts, timeout_s)
         consumer.assign([KafkaPartition(*where, starts[where]) for where in ends])
         while ends:
-            if time.monotonic() > deadline_s:
+            if deadline.over:
                 raise OffsetTimeoutError(f"{listed(ends)} not read to the end in time; give more")
             for message in consume(consumer, _POLL_S):
                 where = TopicPartition(message.topic() or "", message.partition() or 0)

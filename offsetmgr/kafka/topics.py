@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import TimeoutError as NotAnsweredError
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +11,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from offsetmgr.answers import Failure, PartitionLog, TopicLog
 from offsetmgr.codes import TIMED_OUT, error_info
+from offsetmgr.deadlines import Deadline
 from offsetmgr.kafka.errors import failure_of, request_error
 
 if TYPE_CHECKING:
@@ -54,13 +54,13 @@ def topic_logs(
     ``specs`` are by the fields of a ``PartitionLog``.  librdkafka is given ``limit_s`` for each
     request.  Raises TimeoutError.
     """
-    deadline_s = time.monotonic() + wait_s
+    deadline = Deadline(wait_s)
     logs: dict[str, TopicLog] = {}
     found: dict[str, Any] = {}
     described = client.describe_topics(TopicCollection(topics), request_timeout=limit_s)
     for topic, pending in described.items():
         try:
-            found[topic] = pending.result(max(deadline_s - time.monotonic(), 0.0))
+            found[topic] = pending.result(deadline.left_s)
         except KafkaException as error:
             logs[topic] = TopicLog({}, failure_of(error))
     partitions = [KafkaPartition(topic, p.id) for topic in found for p in found[topic].partitions]
@@ -75,17 +75,16 @@ def topic_logs(
         for partition in description.partitions:
             where = topic, partition.id
             asked_of_it = {field: sent[where] for field, sent in answers.items()}
-            ends[partition.id] = partition_log(asked_of_it, deadline_s)
+            ends[partition.id] = partition_log(asked_of_it, deadline)
         logs[topic] = TopicLog(ends, topic_id=id_of(description.topic_id))
     return logs
 
 
-def partition_log(pending: Mapping[str, Pending[Any]], deadline_s: float) -> PartitionLog:
+def partition_log(pending: Mapping[str, Pending[Any]], deadline: Deadline) -> PartitionLog:
     """Return the answers about one log; ``pending`` is by the fields of a ``PartitionLog``."""
     try:
         offsets: dict[str, Any] = {
-            field: int(answer.result(max(deadline_s - time.monotonic(), 0.0)).offset)
-            for field, answer in pending.items()
+            field: int(answer.result(deadline.left_s).offset) for field, answer in pending.items()
         }
     except KafkaException as error:
         return PartitionLog(0, 0, failure_of(error))

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Uuid
 
 from offsetmgr.coordinator.base import PartitionLog
+from offsetmgr.deadlines import Deadline
 from offsetmgr.kafka.topics import id_of, partition_log
 
 
@@ -31,7 +32,7 @@ def test_a_log_without_an_end(field: str) -> None:
     """Kafka may leave an end open without an error: that is a failure."""
     ends = {"log_start_offset": 1, "high_watermark": 9, "last_stable_offset": 7, "offset_at": -1}
     answered = {each: offset(end) for each, end in ends.items()}
-    assert partition_log(answered, 0.0) == PartitionLog(1, 9, last_stable_offset=7)
-    failure = partition_log({**answered, field: offset(-1)}, 0.0).failure
+    assert partition_log(answered, Deadline(0)) == PartitionLog(1, 9, last_stable_offset=7)
+    failure = partition_log({**answered, field: offset(-1)}, Deadline(0)).failure
     assert failure is not None
     assert failure.detail == "Kafka's answer does not say where the log ends"
