@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.consumer.base import UNREAD, drain
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
-from offsetmgr.kafka.config import OWN_GROUP, checked_config, refused_config
+from offsetmgr.kafka.clients import open_consumer
+from offsetmgr.kafka.config import OWN_GROUP, checked_config
 from offsetmgr.kafka.errors import request_error
 
 if TYPE_CHECKING:
@@ -85,11 +86,8 @@ class Link:
         self._lock = threading.Lock()
         self._probe_at_s = 0.0
         # Not an AdminClient: a request of it that outlives its last reference ends the process.
-        asker = {**self._kafka, "group.id": OWN_GROUP, "enable.auto.commit": False}
-        try:
-            self._asker = Consumer(asker)
-        except KafkaException as error:
-            raise refused_config(self._kafka, error) from None
+        ours = {"group.id": OWN_GROUP, "enable.auto.commit": False}
+        self._asker = open_consumer(self._kafka, ours)
 
     @property
     def up(self) -> bool:

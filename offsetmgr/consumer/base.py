@@ -35,7 +35,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from offsetmgr.consumer.claims import Claims, claim
 from offsetmgr.consumer.keepers import MemberStore
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetManagerError
-from offsetmgr.kafka.config import refused_config
+from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.errors import request_error
 from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.stores import OffsetStore, open_store
@@ -191,10 +191,7 @@ class BaseConsumer(ABC):
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._prepare()
         config = _kafka_settings(self._config, self._group, self._settings)
-        try:
-            self._consumer = Consumer(config)
-        except KafkaException as error:
-            raise refused_config(config, error) from None
+        self._consumer = open_consumer(config, {})
         own_url = f"kafka://{self._config.get('bootstrap.servers')}"
         if given is None or (isinstance(given, BrokerOffsetStore) and given.url == own_url):
             given = MemberStore(self._consumer, self._config)

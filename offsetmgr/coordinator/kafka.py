@@ -37,7 +37,7 @@ from offsetmgr.coordinator.base import (
 )
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.kafka.clients import open_admin
-from offsetmgr.kafka.config import checked_config, client_config, refused_config
+from offsetmgr.kafka.config import checked_config, client_config
 from offsetmgr.kafka.connections import (
     LIBRDKAFKA_S,
     STUCK_S,
@@ -114,9 +114,9 @@ class KafkaCoordinator(Coordinator):
         self._queues: list[ConnectionQueue[Any]] = [*self._commits, self._fetches, self._questions]
         try:
             self._questions.client()
-        except KafkaException as error:
+        except InvalidValueError:
             self._timers.close()
-            raise refused_config(config, error) from None
+            raise
         self._poll()
 
     # -- the port

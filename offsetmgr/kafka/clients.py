@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from offsetmgr.kafka.config import client_config
+from offsetmgr.kafka.config import client_config, refused_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,8 +47,28 @@ def check_thread_room() -> None:
 
 
 def open_admin(config: Mapping[str, object], reports: ConnectionReports) -> AdminClient:
-    """Open an admin client of confluent-kafka's."""
-    complete = client_config(config)
-    complete["error_cb"] = lambda error: reports.failed(error.code(), error.str())
-    complete["logger"] = reports
-    return AdminClient(complete)
+    """Open an admin client of confluent-kafka's, with the pool's settings.
+
+    Raises InvalidValueError if librdkafka refuses a setting.
+    """
+    settings = client_config(config)
+    settings["error_cb"] = lambda error: reports.failed(error.code(), error.str())
+    settings["logger"] = reports
+    try:
+        return AdminClient(settings)
+    except KafkaException as error:
+        raise refused_config(config, error) from None
+
+
+def open_consumer(config: Mapping[str, object], ours: Mapping[str, object]) -> Consumer:
+    """Open a consumer of confluent-kafka's; ``ours`` replace the settings of ``config``.
+
+    Raises InvalidValueError if librdkafka refuses a setting, RuntimeError if the machine has no
+    room for its threads.
+    """
+    check_thread_room()
+    settings: dict[str, Any] = {**config, **ours}
+    try:
+        return Consumer(settings)
+    except KafkaException as error:
+        raise refused_config(settings, error) from None

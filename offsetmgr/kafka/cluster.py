@@ -20,7 +20,7 @@ from offsetmgr.codes import UNKNOWN_TOPIC
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.kafka.clients import CLOSE_S, check_thread_room, open_admin
-from offsetmgr.kafka.config import checked_config, client_config, refused_config
+from offsetmgr.kafka.config import checked_config, client_config
 from offsetmgr.kafka.connections import LIBRDKAFKA_S, MOVED_WAIT_S
 from offsetmgr.kafka.errors import (
     code_of,
@@ -116,11 +116,8 @@ class ClusterReader:
         self.timeout_s = check_timeout(timeout_s, "timeout_s")
         self._reports = ConnectionReports(MonotonicClock())
         check_thread_room()
-        try:
-            self.admin: AdminClient = open_admin(settings, self._reports)
-            """confluent-kafka's own client, for requests that have no method here."""
-        except KafkaException as error:
-            raise refused_config(settings, error) from None
+        self.admin: AdminClient = open_admin(settings, self._reports)
+        """confluent-kafka's own client, for requests that have no method here."""
         # For committed offsets the admin client is not safe: see librdkafka.py.
         self._fetcher = GroupClient(client_config(settings), CONSUMER, self._reports)
 

@@ -16,7 +16,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.errors import KafkaRequestError
 from offsetmgr.kafka.errors import does_not_exist
-from offsetmgr.kafka.log_reader import consume, open_consumer, read_error, read_to_end
+from offsetmgr.kafka.log_reader import consume, open_reader, read_error, read_to_end
 from offsetmgr.types import ManagerKey, TopicPartition
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def read_commits(
     ones count.  Raises as ``read_to_end``.
     """
     try:
-        with closing(open_consumer(config)) as consumer:
+        with closing(open_reader(config)) as consumer:
             count = len(_partitions(consumer, timeout_s))
     except KafkaRequestError as error:
         if does_not_exist(error):  # nobody has committed anything yet
@@ -150,7 +150,7 @@ class CommitTail:
         """
         try:
             if self._consumer is None:
-                self._consumer = open_consumer(self._config)
+                self._consumer = open_reader(self._config)
                 numbers = _partitions(self._consumer, _METADATA_S)
                 self._consumer.assign([KafkaPartition(TOPIC, n, OFFSET_END) for n in numbers])
                 return None

@@ -10,7 +10,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetTimeoutError
-from offsetmgr.kafka.config import OWN_GROUP, checked_config, client_config, refused_config
+from offsetmgr.kafka.clients import open_consumer
+from offsetmgr.kafka.config import OWN_GROUP, checked_config, client_config
 from offsetmgr.kafka.errors import request_error
 from offsetmgr.text import listed
 from offsetmgr.types import MAX_OFFSET, TopicPartition
@@ -28,23 +29,19 @@ BATCH: Final = 1_000
 _POLL_S: Final = 0.2
 
 
-def open_consumer(config: str | Mapping[str, object]) -> Consumer:
-    """Return a consumer that reads committed records and commits no offsets.
+def open_reader(config: str | Mapping[str, object]) -> Consumer:
+    """Open a consumer that reads committed records and commits no offsets.
 
-    ``config`` is the bootstrap servers, or librdkafka's settings.  Raises InvalidValueError where
-    librdkafka does not take a setting.
+    ``config`` is the bootstrap servers, or librdkafka's settings.  Raises InvalidValueError if
+    librdkafka refuses a setting.
     """
-    settings = checked_config(config)
     ours = {
         "group.id": OWN_GROUP,
         "enable.auto.commit": False,
         "isolation.level": "read_committed",
         "log_level": 0,  # it would write to stderr, secrets included
     }
-    try:
-        return Consumer({**client_config(settings), **ours})
-    except KafkaException as error:
-        raise refused_config(settings, error) from None
+    return open_consumer(client_config(checked_config(config)), ours)
 
 
 def read_to_end(
@@ -57,10 +54,10 @@ def read_to_end(
 
     Of a partition in ``stops`` only up to the first message at that offset or after it.  Raises
     KafkaRequestError, with the missing right where that is the cause, InvalidValueError as
-    ``open_consumer``, and OffsetTimeoutError where they were not read in time.
+    ``open_reader``, and OffsetTimeoutError where they were not read in time.
     """
     deadline = Deadline(timeout_s, "timeout_s")
-    consumer = open_consumer(config)
+    consumer = open_reader(config)
     try:
         ends = _ends(consumer, starts, timeout_s)
         consumer.assign([KafkaPartition(*where, starts[where]) for where in ends])

@@ -15,6 +15,7 @@ from confluent_kafka import (
 )
 
 from offsetmgr.errors import OffsetTimeoutError
+from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.streams.errors import TopicsError
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class TopicRows:
 
     def _run(self) -> None:
         try:
-            consumer = Consumer(self._kafka)
+            consumer = open_consumer(self._kafka, {})
             try:
                 self._read(consumer)
             finally:

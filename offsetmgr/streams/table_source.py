@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from confluent_kafka import (
-    Consumer,
     KafkaError,
-    KafkaException,
     TopicCollection,
     TopicPartition,
 )
 
 from offsetmgr.codes import UNKNOWN_TOPIC
 from offsetmgr.errors import KafkaRequestError
-from offsetmgr.kafka.clients import check_thread_room
+from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.cluster import ClusterReader
-from offsetmgr.kafka.config import checked_config, refused_config
+from offsetmgr.kafka.config import checked_config
 from offsetmgr.kafka.errors import request_error
 from offsetmgr.kafka.topics import EARLIEST, LATEST, id_of
 from offsetmgr.streams.errors import TopicsError, made_anew
@@ -141,11 +139,7 @@ class KafkaLog:
         self._where = start
         self._failed: KafkaError | None = None
         self._at_end = False
-        check_thread_room()
-        try:
-            self._consumer = Consumer({**settings, "error_cb": self._fail})
-        except KafkaException as error:
-            raise refused_config(settings, error) from None
+        self._consumer = open_consumer(settings, {"error_cb": self._fail})
         self._consumer.assign([start])
 
     def read(self) -> list[Message]:
