@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from offsetmgr.backoff import Backoff
 from offsetmgr.client.failure_log import log_uncommitted
+from offsetmgr.codes import ERRORS, NO_SUCH_PARTITION
 from offsetmgr.deadlines import Deadline, Latch
 from offsetmgr.errors import (
     CoordinatorError,
@@ -64,7 +65,7 @@ FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
 
 _BAD_GATEWAY: Final = 502
-_MISSING: Final = frozenset({"UNKNOWN_TOPIC_OR_PARTITION", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
+_MISSING: Final = frozenset(ERRORS[code].name for code in NO_SUCH_PARTITION)
 
 open_offsets: set[Offsets] = set()
 """Instances that are not closed: they live on until the interpreter exits."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from actors import Future, MonotonicClock, ThreadTimers
 from offsetmgr.answers import CommitResult, Failure, FenceCounts, FetchResult
 from offsetmgr.client.offsets import by_group
-from offsetmgr.codes import CLOSED, GENERATION_FENCED, STORE_FAILED
+from offsetmgr.codes import CLOSED, GENERATION_FENCED, STORE_FAILED, TIMED_OUT
 from offsetmgr.errors import (
     CoordinatorError,
     KafkaRequestError,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 THREADS: Final = 8
 """Requests that may wait for the database at once."""
 
-_TIMED_OUT: Final = Failure(error_info(-185), "the offset store did not answer in time")
+_TIMED_OUT: Final = Failure(error_info(TIMED_OUT), "the offset store did not answer in time")
 
 _T = TypeVar("_T")
 
