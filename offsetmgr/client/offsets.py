@@ -30,6 +30,7 @@ from offsetmgr.types import (
     OffsetAndMetadata,
     PartitionRange,
     TopicPartition,
+    UnfinishedResult,
     check_callable,
     check_flag,
     check_group,
@@ -322,7 +323,7 @@ class Offsets(ABC):
         """Flush, stop all managers and end; within ``timeout`` seconds.
 
         Each call returns the same result, also one in a signal handler that interrupts another.  If
-        that is not known in time, the offsets are uncommitted in the result.
+        that is not known in time, the result says so and is not ``ok``.
         """
         deadline = Deadline(timeout)
         if self._pid != os.getpid():
@@ -335,7 +336,8 @@ class Offsets(ABC):
                 self._close_lock.release()
         if self._result is not None:
             return self._result
-        return self._unsettled(OffsetTimeoutError(f"{self!r} is still being closed"))
+        error = OffsetTimeoutError(f"{self!r} is still being closed")
+        return UnfinishedResult(*self._unsettled(error))
 
     def _closed_with(self, result: FlushResult) -> None:
         """Keep the result of the close, unless a signal handler was quicker."""
