@@ -61,6 +61,7 @@ class ErrorInfo(NamedTuple):
 
 # Our own, beyond all that Kafka may come to use.
 OFFSET_CHANGED: Final = 32_001
+TOPIC_DELETED: Final = 32_002
 OFFSET_OUTSIDE_LOG: Final = 32_003
 TOPIC_RECREATED: Final = 32_004
 STORE_FAILED: Final = 32_005
@@ -119,8 +120,10 @@ _CLASSES: Final[Mapping[tuple[bool, Scope, Fault, Verdict], tuple[tuple[int, str
          "the service lacks READ on the topic; grant it, then submit again"),
         (OFFSET_CHANGED, "OFFSET_CHANGED_EXTERNALLY",
          "somebody else changed the group's committed offset; it is followed"),
+        (TOPIC_DELETED, "TOPIC_DELETED",
+         "the topic does not exist any more, and Kafka deleted the group's offset with it"),
         (TOPIC_RECREATED, "TOPIC_RECREATED",
-         "offsets of before count records that are gone; rewind() to where the new ones begin"),
+         "the topic was recreated; only offsets that were read from the new one are committed"),
         (GENERATION_FENCED, "GENERATION_FENCED",
          "another process has claimed the partition in the offset store; stop one of the two"),
     ),

@@ -58,6 +58,11 @@ class Coordinator(Protocol):
         """Give up all resources of ``group``, which has no manager any more."""
         return
 
+    def topic_ids(
+        self, topics: Sequence[str], timeout_s: float
+    ) -> Future[Mapping[str, str | Failure]]:
+        """Read the ids of ``topics``; empty ones from a Kafka that has none."""
+
     def topic_logs(
         self,
         topics: Sequence[str],

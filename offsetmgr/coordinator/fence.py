@@ -122,6 +122,7 @@ class FencedCoordinator:
         ``most_groups`` costs five threads, a connection to its coordinator and 0.5 MB.
         """
         self._inner = inner
+        self.topic_ids = inner.topic_ids
         self.topic_logs = inner.topic_logs
         self.topic_names = inner.topic_names
         self.check = inner.check

@@ -12,7 +12,6 @@ confluent-kafka; all other clients are those of ``librdkafka.py``.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from concurrent.futures import TimeoutError as NotAnsweredError
 from functools import partial
@@ -64,7 +63,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
     from typing_extensions import Self
 
-    from offsetmgr.kafka.librdkafka import GroupAnswer, PartitionAnswer
+    from offsetmgr.kafka.librdkafka import GroupAnswer, PartitionAnswer, TopicIds
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 CLIENTS: Final = 12
@@ -120,15 +119,6 @@ class KafkaCoordinator(Coordinator):
             raise
         self._poll()
 
-    def connect(self) -> None:
-        """Open the clients that commit and fetch now; else their first requests do.
-
-        From Python 3.12 on their threads cannot be started once the interpreter exits.
-        """
-        for queue in (*self._commits, self._fetches):
-            with contextlib.suppress(KafkaException, RuntimeError):  # then with a request
-                queue.client()
-
     # -- the port
 
     def fetch(
@@ -159,6 +149,29 @@ class KafkaCoordinator(Coordinator):
         check_timeout(timeout_s, "timeout_s")
         send = partial(self._commit, group, self._clock.now() + timeout_s)
         return commit_in_batches(group, offsets, send)
+
+    def topic_ids(
+        self, topics: Sequence[str], timeout_s: float
+    ) -> Future[Mapping[str, str | Failure]]:
+        listed = check_list(topics, "topics", '["orders"]')
+        asked = list(dict.fromkeys(check_topic(name) for name in listed))
+        check_timeout(timeout_s, "timeout_s")
+
+        def failed(failure: Failure) -> Mapping[str, str | Failure]:
+            return dict.fromkeys(asked, failure)
+
+        def send(client: GroupClient, request: QueuedRequest[Mapping[str, str | Failure]]) -> None:
+            def answered(sent: Pending[TopicIds]) -> None:
+                error, text, ids = sent.result()
+                timed_out = error == TIMED_OUT
+                failure = self._reports.timed_out() if timed_out else failure_of(error, text)
+                self._fetches.finish(request, failed(failure) if error else ids)
+
+            left_s = self._left_s(request.deadline_s) + LIBRDKAFKA_S
+            client.topic_ids(asked, left_s).add_done_callback(answered)
+
+        deadline_s = self._clock.now() + timeout_s
+        return self._fetches.submit(QueuedRequest("", deadline_s, send, failed))
 
     def topic_logs(
         self,

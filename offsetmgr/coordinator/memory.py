@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.codes import ErrorInfo
 
-Operation = Literal["fetch", "commit", "topic_logs", "topic_names", "check"]
+Operation = Literal["fetch", "commit", "topic_ids", "topic_logs", "topic_names", "check"]
 """A request of the port, by its method's name."""
 
 _UNKNOWN_TOPIC: Final = error_info(UNKNOWN_TOPIC)
@@ -222,6 +222,16 @@ class BrokerState:
                     failures[partition] = Failure(refusal)
             return failures
 
+    def topic_ids(self, topics: Collection[str]) -> dict[str, str | Failure]:
+        """Return the ids of topics; empty where the topic was never created, and is just there."""
+        with self._lock:
+            return {
+                topic: str(self._ids.get(topic, ""))
+                if self._logs.get(topic, True)
+                else Failure(_UNKNOWN_TOPIC)
+                for topic in topics
+            }
+
     def topic_logs(
         self, topics: Collection[str], at_ms: int | None = None, *, stable: bool = False
     ) -> dict[str, TopicLog]:
@@ -321,6 +331,18 @@ class MemoryCoordinator(Coordinator):
 
     def release(self, group: str) -> None:
         self.released.append(group)
+
+    def topic_ids(
+        self, topics: Sequence[str], timeout_s: float
+    ) -> Future[Mapping[str, str | Failure]]:
+        asked = list(topics)
+
+        def answer(failed: Failed) -> Mapping[str, str | Failure]:
+            if isinstance(failed, Failure):
+                return dict.fromkeys(asked, failed)
+            return self.broker.topic_ids(asked)
+
+        return self._start("topic_ids", "", {}, None, timeout_s, answer)
 
     def topic_logs(
         self,

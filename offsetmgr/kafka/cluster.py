@@ -312,7 +312,7 @@ class ClusterReader:
         if answer.error:
             failure = failure_of(answer.error, answer.text)
             raise request_error(f"committed offsets of group {group}", failure)
-        offsets, failures, _ = fetch_result(None, answer.partitions)
+        offsets, failures, *_ = fetch_result(None, answer.partitions)
         for where, failure in failures.items():
             raise request_error(f"committed offset of {where} in group {group}", failure)
         return {where: offset for where, offset in offsets.items() if offset is not None}

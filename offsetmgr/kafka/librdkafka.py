@@ -35,7 +35,7 @@ from offsetmgr.kafka.errors import failure_of
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from offsetmgr.kafka.reports import ConnectionReports
 
@@ -75,6 +75,12 @@ _NUMBERS: Final[Mapping[Operation, int]] = {
 }
 """``rd_kafka_admin_op_t``."""
 
+_DESCRIBE_TOPICS: Final = 19
+"""The same of a description of topics."""
+
+_NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+"""A topic's id from a broker before 2.8."""
+
 log = get_logger("offsetmgr.kafka")
 
 
@@ -97,6 +103,16 @@ class GroupAnswer(NamedTuple):
     """librdkafka's words for that error."""
     partitions: list[PartitionAnswer]
     """All partitions of a fetch; of a commit or a deletion, those that were refused."""
+
+
+class TopicIds(NamedTuple):
+    """Kafka's answer about the ids of topics."""
+
+    error: int
+    """Code of the request as a whole, 0 for none."""
+    text: str
+    ids: dict[str, str | Failure]
+    """By topic; empty from a broker before 2.8."""
 
 
 class _Partition(ctypes.Structure):
@@ -175,6 +191,18 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "topic_partition_list_destroy": (None, (_LIST,)),
     "topic_partition_get_leader_epoch": (ctypes.c_int32, (_ELEMENT,)),
     "topic_partition_set_leader_epoch": (None, (_ELEMENT, ctypes.c_int32)),
+    "TopicCollection_of_topic_names": (_POINTER, (_TEXTS, _SIZE)),
+    "TopicCollection_destroy": (None, (_POINTER,)),
+    "DescribeTopics": (None, (_POINTER, _POINTER, _POINTER, _POINTER)),
+    "event_DescribeTopics_result": (_POINTER, (_POINTER,)),
+    "DescribeTopics_result_topics": (
+        ctypes.POINTER(_POINTER),
+        (_POINTER, ctypes.POINTER(_SIZE)),
+    ),
+    "TopicDescription_name": (_TEXT, (_POINTER,)),
+    "TopicDescription_error": (_POINTER, (_POINTER,)),
+    "TopicDescription_topic_id": (_POINTER, (_POINTER,)),
+    "Uuid_base64str": (_TEXT, (_POINTER,)),
     "group_result_error": (_POINTER, (_POINTER,)),
     "group_result_partitions": (_LIST, (_POINTER,)),
     "error_code": (_INT, (_POINTER,)),
@@ -337,7 +365,7 @@ class GroupClient:
         library = self._library = Library()
         self._listener = listener
         self._lock = threading.Lock()
-        self._open: dict[int, tuple[Operation, Pending[GroupAnswer]]] = {}
+        self._open: dict[int, tuple[Operation | None, Pending[Any]]] = {}
         self._number = 0
         self._closed = False
         own = {"group.id": OWN_GROUP} if kind == CONSUMER else {}
@@ -377,6 +405,20 @@ class GroupClient:
         wanted = self._library.partition_list(partitions)
         return self._ask("DeleteConsumerGroupOffsets", group, wanted, timeout_s)
 
+    def topic_ids(self, topics: Collection[str], timeout_s: float) -> Pending[TopicIds]:
+        """Ask for the ids of topics, and not for their partitions, which take long to read."""
+        library = self._library
+        answer: Pending[TopicIds] = Pending()
+        names = (_TEXT * len(topics))(*(topic.encode() for topic in topics))
+        with self._lock:
+            options = self._options(_DESCRIBE_TOPICS, timeout_s)
+            self._open[self._number] = None, answer
+            wanted = library.TopicCollection_of_topic_names(names, len(topics))
+            library.DescribeTopics(self._handle, wanted, options, self._queue)
+            library.TopicCollection_destroy(wanted)
+            library.AdminOptions_destroy(options)
+        return answer
+
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Refuse further requests; open ones fail.  Returns within ``timeout_s``."""
         with self._lock:
@@ -399,13 +441,7 @@ class GroupClient:
         answer: Pending[GroupAnswer] = Pending()
         try:
             with self._lock:
-                if self._closed:
-                    raise RuntimeError("the client is closed")
-                self._number += 1
-                options = library.AdminOptions_new(self._handle, _NUMBERS[operation])
-                timeout_ms = ceil(max(timeout_s, 0.001) * 1000)
-                library.AdminOptions_set_request_timeout(options, timeout_ms, None, 0)
-                library.AdminOptions_set_opaque(options, self._number)
+                options = self._options(_NUMBERS[operation], timeout_s)
                 if operation == "ListConsumerGroupOffsets":
                     library.AdminOptions_set_require_stable_offsets(options, int(stable))
                 request = getattr(library, f"{operation}_new")(group.encode(), wanted)
@@ -418,6 +454,17 @@ class GroupClient:
             if wanted is not None:
                 library.topic_partition_list_destroy(wanted)
         return answer
+
+    def _options(self, operation: int, timeout_s: float) -> int:
+        """Return the options of a new request, numbered ``_number``; with the lock held."""
+        if self._closed:
+            raise RuntimeError("the client is closed")
+        self._number += 1
+        options: int = self._library.AdminOptions_new(self._handle, operation)
+        timeout_ms = ceil(max(timeout_s, 0.001) * 1000)
+        self._library.AdminOptions_set_request_timeout(options, timeout_ms, None, 0)
+        self._library.AdminOptions_set_opaque(options, self._number)
+        return options
 
     def _serve(self) -> None:
         """Set answers until closed, then end the handle: in this thread, which may block."""
@@ -435,8 +482,10 @@ class GroupClient:
         with self._lock:
             left = list(self._open.values())
             self._open.clear()
-        for _, answer in left:
-            answer.set_result(GroupAnswer(FAIL, "the Kafka client was closed", []))
+        text = "the Kafka client was closed"
+        for operation, answer in left:
+            closed = TopicIds(FAIL, text, {}) if operation is None else GroupAnswer(FAIL, text, [])
+            answer.set_result(closed)
         library.queue_destroy(self._queue)
         library.destroy_flags(self._handle, _NO_CONSUMER_CLOSE)
 
@@ -448,7 +497,26 @@ class GroupClient:
             asked = self._open.pop(library.event_opaque(event) or 0, None)
         if asked is not None:
             operation, answer = asked
-            answer.set_result(self._read(operation, event))
+            read = self._read_ids(event) if operation is None else self._read(operation, event)
+            answer.set_result(read)
+
+    def _read_ids(self, event: int) -> TopicIds:
+        library = self._library
+        code = library.event_error(event)
+        if code:
+            return TopicIds(code, decoded(library.event_error_string(event)), {})
+        count, ids = _SIZE(), dict[str, str | Failure]()
+        result = library.event_DescribeTopics_result(event)
+        found = library.DescribeTopics_result_topics(result, ctypes.byref(count))
+        for index in range(count.value):
+            error = library.TopicDescription_error(found[index])
+            code = library.error_code(error) if error else 0
+            topic_id = library.Uuid_base64str(library.TopicDescription_topic_id(found[index]))
+            known = decoded(topic_id)
+            ids[decoded(library.TopicDescription_name(found[index]))] = (
+                failure_of(code) if code else "" if known == _NO_ID else known
+            )
+        return TopicIds(0, "", ids)
 
     def _read(self, operation: Operation, event: int) -> GroupAnswer:
         library = self._library

@@ -17,13 +17,19 @@ import pykka
 
 from actors import ActorSystem, PooledActor
 from offsetmgr.config import CommitSettings
-from offsetmgr.errors import InvalidValueError, ManagerExistsError, ManagerStoppedError
+from offsetmgr.coordinator.logs import LogGuard
+from offsetmgr.errors import (
+    InvalidValueError,
+    ManagerExistsError,
+    ManagerStoppedError,
+    OffsetCommitError,
+)
+from offsetmgr.manager.events import Timing
 from offsetmgr.manager.group import Group
 from offsetmgr.manager.group_committer import Expire, Flush, GroupCommitter, Stop
 from offsetmgr.manager.handle import ManagerHandle
 from offsetmgr.manager.observer import NO_OBSERVER
 from offsetmgr.manager.offset_manager import OffsetManager, Submission, submit_many
-from offsetmgr.manager.step import Timing
 from offsetmgr.manager.waiter import Waiter
 from offsetmgr.types import (
     MAX_OFFSET,
@@ -97,6 +103,7 @@ class Factory:
         self._owns_system = system is None
         self._system = ActorSystem(name="offsetmgr") if system is None else system
         self._coordinator = coordinator
+        self._logs = LogGuard(coordinator, self._system.clock.now)
         self._observer = observer
         rng = rng if rng is not None else Random()  # noqa: S311 -- jitter, no secret
         self._timing = Timing(self._settings, rng)
@@ -160,6 +167,7 @@ class Factory:
         committer = GroupCommitter(
             group,
             self._coordinator,
+            self._logs,
             self._settings.request_timeout_s,
             self._timing,
             self._observer,
@@ -257,6 +265,9 @@ class Factory:
             refused[partition] = ManagerStoppedError(text)
         if held is not None and entries:
             refused.update(submit_many(held, entries, rewind=rewind))
+        for partition, error in refused.items():
+            if isinstance(error, OffsetCommitError):  # of a recreated topic, refused for good
+                self._observer.failed(ManagerKey(group, *partition), error)
         return refused
 
     # Flush and stop.
@@ -381,8 +392,8 @@ class Factory:
 
 
 def _checked(where: object, value: object, *, rewind: bool) -> Submission:
-    partition, given = check_topic_partition(where), value
+    partition, given, topic_id = check_topic_partition(where), value, ""
     if isinstance(given, Submission):
         rewind = check_flag(given.rewind, f"rewind of {partition}") or rewind
-        given = OffsetAndMetadata(*given[:3])
-    return Submission(*check_offset_and_metadata(given, partition), rewind)
+        topic_id, given = given.topic_id, OffsetAndMetadata(*given[:3])
+    return Submission(*check_offset_and_metadata(given, partition), rewind, topic_id)

@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from actors import Future, PooledActor
 from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
 from offsetmgr.errors import ManagerStoppedError, Scope, error_info
-from offsetmgr.manager.group import Collect
-from offsetmgr.manager.offset_manager import OffsetManager, Phase
-from offsetmgr.manager.plan import CommitPlan, CommitRequest, ReadRequest
-from offsetmgr.manager.step import (
+from offsetmgr.manager.events import (
     AnswerFlushes,
     Committed,
     Expired,
@@ -30,18 +27,21 @@ from offsetmgr.manager.step import (
     Refused,
     StopAsked,
     Unknown,
-    doubt,
-    step,
 )
+from offsetmgr.manager.group import Collect
+from offsetmgr.manager.offset_manager import OffsetManager, Phase
+from offsetmgr.manager.plan import CommitPlan, CommitRequest, ReadRequest
+from offsetmgr.manager.step import doubt, step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from offsetmgr.coordinator.base import Coordinator, TopicLog
+    from offsetmgr.coordinator.logs import LogGuard
+    from offsetmgr.manager.events import Effects, Event, Timing
     from offsetmgr.manager.group import Group
     from offsetmgr.manager.observer import Observer
     from offsetmgr.manager.plan import GroupRequest
-    from offsetmgr.manager.step import Effects, Event, Timing
     from offsetmgr.manager.waiter import Waiter
     from offsetmgr.types import StopResult
 
@@ -79,9 +79,10 @@ class _Answered(NamedTuple):
 
 
 class _LogsRead(NamedTuple):
-    """The logs of the topics that ``request`` verifies."""
+    """The logs of the topics of some managers."""
 
-    request: ReadRequest
+    numbers: Mapping[OffsetManager, int]
+    """Of their newest versions when the logs were asked for."""
     logs: Mapping[str, TopicLog]
 
 
@@ -103,16 +104,21 @@ class GroupCommitter(PooledActor):
         self,
         group: Group[OffsetManager],
         coordinator: Coordinator,
+        logs: LogGuard,
         timeout_s: float,
         timing: Timing,
         observer: Observer,
         release: Callable[[OffsetManager], None],
         vacate: Callable[[Group[OffsetManager]], bool],
     ) -> None:
-        """``release`` frees a manager's name, ``vacate`` the group's if no manager has come."""
+        """``logs`` guards ``coordinator``.
+
+        ``release`` frees a manager's name, ``vacate`` the group's if no manager has come.
+        """
         super().__init__()
         self._group = group
         self._coordinator = coordinator
+        self._logs = logs
         self._timeout_s = timeout_s
         self._timing = timing
         self._observer = observer
@@ -152,11 +158,11 @@ class GroupCommitter(PooledActor):
             case Expire(managers):
                 for manager in managers:
                     self._step(manager, Expired(), now)
-            case _LogsRead(request, logs):
-                for manager, version in request.verified.items():
+            case _LogsRead(numbers, logs):
+                for manager, number in numbers.items():
                     topic_log = logs.get(manager.key.topic)
                     if topic_log is not None:
-                        self._step(manager, LogRead(version, topic_log), now)
+                        self._step(manager, LogRead(topic_log, number), now)
         self._pump(now)
         self._deliver_answers()
 
@@ -174,15 +180,17 @@ class GroupCommitter(PooledActor):
 
     def _pump(self, now: float) -> None:
         """Send the next request, unless one is in flight; else look again when something is due."""
+        plan, group = self._plan, self._group
         if self._flight is not None:
             return
-        plan, group = self._plan, self._group
         if group.has_queued:
             plan.collect(*group.collect(now), now)
         request, effects = plan.next_request(now)
         for manager, own_effects in effects:
             self._apply(manager, own_effects)
         self._end_managers()
+        if look := plan.next_look(now, self._timeout_s):
+            self._look(look)
         if request is not None:
             self._send(request, now)
         elif not plan.managers and self._vacate(group):
@@ -195,10 +203,11 @@ class GroupCommitter(PooledActor):
         try:
             if isinstance(request, CommitRequest):
                 offsets = {m.topic_partition: v.value for m, v in request.versions.items()}
-                future = self._coordinator.commit(name, offsets, self._timeout_s)
+                topic_ids = self._plan.topic_ids(request)
+                future = self._logs.commit(name, offsets, topic_ids, self._timeout_s)
             else:
                 partitions = tuple(manager.topic_partition for manager in request.managers)
-                future = self._coordinator.fetch(name, partitions, self._timeout_s)
+                future = self._logs.fetch(name, partitions, self._timeout_s)
         except Exception as error:  # noqa: BLE001 -- whatever it is, the group must go on
             future.set_exception(error)
         flight = self._flight = Flight(request, future, now)
@@ -211,8 +220,8 @@ class GroupCommitter(PooledActor):
             )
 
         future.add_done_callback(answered)
-        if isinstance(request, ReadRequest) and request.verified:
-            self._read_logs(request)
+        if isinstance(request, ReadRequest) and request.verifies:
+            self._look([manager for manager in request.managers if manager.committed])
 
     def _answered(self, flight: Flight, result: Any, now: float) -> None:
         if flight is not self._flight:
@@ -236,15 +245,15 @@ class GroupCommitter(PooledActor):
         size, took_s = len(request.managers), now - flight.started_at
         self._call(self._observer.requested, kind, self._group.name, size, len(failures), took_s)
 
-    def _read_logs(self, request: ReadRequest) -> None:
+    def _look(self, managers: Sequence[OffsetManager]) -> None:
         """Ask for the ends of logs; the group's requests do not wait for them."""
-        ref = self.actor_ref
+        ref, numbers = self.actor_ref, {manager: manager.number for manager in managers}
 
         def answered(done: Future[Mapping[str, TopicLog]]) -> None:
             if done.exception() is None:
-                ref.tell_due(_LogsRead(request, done.get()))
+                ref.tell_due(_LogsRead(numbers, done.get()))
 
-        topics = tuple(sorted({manager.key.topic for manager in request.verified}))
+        topics = tuple(sorted({manager.key.topic for manager in managers}))
         try:
             self._coordinator.topic_logs(topics, self._timeout_s).add_done_callback(answered)
         except Exception:  # as for any other request

@@ -12,6 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from actors import Future, Mailbox, PooledActor
+from offsetmgr.coordinator.logs import recreated
 from offsetmgr.errors import (
     ManagerStoppedError,
     OffsetCommitError,
@@ -49,6 +50,8 @@ class Submission(NamedTuple):
     metadata: str = ""
     leader_epoch: int | None = None
     rewind: bool = False
+    topic_id: str = ""
+    """The id of the topic when the offset was submitted; empty if the submitter does not know."""
 
 
 class Phase(Enum):
@@ -89,11 +92,13 @@ class OffsetManager(PooledActor):
     """Owns the committed offset of one partition in one group."""
 
     __slots__ = (
-        "acknowledged", "acknowledged_at", "closed", "commit_at", "commit_failures", "committed",
-        "committed_offsets", "doubted_since", "dropped", "error_number", "errors", "external",
-        "floor", "flushes", "force", "group", "in_doubt", "initial", "key", "last_error", "number",
-        "outside_log", "owner", "phase", "queued", "read_at", "read_failures", "recommit",
-        "recommit_at", "regressions", "result", "rewind_number", "settled", "stops", "topic_id",
+        "absent_number", "acknowledged", "acknowledged_at", "closed", "commit_at",
+        "commit_failures", "committed", "committed_offsets", "doubted_since", "dropped",
+        "error_number", "errors", "external", "floor", "flushes", "force", "former",
+        "former_number", "group", "in_doubt", "initial", "key", "last_error", "log_end",
+        "look_at", "looked_number", "missing", "named_topic_id", "number", "outside_log", "owner",
+        "phase", "queued", "read_at", "read_failures", "recommit", "recommit_at", "regressions",
+        "result", "rewind_number", "settled", "stops", "stray", "suspect", "topic_id",
         "topic_partition", "value", "verify_at",
     )  # fmt: skip
 
@@ -128,9 +133,13 @@ class OffsetManager(PooledActor):
         """Number of the newest rewind that is not committed yet; 0 for none."""
         self.force = False
         """True if the next submit counts as new, though it be the same."""
-        self.dropped: OffsetAndMetadata | None = None
-        """The last submit, where it was dropped as a regression."""
+        self.named_topic_id = ""
+        """The id of the topic that the submitter of the newest version named, if any."""
+        self.dropped: tuple[OffsetAndMetadata, OffsetManagerError] | None = None
+        """The last submit, if it will never be committed, and why."""
         self.regressions = 0
+        self.suspect = False
+        """True if a regression makes it likely that the topic was recreated."""
 
         # Callers.
         self.initial: Future[OffsetAndMetadata | None] = Future()
@@ -157,8 +166,24 @@ class OffsetManager(PooledActor):
         self.last_error: OffsetManagerError | None = None
         self.error_number = 0
         """Number of the version that ``last_error`` speaks of; 0 for a fetch."""
-        self.topic_id = ""
-        """That of the last look at the log; empty if it is not known."""
+
+        # The log.
+        self.topic_id: str | None = None
+        """The topic's id; empty with a Kafka that has none, None if there was no such topic."""
+        self.former: int | None = None
+        """After the topic was recreated, the last offset of the former log (-1 for none): what is
+        submitted next is compared with it and with the end of the new log."""
+        self.former_number = 0
+        """Number of the newest version of the former log."""
+        self.absent_number = 0
+        """Number of the newest version that was refused because there was no such topic."""
+        self.log_end = -1
+        self.looked_number = 0
+        """Number of the newest version when ``log_end`` was asked for."""
+        self.stray = False
+        """True if the group has an offset of the former log, to be replaced by the log's start."""
+        self.missing = False
+        """True if nothing was committed at the last read, where something was before."""
         self.outside_log = -1
         """The last committed offset that was reported as outside of its log."""
 
@@ -172,10 +197,17 @@ class OffsetManager(PooledActor):
         self.read_at = inf
         """Time of the read that must precede the next commit."""
         self.read_failures = 0
+        self.look_at = inf
+        """Time of the look at the log's ends that must precede the next commit."""
         self.verify_at = inf
         """Time to look whether a commit in doubt has landed."""
         self.recommit_at = inf
         """Time to commit an unchanged offset again, lest it expires."""
+
+    @property
+    def blocked(self) -> bool:
+        """True if something has to be read before the next commit."""
+        return self.read_at < inf or self.look_at < inf
 
     def on_receive(self, message: object) -> None:
         """Refuse: submits need no message, and flushes and stops go to the committer."""
@@ -209,15 +241,20 @@ class OffsetManager(PooledActor):
         value: int | OffsetAndMetadata,
         rewind: bool,  # noqa: FBT001 -- a keyword costs time
         number: int,
+        topic_id: str = "",
     ) -> None:
         offset = value if isinstance(value, int) else value.offset
         if offset < self.floor and (self.closed or not rewind):
             self._refuse(offset)
+        if topic_id and self.topic_id and topic_id != self.topic_id:
+            failure = recreated(topic_id, self.topic_id)
+            raise OffsetCommitError(*self.key, offset, failure.info, failure.detail)
         self.floor = offset
         self.dropped = None
         if value != self.value or self.force:
             self.value = value
             self.number = number
+            self.named_topic_id = topic_id
             self.force = False
         if (rewind or not self.queued) and self.number > self.settled:
             if rewind:
@@ -231,6 +268,10 @@ class OffsetManager(PooledActor):
         if self.closed:
             raise ManagerStoppedError(f"{self.key} is stopped; spawn a new manager to submit again")
         self.regressions += 1
+        self.suspect = True
+        if not self.queued:
+            self.group.queue_submit(self)
+            self.queued = True
         raise OffsetRegressionError(str(self.key), offset, self.floor)
 
     def close(self, waiter: Waiter[OffsetManager]) -> None:
@@ -303,15 +344,8 @@ class OffsetManager(PooledActor):
         return OffsetTimeoutError(f"{text}Kafka has not answered within {waited_s:.3g} s")
 
     def result_if_clean(self) -> StopResult:
-        """Return the result where nothing waits but a dropped regression."""
-        dropped, known = self.dropped, self.acknowledged
-        if dropped is None:
-            return StopResult(known)
-        # The floor of a closed manager is above all offsets.
-        floor = self.floor if known is None else known.offset
-        return StopResult(
-            known, dropped, OffsetRegressionError(str(self.key), dropped.offset, floor)
-        )
+        """Return the result where nothing waits but what was dropped."""
+        return StopResult(self.acknowledged, *(self.dropped or ()))
 
     # For the group's strand, which changes the newest submit too.
 
@@ -340,10 +374,29 @@ class OffsetManager(PooledActor):
                 self._settle(newest.number)
             elif newest.value.offset < committed.offset and not self.rewind_number:
                 self.regressions += 1
-                self._settle(newest.number)
+                name = str(self.key)
+                error = OffsetRegressionError(name, newest.value.offset, committed.offset)
+                self._drop(newest, error)
                 self._set_floor(committed)
-                self.dropped = newest.value
                 self.value = shortest(*committed)
+
+    def drop_newest(self, error: OffsetManagerError) -> None:
+        """Enter that the newest version is of a former log: it will never be committed."""
+        with self.group.lock:
+            newest = self.version()
+            if newest is not None:
+                self._drop(newest, error)
+
+    def _drop(self, newest: Version, error: OffsetManagerError) -> None:
+        self._settle(newest.number)
+        self.dropped = newest.value, error
+
+    def begin_log(self) -> None:
+        """Take any offset next, also the one that was submitted last."""
+        with self.group.lock:
+            self.force = True
+            if not self.closed:
+                self.floor = 0
 
     def settle(self, number: int) -> bool:
         """Enter that version ``number`` is committed; return True if nothing newer waits."""
@@ -413,13 +466,15 @@ def submit_many(
         for manager, value in entries:
             try:
                 if not isinstance(value, int):
-                    manager._put(shortest(*value[:3]), value.rewind, number)  # noqa: SLF001
+                    plain = shortest(*value[:3])
+                    manager._put(plain, value.rewind, number, value.topic_id)  # noqa: SLF001
                 elif rewind or value <= manager.floor:
                     manager._put(value, rewind, number)  # noqa: SLF001
                 else:
                     # What ``_put`` does in the common case, without a call.
                     manager.value = manager.floor = value
                     manager.number = number
+                    manager.named_topic_id = ""
                     if not manager.queued:
                         manager.dropped, manager.force = None, False
                         group.queue_submit(manager)

@@ -16,15 +16,23 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from offsetmgr.errors import Scope, Verdict
+from offsetmgr.manager.events import (
+    Committed,
+    Read,
+    ReadFailed,
+    Recreated,
+    Refused,
+    Unknown,
+)
 from offsetmgr.manager.offset_manager import Phase
-from offsetmgr.manager.step import Committed, Read, ReadFailed, Refused, Unknown, next_version
+from offsetmgr.manager.step import next_version
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from offsetmgr.coordinator.base import CommitResult, FetchResult
+    from offsetmgr.manager.events import Effects, Event, Timing
     from offsetmgr.manager.offset_manager import OffsetManager, Version
-    from offsetmgr.manager.step import Effects, Event, Timing
     from offsetmgr.types import TopicPartition
 
 
@@ -33,8 +41,8 @@ class ReadRequest(NamedTuple):
 
     managers: tuple[OffsetManager, ...]
     """The managers that ask: a new one may take a partition over meanwhile."""
-    verified: Mapping[OffsetManager, Version]
-    """Offsets to be compared with the ends of their logs, which are read as well."""
+    verifies: bool = False
+    """True if the ends of their logs are to be looked at as well."""
 
 
 class CommitRequest(NamedTuple):
@@ -83,6 +91,8 @@ class CommitPlan:
         self.in_flight: GroupRequest | None = None
         self._dirty: dict[OffsetManager, None] = {}
         self._to_read: dict[OffsetManager, None] = {}
+        self._to_look: dict[OffsetManager, None] = {}
+        self._topic_ids: dict[str, str] = {}
         self._commits = Retry(timing)
         self._reads = Retry(timing)
         self._check_at = inf
@@ -102,7 +112,9 @@ class CommitPlan:
                     self._admit(manager)
                     failures = manager.read_failures
                     manager.read_at = now + (self._timing.backoff_s(failures) if failures else 0.0)
-            elif dirty and manager.phase is not Phase.STOPPED:
+            elif manager.suspect:
+                manager.suspect, manager.read_at = False, min(manager.read_at, now)
+            if dirty and manager.phase in {Phase.READY, Phase.IN_DOUBT}:
                 manager.commit_at = min(manager.commit_at, since + self._timing.commit_interval_s)
                 manager.recommit = False
             self.index(manager)
@@ -114,9 +126,11 @@ class CommitPlan:
             return
         self.managers[manager.topic_partition] = manager
         if former is not None:
+            manager.topic_id = former.topic_id
             manager.committed, manager.in_doubt = former.committed, former.in_doubt
             manager.doubted_since, manager.verify_at = former.doubted_since, former.verify_at
-            former.in_doubt, former.commit_at, former.read_at = (), inf, inf
+            former.in_doubt, former.commit_at = (), inf
+            former.read_at = former.look_at = inf
             self.index(former)
 
     def index(self, manager: OffsetManager) -> None:
@@ -129,13 +143,17 @@ class CommitPlan:
             self._to_read[manager] = None
         else:
             self._to_read.pop(manager, None)
+        if manager.look_at < inf:
+            self._to_look[manager] = None
+        else:
+            self._to_look.pop(manager, None)
         self._check_at = min(self._check_at, manager.verify_at, manager.recommit_at)
         if manager.phase is Phase.STOPPED:
             self._end(manager)
 
     def _end(self, manager: OffsetManager) -> None:
         """Forget a stopped manager if nothing has to be done for it any more."""
-        busy = manager.in_doubt or manager.commit_at < inf or manager.read_at < inf
+        busy = manager.in_doubt or manager.commit_at < inf or manager.blocked
         flight = self.in_flight
         if busy or (isinstance(flight, CommitRequest) and manager in flight.versions):
             return
@@ -176,14 +194,16 @@ class CommitPlan:
         """Return when to ask again though nothing happened; ``inf`` for never."""
         read_at = min((manager.read_at for manager in self._to_read), default=inf)
         background_at = min(self._check_at, self._verification_at())
+        look_at = min((manager.look_at for manager in self._to_look), default=inf)
         return min(
+            look_at,
             max(read_at, self._reads.not_before),
             self._commit_due_at(),
             max(background_at, self._verify_not_before),
         )
 
     def _commit_due_at(self) -> float:
-        due_at = min((m.commit_at for m in self._dirty if m.read_at == inf), default=inf)
+        due_at = min((m.commit_at for m in self._dirty if not m.blocked), default=inf)
         return max(due_at, self._commits.not_before)
 
     def _commit(
@@ -195,7 +215,11 @@ class CommitPlan:
         versions: dict[OffsetManager, Version] = {}
         for manager in tuple(self._dirty):
             backs_off = manager.commit_failures and manager.commit_at > now
-            if manager.read_at < inf or backs_off:
+            if manager.blocked or backs_off:
+                continue
+            if manager.topic_id != self._topic_ids.get(manager.key.topic):
+                manager.read_at = now  # another manager has seen the topic recreated
+                self.index(manager)
                 continue
             version, own_effects = next_version(manager, now, self._timing)
             if version is not None:
@@ -211,10 +235,21 @@ class CommitPlan:
         if self._to_read and now >= self._reads.not_before:
             ready = tuple(manager for manager in self._to_read if manager.read_at <= now)
             if ready:
-                return ReadRequest(ready, {})
+                return ReadRequest(ready)
         if now < self._verify_not_before:
             return None
         return self._verify(now) or self._check(now)
+
+    def topic_ids(self, request: CommitRequest) -> dict[str, str | None]:
+        """Return the ids of the topics that the offsets of a commit were read from."""
+        return {m.key.topic: m.topic_id for m in request.versions}
+
+    def next_look(self, now: float, retry_s: float) -> list[OffsetManager]:
+        """Return the managers whose logs are to be looked at now; again after ``retry_s``."""
+        due = [manager for manager in self._to_look if manager.look_at <= now]
+        for manager in due:
+            manager.look_at = now + retry_s
+        return due
 
     # Verification.
 
@@ -242,10 +277,9 @@ class CommitPlan:
         known = tuple(
             manager
             for manager in self.managers.values()
-            if (manager.committed or manager.in_doubt) and manager.read_at == inf
+            if (manager.committed or manager.in_doubt) and not manager.blocked
         )
-        verified = {manager: manager.committed for manager in known if manager.committed}
-        return ReadRequest(known, verified) if known else None
+        return ReadRequest(known, verifies=True) if known else None
 
     def _check(self, now: float) -> ReadRequest | None:
         """Read single partitions: commits in doubt, and old ones."""
@@ -254,7 +288,7 @@ class CommitPlan:
         times = {m: min(m.verify_at, m.recommit_at) for m in self.managers.values()}
         self._check_at = min(times.values(), default=inf)
         due = tuple(manager for manager, at in times.items() if at <= now)
-        return ReadRequest(due, {}) if due else None
+        return ReadRequest(due) if due else None
 
     # Answers.
 
@@ -283,12 +317,18 @@ class CommitPlan:
         if not failed or not self._to_read.keys().isdisjoint(request.managers):
             self._reads.enter(now, failed=failed)
         self._verify_not_before = now + self._timing.backoff_max_s if failed else -inf
+        for topic, topic_id in result.topic_ids.items():
+            self._topic_ids[topic] = topic_id or self._topic_ids.get(topic, "")
         for manager in request.managers:
-            failure = result.failures.get(manager.topic_partition)
-            if failure is None:
-                yield manager, Read(result.offsets.get(manager.topic_partition))
-            else:
+            partition, topic = manager.topic_partition, manager.key.topic
+            failure, found = result.failures.get(partition), result.offsets.get(partition)
+            known = self._topic_ids.get(topic)
+            if failure is not None:
                 yield manager, ReadFailed(failure)
+            elif known and manager.topic_id and known != manager.topic_id:
+                yield manager, Recreated(found, known)
+            else:
+                yield manager, Read(found, known, topic in result.topic_ids)
 
     def heir(self, manager: OffsetManager) -> OffsetManager | None:
         """Return the manager that has taken the partition over from a stopped one, if any."""

@@ -21,164 +21,62 @@ from __future__ import annotations
 
 from enum import Enum
 from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final
 
-from offsetmgr.backoff import pause_s
-from offsetmgr.codes import OFFSET_CHANGED, OFFSET_OUTSIDE_LOG, TOPIC_RECREATED, error_info
+from offsetmgr.codes import (
+    OFFSET_CHANGED,
+    OFFSET_OUTSIDE_LOG,
+    TOPIC_DELETED,
+    TOPIC_RECREATED,
+    UNKNOWN_TOPIC,
+    error_info,
+)
 from offsetmgr.coordinator.base import Failure
+from offsetmgr.coordinator.logs import recreated
 from offsetmgr.errors import (
+    CoordinatorError,
     OffsetCommitError,
     OffsetFetchError,
     OffsetManagerError,
     OffsetNoticeError,
     Scope,
 )
+from offsetmgr.manager.events import (
+    AnswerFlushes,
+    Committed,
+    Effects,
+    Event,
+    Expired,
+    Finish,
+    FlushAsked,
+    LogRead,
+    PublishCommitted,
+    PublishError,
+    PublishInitial,
+    Read,
+    ReadFailed,
+    Recreated,
+    Refused,
+    StopAsked,
+    Unknown,
+)
 from offsetmgr.manager.offset_manager import Phase, Version
-from offsetmgr.types import StopResult
+from offsetmgr.types import OffsetAndMetadata, StopResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from random import Random
 
-    from offsetmgr.config import CommitSettings
-    from offsetmgr.coordinator.base import TopicLog
+    from offsetmgr.manager.events import Timing
     from offsetmgr.manager.offset_manager import OffsetManager
-    from offsetmgr.types import OffsetAndMetadata
 
 IN_DOUBT_LIMIT: Final = 16
 """Limit of the commits in doubt per partition; a read follows each, so there are rarely many."""
-
-LANDING_TIMEOUTS: Final = 2
-"""Request time-outs between a coordinator's first answer and the verification of commits in doubt:
-by then nearly all that it still held have landed."""
-
-STOPPED_TIMEOUTS: Final = 12
-"""The same for a stopped manager, of which only one verification follows.  Later than that, a
-difference is more likely an operator's reset of the group."""
 
 LATEST_LANDING_S: Final = 900.0
 """Time in which a commit in doubt may still land: a host may go on sending for a connection that
 was given up."""
 
-RECOMMIT_SOON_S: Final = 60.0
-"""Delay until an offset found at the start is committed again: its age is unknown, so it may be
-about to expire."""
-
 _SHOWN_CHARS: Final = 40
-
-
-class Timing:
-    """The times of all steps, from the settings; with the jitter of back-offs."""
-
-    def __init__(self, settings: CommitSettings, rng: Random) -> None:
-        self.commit_interval_s = settings.commit_interval_s
-        self.verify_interval_s = settings.verify_interval_s
-        self.landing_s = LANDING_TIMEOUTS * settings.request_timeout_s
-        self.stopped_s = STOPPED_TIMEOUTS * settings.request_timeout_s
-        self.recommit_s = settings.recommit_interval_s or inf
-        self.recommit_soon_s = min(RECOMMIT_SOON_S, settings.recommit_interval_s) or inf
-        self.backoff_max_s = settings.retry_backoff_max_s
-        self.rng = rng
-        self._backoff_s = settings.retry_backoff_s
-
-    def backoff_s(self, failures: int) -> float:
-        """Return the pause after ``failures`` in a row."""
-        return pause_s(failures, self._backoff_s, self.backoff_max_s, self.rng)
-
-
-# Events.
-
-
-class Read(NamedTuple):
-    """The coordinator has this offset committed; None for nothing."""
-
-    found: OffsetAndMetadata | None
-
-
-class ReadFailed(NamedTuple):
-    """The committed offset could not be read."""
-
-    failure: Failure
-
-
-class Committed(NamedTuple):
-    """The coordinator has committed a version."""
-
-    version: Version
-
-
-class Refused(NamedTuple):
-    """A version was refused: it had no effect."""
-
-    version: Version
-    failure: Failure
-
-
-class Unknown(NamedTuple):
-    """A commit without a clear answer: it has landed, or may land yet, or never."""
-
-    version: Version
-    failure: Failure
-
-
-class FlushAsked(NamedTuple):
-    """A caller waits for the newest version."""
-
-
-class StopAsked(NamedTuple):
-    """The user wants the newest version committed, and the manager gone."""
-
-
-class Expired(NamedTuple):
-    """The deadline of the last stop has passed."""
-
-
-class LogRead(NamedTuple):
-    """The log of the partition, as read beside a verification of ``version``."""
-
-    version: Version
-    log: TopicLog
-
-
-Event: TypeAlias = (
-    Read | ReadFailed | Committed | Refused | Unknown | FlushAsked | StopAsked | Expired | LogRead
-)
-
-
-# Effects.
-
-
-class PublishInitial(NamedTuple):
-    """Answer who waits for the initial offset."""
-
-    committed: OffsetAndMetadata | None
-
-
-class PublishCommitted(NamedTuple):
-    """Put into the mailbox of committed offsets."""
-
-    committed: OffsetAndMetadata
-
-
-class PublishError(NamedTuple):
-    """Put into the mailbox of errors."""
-
-    error: OffsetManagerError
-
-
-class AnswerFlushes(NamedTuple):
-    """Answer the flushes that wait for versions up to ``number``."""
-
-    number: float
-    result: StopResult
-
-
-class Finish(NamedTuple):
-    """Close the mailboxes, free the name, answer the stops."""
-
-
-Effect: TypeAlias = PublishInitial | PublishCommitted | PublishError | AnswerFlushes | Finish
-Effects: TypeAlias = "list[Effect]"
 
 
 def step(manager: OffsetManager, event: Event, now: float, timing: Timing) -> Effects:
@@ -198,18 +96,24 @@ def next_version(
     with manager.group.lock:
         version = manager.version() if manager.dirty else None
         rewinds = manager.rewind_number > 0
-        stands = version is not None and _stands(manager, version.value)
     if version is None:
         manager.commit_at = inf
         return None, []
-    if stands:
-        if rewinds:
-            manager.external = False
-        return None, [*_mark_committed(manager, version, now, timing), *_end(manager, now, timing)]
-    refusal = None if rewinds else _external_refusal(manager, version.value.offset)
-    if refusal is None:
-        return version, []
-    effects = _refused(manager, Refused(version, refusal), now, timing)
+    is_former = _is_of_former_log(manager, version)
+    if is_former is None:
+        manager.look_at = now
+        return None, []
+    if is_former:
+        effects = _drop_former(manager, version)
+    elif _stands(manager, version.value):
+        manager.external = manager.external and not rewinds
+        effects = _mark_committed(manager, version, now, timing)
+    else:
+        manager.former, manager.stray = None, False
+        refusal = None if rewinds else _external_refusal(manager, version.value.offset)
+        if refusal is None:
+            return version, []
+        effects = _refused(manager, Refused(version, refusal), now, timing)
     return None, [*effects, *_end(manager, now, timing)]
 
 
@@ -229,6 +133,8 @@ class _Reading(Enum):
     """A commit in doubt has landed behind a newer one."""
     NEWER = "newer"
     """A commit in doubt has landed after all, and nothing newer is committed."""
+    STRAY = "stray"
+    """A commit of the former log has landed in the new one, where nothing newer is committed."""
     EXTERNAL = "external"
     """Somebody else committed it, or it expired."""
 
@@ -251,33 +157,23 @@ def _judge(
     if not landed:
         return _Reading.EXTERNAL, None
     # A commit that was given up before an external change is older than that.
-    older = manager.external or (last is not None and landed[-1].number < last.number)
-    return (_Reading.OLDER if older and last is not None else _Reading.NEWER), landed[-1]
+    if last is not None and (manager.external or landed[-1].number < last.number):
+        return _Reading.OLDER, landed[-1]
+    is_stray = landed[-1].number <= manager.former_number
+    return (_Reading.STRAY if is_stray else _Reading.NEWER), landed[-1]
 
 
 def _begin(manager: OffsetManager, event: Read, now: float, timing: Timing) -> Effects:
     """Compare what is committed with what was submitted meanwhile."""
-    first, last, found = not manager.initial.done(), manager.committed, event.found
-    effects: Effects = []
-    reading, version = _judge(manager, found)
-    _await_landing(manager, now, timing)
-    if reading is _Reading.EXTERNAL and last is not None and not first:
-        effects += _follow(manager, found, now, timing)
-    elif reading is _Reading.OLDER and last is not None:
-        _correct(manager, last, now)
-        found = last.value
-    elif found is None:
-        _drop_committed(manager)
-    elif version is None:
-        manager.committed = Version(0, found)
-        manager.recommit_at = now + timing.recommit_soon_s
-    elif reading is not _Reading.STANDS:
-        _set_committed(manager, version, now, timing)
-    _can_be_read(manager)
-    manager.acknowledged = found
+    first = not manager.initial.done()
+    _learn_topic(manager, event)
+    effects = _begin_committed(manager, event, now, timing)
     if first:
-        manager.establish(found)
-        effects.append(PublishInitial(found))
+        if _names_another_topic(manager):
+            effects += _drop_former(manager, manager.newest)
+        else:
+            manager.establish(manager.acknowledged)
+        effects.append(PublishInitial(manager.acknowledged))
     if not manager.dirty:
         return effects + _begin_clean(manager, now, first=first)
     at = now if manager.awaited else now + timing.commit_interval_s
@@ -285,6 +181,30 @@ def _begin(manager: OffsetManager, event: Read, now: float, timing: Timing) -> E
     if first or isinstance(manager.last_error, OffsetFetchError):
         manager.last_error = None
     return effects
+
+
+def _begin_committed(manager: OffsetManager, event: Read, now: float, timing: Timing) -> Effects:
+    """Enter what is committed, at the start or after a failure."""
+    first, last, found = not manager.initial.done(), manager.committed, event.found
+    reading, version = _judge(manager, found)
+    _await_landing(manager, now, timing)
+    _can_be_read(manager)
+    if reading is _Reading.EXTERNAL and last is not None and not first:
+        return _follow(manager, event, now, timing)
+    if reading is _Reading.OLDER and last is not None:
+        _correct(manager, last, now)
+        found = last.value
+    elif reading is _Reading.STRAY:
+        _replace_stray(manager, now)
+    elif found is None:
+        _drop_committed(manager)
+    elif version is None:
+        manager.committed = Version(0, found)
+        manager.recommit_at = now + timing.recommit_soon_s
+    elif reading is not _Reading.STANDS:
+        _set_committed(manager, version, now, timing)
+    manager.acknowledged = found
+    return []
 
 
 def _begin_clean(manager: OffsetManager, now: float, *, first: bool) -> Effects:
@@ -307,6 +227,7 @@ def _can_be_read(manager: OffsetManager) -> None:
 def _read_in_doubt(manager: OffsetManager, event: Read, now: float, timing: Timing) -> Effects:
     """Find out whether the commit with the unknown outcome has landed."""
     version, last, found = manager.in_doubt[-1], manager.committed, event.found
+    _learn_topic(manager, event)
     _can_be_read(manager)
     effects: Effects = []
     if same(version.value, found):
@@ -322,7 +243,7 @@ def _read_in_doubt(manager: OffsetManager, event: Read, now: float, timing: Timi
         manager.recommit, manager.commit_at = False, inf
         effects = _verify(manager, event, now, timing)
     elif last is not None and _judge(manager, found)[0] is _Reading.EXTERNAL:
-        effects = _follow(manager, found, now, timing)
+        effects = _follow(manager, event, now, timing)
     _await_landing(manager, now, timing)
     return effects
 
@@ -331,6 +252,7 @@ def _verify(manager: OffsetManager, event: Read, now: float, timing: Timing) -> 
     """Compare what is committed with what should be."""
     is_old, last, found = manager.recommit_at <= now, manager.committed, event.found
     stopped, manager.read_at = manager.phase is Phase.STOPPED, inf
+    _learn_topic(manager, event)
     reading, version = _judge(manager, found)
     if stopped and reading is _Reading.OLDER:
         _await_landing(manager, now, timing)  # the correction may fail, so it is verified as well
@@ -340,10 +262,12 @@ def _verify(manager: OffsetManager, event: Read, now: float, timing: Timing) -> 
         if manager.number == version.number and not stopped:
             return _committed(manager, Committed(version), now, timing)
         _set_committed(manager, version, now, timing)
+    elif reading is _Reading.STRAY:
+        _replace_stray(manager, now)
     elif last is None or (reading is _Reading.EXTERNAL and stopped):
         _drop_committed(manager)
     elif reading is _Reading.EXTERNAL:
-        return _follow(manager, found, now, timing)
+        return _follow(manager, event, now, timing)
     elif reading is _Reading.OLDER or is_old:
         # Entered as if it were new: until it is committed again nobody needs to look.
         _set_committed(manager, last, now, timing)
@@ -354,17 +278,22 @@ def _verify(manager: OffsetManager, event: Read, now: float, timing: Timing) -> 
     return []
 
 
-def _follow(
-    manager: OffsetManager, found: OffsetAndMetadata | None, now: float, timing: Timing
-) -> Effects:
-    """Report that somebody else committed ``found`` over the last version, and follow that."""
-    last = manager.committed
-    if found is None:
-        change = "nothing is committed any more"
+def _follow(manager: OffsetManager, event: Read, now: float, timing: Timing) -> Effects:
+    """Report that somebody else committed over the last version, and follow that."""
+    last, found = manager.committed, event.found
+    if found is None and event.topic_exists and manager.topic_id and not manager.missing:
+        # The topic may have been deleted since its id was read: the next read tells.
+        manager.missing, manager.read_at = True, now
+        return []
+    manager.missing = False
+    if not event.topic_exists:
+        failure = Failure(error_info(TOPIC_DELETED))
+    elif found is None:
+        failure = _external_change("nothing is committed any more")
     else:
         metadata = found.metadata[:_SHOWN_CHARS]
-        change = f"it is {found.offset}{f' with metadata {metadata!r}' if metadata else ''} now"
-    why = f"somebody else changed it: {change}; lower offsets are refused but for a rewind()"
+        with_metadata = f" with metadata {metadata!r}" if metadata else ""
+        failure = _external_change(f"it is {found.offset}{with_metadata} now")
     manager.external = True
     if manager.recommit:
         manager.recommit, manager.commit_at = False, inf
@@ -374,7 +303,12 @@ def _follow(
         # Newer than what was committed here, not than what waits: that stays dirty.
         _set_committed(manager, Version(manager.settled, found), now, timing)
     manager.acknowledged = found
-    return [_notice(manager, last, Failure(error_info(OFFSET_CHANGED), why))]
+    return [_notice(manager, last, failure)]
+
+
+def _external_change(change: str) -> Failure:
+    why = f"somebody else changed it: {change}; lower offsets are refused but for a rewind()"
+    return Failure(error_info(OFFSET_CHANGED), why)
 
 
 def _notice(manager: OffsetManager, before: Version | None, failure: Failure) -> PublishError:
@@ -501,6 +435,11 @@ def _acknowledge(manager: OffsetManager, committed: OffsetAndMetadata, now: floa
 def _refused(manager: OffsetManager, event: Refused, now: float, timing: Timing) -> Effects:
     """Back off, or suspend the partition where it is refused for good."""
     version, failure = event
+    if failure.info.code == TOPIC_RECREATED:
+        manager.commit_at = manager.read_at = now  # the read tells more, and reports it
+        return []
+    if failure.info.code == UNKNOWN_TOPIC:
+        manager.absent_number = version.number
     if failure.info.retriable:
         manager.commit_at = now
         if failure.info.scope is Scope.PARTITION:
@@ -542,6 +481,20 @@ def _unknown(manager: OffsetManager, event: Unknown, now: float, _timing: Timing
     return _failed(manager, event.version, event.failure)
 
 
+def _stopped_recreated(
+    manager: OffsetManager, event: Recreated, now: float, timing: Timing
+) -> Effects:
+    """Replace an offset of the former log that landed in the new one."""
+    ours = any(same(version.value, event.found) for version in manager.in_doubt)
+    manager.topic_id, manager.read_at = event.topic_id, inf
+    _drop_committed(manager)
+    _verified(manager, now, again=False)
+    if ours:
+        _replace_stray(manager, now)
+        _await_landing(manager, now, timing)
+    return []
+
+
 def _stopped_committed(
     manager: OffsetManager, event: Committed, now: float, timing: Timing
 ) -> Effects:
@@ -581,6 +534,8 @@ def _flush(manager: OffsetManager, _event: FlushAsked, now: float, _timing: Timi
     manager.read_failures = manager.commit_failures = 0
     if manager.read_at < inf:
         manager.read_at = now
+    if manager.look_at < inf:
+        manager.look_at = now
     manager.commit_at, manager.recommit = now, False
     return []
 
@@ -598,8 +553,8 @@ def _expired(manager: OffsetManager, _event: Expired, now: float, timing: Timing
 
 def _stop(manager: OffsetManager, now: float, timing: Timing) -> Effects:
     manager.phase = Phase.STOPPED
-    manager.commit_at = manager.read_at = manager.recommit_at = inf
-    manager.recommit = manager.external = False
+    manager.commit_at = manager.read_at = manager.look_at = manager.recommit_at = inf
+    manager.recommit = manager.external = manager.stray = False
     _await_landing(manager, now, timing)
     return [Finish()]
 
@@ -682,28 +637,137 @@ def _external_refusal(manager: OffsetManager, offset: int) -> Failure | None:
 # Logs.
 
 
-def _log_read(manager: OffsetManager, event: LogRead, _now: float, _timing: Timing) -> Effects:
-    """Report a recreated topic, and a committed offset outside its log; each once."""
-    version, log = event
-    effects: Effects = []
-    known, manager.topic_id = manager.topic_id, log.topic_id or manager.topic_id
-    if known and known != manager.topic_id:
-        info = error_info(TOPIC_RECREATED)
-        why = f"the topic was recreated, as {log.topic_id}, not {known}; {info.hint}"
-        effects.append(_notice(manager, version, Failure(info, why)))
-    ends, offset = log.partitions.get(manager.key.partition), version.value.offset
-    if ends is None or ends.failure is not None or manager.committed != version:
+def _learn_topic(manager: OffsetManager, event: Read) -> None:
+    """Enter the topic's id, the first time that it is known."""
+    if event.topic_id is not None and not manager.topic_id:
+        if manager.topic_id is None and manager.initial.done():
+            # What was submitted before there was such a topic may not be of its log.
+            manager.former = -1
+        manager.topic_id = event.topic_id
+
+
+def _recreate(manager: OffsetManager, event: Recreated, now: float, timing: Timing) -> Effects:
+    """Leave the former log: drop what was submitted for it, and begin with the new one.
+
+    The rule: a rewind to less than the former log's committed offset is of the new log, as a job
+    begins again there, unless it came before the topic was away; every other offset that waits is
+    of the former one.  What is submitted next is compared with the end of the new log.
+    """
+    former_id, last, found = manager.topic_id, manager.committed, event.found
+    newest, first = manager.newest, not manager.initial.done()
+    ours = [version for version in (last, *manager.in_doubt, newest) if version is not None]
+    manager.topic_id = event.topic_id
+    manager.external = manager.recommit = manager.missing = False
+    _can_be_read(manager)
+    error = _former_error(manager, former_id)
+    goes_back = first or (manager.rewind_number and manager.number > manager.absent_number)
+    lower = newest is not None and (last is None or newest.value.offset < last.value.offset)
+    if manager.dirty and goes_back and lower and not _names_another_topic(manager):
+        manager.former = -1 if last is None else last.value.offset
+        manager.former_number = manager.number - 1
+    else:
+        manager.former = max((version.value.offset for version in ours), default=-1)
+        manager.former_number = manager.number
+        manager.commit_at = inf
+        if manager.dirty:
+            manager.drop_newest(error)
+        manager.begin_log()
+    _drop_committed(manager)
+    manager.acknowledged = None
+    if found is not None and any(same(version.value, found) for version in ours):
+        _replace_stray(manager, now)
+    elif found is not None:
+        manager.external, manager.acknowledged = True, found
+        _set_committed(manager, Version(manager.settled, found), now, timing)
+    effects = _report(manager, error)
+    if first:
+        effects.append(PublishInitial(manager.acknowledged))
+    if manager.dirty:
+        manager.commit_at = now if manager.awaited else now + timing.commit_interval_s
         return effects
-    start, end = ends.log_start_offset, ends.high_watermark
-    if not start <= offset <= end and manager.outside_log != offset:
-        manager.outside_log = offset
-        why = "was the topic recreated or cut, or the offset made up?"
-        text = f"it lies outside the log, which holds {start} to {end}; {why}"
-        effects.append(_notice(manager, version, Failure(error_info(OFFSET_OUTSIDE_LOG), text)))
-    return effects
+    return [*effects, AnswerFlushes(inf, manager.result_if_clean())]
+
+
+def _former_error(manager: OffsetManager, former_id: str | None) -> CoordinatorError:
+    """Return the error of the newest offset, of a former log; a notice if nothing waits."""
+    newest, failure = manager.newest, recreated(former_id, manager.topic_id or "")
+    offset = None if newest is None else newest.value.offset
+    kind = OffsetCommitError if manager.dirty else OffsetNoticeError
+    return kind(*manager.key, offset, failure.info, failure.detail)
+
+
+def _report(manager: OffsetManager, error: OffsetManagerError) -> Effects:
+    """Publish an error once, until something else happens."""
+    reported = str(manager.last_error) == str(error)
+    manager.last_error = error
+    return [] if reported else [PublishError(error)]
+
+
+def _names_another_topic(manager: OffsetManager) -> bool:
+    """Return True if the newest version was submitted with the id of another topic."""
+    named, known = manager.named_topic_id, manager.topic_id
+    return bool(manager.dirty and named and known and named != known)
+
+
+def _is_of_former_log(manager: OffsetManager, version: Version) -> bool | None:
+    """Return True if ``version`` was not read from the log as it is; None before a look at that.
+
+    An offset that repeats the last one of the former log, or lies beyond the end of the new one, is
+    of the former log.
+    """
+    if _names_another_topic(manager):
+        return True
+    if manager.former is None or version.value.offset == manager.former:
+        return manager.former is not None
+    if manager.looked_number < version.number:
+        return None
+    return version.value.offset > manager.log_end
+
+
+def _drop_former(manager: OffsetManager, version: Version | None) -> Effects:
+    """Refuse an offset of the former log for good."""
+    error = _former_error(manager, manager.named_topic_id or "another one")
+    manager.drop_newest(error)
+    if manager.former is None and version is not None:
+        manager.former = version.value.offset
+    manager.begin_log()
+    manager.commit_at = inf
+    return [*_report(manager, error), AnswerFlushes(inf, manager.result_if_clean())]
+
+
+def _replace_stray(manager: OffsetManager, now: float) -> None:
+    """Commit the start of the new log in the place of an offset of the former one."""
+    manager.stray, manager.look_at = True, now
+
+
+def _log_read(manager: OffsetManager, event: LogRead, now: float, timing: Timing) -> Effects:
+    """Use a look at the log; report a committed offset outside of it once."""
+    ends = event.log.partitions.get(manager.key.partition)
+    failure = event.log.failure if ends is None else ends.failure
+    if failure is not None:
+        if manager.look_at < inf:
+            manager.read_failures += 1
+            manager.look_at = now + timing.backoff_s(manager.read_failures)
+        return []
+    start, end = (0, -1) if ends is None else ends[:2]
+    manager.look_at, manager.log_end, manager.looked_number = inf, end, event.number
+    if manager.stray:
+        manager.stray = False
+        _set_committed(manager, Version(manager.settled, OffsetAndMetadata(start)), now, timing)
+        _commit_again(manager, now)
+    last = manager.committed
+    if last is None or start <= last.value.offset <= end or ends is None:
+        return []
+    if manager.outside_log == last.value.offset:
+        return []
+    manager.outside_log = last.value.offset
+    why = "was the log cut, or the offset made up?"
+    text = f"it lies outside the log, which holds {start} to {end}; {why}"
+    return [_notice(manager, last, Failure(error_info(OFFSET_OUTSIDE_LOG), text))]
 
 
 _LIVE: Final[Mapping[type[Event], Callable[..., Effects]]] = {
+    Recreated: _recreate,
     Committed: _committed,
     Refused: _refused,
     Unknown: _unknown,
@@ -719,6 +783,7 @@ TRANSITIONS: Final[Mapping[Phase, Mapping[type[Event], Callable[..., Effects]]]]
     Phase.IN_DOUBT: {Read: _read_in_doubt, ReadFailed: _still_in_doubt, **_LIVE},
     Phase.STOPPED: {
         Read: _verify,
+        Recreated: _stopped_recreated,
         ReadFailed: _stopped_not_read,
         Committed: _stopped_committed,
         Refused: _stopped_refused,
@@ -726,6 +791,6 @@ TRANSITIONS: Final[Mapping[Phase, Mapping[type[Event], Callable[..., Effects]]]]
         FlushAsked: _answer,
         StopAsked: _answer,
         Expired: _ignore,
-        LogRead: _ignore,
+        LogRead: _log_read,
     },
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from actors import Future, MonotonicClock, ThreadTimers
 from offsetmgr.answers import CommitResult, Failure, FenceCounts, FetchResult
 from offsetmgr.client.offsets import by_group
-from offsetmgr.codes import CLOSED, GENERATION_FENCED, STORE_FAILED, TIMED_OUT
+from offsetmgr.codes import CLOSED, GENERATION_FENCED, STORE_FAILED, Fault
 from offsetmgr.errors import (
     CoordinatorError,
     KafkaRequestError,
@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 THREADS: Final = 8
 """Requests that may wait for the database at once."""
 
-_TIMED_OUT: Final = Failure(error_info(TIMED_OUT), "the offset store did not answer in time")
+LOOK_S: Final = 1.0
+"""Time for Kafka to tell the ids of topics; the database's groups do not need it for more."""
+
+_TIMED_OUT: Final = Failure(error_info(-185), "the offset store did not answer in time")
 
 _T = TypeVar("_T")
 
@@ -108,6 +111,20 @@ class StoreCoordinator:
 
         return self._ask(work, lambda why: CommitResult(dict.fromkeys(offsets, why)), timeout_s)
 
+    def topic_ids(
+        self, topics: Sequence[str], timeout_s: float
+    ) -> Future[Mapping[str, str | Failure]]:
+        """Read the ids of ``topics``; empty ones while Kafka is away, as commits do without it."""
+        answer: Future[Mapping[str, str | Failure]] = Future()
+
+        def answered(done: Future[Mapping[str, str | Failure]]) -> None:
+            found = done.get().items()
+            answer.set({topic: "" if _is_away(topic_id) else topic_id for topic, topic_id in found})
+
+        wait_s = min(timeout_s, LOOK_S)
+        self._kafka.topic_ids(topics, wait_s).add_done_callback(answered)
+        return answer
+
     def release(self, group: str) -> None:
         """Keep the claims until ``close``: a newer service can take them over at any time."""
 
@@ -169,3 +186,8 @@ def _failure_of(error: BaseException) -> Failure:
     if isinstance(error, (CoordinatorError, KafkaRequestError, OffsetStoreError)):
         return Failure(error.info, error.detail)
     return Failure(error_info(STORE_FAILED), text_of(error))
+
+
+def _is_away(topic_id: str | Failure) -> bool:
+    """Return True if Kafka has not answered."""
+    return isinstance(topic_id, Failure) and topic_id.info.fault is Fault.NETWORK

@@ -15,7 +15,6 @@ from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from actors import PooledActor
-from offsetmgr.codes import NO_SUCH_PARTITION
 from offsetmgr.errors import KafkaRequestError
 from offsetmgr.kafka.messages import headers_of
 from offsetmgr.streams.errors import TopicsError
@@ -42,6 +41,7 @@ _SHORTEST_IDLE_S: Final = 0.005
 _LONGEST_IDLE_S: Final = 0.1
 _RATE_S: Final = 10
 """Rates are of so many seconds."""
+_UNKNOWN_TOPIC: Final = frozenset({3, -190})
 _MISSING_TRIES: Final = 3
 """A broker that has just started may not know the topic yet."""
 
@@ -295,7 +295,7 @@ class PartitionTable(PooledActor):
         if isinstance(answer, TopicsError):
             raise answer
         if isinstance(answer, KafkaRequestError):
-            missing = answer.info.code in NO_SUCH_PARTITION
+            missing = answer.info.code in _UNKNOWN_TOPIC
             self._missing = self._missing + 1 if missing else 0
             if self._missing >= _MISSING_TRIES:
                 text = f"{plan.topic}/{progress.partition} does not exist any more"

@@ -10,11 +10,12 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from offsetmgr.codes import UNKNOWN_TOPIC
 from offsetmgr.errors import KafkaRequestError
 from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.config import checked_config
-from offsetmgr.kafka.errors import does_not_exist, request_error
+from offsetmgr.kafka.errors import request_error
 from offsetmgr.kafka.topics import EARLIEST, LATEST, id_of
 from offsetmgr.streams.errors import TopicsError, made_anew
 from offsetmgr.types import PartitionRange, check_topic
@@ -74,7 +75,7 @@ class KafkaTable:
         try:
             found = self._reader.result(self._description(), f"description of topic {self.topic}")
         except KafkaRequestError as error:
-            if not does_not_exist(error):
+            if error.info.code != UNKNOWN_TOPIC:
                 raise
             fix = "create it, or start what writes the table"
             raise TopicsError(f"topic {self.topic} does not exist: {fix}") from None

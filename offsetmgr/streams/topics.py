@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from confluent_kafka.admin import NewTopic
 
-from offsetmgr.errors import InvalidValueError, OffsetManagerError
+from offsetmgr.codes import UNKNOWN_TOPIC
+from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
-from offsetmgr.kafka.errors import does_not_exist, known
+from offsetmgr.kafka.errors import known
 from offsetmgr.kafka.topics import create_topics
 from offsetmgr.streams.errors import TopicsError
 from offsetmgr.types import TopicPartition
@@ -122,7 +123,7 @@ class TopicManager:
         for topic, answer in self._reader.partitions_of(topics).items():
             if isinstance(answer, list):
                 found[topic] = answer
-            elif not does_not_exist(answer):
+            elif not (isinstance(answer, KafkaRequestError) and answer.info.code == UNKNOWN_TOPIC):
                 raise answer
         return found
 

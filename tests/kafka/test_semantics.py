@@ -11,7 +11,6 @@ from confluent_kafka.admin import AdminClient
 
 from offsetmgr.config import CommitSettings
 from offsetmgr.types import OffsetAndMetadata
-from tests.conftest import create_topic
 from tests.faults.support import WAIT_S, committing
 from tests.kafka.messages import produce
 
@@ -84,25 +83,3 @@ def test_an_offset_outside_the_log_is_reported(kafka: DevKafka, group: str, topi
         assert here.flush(handle) is None
         assert "which holds 0 to 3" in here.error(handle, "OFFSET_OUTSIDE_LOG")
         assert here.in_kafka(group, topic=topic) == 1000
-
-
-@pytest.mark.fault(23)
-def test_a_recreated_topic_with_as_many_records_is_reported_by_its_id(
-    kafka: DevKafka, admin: AdminClient, group: str, topic: str
-) -> None:
-    """The committed offset lies within the new log, but counts records of the old one."""
-    with committing(kafka.bootstrap_servers, LOOKING) as here:
-        produce(kafka, topic, range(20), partitions=1)
-        handle = here.spawn(group, topic=topic)
-        handle.submit(10)
-        assert here.flush(handle) is None
-        reset(admin, group, topic, 30)
-        assert "holds 0 to 20" in here.error(handle, "OFFSET_OUTSIDE_LOG")
-        admin.delete_topics([topic])[topic].result(WAIT_S)
-        here.error(handle, "OFFSET_CHANGED_EXTERNALLY")
-        create_topic(kafka, topic, 1)
-        produce(kafka, topic, range(20), partitions=1)
-        handle.rewind(11)
-        assert here.flush(handle) is None
-        assert "the topic was recreated, as " in here.error(handle, "TOPIC_RECREATED")
-        assert here.in_kafka(group, topic=topic) == 11

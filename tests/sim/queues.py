@@ -29,7 +29,7 @@ MOST_QUEUED: Final = 600
 MOST_HELD: Final = 30
 """More in any one container of a process would be one too."""
 
-MOST_TIMERS: Final = 300
+MOST_TIMERS: Final = 600
 
 
 def look_at_timers(judge: Referee, system: SimSystem) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from tests.sim.preempted import PreemptedWorld
+from tests.sim.recreated import RecreatedWorld
 from tests.sim.service_world import ServiceWorld
 from tests.sim.world import World
 
@@ -40,6 +41,9 @@ SERVICE_SEEDS: Final = range(SERVICE_EVERY - 1, 10_000_000, SERVICE_EVERY)
 
 PREEMPTED_SEEDS: Final = range(3, 10_000_000, 10)
 """Seeds of runs in which actors are preempted in the middle of their turns."""
+
+RECREATED_SEEDS: Final = range(1, 10_000_000, 5)
+"""Seeds of runs in which topics are deleted and recreated."""
 
 
 class SeedError(AssertionError):
@@ -89,6 +93,8 @@ def silence() -> Iterator[None]:
 def world_of(seed: int) -> World | ServiceWorld:
     if seed in PREEMPTED_SEEDS:
         return PreemptedWorld(seed)
+    if seed in RECREATED_SEEDS:
+        return RecreatedWorld(seed)
     return ServiceWorld(seed) if seed in SERVICE_SEEDS else World(seed)
 
 

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from actors import Future, Mailbox
+from offsetmgr.coordinator import logs
 from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import Verdict, error_info
-from offsetmgr.manager import step
+from offsetmgr.manager import events, step
 from offsetmgr.manager.group import Group
 from offsetmgr.manager.group_committer import GroupCommitter
 from offsetmgr.manager.offset_manager import OffsetManager, Phase
 from offsetmgr.manager.waiter import Waiter
-from tests.sim.run import SERVICE_SEEDS, SeedError, main, run_seed, silence
+from tests.sim.run import RECREATED_SEEDS, SERVICE_SEEDS, SeedError, main, run_seed, silence
 from tests.sim.world import World
 
 if TYPE_CHECKING:
@@ -136,11 +137,11 @@ def test_lost_commits_that_nobody_looks_for(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_stop_that_drops_the_last_submit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop that ends at once, whatever is still to be committed, is found."""
 
-    def drop(manager: OffsetManager, _event: step.Event, *times: Any) -> step.Effects:
+    def drop(manager: OffsetManager, _event: events.Event, *times: Any) -> events.Effects:
         return step._stop(manager, *times)
 
     for phase in (Phase.FETCHING, Phase.READY, Phase.IN_DOUBT):
-        monkeypatch.setitem(step.TRANSITIONS[phase], step.StopAsked, drop)
+        monkeypatch.setitem(step.TRANSITIONS[phase], events.StopAsked, drop)
     assert "nothing went wrong, yet this was left" in found()
 
 
@@ -170,7 +171,7 @@ def test_callers_that_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     def keep(self: GroupCommitter, managers: list[OffsetManager], waiter: Any, now: float) -> None:
         for manager in managers:
             manager.flushes = (*manager.flushes, (manager.number, waiter))
-            self._step(manager, step.FlushAsked(), now)
+            self._step(manager, events.FlushAsked(), now)
         self._plan.expedite(managers)
 
     monkeypatch.setattr(GroupCommitter, "_flush", keep)
@@ -181,6 +182,18 @@ def test_a_wake_up_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Submits of which the committer never learns are found."""
     monkeypatch.setattr(Group, "queue_submit", lambda *_: None)
     assert "a minute after all faults ended" in found()
+
+
+@pytest.mark.parametrize("bug", ["no look before a commit", "an old look", "no comparison of ids"])
+def test_offsets_of_a_former_log(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+    """An offset that is committed to a log that it was not read from is found."""
+    if bug == "no look before a commit":
+        monkeypatch.setattr(logs, "_refusal", lambda *_: None)
+    elif bug == "an old look":
+        monkeypatch.setattr(logs, "LOOK_AGE_S", 1e9)
+    else:
+        monkeypatch.setattr(step, "_is_of_former_log", lambda *_: False)
+    assert "a log that it was not read from" in found(RECREATED_SEEDS[:MOST_SEEDS])
 
 
 def test_a_failing_seed_says_how_to_replay_it(

@@ -63,6 +63,14 @@ class Weather:
         self._met[f"{request.operation}: {kind.__name__[1:].replace('_', ' ')}"] += 1
         return kind(request)
 
+    def plan_question(self) -> Incident | None:
+        """Return the fault of a question about topics; None if it is answered properly."""
+        if self._rng.random() >= self.rate / 2:
+            return None
+        slow_s = self._rng.uniform(0.01, 1.5) * REQUEST_TIMEOUT_S
+        faults: list[Incident] = [Respond(slow_s), Refuse(_TRANSPORT), Unknown(_TIMED_OUT)]
+        return self._rng.choice(faults)
+
     def _some(self, request: SentRequest) -> list[TopicPartition]:
         named = sorted(request.partitions or ())
         return self._rng.sample(named, self._rng.randint(1, len(named)))

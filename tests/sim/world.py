@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from actors import Future
     from actors.testing import SimStep
     from offsetmgr.coordinator.memory import Incident, SentRequest
+    from offsetmgr.manager.events import Effects, Event, Timing
     from offsetmgr.manager.offset_manager import OffsetManager
-    from offsetmgr.manager.step import Effects, Event, Timing
 
 STEPS: Final = 45
 """Things that happen in one run."""
@@ -110,8 +110,8 @@ class World:
         return self.weather.calm and not self.crashes
 
     def _plan(self, request: SentRequest) -> Incident | None:
-        if request.operation == "topic_logs":
-            return None  # about no group; the logs of this world have no ends that are known
+        if request.operation in {"topic_ids", "topic_logs"}:
+            return self.weather.plan_question()  # about no group
         self.judge.sent(request)
         return self.weather.plan(request)
 

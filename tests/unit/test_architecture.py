@@ -52,7 +52,7 @@ ARROWS: dict[str, set[str]] = {
     "demo": VALUES | {"client", "spark", "devkafka"},
     "cli": VALUES
     | {"kafka", "lag", "admin", "consumer", "service", "client", "local", "spark", "devkafka"}
-    | {"http", "demo", "stores", "streams"},
+    | {"http", "demo", "clusters", "stores", "streams"},
 }
 """The packages that each package may import; every package is listed."""
 

@@ -115,6 +115,7 @@ ALL: Final[Mapping[type, Mapping[str, Mapping[str, Any]]]] = {
     KafkaCoordinator: {
         "fetch": {"group": "g", "partitions": [WHERE], "timeout_s": 0},
         "commit": {"group": "g", "offsets": {TopicPartition(*WHERE): at(5)}, "timeout_s": 0},
+        "topic_ids": {"topics": ["t"], "timeout_s": 0},
         "topic_logs": {"topics": ["t"], "timeout_s": 0, "at_ms": 0, "stable": False},
         "topic_names": {"timeout_s": 0},
         "members": {"group": "g", "timeout_s": 0},
@@ -267,7 +268,7 @@ def test_close_of_kafka(kafka: KafkaCoordinator) -> None:
     for value in VALUES.keys() - {"fraction"}:
         with pytest.raises(InvalidValueError, match=r"^timeout "):
             kafka.close(VALUES[value]())
-    assert kafka.fetch("g", [], 1).get(timeout=1) == ({}, {}, None)
+    assert kafka.fetch("g", [], 1).get(timeout=1)[:3] == ({}, {}, None)
 
 
 @pytest.mark.parametrize("field", ["config", "clients", "setting"])

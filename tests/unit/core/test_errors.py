@@ -141,7 +141,7 @@ def test_an_unknown_code_is_retried_after_a_read() -> None:
 UNKNOWN = {-199, -197, -196, -195, -194, -193, -192, -187, -185, -181, -180, -169, -166, -155, -150}
 UNKNOWN |= {-1, 7, 8, 13, 15, 16, 56, 129, 32_005}
 PERMANENT = {12, 23, 24, 26, 28, 29, 30, 31, 33, 34, 35, 42, 58, 69, 81, 82}
-PERMANENT |= {-197, -165, -150, 32_001, 32_003, 32_004, 32_006, 32_007}
+PERMANENT |= {-197, -165, -150, 32_001, 32_002, 32_003, 32_004, 32_006, 32_007}
 
 
 def test_outcomes_that_nobody_knows_are_not_taken_as_refusals() -> None:

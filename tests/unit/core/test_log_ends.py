@@ -1,4 +1,4 @@
-"""Committed offsets outside their log, and topics that were made anew, are reported."""
+"""Committed offsets outside their log are reported."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def looks(core: Core) -> int:
 
 @pytest.mark.fault(24)
 @pytest.mark.parametrize("offset", [3, 21, 2**63 - 1])
-def test_warn_commits_and_tells(offset: int) -> None:
+def test_an_offset_outside_its_log_is_reported(offset: int) -> None:
     """Within a round, once, with the ends of the log; the commit is as quick as any."""
     core, handle = begun()
     handle.rewind(offset, "m")
@@ -63,7 +63,7 @@ def test_warn_commits_and_tells(offset: int) -> None:
 
 @pytest.mark.fault(24)
 @pytest.mark.parametrize("offset", [5, 12, 20])
-def test_both_ends_of_the_log_are_within_it(offset: int) -> None:
+def test_both_ends_of_a_log_belong_to_it(offset: int) -> None:
     """The start is the first record, the high watermark the next one to come."""
     core, handle = begun()
     handle.rewind(offset)
@@ -72,7 +72,7 @@ def test_both_ends_of_the_log_are_within_it(offset: int) -> None:
     assert told(core) == []
 
 
-def test_where_the_ends_cannot_be_read_it_is_committed() -> None:
+def test_unreadable_ends_do_not_hold_back_a_commit() -> None:
     """The look is not to be the reason why nothing is committed."""
     core, handle = begun()
     core.coordinator.inject("topic_logs", *[Refuse(29)] * 10)
@@ -82,7 +82,7 @@ def test_where_the_ends_cannot_be_read_it_is_committed() -> None:
     assert told(core) == []
 
 
-def test_a_round_of_warnings_is_one_request_for_the_group() -> None:
+def test_a_verification_asks_for_ends_once_per_group() -> None:
     """Whatever it commits meanwhile."""
     core, handle = begun()
     core.spawn(1)
@@ -92,43 +92,3 @@ def test_a_round_of_warnings_is_one_request_for_the_group() -> None:
         core.advance(1.0)
     assert 1 <= looks(core) <= 3
     assert told(core) == []
-
-
-@pytest.mark.fault(23)
-def test_old_offsets_are_not_committed_onto_a_topic_made_anew_in_silence() -> None:
-    """The new log ends below them: told within a round."""
-    core, handle = begun()
-    handle.submit(20)
-    core.advance(2.0)
-    core.broker.delete_topic("t")
-    core.broker.create_topic("t", 3)
-    core.broker.set_log(tp(), 0, 2)
-    handle.submit(21)
-    core.advance(2 * ROUND_S)
-    codes = {code for code, _ in told(core)}
-    assert "OFFSET_OUTSIDE_LOG" in codes
-    assert core.holds() == at(21)
-
-
-@pytest.mark.fault(23)
-def test_a_recreated_topic_is_reported_even_if_the_offsets_lie_within_it() -> None:
-    """Once, by the next look at its log, and never of one that is as it was."""
-    core, handle = begun()
-    handle.submit(12)
-    core.advance(3 * ROUND_S)
-    assert told(core) == []
-    core.broker.delete_topic("t")
-    core.broker.create_topic("t", 3)
-    core.broker.set_log(tp(), 0, 100)
-    core.advance(3 * ROUND_S)
-    handle.submit(25)
-    core.advance(5 * ROUND_S)
-    errors = {error.code: error for _, error in core.listener.failures}
-    assert len(told(core)) == len(errors)
-    assert errors.keys() == {"OFFSET_CHANGED_EXTERNALLY", "TOPIC_RECREATED"}
-    error = errors["TOPIC_RECREATED"]
-    assert isinstance(error, OffsetNoticeError)
-    assert error.info.fault is Fault.OPERATOR
-    assert "the topic was recreated, as 2, not 1; offsets of before count records" in str(error)
-    assert core.holds() == at(25)
-    assert not handle.status().dirty

@@ -1,13 +1,115 @@
-"""Settings of Kafka clients."""
+"""The reports of a client of the pool, and the settings that it accepts."""
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from structlog.testing import capture_logs
 
+from actors.testing import ManualClock
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.kafka.config import refused_config
+from offsetmgr.kafka.reports import ConnectionReports
+from offsetmgr.repeats import INTERVAL_S
+
+ALL_DOWN, AUTHENTICATION, TRANSPORT = -187, -169, -195
+
+
+class TestConnectionReports:
+    def test_a_failed_connection_explains_a_time_out(self) -> None:
+        """A connection that fails is what a time-out is explained with."""
+        reports = ConnectionReports(ManualClock())
+        reports.failed(TRANSPORT, "kafka1:9092: Connection refused")
+        reports.failed(ALL_DOWN, "1/1 brokers are down")
+        failure = reports.timed_out()
+        assert failure.info.name == "_TIMED_OUT"
+        assert "kafka1:9092: Connection refused" in failure.detail
+
+    def test_refused_credentials_are_logged_once(self) -> None:
+        """Refused credentials are told as such, once in the log, until Kafka answers."""
+        reports = ConnectionReports(ManualClock())
+        with capture_logs() as logs:
+            for _ in range(3):
+                reports.failed(AUTHENTICATION, "SASL PLAIN failed")
+                reports.failed(TRANSPORT, "Disconnected")
+        failure = reports.timed_out()
+        assert failure.info.name == "_AUTHENTICATION"
+        assert failure.detail == (
+            "Kafka did not accept the service's credentials: SASL PLAIN failed"
+        )
+        assert [entry["event"] for entry in logs] == ["kafka_refuses_credentials"]
+        reports.answered()
+        assert reports.timed_out().info.name == "_TIMED_OUT"
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "ssl://k:1: SSL handshake failed: Disconnected",
+            "ssl://k:1: error:0A000086:SSL routines::certificate verify failed (after 5ms)",
+            (
+                "ssl://k:1: Disconnected: SSL connection closed by peer (after 5ms in state "
+                "SSL_HANDSHAKE)"
+            ),
+            (
+                f"ssl://{'k' * 300}:1: Disconnected: during SSL connection handshake (after 0ms in "
+                "state SSL_HANDSHAKE)"
+            ),
+        ],
+    )
+    def test_a_failed_handshake_is_reported_as_such(self, text: str) -> None:
+        """A failed TLS handshake is told as such, although librdkafka calls it transport."""
+        reports = ConnectionReports(ManualClock())
+        reports.failed(TRANSPORT, text)
+        assert reports.timed_out().info.name == "_SSL"
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            (
+                "ssl://k:1: Connection setup timed out in state SSL_HANDSHAKE (after 5000ms in "
+                "state SSL_HANDSHAKE)"
+            ),
+            "ssl://k:1: Disconnected: connection closed by peer (after 5ms in state UP)",
+        ],
+    )
+    def test_a_silent_broker_is_a_time_out(self, text: str) -> None:
+        """A broker that keeps silent, or goes later on, has refused nothing."""
+        reports = ConnectionReports(ManualClock())
+        reports.failed(TRANSPORT, text)
+        assert reports.timed_out().info.name == "_TIMED_OUT"
+
+    def test_a_brokers_text_stays_on_its_line(self) -> None:
+        """A broker's message is logged on one line."""
+        reports = ConnectionReports(ManualClock())
+        reports.failed(AUTHENTICATION, "no\r\nway\x1b[0m")
+        assert reports.timed_out().detail.isprintable()
+
+
+def test_repeated_log_lines_are_counted() -> None:
+    """Librdkafka's lines of one cause are written once in a while, and the rest counted."""
+    clock = ManualClock()
+    librdkafka = ConnectionReports(clock)
+
+    def fail(broker: int, why: str = "Connection refused", more: str = "") -> None:
+        name = f"10.0.0.{broker}:9092/{broker}"
+        text = f"[thrd:{name}]: {name}: Connect to ipv4#10.0.0.{broker}:9092 failed: {why} "
+        text += f"(after {broker}ms in state CONNECT{more})"
+        librdkafka.log(logging.ERROR, "", "FAIL", "", text)
+
+    with capture_logs() as logs:
+        for broker in range(100):
+            fail(broker, more=f", {broker} identical error(s) suppressed" if broker else "")
+        fail(1, "Network is unreachable")
+        clock.advance(INTERVAL_S)
+        fail(7)
+    assert [(entry["text"].count("refused"), entry["not_shown_before"]) for entry in logs] == [
+        (1, 0),
+        (0, 0),
+        (1, 99),
+    ]
 
 
 class TestSettings:

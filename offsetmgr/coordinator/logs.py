@@ -1,0 +1,213 @@
+"""Commits offsets only to the logs that they were read from.
+
+A log is a topic's id and a partition.  Kafka's commits name a topic by its name (OffsetCommit
+before v10), and a recreated topic has the name of the former one.  So a look at the topic's id goes
+before a commit, unless it was seen within ``LOOK_AGE_S``.  A topic that is recreated between that
+look and the commit is not noticed until the next look; see docs/internals.md.
+
+Brokers before 2.8 have no topic ids: there offsets are committed unseen.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from actors import Future
+from offsetmgr.codes import NOT_SENT, TOPIC_RECREATED, UNKNOWN_TOPIC, error_info
+from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from offsetmgr.coordinator.base import Coordinator
+    from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+LOOK_AGE_S: Final = 0.2
+"""Age up to which a topic's id counts as seen just now."""
+
+_KEPT: Final = 10_000
+"""Topics whose ids are kept."""
+
+_NOT_ALLOWED: Final = 29
+
+TopicId: TypeAlias = "str | Failure"
+"""Empty with a broker that has no topic ids."""
+
+
+class LogGuard:
+    """The coordinator as managers use it.  Thread-safe; never blocks."""
+
+    def __init__(self, coordinator: Coordinator, now: Callable[[], float]) -> None:
+        """``now`` is a monotonic clock, in seconds."""
+        self._coordinator = coordinator
+        self._now = now
+        self._lock = Lock()
+        self._seen: dict[str, tuple[float, TopicId]] = {}
+        """The ids of topics, and when they were asked for."""
+        self._asked: dict[str, Future[Mapping[str, TopicId]]] = {}
+        """The request under way that will tell the id of a topic."""
+
+    def fetch(
+        self, group: str, partitions: Sequence[TopicPartition], timeout_s: float
+    ) -> Future[FetchResult]:
+        """Read topic ids, then committed offsets: an offset is never older than its topic's id.
+
+        Topics that do not exist have no id in the answer.
+        """
+        answer: Future[FetchResult] = Future()
+        by_s = self._now() + timeout_s
+
+        def looked(ids: Mapping[str, TopicId]) -> None:
+            failures = {
+                partition: failure
+                for partition in partitions
+                if (failure := _unreadable(ids[partition.topic])) is not None
+            }
+            found = {topic: each for topic, each in ids.items() if isinstance(each, str)}
+
+            def fetched(done: Future[FetchResult]) -> None:
+                result = done.get()
+                answer.set(
+                    FetchResult(result.offsets, {**result.failures, **failures}, None, found)
+                )
+
+            asked = [partition for partition in partitions if partition not in failures]
+            if asked:
+                left_s = max(by_s - self._now(), 0.001)
+                self._coordinator.fetch(group, asked, left_s).add_done_callback(fetched)
+            else:
+                answer.set(FetchResult({}, failures))
+
+        self._look({partition.topic for partition in partitions}, -1.0, timeout_s, looked)
+        return answer
+
+    def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        topic_ids: Mapping[str, str | None],
+        timeout_s: float,
+    ) -> Future[CommitResult]:
+        """Commit ``offsets`` that were read from the topics with ``topic_ids``.
+
+        None stands for a topic that did not exist.  Of another topic with the name, an offset is
+        refused with TOPIC_RECREATED.
+        """
+        guarded = {topic: wanted for topic, wanted in topic_ids.items() if wanted != ""}
+        if not guarded:
+            return self._coordinator.commit(group, offsets, timeout_s)
+        answer: Future[CommitResult] = Future()
+        by_s = self._now() + timeout_s
+
+        def looked(ids: Mapping[str, TopicId]) -> None:
+            refused = {
+                topic: failure
+                for topic, wanted in guarded.items()
+                if (failure := _refusal(topic, wanted, ids[topic])) is not None
+            }
+            failures = {p: refused[p.topic] for p in offsets if p.topic in refused}
+            good = {p: o for p, o in offsets.items() if p not in failures} if failures else offsets
+
+            def committed(done: Future[CommitResult]) -> None:
+                answer.set(CommitResult({**done.get().failures, **failures}))
+
+            if good:
+                left_s = max(by_s - self._now(), 0.001)
+                self._coordinator.commit(group, good, left_s).add_done_callback(committed)
+            else:
+                answer.set(CommitResult(failures))
+
+        self._look(guarded, LOOK_AGE_S, timeout_s, looked)
+        return answer
+
+    def _look(
+        self,
+        topics: Collection[str],
+        age_s: float,
+        timeout_s: float,
+        then: Callable[[Mapping[str, TopicId]], None],
+    ) -> None:
+        """Call ``then`` with the ids of ``topics``, of which none was asked for ``age_s`` ago."""
+        now = self._now()
+        with self._lock:
+            seen = {
+                topic: known[1]
+                for topic in topics
+                if (known := self._seen.get(topic)) is not None and now - known[0] <= age_s
+            }
+            waits = {
+                topic: self._asked[topic]
+                for topic in topics
+                if topic not in seen and topic in self._asked
+            }
+            new = sorted(topic for topic in topics if topic not in seen and topic not in waits)
+            request: Future[Mapping[str, TopicId]] = Future()
+            self._asked.update(dict.fromkeys(new, request))
+        left = dict.fromkeys([*waits.values(), *([request] if new else [])])
+        if not left:
+            then(seen)
+            return
+
+        def answered(done: Future[Mapping[str, TopicId]]) -> None:
+            with self._lock:
+                seen.update({topic: each for topic, each in done.get().items() if topic in topics})
+                del left[done]
+                complete = not left
+            if complete:
+                then(seen)
+
+        for each in tuple(left):
+            each.add_done_callback(answered)
+        if new:
+            self._ask(new, request, now, timeout_s)
+
+    def _ask(
+        self,
+        topics: list[str],
+        request: Future[Mapping[str, TopicId]],
+        asked_at: float,
+        timeout_s: float,
+    ) -> None:
+        def answered(done: Future[Mapping[str, TopicId]]) -> None:
+            error = done.exception()
+            failure = Failure(error_info(-1), f"the coordinator's client failed: {error!r}")
+            ids = done.get() if error is None else dict.fromkeys(topics, failure)
+            with self._lock:
+                if len(self._seen) > _KEPT:
+                    self._seen.clear()
+                for topic in topics:
+                    self._seen[topic] = asked_at, ids[topic]
+                    del self._asked[topic]
+            request.set(ids)
+
+        self._coordinator.topic_ids(topics, timeout_s).add_done_callback(answered)
+
+
+def _unreadable(topic_id: TopicId) -> Failure | None:
+    """Return why a topic's id is not known, though the topic may exist."""
+    if isinstance(topic_id, str) or topic_id.info.code in {UNKNOWN_TOPIC, _NOT_ALLOWED}:
+        return None
+    return topic_id
+
+
+def _refusal(topic: str, wanted: str | None, found: TopicId) -> Failure | None:
+    """Return why an offset of the topic with the id ``wanted`` may not be committed."""
+    if isinstance(found, Failure):
+        if found.info.code == _NOT_ALLOWED:
+            return None  # Kafka says so better
+        if found.info.code == UNKNOWN_TOPIC:
+            return found
+        return Failure(
+            NOT_SENT, f"not sent, as the id of topic {topic} is not known: {found.detail}"
+        )
+    if found in {wanted, ""}:
+        return None
+    return recreated(wanted, found)
+
+
+def recreated(former: str | None, found: str) -> Failure:
+    """Return the failure of an offset of the topic ``former``, or of one that did not exist."""
+    info = error_info(TOPIC_RECREATED)
+    was = "did not exist" if former is None else f"was {former}"
+    return Failure(info, f"{info.hint} (its id is {found}; it {was})")

@@ -1,0 +1,303 @@
+"""An offset belongs to one log: topics that are deleted and recreated under their managers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsetmgr.coordinator.logs import LOOK_AGE_S
+from offsetmgr.coordinator.memory import Refuse, Respond, Unknown
+from offsetmgr.errors import OffsetCommitError, OffsetNoticeError, OffsetRegressionError
+from offsetmgr.manager import Submission
+from tests.unit.core.core import TIMED_OUT, Core, at, tp
+
+if TYPE_CHECKING:
+    from offsetmgr.manager import ManagerHandle
+    from offsetmgr.types import StopResult
+
+FORMER = 100
+"""The last offset of the former log."""
+
+SMALLER, EQUAL, LONGER = 30, 100, 150
+"""Ends of new logs."""
+
+
+def recreate(core: Core, end: int, *, gap_s: float = 0.0, partitions: int = 3) -> None:
+    core.broker.delete_topic("t")
+    core.advance(gap_s)
+    core.broker.create_topic("t", partitions)
+    for partition in range(partitions):
+        core.broker.set_log(tp(partition), 0, end)
+
+
+def began(*, commit: bool = True) -> tuple[Core, ManagerHandle]:
+    """Return a manager that has read and committed up to ``FORMER``."""
+    core = Core(recommit_interval_s=0)
+    core.broker.create_topic("t", 3)
+    core.broker.set_log(tp(), 0, FORMER)
+    handle = core.spawn()
+    if commit:
+        handle.submit(FORMER)
+        core.advance(2.0)
+        assert core.holds() == at(FORMER)
+    return core, handle
+
+
+def codes(core: Core) -> list[str]:
+    return [error.code for _, error in core.listener.failures]
+
+
+def assert_refused(result: StopResult, offset: int) -> None:
+    """The result says which offset is not committed, why, and what to do."""
+    assert result.uncommitted == at(offset)
+    assert isinstance(result.error, OffsetCommitError)
+    assert result.error.code == "TOPIC_RECREATED"
+    assert "only offsets that were read from the new one are committed" in str(result.error)
+
+
+class TestFormerOffsets:
+    """No offset of the former log is committed, whatever the ends of the new one."""
+
+    @pytest.mark.fault(36)
+    @pytest.mark.parametrize("end", [SMALLER, EQUAL, LONGER])
+    @pytest.mark.parametrize("gap_s", [0.0, 10.0])
+    def test_a_waiting_offset_is_refused_once(self, end: int, gap_s: float) -> None:
+        """Submitted before the deletion, due after it."""
+        core, handle = began(commit=False)
+        handle.submit(FORMER)
+        recreate(core, end, gap_s=gap_s)
+        core.advance(120.0)
+        assert core.holds() is None
+        assert codes(core).count("TOPIC_RECREATED") == 1
+        (result,) = core.flush([handle], 5.0)
+        assert_refused(result, FORMER)
+        assert_refused(core.factory.stop(5.0)[handle.key], FORMER)
+
+    @pytest.mark.fault(36)
+    @pytest.mark.parametrize("end", [SMALLER, LONGER])
+    def test_an_offset_submitted_while_the_topic_is_away_is_refused(self, end: int) -> None:
+        """It is retried until the topic is back, and then refused for good."""
+        core, handle = began()
+        core.broker.delete_topic("t")
+        core.advance(1.0)
+        handle.submit(FORMER + 1)
+        core.advance(5.0)
+        core.broker.create_topic("t", 1)
+        core.broker.set_log(tp(), 0, end)
+        core.advance(120.0)
+        assert core.holds() is None
+        (result,) = core.flush([handle], 5.0)
+        assert_refused(result, FORMER + 1)
+
+    @pytest.mark.parametrize("end", [SMALLER, LONGER])
+    def test_a_repeated_offset_is_refused(self, end: int) -> None:
+        """A driver that has not noticed sends its last offset again."""
+        core, handle = began()
+        recreate(core, end)
+        handle.submit(FORMER + 1)
+        core.advance(5.0)
+        handle.submit(FORMER + 1)
+        (result,) = core.flush([handle], 5.0)
+        assert_refused(result, FORMER + 1)
+        assert core.holds() is None
+
+    def test_an_offset_beyond_the_end_of_the_new_log_is_refused(self) -> None:
+        """A driver that reads on in the former log cannot be meant."""
+        core, handle = began()
+        recreate(core, SMALLER)
+        handle.submit(FORMER + 1)
+        core.advance(5.0)
+        handle.submit(FORMER + 5)
+        (result,) = core.flush([handle], 5.0)
+        assert_refused(result, FORMER + 5)
+        assert core.holds() is None
+
+    def test_a_partition_that_the_new_topic_lacks_takes_nothing(self) -> None:
+        """Its siblings go on."""
+        core, handle = began()
+        other = core.spawn(2)
+        recreate(core, SMALLER, partitions=1)
+        handle.submit(FORMER + 1)
+        other.submit(FORMER + 1)
+        core.advance(5.0)
+        handle.rewind(5)
+        other.rewind(5)
+        core.advance(5.0)
+        assert core.holds() == at(5)
+        assert core.holds(2) is None
+
+
+class TestNewOffsets:
+    """What is read from the new log is committed."""
+
+    def test_a_rewind_follows_the_new_log_with_one_notice(self) -> None:
+        """A query that goes on in the new log reports lower offsets."""
+        core, handle = began()
+        recreate(core, SMALLER)
+        for offset in (7, 12, 30):
+            (handle.rewind if offset == 7 else handle.submit)(offset)
+            core.advance(2.0)
+        assert core.holds() == at(30)
+        assert codes(core) == ["TOPIC_RECREATED"]
+
+    def test_a_lower_offset_is_taken_once_the_topic_was_looked_at(self) -> None:
+        """The first is refused as a regression, which makes the manager look."""
+        core, handle = began()
+        recreate(core, SMALLER)
+        with pytest.raises(OffsetRegressionError):
+            handle.submit(7)
+        core.advance(2.0)
+        handle.submit(8)
+        core.advance(2.0)
+        assert core.holds() == at(8)
+
+    def test_a_higher_offset_within_the_new_log_is_taken(self) -> None:
+        """The log is longer than the former one."""
+        core, handle = began()
+        recreate(core, LONGER)
+        handle.submit(FORMER + 1)
+        core.advance(5.0)
+        handle.submit(FORMER + 20)
+        core.advance(5.0)
+        assert core.holds() == at(FORMER + 20)
+        assert core.flush([handle], 5.0)[0].uncommitted is None
+
+    def test_an_offset_that_somebody_else_committed_there_is_kept(self) -> None:
+        """It is the floor, as any other external change."""
+        core, handle = began()
+        recreate(core, LONGER)
+        core.put(at(3))
+        handle.submit(FORMER + 1)
+        core.advance(5.0)
+        assert core.holds() == at(3)
+        assert handle.status().committed == at(3)
+
+    def test_every_manager_of_the_topic_begins_anew(self) -> None:
+        """Also one that was not asked for anything when the first of them noticed."""
+        core, handle = began()
+        other = core.spawn(1)
+        recreate(core, SMALLER)
+        handle.submit(FORMER + 1)
+        core.advance(2.0)
+        other.submit(FORMER)
+        core.advance(2.0)
+        assert core.holds(1) is None
+        assert codes(core).count("TOPIC_RECREATED") == 2
+
+
+class TestNamedTopics:
+    """A submitter that names the topic's id leaves nothing to guess."""
+
+    def test_an_offset_of_another_topic_is_refused_at_once(self) -> None:
+        """It is an error that operators see."""
+        core, _ = began()
+        refused = core.factory.submit("g", {tp(): Submission(FORMER + 1, topic_id="former")})
+        assert refused[tp()].code == "TOPIC_RECREATED"
+        assert codes(core) == ["TOPIC_RECREATED"]
+
+    @pytest.mark.parametrize("end", [SMALLER, LONGER])
+    def test_an_offset_that_came_before_the_topic_was_known_is_refused(self, end: int) -> None:
+        """A restarted service gets the offsets of its clients again."""
+        core = Core()
+        core.broker.create_topic("t")
+        core.broker.set_log(tp(), 0, end)
+        handle = core.factory.spawn("g", "t", 0)
+        core.factory.submit("g", {tp(): Submission(FORMER, topic_id="former")})
+        core.advance(5.0)
+        assert core.holds() is None
+        (result,) = core.flush([handle], 5.0)
+        assert_refused(result, FORMER)
+
+    def test_the_offset_of_a_topic_as_it_is_is_committed(self) -> None:
+        """Whatever lies in between."""
+        core, handle = began()
+        topic_id = handle._manager.topic_id or ""
+        assert core.factory.submit("g", {tp(): Submission(FORMER + 1, topic_id=topic_id)}) == {}
+        core.advance(2.0)
+        assert core.holds() == at(FORMER + 1)
+
+
+class TestRaces:
+    """Kafka's commit names no topic id, so a recreated topic can still get a former offset."""
+
+    def test_a_commit_that_lands_in_the_new_log_is_replaced_by_its_start(self) -> None:
+        """At least once: the group begins where the new log does."""
+        core, handle = began()
+        core.coordinator.inject("commit", Unknown(TIMED_OUT, 8.0))
+        handle.submit(FORMER + 1)
+        core.advance(2.0)
+        recreate(core, SMALLER)
+        core.advance(400.0)
+        assert core.holds() == at(0)
+        assert handle.status().committed == at(0)
+        handle.submit(9)
+        core.advance(5.0)
+        assert core.holds() == at(9)
+
+    def test_a_look_comes_before_a_commit_unless_it_was_just_made(self) -> None:
+        """Steady commits pay for one look in ``LOOK_AGE_S``."""
+        core = Core(commit_interval_s=LOOK_AGE_S / 10)
+        core.broker.create_topic("t")
+        core.broker.set_log(tp(), 0, 1000)
+        handle = core.spawn()
+        before = len(core.requests("topic_ids", group=""))
+        for offset in range(50):
+            handle.submit(offset)
+            core.advance(LOOK_AGE_S / 5)
+        commits = len(core.commits())
+        assert commits > 40
+        assert len(core.requests("topic_ids", group="")) - before < commits / 3
+
+    def test_groups_share_a_look(self) -> None:
+        """A look under way serves everybody who needs one."""
+        core = Core(latency_s=0.05)
+        core.broker.create_topic("t")
+        for group in "abcdefgh":
+            core.factory.spawn(group, "t", 0)
+        core.advance(1.0)
+        assert len(core.requests("topic_ids", group="")) == 1
+
+    def test_nothing_is_committed_while_the_id_cannot_be_read(self) -> None:
+        """It is tried again, and said why."""
+        core, handle = began()
+        core.coordinator.inject("topic_ids", *[Refuse(-195)] * 3)
+        handle.submit(FORMER + 1)
+        core.advance(1.5)
+        assert core.holds() == at(FORMER)
+        assert "the id of topic t is not known" in str(handle.status().last_error)
+        core.advance(30.0)
+        assert core.holds() == at(FORMER + 1)
+
+
+class TestDeletedTopics:
+    def test_an_offset_that_kafka_deleted_with_its_topic_is_reported_as_such(self) -> None:
+        """It is no external change by a person."""
+        core, _ = began()
+        core.broker.delete_topic("t")
+        core.advance(400.0)
+        assert codes(core) == ["TOPIC_DELETED"]
+        (_, error), *_ = core.listener.failures
+        assert isinstance(error, OffsetNoticeError)
+        assert "Kafka deleted the group's offset with it" in str(error)
+
+    def test_a_deletion_between_two_answers_is_not_taken_for_an_external_change(self) -> None:
+        """The id was read before the deletion, the offset after it."""
+        core, _ = began()
+        core.coordinator.inject("fetch", Respond(1.0))
+        looks = len(core.requests("topic_ids", group=""))
+        while len(core.requests("topic_ids", group="")) == looks:
+            core.advance(0.1)
+        core.broker.delete_topic("t")
+        core.advance(400.0)
+        assert codes(core) == ["TOPIC_DELETED"]
+
+
+def test_a_kafka_without_topic_ids_commits_unseen() -> None:
+    """Brokers before 2.8; a topic of the memory coordinator that was never created."""
+    core = Core()
+    handle = core.spawn()
+    handle.submit(5)
+    core.advance(2.0)
+    assert core.holds() == at(5)
+    assert handle._manager.topic_id == ""
