@@ -71,6 +71,8 @@ GENERATION_FENCED: Final = 32_007
 # Kafka's and librdkafka's codes that the product itself asks for.
 UNKNOWN_TOPIC: Final = 3
 NOT_COORDINATOR: Final = 16
+GROUP_REFUSED: Final = 30
+"""Of a user who lacks a right on the group."""
 UNKNOWN_MEMBER_ID: Final = 25
 """Of a commit to a group that has live members."""
 TIMED_OUT: Final = -185

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _SHOWN_CHARS: Final = 80
 _LISTED: Final = 10
+_FORMULA: Final = ("=", "+", "-", "@")
+"""First characters of a formula; a tab or a line break is escaped."""
 
 
 def visible(text: str, most_chars: int | None = None) -> str:
@@ -26,6 +28,17 @@ def visible(text: str, most_chars: int | None = None) -> str:
     if not kept.isprintable():
         kept = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in kept)
     return kept if most_chars is None or len(text) <= most_chars else f"{kept}…"
+
+
+def csv_cell(value: object) -> object:
+    """Return a value for CSV: text is escaped, and never a formula for a spreadsheet.
+
+    A single quotation mark before the first character makes it text.
+    """
+    if not isinstance(value, str):
+        return value
+    text = visible(value)
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def shown(value: object) -> str:

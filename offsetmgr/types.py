@@ -36,6 +36,9 @@ million partitions: a larger number is a mistake."""
 MAX_GROUP_CHARS: Final = 255
 """Longest group name.  Kafka names no limit; this is that of its own client and group tools."""
 
+MAX_NAME_BYTES: Final = 2**15 - 1
+"""Longest text in Kafka's protocol, and so the longest name of a group that Kafka may list."""
+
 MAX_TOPIC_CHARS: Final = 249
 """Longest topic name (Kafka: ``org.apache.kafka.common.internals.Topic``)."""
 
@@ -233,6 +236,23 @@ def check_group(value: object, field: str = "group") -> str:
     if value != value.strip():
         hint = "remove the spaces at its ends: no tool would show them"
         raise InvalidValueError(field, value, "begins or ends with a space", hint)
+    return value
+
+
+def check_existing_group(value: object, field: str = "group") -> str:
+    """A group name as Kafka may list it: of any characters, empty too, but without NUL.
+
+    librdkafka reads a name up to its first NUL, which would be the name of another group.
+    """
+    if not isinstance(value, str):
+        raise InvalidValueError(field, value, "is not text", "give the group's name as a string")
+    if "\0" in value:
+        raise InvalidValueError(field, value, "holds a NUL", "no client can ask for such a group")
+    size = len(value.encode(errors="surrogatepass"))
+    if size > MAX_NAME_BYTES:
+        raise InvalidValueError(field, value, f"has {size} bytes", f"use at most {MAX_NAME_BYTES}")
+    if value.encode(errors="replace").decode() != value:
+        raise InvalidValueError(field, value, "cannot be encoded", "replace lone surrogates")
     return value
 
 

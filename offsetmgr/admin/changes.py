@@ -22,6 +22,7 @@ from offsetmgr.admin.reset import (
     to_group_at,
 )
 from offsetmgr.admin.times import parse_time
+from offsetmgr.answers import Failure
 from offsetmgr.codes import TIMED_OUT
 from offsetmgr.errors import (
     InvalidValueError,
@@ -29,21 +30,20 @@ from offsetmgr.errors import (
     OffsetConflictError,
     OffsetManagerError,
     OffsetTimeoutError,
-    listed,
 )
 from offsetmgr.kafka.clients import CLOSE_S
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.commit_log import read_commits
 from offsetmgr.kafka.config import INSTANCE, checked_config, client_config
-from offsetmgr.kafka.errors import does_not_exist, failure_of, known, request_error
+from offsetmgr.kafka.errors import RIGHT_CODES, does_not_exist, failure_of, known, request_error
 from offsetmgr.kafka.librdkafka import PRODUCER, GroupClient
 from offsetmgr.kafka.reports import ConnectionReports
 from offsetmgr.lag.store_reader import StoreReader
 from offsetmgr.stores import open_store
 from offsetmgr.stores.base import refusals
 from offsetmgr.stores.broker import BrokerOffsetStore
-from offsetmgr.text import visible
-from offsetmgr.types import OffsetAndMetadata, TopicPartition, check_group
+from offsetmgr.text import listed, visible
+from offsetmgr.types import OffsetAndMetadata, TopicPartition, check_existing_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offsetmgr.admin.service import ServiceReader
+    from offsetmgr.kafka.cluster import GroupDescription
     from offsetmgr.types import PartitionRange
 
 _FREE: Final = frozenset({"Empty", "Dead"})
@@ -101,9 +102,16 @@ class GroupChanges:
         self._service = service
         self._timeout_s = timeout_s
 
-    def check_free(self, group: str) -> None:
-        """Raise GroupHeldError, with the owner's name, where others hold the group."""
-        found = known(self.reader.describe([group])[group])
+    def check_free(self, group: str, right: str = "READ") -> GroupDescription:
+        """Return the group's description.
+
+        Raises GroupHeldError, with the owner's name, where others hold the group, and
+        KafkaRequestError; ``right`` is the one that the change needs.
+        """
+        found = self.reader.describe([group])[group]
+        if isinstance(found, KafkaRequestError) and found.info.code in RIGHT_CODES:
+            raise self._error(found.what, Failure(found.info), right, group)
+        found = known(found)
         if found.state not in _FREE:
             members = [
                 f"{visible(each.client_id, 100)} (host {each.host.lstrip('/')})"
@@ -112,13 +120,14 @@ class GroupChanges:
             fenced = any(each.group_instance_id == INSTANCE for each in found.members)
             fix = "that service can set the offsets: reset --live --service URL"
             raise GroupHeldError(
-                f"group {group} is {found.state}: held by its members "
+                f"group {visible(group, 100)} is {found.state}: held by its members "
                 f"{listed(members) or 'that join now'}; "
                 f"{fix if fenced else 'stop them, then try again'}"
             )
         if self._service is not None:
             owners = {each.client for each in self._service.managers(group)}
             check_unowned(group, owners, self._service.url)
+        return found
 
     def committed(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what the group has committed."""
@@ -149,17 +158,21 @@ class GroupChanges:
             partitions = [at for at in (*given.offsets, *given.notes) if seen(at.topic)]
         else:
             partitions = list(committed)
-        logs = self.logs(partitions)
+        if not partitions:
+            place = ("group", group) if given is None else (option, value)
+            fix = "check the name of the group, or name topics (--topic)"
+            raise InvalidValueError(*place, "has no committed offsets", fix)
+        logs, unread = self._readable_logs(partitions)
         if mode in {"to-datetime", "by-duration"}:
-            given = self._at_time(logs, number)
+            given = self._at_time(logs, unread, number)
         wanted = given or asked(mode, int(number), option, committed, logs)
-        return plan(partitions, wanted, committed, logs)
+        return plan(partitions, wanted, committed, logs, unread)
 
     def plan_offsets(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> list[PlannedOffset]:
         """Return the plan that sets single offsets."""
-        return plan(offsets, Wanted(offsets), self.committed(group), self.logs(offsets))
+        return plan(offsets, Wanted(offsets), self.committed(group), *self._readable_logs(offsets))
 
     def _given(self, group: str, mode: str, value: str, option: str) -> Wanted | None:
         """Return the offsets of a file, of another group or of the history; else None."""
@@ -167,7 +180,7 @@ class GroupChanges:
             case "from-file":
                 return Wanted(parse_csv(Path(value).read_text(), group))
             case "from-group":
-                return Wanted(self.committed(check_group(value, option)))
+                return Wanted(self.committed(check_existing_group(value, option)))
             case "to-history" if self._store is not None:
                 fix = "use another mode: a store keeps no earlier offsets"
                 raise InvalidValueError(option, value, "is of groups in Kafka", fix)
@@ -181,13 +194,34 @@ class GroupChanges:
         answers = self.reader.log_ranges(partitions)
         return {where: known(log) for where, log in answers.items() if not does_not_exist(log)}
 
-    def _at_time(self, partitions: Iterable[TopicPartition], at_s: float) -> Wanted:
-        found = self.reader.offsets_at(dict.fromkeys(partitions, round(at_s * 1_000)))
-        offsets = {where: known(answer) for where, answer in found.items()}
-        return Wanted(
-            {where: OffsetAndMetadata(each) for where, each in offsets.items() if each is not None},
-            at_end="no record is so young: end of the log",
-        )
+    def _readable_logs(
+        self, partitions: Iterable[TopicPartition]
+    ) -> tuple[dict[TopicPartition, PartitionRange], dict[TopicPartition, str]]:
+        """Return the logs that could be read, and why each other one could not."""
+        logs, unread = {}, {}
+        for where, log in self.reader.log_ranges(partitions).items():
+            if not isinstance(log, OffsetManagerError):
+                logs[where] = log
+            elif not does_not_exist(log):
+                unread[where] = f"left as it is: {log}"
+        return logs, unread
+
+    def _at_time(
+        self,
+        logs: dict[TopicPartition, PartitionRange],
+        unread: dict[TopicPartition, str],
+        at_s: float,
+    ) -> Wanted:
+        """Return the offsets at a time; move logs that cannot be read now to ``unread``."""
+        offsets = {}
+        found = self.reader.offsets_at(dict.fromkeys(logs, round(at_s * 1_000)))
+        for where, answer in found.items():
+            if isinstance(answer, OffsetManagerError):
+                unread[where] = f"left as it is: {answer}"
+                del logs[where]
+            elif answer is not None:
+                offsets[where] = OffsetAndMetadata(answer)
+        return Wanted(offsets, at_end="no record is so young: end of the log")
 
     def check_unmoved(
         self, group: str, before: Mapping[TopicPartition, int | None], *, live: bool = False
@@ -220,9 +254,12 @@ class GroupChanges:
         )
         with opened as store:
             try:
-                store.commit_offsets(group, dict(offsets.items()))
+                store.commit(group, offsets)
             except OffsetManagerError as error:
-                return {where: _reason(each) for where, each in refusals(error, offsets).items()}
+                return {
+                    where: self._reason(each, group, where)
+                    for where, each in refusals(error, offsets).items()
+                }
         return {}
 
     def rewind(self, group: str, rows: Iterable[PlannedOffset]) -> dict[TopicPartition, str]:
@@ -247,23 +284,39 @@ class GroupChanges:
         reports = ConnectionReports(MonotonicClock())
         client = GroupClient(config, PRODUCER, reports, "kafka-deletes")
         try:
-            sent = client.delete(group, partitions, self._timeout_s)
-            answer = self._result(sent, f"deletion of offsets of group {group}")
+            what = f"deletion of offsets of group {visible(group, 100)}"
+            answer = self._result(client.delete(group, partitions, self._timeout_s), what, group)
         finally:
             client.close(CLOSE_S)
         if answer.error:
-            failure = failure_of(answer.error, answer.text)
-            raise request_error(f"deletion of offsets of group {group}", failure, right="READ")
-        return {each.where: failure_of(each.error).info.name for each in answer.partitions}
+            raise self._error(what, failure_of(answer.error, answer.text), "DELETE", group)
+        failures = {each.where: failure_of(each.error) for each in answer.partitions}
+        return {
+            where: self._reason(KafkaRequestError(what, *failure), group, where)
+            for where, failure in failures.items()
+        }
 
     def delete_group(self, group: str) -> None:
         """Delete a group with all that it has committed.  Raises as ``delete_offsets``."""
         sent = self.cluster.admin.delete_consumer_groups([group])[group]
-        self._result(sent, f"deletion of group {group}")
+        self._result(sent, f"deletion of group {visible(group, 100)}", group)
 
-    def _result(self, pending: Pending[Any], what: str) -> Any:
+    def _reason(self, error: OffsetManagerError, group: str, where: TopicPartition) -> str:
+        """Return why a partition was not changed, with the right if one is missing."""
+        info, detail = getattr(error, "info", None), getattr(error, "detail", "")
+        if info is not None and info.code in RIGHT_CODES and not detail:
+            detail = self._error("", Failure(info), "READ", group, where.topic).detail
+        return f"{detail or getattr(error, 'hint', error)} ({error.code})"
+
+    def _error(
+        self, what: str, cause: Failure | BaseException, right: str, group: str, topic: str = ""
+    ) -> KafkaRequestError:
+        servers = self._config["bootstrap.servers"]
+        return request_error(what, cause, right=right, group=group, topic=topic, servers=servers)
+
+    def _result(self, pending: Pending[Any], what: str, group: str) -> Any:
         try:
-            return self.cluster.result(pending, what)
+            return self.cluster.result(pending, what, group, right="DELETE")
         except KafkaRequestError as error:
             if error.info.code != TIMED_OUT:
                 raise
@@ -286,8 +339,3 @@ class GroupChanges:
 
     def __exit__(self, *_error: object) -> None:
         self.reader.close()
-
-
-def _reason(error: OffsetManagerError) -> str:
-    hint = getattr(error, "hint", error)
-    return f"{hint} ({error.code})"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -17,21 +17,28 @@ import confluent_kafka
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
+from offsetmgr.admin.commands import Connection
 from offsetmgr.admin.history import CommitStep, Move, steps
+from offsetmgr.admin.service import ServiceFacts
 from offsetmgr.admin.times import seconds_text, time_before, time_text
-from offsetmgr.errors import OffsetManagerError, listed
+from offsetmgr.errors import OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.commit_log import TOPIC, read_commits
 from offsetmgr.kafka.config import INSTANCE
-from offsetmgr.kafka.errors import does_not_exist, request_error, tried
+from offsetmgr.kafka.errors import does_not_exist, grant_command, request_error, tried
+from offsetmgr.kafka.log_reader import NextRecord
+from offsetmgr.text import listed, visible
+from offsetmgr.types import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from offsetmgr.admin.service import ServiceFacts, ServiceReader
+    from confluent_kafka.admin import ClusterMetadata
+
+    from offsetmgr.admin.service import LiveManager, ServiceReader
     from offsetmgr.kafka.cluster import GroupDescription
     from offsetmgr.kafka.commit_log import CommitRecord
-    from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
+    from offsetmgr.types import OffsetAndMetadata, PartitionRange
 
 _EXPIRY_SHARE: Final = 0.75
 """Commits older than this part of the retention are about to expire."""
@@ -39,6 +46,9 @@ _SKEW_S: Final = 2.0
 """A difference of clocks that is no chance."""
 _RECENT_S: Final = 86_400.0
 """Older deletions are taken for wanted ones."""
+_TURNS_S: Final = 3_600.0
+"""Two programs that committed by turns longer ago have ended."""
+_DIRECT: Final = Connection()
 _RETENTION: Final = "offsets.retention.minutes"
 
 
@@ -60,7 +70,7 @@ class Finding(NamedTuple):
     why: str = ""
     """Why it matters; empty where all is well."""
     mend: str = ""
-    """The command that mends it, or what to do where there is none."""
+    """The command that mends it, to be pasted into a shell, or what to do if there is none."""
     group: str = ""
 
 
@@ -92,6 +102,28 @@ class Facts:
     history: Mapping[str, Sequence[CommitStep]] | OffsetManagerError = field(default_factory=dict)
     service: ServiceFacts | OffsetManagerError | None = None
     """None where no service was named."""
+    leaderless: Mapping[TopicPartition, Sequence[int]] = field(default_factory=dict)
+    """Partitions without a leader, with the brokers that hold their replicas."""
+    next_records: Mapping[tuple[TopicPartition, int], NextRecord | OffsetManagerError] = field(
+        default_factory=dict
+    )
+    """The first record from a committed offset on, of groups that committed nothing for long."""
+    unlisted: Sequence[OffsetManagerError] = ()
+    """Errors of brokers whose groups are missing."""
+    connection: Connection = _DIRECT
+    """The options for commands that are printed."""
+    servers: str = ""
+    """Kafka's bootstrap servers."""
+
+    @property
+    def managers(self) -> Sequence[LiveManager]:
+        """The live managers of the service; none if none is known."""
+        return self.service.managers if isinstance(self.service, ServiceFacts) else ()
+
+    def quiet_s(self, group: str) -> float | None:
+        """Return the seconds since the last commit of a group; None if none is known."""
+        steps = self.steps(group)
+        return self.now_s - steps[-1].at_s if steps else None
 
     def steps(self, group: str) -> Sequence[CommitStep]:
         """Return the steps of a group, none if they could not be read."""
@@ -111,11 +143,13 @@ def gather(
     version: str,
     stuck_after_s: float = 600.0,
     timeout_s: float = 10.0,
+    connection: Connection = _DIRECT,
 ) -> Facts:
     """Return the facts of ``groups``, of all groups of the cluster where None.
 
     What could not be learned stands in them as an error.  ``config`` is librdkafka's, ``version``
-    that of this product.  Raises InvalidValueError where librdkafka does not take a setting.
+    that of this product, ``connection`` for the commands that are printed.  Raises
+    InvalidValueError where librdkafka does not take a setting.
     """
     versions = {
         "offsetmgr": version,
@@ -123,12 +157,13 @@ def gather(
         "librdkafka": confluent_kafka.libversion()[0],
         "Python": sys.version.split()[0],
     }
+    servers = str(config["bootstrap.servers"])
     with ClusterReader(config, timeout_s=timeout_s) as reader:
         cluster = tried(_cluster, reader)
         asked = None if service is None else tried(service.facts)
         if isinstance(cluster, OffsetManagerError):
-            return Facts(time.time(), versions, cluster, service=asked)
-        names = [each.name for each in reader.groups()] if groups is None else list(groups)
+            return Facts(time.time(), versions, cluster, service=asked, connection=connection)
+        names, unlisted = _names(reader, groups)
         described, committed = reader.describe(names), reader.committed(names)
         history, now_s = tried(_history, config, names), time.time()
         partitions = {
@@ -140,10 +175,15 @@ def gather(
         topics = {where.topic for where in partitions}
         if not isinstance(history, OffsetManagerError):
             partitions.update(*(deletions(each, now_s) for each in history.values()))
-        return Facts(
+        leaderless = {
+            where: brokers
+            for where, brokers in _leaderless(cluster).items()
+            if groups is None or where.topic in {TOPIC, *topics}
+        }
+        facts = Facts(
             now_s=now_s,
             versions=versions,
-            cluster=cluster,
+            cluster=cluster.text,
             stuck_after_s=stuck_after_s,
             retention_s=tried(_retention_s, reader),
             groups={name: GroupFacts(described[name], committed[name]) for name in names},
@@ -151,25 +191,63 @@ def gather(
             topic_rights=reader.topic_rights(topics),
             history=history,
             service=asked,
+            leaderless=leaderless,
+            unlisted=unlisted,
+            connection=connection,
+            servers=servers,
         )
+        waiting: dict[TopicPartition, list[int]] = {}
+        for group, each in facts.groups.items():
+            for where, offset in _behind(facts, group, each).items():
+                waiting.setdefault(where, []).append(offset)
+        return replace(facts, next_records=reader.next_records(waiting))
 
 
-def _cluster(reader: ClusterReader) -> str:
+class _Cluster(NamedTuple):
+    text: str
+    """The cluster and its brokers in words."""
+    metadata: ClusterMetadata
+
+
+def _cluster(reader: ClusterReader) -> _Cluster:
     began_s = time.monotonic()
     try:
-        found = reader.admin.list_topics(TOPIC, timeout=reader.timeout_s)
+        found = reader.admin.list_topics(timeout=reader.timeout_s)
     except KafkaException as error:
         raise request_error("connection to Kafka", error) from None
     took_ms = (time.monotonic() - began_s) * 1_000
     brokers = ", ".join(f"{each.host}:{each.port}" for each in found.brokers.values())
-    return f"cluster {found.cluster_id} ({brokers}) answered in {took_ms:.0f} ms"
+    text = f"cluster {found.cluster_id} ({brokers}) answered in {took_ms:.0f} ms"
+    return _Cluster(text, found)
+
+
+def _leaderless(cluster: _Cluster) -> dict[TopicPartition, list[int]]:
+    return {
+        TopicPartition(topic, number): list(partition.replicas)
+        for topic, found in cluster.metadata.topics.items()
+        for number, partition in found.partitions.items()
+        if partition.leader < 0
+    }
+
+
+def _names(
+    reader: ClusterReader, groups: Iterable[str] | None
+) -> tuple[list[str], Sequence[OffsetManagerError]]:
+    """Return the groups to look at, by default all that commit offsets."""
+    if groups is not None:
+        return list(groups), ()
+    listings = tried(reader.groups)
+    if isinstance(listings, OffsetManagerError):
+        return [], [listings]
+    return [each.name for each in listings.groups if each.has_offsets], listings.errors
 
 
 def _retention_s(reader: ClusterReader) -> float:
     broker = next(iter(reader.admin.list_topics(TOPIC, timeout=reader.timeout_s).brokers))
     resource = ConfigResource(ResourceType.BROKER, str(broker))
     sent = reader.admin.describe_configs([resource])[resource]
-    found = reader.result(sent, f"setting {_RETENTION} of the brokers")
+    what = f"setting {_RETENTION} of the brokers"
+    found = reader.result(sent, what, right="DESCRIBE_CONFIGS")
     return float(found[_RETENTION].value) * 60.0
 
 
@@ -182,16 +260,16 @@ def _history(config: Mapping[str, object], groups: list[str]) -> dict[str, list[
 
 def examine(facts: Facts) -> list[Finding]:
     """Return the findings of all checks, trouble first."""
-    found = [*_connection(facts), *_service(facts), *_clock(facts)]
+    found = [*_connection(facts), *_leaders(facts), *_service(facts), *_clock(facts)]
     if not isinstance(facts.cluster, OffsetManagerError):
         for group, each in facts.groups.items():
             for check in _CHECKS:
                 name = check.__name__.strip("_").replace("_", " ")
-                bad = [
+                seen = [
                     finding._replace(check=name, group=group)
                     for finding in check(facts, group, each)
                 ]
-                found += bad or [Finding(Level.OK, name, f"group {group}", group=group)]
+                found += seen or [Finding(Level.OK, name, f"group {_name(group)}", group=group)]
     order = list(Level)
     return sorted(found, key=lambda finding: order.index(finding.level))
 
@@ -211,13 +289,27 @@ def _connection(facts: Facts) -> Iterable[Finding]:
         yield _trouble(
             str(facts.cluster),
             "without Kafka nothing is committed, and nothing else can be checked",
-            "offsetmgr config check shows the settings that are used",
+            facts.connection.command("config check"),
             check="connection",
         )
         return
+    for error in facts.unlisted:
+        yield _unknown(error, "the groups of a broker that does not answer are missing here")
     versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
     yield Finding(Level.OK, "connection", facts.cluster)
     yield Finding(Level.OK, "versions", versions)
+
+
+def _leaders(facts: Facts) -> Iterable[Finding]:
+    if facts.leaderless:
+        brokers = sorted({broker for each in facts.leaderless.values() for broker in each})
+        yield _trouble(
+            f"without a leader: {_places(facts.leaderless)}",
+            "nobody can read or write them; groups that Kafka keeps in partitions of "
+            f"{TOPIC} without a leader cannot commit either",
+            f"start one of the brokers that hold them: {listed(brokers)}",
+            check="leaders",
+        )
 
 
 def _service(facts: Facts) -> Iterable[Finding]:
@@ -228,7 +320,7 @@ def _service(facts: Facts) -> Iterable[Finding]:
         yield _trouble(
             str(service),
             "its clients keep their newest offsets, and commit nothing until it is back",
-            "offsetmgr serve",
+            facts.connection.command("serve"),
             check="service",
         )
         return
@@ -244,7 +336,7 @@ def _service(facts: Facts) -> Iterable[Finding]:
         yield _trouble(
             f"the service at {service.url} {problem}",
             "nothing is committed meanwhile; clients keep their newest offsets",
-            "see its log; without a reason there, offsetmgr config check",
+            facts.connection.command("config check"),
             check="service",
         )
     elif not service.fenced_groups:
@@ -272,13 +364,12 @@ def _clock(facts: Facts) -> Iterable[Finding]:
 
 def _rights(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     why = "its offsets cannot be committed"
-    grant = "kafka-acls --add --allow-principal User:NAME --operation Read"
     described = each.description
     if isinstance(described, OffsetManagerError):
         yield _unknown(described, why)
-    elif described.state != "Dead" and "READ" not in described.rights:
-        what = f"this user lacks READ on group {group}"
-        yield _trouble(what, why, f"{grant} --group {group}")
+    elif described.state != "Dead" and described.rights and "READ" not in described.rights:
+        what = f"this user lacks READ on group {_name(group)}"
+        yield _trouble(what, why, grant_command("READ", "group", group, facts.servers))
     for topic in sorted({where.topic for where in each.offsets}):
         rights = facts.topic_rights.get(topic, frozenset())
         if isinstance(rights, OffsetManagerError):
@@ -286,10 +377,11 @@ def _rights(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
                 yield _unknown(rights, why)
         elif "READ" not in rights:
             what = f"this user lacks READ on topic {topic}"
-            yield _trouble(what, why, f"{grant} --topic {topic}")
+            yield _trouble(what, why, grant_command("READ", "topic", topic, facts.servers))
 
 
-def _members(_facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
+def _members(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
+    """Find members of a group that a service commits: Kafka takes commits from members alone."""
     if isinstance(each.description, OffsetManagerError):
         yield _unknown(each.description, "members would refuse other commits")
         return
@@ -298,18 +390,20 @@ def _members(_facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     if not members:
         return
     named = listed([f"{one.client_id} (host {one.host.lstrip('/')})" for one in members])
+    what = f"group {_name(group)} has live members: {named}"
+    clients = sorted({one.client for one in facts.managers if one.group == group})
+    if not clients:
+        yield Finding(Level.OK, "", f"{what}; commits and resets of others are refused")
+        return
     yield _trouble(
-        f"group {group} has live members: {named}",
-        "Kafka takes commits from them alone: those of a service or a job, and resets, are refused",
+        f"{what}; client {listed(clients)} of the service commits it too",
+        "Kafka takes commits from members alone: those of the service are refused",
         "stop these consumers, or give them or the job another group",
     )
 
 
 def _commits(facts: Facts, group: str, _each: GroupFacts) -> Iterable[Finding]:
-    service = facts.service
-    if service is None or isinstance(service, OffsetManagerError):
-        return
-    failing = [one for one in service.managers if one.group == group and one.error]
+    failing = [one for one in facts.managers if one.group == group and one.error]
     for reason in sorted({one.error for one in failing}):
         same = [one for one in failing if one.error == reason]
         yield _trouble(
@@ -320,22 +414,42 @@ def _commits(facts: Facts, group: str, _each: GroupFacts) -> Iterable[Finding]:
         )
 
 
+def _behind(facts: Facts, group: str, each: GroupFacts) -> dict[TopicPartition, int]:
+    """Return the offsets with records behind them, if nothing was committed for long."""
+    quiet_s = facts.quiet_s(group)
+    if quiet_s is None or quiet_s <= facts.stuck_after_s:
+        return {}
+    return {
+        where: committed.offset
+        for where, committed in each.offsets.items()
+        if (log := facts.log(where)) is not None and log.high_watermark > committed.offset
+    }
+
+
 def _stuck(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
-    steps = facts.steps(group)
-    if not steps:
-        return
-    quiet_s = facts.now_s - steps[-1].at_s
-    behind = {}
-    for where, committed in each.offsets.items():
-        log = facts.log(where)
-        if log is not None and log.high_watermark > committed.offset:
-            behind[where] = log.high_watermark - committed.offset
-    if behind and quiet_s > facts.stuck_after_s:
+    waiting, held = {}, {}
+    for where, offset in _behind(facts, group, each).items():
+        log, record = facts.log(where), facts.next_records.get((where, offset))
+        records = log.high_watermark - offset if log else 0
+        if not isinstance(record, NextRecord) or record.at_s is not None:
+            waiting[where] = records
+        elif record.offset - offset < records:
+            held[where] = records
+        # Else there are only markers of transactions, or aborted records.
+    quiet = seconds_text(facts.quiet_s(group))
+    if waiting:
         yield _trouble(
-            f"nothing was committed to group {group} for {seconds_text(quiet_s)}, and "
-            f"{sum(behind.values())} records wait in {_places(behind)}",
+            f"nothing was committed to group {_name(group)} for {quiet}, and "
+            f"{sum(waiting.values())} records wait in {_places(waiting)}",
             "the job has stopped, hangs, or cannot commit",
             "look at the job, and at offsetmgr spark status --checkpoint PATH; start it again",
+        )
+    if held:
+        yield _trouble(
+            f"an open transaction holds back {sum(held.values())} records in {_places(held)}; "
+            f"nothing was committed to group {_name(group)} for {quiet}",
+            "a consumer that reads committed records alone waits for its end",
+            "end the producer's transaction; Kafka's own kafka-transactions finds and aborts it",
         )
 
 
@@ -358,8 +472,62 @@ def _retention(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
             f"the offsets of {_places(old)} were last committed {seconds_text(age_s)} ago; "
             f"Kafka may forget them in {seconds_text(facts.retention_s - age_s)}",
             f"{why}; to commit them again:",
-            f"offsetmgr reset {group} --all-topics --to-current --execute",
+            facts.connection.command("reset", group, "--all-topics", "--to-current", execute=True),
         )
+
+
+def _turns(facts: Facts, group: str, _each: GroupFacts) -> Iterable[Finding]:
+    """Find two programs that commit the group by turns, each its own offsets."""
+    turns = by_turns(facts.steps(group), facts.now_s)
+    if turns:
+        first = min(turns.values(), key=lambda step: step.at_s)
+        yield _trouble(
+            f"two programs commit group {_name(group)} by turns: {_places(turns)} went back and "
+            f"forth, first at {time_text(first.at_s)} ({first.partition} from {first.before} to "
+            f"{first.after})",
+            "each overwrites the other's offsets: after a restart either repeats or skips records",
+            "stop one of the two, or give it a group of its own; with the setting fence = true "
+            "Kafka refuses a second service",
+        )
+
+
+@dataclass
+class _Falls:
+    """Steps backwards of a partition, each from and to a higher offset than the one before."""
+
+    first: CommitStep
+    last: CommitStep
+    sure: int = 0
+    climbed: int = 0
+    """2 after a single commit beyond where the last fall began, 1 after several, 0 before."""
+
+
+def by_turns(steps: Iterable[CommitStep], now_s: float) -> dict[TopicPartition, CommitStep]:
+    """Return the partitions that two programs committed by turns in the last hour.
+
+    With the first step backwards of each.  Both programs make progress: the partition falls again
+    and again, each time to a higher offset, and between two falls it passes the former height in a
+    single commit, or it falls three times.  A reset, or a job that reads again, falls once.
+    """
+    turns: dict[TopicPartition, CommitStep] = {}
+    falls: dict[TopicPartition, _Falls] = {}
+    for step in steps:
+        where = step.partition
+        if now_s - step.at_s > _TURNS_S or step.before is None or step.after is None:
+            falls.pop(where, None)
+            continue
+        found = falls.get(where)
+        low, high = (found.last.after or 0, found.last.before or 0) if found else (0, 0)
+        if step.move is Move.BACKWARD:
+            if found is None or not found.climbed or step.after <= low:
+                falls[where] = _Falls(step, step)
+                continue
+            found.last, found.sure, found.climbed = step, found.sure + found.climbed, 0
+            if found.sure > 1:
+                turns.setdefault(where, found.first)
+        elif found and step.after > high >= step.before:
+            found.climbed = 2 if step.before == low else 1
+    return turns
 
 
 def _regressions(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
@@ -368,9 +536,10 @@ def _regressions(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
     if isinstance(facts.history, OffsetManagerError):
         yield _unknown(facts.history, why)
         return
+    turns = by_turns(facts.steps(group), facts.now_s)
     highest: dict[TopicPartition, CommitStep] = {}
     for step in facts.steps(group):
-        if step.move is Move.BACKWARD and step.before is not None:
+        if step.move is Move.BACKWARD and step.before is not None and step.partition not in turns:
             known = highest.get(step.partition)
             if known is None or (known.before or 0) < step.before:
                 highest[step.partition] = step
@@ -387,7 +556,7 @@ def _regressions(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
         f"{_places(step.partition for step in fallen)} went backwards, first at {at} "
         f"({first.partition} from {first.before} to {first.after})",
         f"{why}; to go back to where they were:",
-        f"offsetmgr reset {group} --to-history {before} --execute",
+        facts.connection.command("reset", group, "--to-history", before, execute=True),
     )
 
 
@@ -401,16 +570,16 @@ def _outside_log(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
             expired.append(where)
     if beyond:
         yield _trouble(
-            f"{_places(beyond)}: committed beyond the end of the log; the topic was made anew, or "
+            f"{_places(beyond)}: committed beyond the end of the log; the topic was recreated, or "
             "the offset is wrong",
             "lag is shown as 0, and records up to that offset are skipped",
-            f"offsetmgr reset {group} {_options(beyond)} --to-earliest --execute",
+            _reset(facts, group, beyond, "--to-earliest"),
         )
     if expired:
         yield _trouble(
             f"{_places(expired)}: committed before the start of the log; records expired unread",
             "a job that starts there fails (failOnDataLoss) or skips to the start of the log",
-            f"offsetmgr reset {group} {_options(expired)} --to-earliest --execute",
+            _reset(facts, group, expired, "--to-earliest"),
         )
 
 
@@ -420,7 +589,7 @@ def _deleted(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
         return
     why = "a job without a checkpoint starts anew there: it repeats or skips records"
     gone: list[TopicPartition] = []
-    anew: list[TopicPartition] = []
+    recreated: list[TopicPartition] = []
     expired: dict[TopicPartition, CommitStep] = {}
     for where, step in deletions(facts.steps(group), facts.now_s).items():
         log = facts.log(where)
@@ -429,7 +598,7 @@ def _deleted(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
         if does_not_exist(facts.logs.get(where)):
             gone.append(where)
         elif log is not None and (step.before or 0) > log.high_watermark:
-            anew.append(where)
+            recreated.append(where)
         elif log is not None:
             expired[where] = step
     if gone:
@@ -438,18 +607,18 @@ def _deleted(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
             "a job that reads it fails, or waits for it",
             "take the topic out of the job; in Kafka there is nothing to mend",
         )
-    if anew:
+    if recreated:
         yield _trouble(
-            f"{_places(anew)}: the topic was made anew, and Kafka deleted the offsets",
+            f"{_places(recreated)}: the topic was recreated, and Kafka deleted the offsets",
             why,
-            f"offsetmgr reset {group} {_options(anew)} --to-earliest --execute",
+            _reset(facts, group, recreated, "--to-earliest"),
         )
     if expired:
         before = time_before(min(step.at_s for step in expired.values()))
         yield _trouble(
             f"{_places(expired)}: the offsets expired, or somebody deleted them",
             f"{why}; to bring them back:",
-            f"offsetmgr reset {group} {_options(expired)} --to-history {before} --execute",
+            _reset(facts, group, expired, "--to-history", before),
         )
 
 
@@ -459,18 +628,28 @@ def _topics_gone(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
         yield _trouble(
             f"{_places(gone)}: committed, but there is no such partition; Kafka has not deleted it",
             "lag tools alert on it for ever; for a new topic of that name it is a wrong start",
-            f"offsetmgr delete-offsets {group} {_options(gone)} --execute",
+            facts.connection.command("delete-offsets", group, *_options(gone), execute=True),
         )
 
 
-def _offsets(_facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
+def _offsets(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     if isinstance(each.committed, OffsetManagerError):
-        yield _unknown(each.committed, f"nothing can be said of group {group}")
-    elif not each.committed:
+        yield _unknown(each.committed, f"nothing can be said of group {_name(group)}")
+        return
+    for where in each.committed:
+        log = facts.logs.get(where)
+        is_known_why = does_not_exist(log) or where in facts.leaderless
+        if isinstance(log, OffsetManagerError) and not is_known_why:
+            yield _unknown(log, f"nothing can be said of {where} in group {_name(group)}")
+    if each.committed or isinstance(each.description, OffsetManagerError):
+        return
+    # Members may not have committed yet; what is empty and never had offsets was only tried out.
+    exists = each.description.state != "Dead"
+    if not exists or (not each.description.members and facts.steps(group)):
         yield _trouble(
-            f"group {group} has no committed offsets",
+            f"group {_name(group)} has no committed offsets",
             "a job without a checkpoint starts anew: it repeats or skips records",
-            f"offsetmgr history {group}",
+            facts.connection.command("history", group),
         )
 
 
@@ -481,6 +660,7 @@ _CHECKS: Final[tuple[Callable[[Facts, str, GroupFacts], Iterable[Finding]], ...]
     _commits,
     _stuck,
     _retention,
+    _turns,
     _regressions,
     _outside_log,
     _deleted,
@@ -498,6 +678,10 @@ def _unknown(error: OffsetManagerError, why: str) -> Finding:
     return Finding(Level.UNKNOWN, "", f"could not be checked: {error}", why, mend)
 
 
+def _name(group: str) -> str:
+    return visible(group) or "''"
+
+
 def _by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
     numbers = defaultdict(list)
     for topic, number in sorted(set(partitions)):
@@ -510,8 +694,15 @@ def _places(partitions: Iterable[TopicPartition]) -> str:
     return "; ".join(f"{topic} {listed(each)}" for topic, each in _by_topic(partitions).items())
 
 
-def _options(partitions: Iterable[TopicPartition]) -> str:
-    return " ".join(
-        f"--topic {topic}:{','.join(map(str, each))}"
-        for topic, each in _by_topic(partitions).items()
-    )
+def _options(partitions: Iterable[TopicPartition]) -> list[str]:
+    return [
+        word
+        for topic, numbers in _by_topic(partitions).items()
+        for word in ("--topic", f"{topic}:{','.join(map(str, numbers))}")
+    ]
+
+
+def _reset(facts: Facts, group: str, partitions: Iterable[TopicPartition], *mode: str) -> str:
+    """Return the command that resets these partitions."""
+    options = _options(partitions)
+    return facts.connection.command("reset", group, *options, *mode, execute=True)

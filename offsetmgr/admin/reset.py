@@ -8,16 +8,17 @@ needs a committed offset.  "current" means the end of the log if nothing is comm
 from __future__ import annotations
 
 import csv
+import io
 import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.admin.times import parse_duration, parse_time
 from offsetmgr.errors import InvalidValueError, listed
+from offsetmgr.text import csv_cell
 from offsetmgr.types import (
     OffsetAndMetadata,
     TopicPartition,
-    check_group,
     check_offset,
     check_partition,
     check_topic,
@@ -122,14 +123,19 @@ def plan(
     wanted: Wanted,
     committed: Mapping[TopicPartition, OffsetAndMetadata],
     logs: Mapping[TopicPartition, PartitionRange],
+    unread: Mapping[TopicPartition, str] = MappingProxyType({}),
 ) -> list[PlannedOffset]:
-    """Return a row for each of ``partitions``, sorted; those that do not exist have no log."""
+    """Return a row for each of ``partitions``, sorted.
+
+    Those that do not exist have no log; ``unread`` are notes on logs that could not be read.
+    """
     rows = []
     for where in sorted(set(partitions)):
         current = committed[where].offset if where in committed else None
         log, new, note = logs.get(where), wanted.offsets.get(where), ""
         if log is None:
-            rows.append(PlannedOffset(where, current, None, "does not exist; left as it is"))
+            note = unread.get(where, "does not exist; left as it is")
+            rows.append(PlannedOffset(where, current, None, note))
             continue
         if new is None and not wanted.at_end:
             note = wanted.notes.get(where, "left as it is")
@@ -166,15 +172,16 @@ def to_group_at(group: GroupAt, time: str) -> Wanted:
 def parse_value(mode: str, value: str, option: str, now_s: float) -> float:
     """Return the number that a mode takes: an offset, a shift, or seconds since 1970; else 0.
 
-    Raises InvalidValueError, of ``option``.
+    A time before 1970 becomes 0: to Kafka, negative times mean the end of a log.  Raises
+    InvalidValueError, of ``option``.
     """
     match mode:
         case "to-offset" | "shift-by":
             return whole(value, option)
         case "to-datetime":
-            return parse_time(value, option)
+            return max(parse_time(value, option), 0.0)
         case "by-duration":
-            return now_s - parse_duration(value, option)
+            return max(now_s - parse_duration(value, option), 0.0)
     return 0
 
 
@@ -233,7 +240,7 @@ def parse_csv(text: str, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
             fix = "write topic,partition,offset or group,topic,partition,offset"
             raise InvalidValueError(field, ",".join(cells), f"has {len(cells)} columns", fix)
         *owner, topic, partition, offset = (cell.strip() for cell in cells)
-        if owner and check_group(owner[0], f"{field}, group") != group:
+        if owner and csv_cell(owner[0]) != csv_cell(group.strip()):
             continue
         where = TopicPartition(
             check_topic(topic, f"{field}, topic"),
@@ -250,13 +257,14 @@ def parse_csv(text: str, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
 
 def to_csv(plans: Mapping[str, Iterable[PlannedOffset]]) -> str:
     """Return lines that ``parse_csv`` takes; with the group where there are several."""
-    lines = []
+    lines = io.StringIO()
+    writer = csv.writer(lines, lineterminator="\n")
     for group, rows in plans.items():
         for row in rows:
             if row.new is not None:
-                cells = (row.partition.topic, str(row.partition.partition), str(row.new.offset))
-                lines.append(",".join((group, *cells) if len(plans) > 1 else cells))
-    return "".join(f"{line}\n" for line in lines)
+                cells = (*row.partition, row.new.offset)
+                writer.writerow((csv_cell(group), *cells) if len(plans) > 1 else cells)
+    return lines.getvalue()
 
 
 def whole(text: str, field: str, shown: str | None = None) -> int:

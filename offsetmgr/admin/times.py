@@ -4,33 +4,36 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Final
 
 from offsetmgr.errors import InvalidValueError
 
 _DURATION: Final = re.compile(
-    r"P?(?:(?P<days>\d+)D)?T?(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?"
-    r"(?:(?P<seconds>\d+(?:\.\d+)?)S)?",
-    re.IGNORECASE,
+    r"P?(?:(\d+)D)?T?(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?", re.IGNORECASE
 )
+_UNITS_S: Final = 86_400, 3_600, 60, 1
+_MAX_DAYS: Final = 1_000_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def parse_duration(text: str, field: str) -> float:
     """Return seconds from ``P1DT2H30M5S`` or ``1d2h30m5s``.  Raises InvalidValueError."""
-    found = _DURATION.fullmatch(text.strip())
-    parts = {} if found is None else found.groupdict()
-    given = {name: float(value) for name, value in parts.items() if value}
-    if not given:
-        fix = "give such as PT2H30M or 2h30m, with D, H, M and S"
-        raise InvalidValueError(field, text, "is no duration", fix)
-    return timedelta(**given).total_seconds()
+    match = _DURATION.fullmatch(text.strip())
+    parts = match.groups() if match else ()
+    if not any(parts):
+        hint = "give such as PT2H30M or 2h30m, with D, H, M and S"
+        raise InvalidValueError(field, text, "is not a duration", hint)
+    seconds = sum(float(part or 0) * unit for part, unit in zip(parts, _UNITS_S, strict=True))
+    if seconds > _MAX_DAYS * 86_400:
+        raise InvalidValueError(field, text, "is too long", f"give at most {_MAX_DAYS} days")
+    return seconds
 
 
 def parse_time(text: str, field: str) -> float:
-    """Return seconds since 1970 from ``2026-01-31T13:05:00``, in UTC where no zone is given.
+    """Return seconds since 1970 from ``2026-01-31T13:05:00``, in UTC if no zone is given.
 
-    Raises InvalidValueError.
+    Negative before 1970.  Raises InvalidValueError.
     """
     plain = text.strip()
     if plain.endswith(("Z", "z")):
@@ -38,11 +41,11 @@ def parse_time(text: str, field: str) -> float:
     try:
         time = datetime.fromisoformat(plain)
     except ValueError:
-        fix = "give such as 2026-01-31T13:05:00 (UTC) or 2026-01-31T13:05:00+01:00"
-        raise InvalidValueError(field, text, "is no time", fix) from None
+        hint = "give such as 2026-01-31T13:05:00 (UTC) or 2026-01-31T13:05:00+01:00"
+        raise InvalidValueError(field, text, "is not a time", hint) from None
     if time.tzinfo is None:
         time = time.replace(tzinfo=timezone.utc)
-    return time.timestamp()
+    return (time - _EPOCH).total_seconds()
 
 
 def parse_since(text: str, field: str, now_s: float) -> float:

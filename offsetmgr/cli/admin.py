@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-import typer
 from typer import Argument, Option
 
 from offsetmgr.admin.doctor import Finding, Level, examine, gather
@@ -41,16 +40,19 @@ from offsetmgr.cli.common import (
     Store,
     Timeout,
     records,
+    say,
 )
-from offsetmgr.errors import InvalidValueError
+from offsetmgr.errors import InvalidValueError, OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.commit_log import read_commits
-from offsetmgr.kafka.errors import does_not_exist, known
+from offsetmgr.kafka.errors import does_not_exist, known, tried
 from offsetmgr.service import version
 from offsetmgr.service.settings import load_clusters, named_cluster
 from offsetmgr.spark.checkpoint import Checkpoint
-from offsetmgr.text import visible
-from offsetmgr.types import TopicPartition, check_group
+from offsetmgr.text import listed
+from offsetmgr.types import TopicPartition, check_existing_group, check_group
+
+_T = TypeVar("_T")
 
 _COPY_FIELDS = (
     "topic", "partition", "offset", "mirror", "current", "new", "again", "by", "note",
@@ -72,18 +74,18 @@ def history(
     It reads __consumer_offsets, as far back as compaction has left it, and needs the right READ on
     that topic. Exits with 1 if an offset went backwards or was deleted.
     """
-    check_group(group)
+    check_existing_group(group)
     since_s = 0.0 if since is None else parse_since(since, "--since", time.time())
     commits = read_commits(kafka.for_librdkafka(), {group}, timeout_s=kafka.timeout)
     answer = history_report(group, list(steps(commits, since_s, topic, partition)))
     rows = [list(step.values()) for step in answer["steps"]]
     output.print(answer, HISTORY_FIELDS, rows)
+    if not rows:
+        check_group(group)  # of a mistyped name, this says what is wrong with it
     before = answer["undo_to"]
     if before and output.as_table:
-        print(
-            f"To go back to where the group stood before the last of these: "
-            f"offsetmgr reset {group} --to-history {before}"
-        )
+        undo = kafka.connection().command("reset", group, "--to-history", before)
+        say(f"To go back to where the group stood before the last of these: {undo}")
     return Exit.TROUBLE if before else 0
 
 
@@ -183,20 +185,41 @@ def reset(
         raise InvalidValueError("--live", live, "needs a service", fix)
     brings_partitions = name in {"from-file", "from-group", "to-history"}
     wanted = None if brings_partitions and scope == ScopeOptions() else scope.partitions()
-    plans: dict[str, list[PlannedOffset]] = {}
+    names = list(dict.fromkeys(map(check_existing_group, groups)))
     with options.changes(store) as change:
-        for group in groups:
+
+        def make(group: str) -> list[PlannedOffset]:
             if not live:
-                change.check_free(check_group(group))
-            plans[group] = change.plan(group, name, value, wanted)
+                change.check_free(group)
+            return change.plan(group, name, value, wanted)
+
         do = change.rewind if live else change.commit
-        execute = options.execute
-        failures = {group: do(group, rows) for group, rows in plans.items()} if execute else {}
+        plans, refused = _each(names, make)
+        failures: dict[str, dict[TopicPartition, str]] = {}
+        not_done: dict[str, OffsetManagerError] = {}
+        if options.execute:
+            failures, not_done = _each(plans, lambda group: do(group, plans[group]))
+    plans = {group: rows for group, rows in plans.items() if group not in not_done}
+    refused |= not_done
     if export:
         print(to_csv(plans), end="")
     else:
-        _print_plans(plans, failures, executed=execute, output=output)
-    return _status(plans, failures)
+        _print_plans(plans, failures, refused, executed=options.execute, output=output)
+    return Exit.INCOMPLETE if refused else _status(plans, failures)
+
+
+def _each(
+    groups: Iterable[str], work: Callable[[str], _T]
+) -> tuple[dict[str, _T], dict[str, OffsetManagerError]]:
+    """Return the result of ``work`` for each group, and the errors of others.
+
+    Raises the first of these where there are no results.
+    """
+    found = {group: tried(work, group) for group in groups}
+    refused = {group: e for group, e in found.items() if isinstance(e, OffsetManagerError)}
+    if refused and len(refused) == len(found):
+        raise next(iter(refused.values()))
+    return {group: known(each) for group, each in found.items() if group not in refused}, refused
 
 
 def set_offsets(
@@ -212,10 +235,10 @@ def set_offsets(
     """Set single offsets of a group that nobody else commits; otherwise like reset."""
     wanted = parse_offsets(offsets)
     with options.changes(store) as change:
-        change.check_free(check_group(group))
+        change.check_free(check_existing_group(group))
         plans = {group: change.plan_offsets(group, wanted)}
         failures = {group: change.commit(group, plans[group]) if options.execute else {}}
-    _print_plans(plans, failures, executed=options.execute, output=output)
+    _print_plans(plans, failures, {}, executed=options.execute, output=output)
     return _status(plans, failures)
 
 
@@ -232,25 +255,31 @@ def delete_offsets(
     """
     chosen = scope.partitions()
     with options.changes() as change:
-        change.check_free(check_group(group))
+        change.check_free(check_existing_group(group), "DELETE")
         committed = change.committed(group)
         wanted = [each for each in sorted(committed) if in_scope(each, chosen)]
-        failures = change.delete_offsets(group, wanted) if options.execute and wanted else {}
+        if not wanted:
+            fix = "check the names of group and topics; offsetmgr describe shows what it has"
+            raise InvalidValueError("group", group, "has no such committed offsets", fix)
+        failures = change.delete_offsets(group, wanted) if options.execute else {}
     note = "deleted" if options.execute else "to be deleted"
     rows = [PlannedOffset(each, committed[each].offset, None, note) for each in wanted]
-    _print_plans({group: rows}, {group: failures}, executed=options.execute, output=output)
+    _print_plans({group: rows}, {group: failures}, {}, executed=options.execute, output=output)
     return Exit.INCOMPLETE if failures else 0
 
 
 def delete_group(group: GroupName, *, options: PlanOptions) -> None:
     """Delete a group that nobody else commits, with all its offsets; needs --execute."""
     with options.changes() as change:
-        change.check_free(check_group(group))
+        found = change.check_free(check_existing_group(group), "DELETE")
         count = len(change.committed(group))
+        if found.state == "Dead" and not count:
+            fix = "check its name; offsetmgr groups lists all"
+            raise InvalidValueError("group", group, "does not exist", fix)
         if options.execute:
             change.delete_group(group)
     done = "Deleted" if options.execute else "--execute deletes"
-    print(f"{done} group {group} with {count} committed offsets.")
+    say(f"{done} group {group} with {count} committed offsets.")
 
 
 def doctor(
@@ -268,11 +297,12 @@ def doctor(
     """
     facts = gather(
         options.for_librdkafka(),
-        [check_group(group) for group in groups] if groups else None,
+        [check_existing_group(group) for group in groups] if groups else None,
         options.owner(),
         version=version(),
         stuck_after_s=parse_duration(stuck_after, "--stuck-after"),
         timeout_s=options.timeout,
+        connection=options.connection(),
     )
     findings = examine(facts)
     if output.as_table:
@@ -376,7 +406,7 @@ def copy_offsets(
     failures = {}
     with OffsetMigration(*pair, timeout_s=timeout) as migration:
         if group is not None:
-            plan = migration.plan_group(check_group(group))
+            plan = migration.plan_group(check_existing_group(group))
             failures = migration.execute(group, plan) if execute else {}
         else:
             plan = migration.plan_checkpoint(str(checkpoint))
@@ -401,13 +431,17 @@ def copy_offsets(
 
 
 def _print_findings(findings: list[Finding]) -> None:
+    bad = {each.group for each in findings if each.level is not Level.OK}
     for level, check, what, why, mend, group in findings:
-        where = f"{check}, group {visible(group)}" if group else check
         if level is not Level.OK:
-            typer.secho(f"{level.value}: {where}", fg=_COLOURS[level])
-            print(f"  what  {visible(what)}\n  why   {visible(why)}\n  mend  {visible(mend)}")
+            say(f"{level.value}: {check}{f', group {group}' if group else ''}", fg=_COLOURS[level])
+            for name, text in (("what", what), ("why", why), ("mend", mend)):
+                say(f"  {name:4}  {text}")
         elif not group:
-            typer.secho(f"ok: {check}: {visible(what)}", fg=_COLOURS[level])
+            say(f"ok: {check}: {what}", fg=_COLOURS[level])
+    good = dict.fromkeys(each.group for each in findings if each.group not in bad | {""})
+    if good:
+        say(f"ok: groups: {listed(good)}", fg=_COLOURS[Level.OK])
     counts = Counter(each.level for each in findings)
     print(
         f"{counts[Level.OK]} checks found nothing wrong, {counts[Level.TROUBLE]} found trouble, "
@@ -426,12 +460,16 @@ def _status(
 def _print_plans(
     plans: Mapping[str, list[PlannedOffset]],
     failures: Mapping[str, Mapping[TopicPartition, str]],
+    refused: Mapping[str, OffsetManagerError],
     *,
     executed: bool,
     output: OutputOptions,
 ) -> None:
     rows = plan_rows(plans, failures)
-    output.print({"executed": executed}, PLAN_FIELDS, rows, "partitions")
+    errors = [{"group": group, "message": str(error)} for group, error in refused.items()]
+    output.print({"executed": executed, "errors": errors}, PLAN_FIELDS, rows, "partitions")
+    for error in errors:
+        say(f"group {error['group']} is left as it is: {error['message']}", error=True)
     if not output.as_table:
         return
     if executed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,7 +65,10 @@ def serve(options: ServiceOptions) -> int:
 
 
 def check(options: ServiceOptions) -> None:
-    """Check the configuration and its files, and print it, secrets masked; connects to nothing."""
+    """Check the configuration and its files, and print all settings, defaults included.
+
+    Secrets are masked.  It connects to nothing.
+    """
     from offsetmgr.http.tls import Certificates
     from offsetmgr.service.access import Access
     from offsetmgr.service.settings import by_name
@@ -73,7 +77,10 @@ def check(options: ServiceOptions) -> None:
     Access(settings)
     if settings.tls.certificate:
         Certificates(settings.tls)
-    rows = [(name, str(value)) for name, value in by_name(settings).items()]
+    rows = [
+        (name, value if isinstance(value, str) else json.dumps(value))
+        for name, value in by_name(settings).items()
+    ]
     print_table(("setting", "value"), rows)
 
 

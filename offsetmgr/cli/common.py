@@ -21,8 +21,10 @@ from rich.console import Console
 from rich.table import Table
 from typer import Argument, Option
 
+from offsetmgr.admin.commands import Connection
 from offsetmgr.admin.service import ServiceReader
 from offsetmgr.client.transport import Credentials
+from offsetmgr.config import SECRET_NAME
 from offsetmgr.errors import (
     Fault,
     InvalidValueError,
@@ -33,7 +35,7 @@ from offsetmgr.errors import (
     ServiceError,
     ServiceUnavailableError,
 )
-from offsetmgr.text import visible
+from offsetmgr.text import csv_cell, visible
 
 if TYPE_CHECKING:
     from offsetmgr.admin.changes import GroupChanges
@@ -129,6 +131,20 @@ class SettingsOptions:
         ),
     ] = None
 
+    def connection(self) -> Connection:
+        """Return these options for commands that are printed, without secrets."""
+        words: list[str] = []
+        for option, value in (
+            ("--config", self.config),
+            ("--bootstrap-servers", self.bootstrap_servers),
+            ("--cluster", self.cluster),
+        ):
+            words += [] if value is None else [option, str(value)]
+        for setting in self.set_ or ():
+            name = setting.partition("=")[0]
+            words += ["--set", f"{name}=***" if SECRET_NAME.search(name) else setting]
+        return Connection(tuple(words))
+
     def load(self) -> Settings:
         """Return the settings of the file, the environment and the options.
 
@@ -174,6 +190,12 @@ class OwnersOptions(KafkaOptions):
         ),
     ] = None
     token_file: TokenFile = None
+
+    def connection(self) -> Connection:
+        words: list[str] = []
+        for option, value in (("--service", self.service), ("--token-file", self.token_file)):
+            words += [] if value is None else [option, value]
+        return super().connection()._replace(service=tuple(words))
 
     def owner(self) -> ServiceReader | None:
         if self.service is None:
@@ -239,7 +261,7 @@ class OutputOptions:
         elif self.as_csv:
             writer = csv.writer(sys.stdout, lineterminator="\n")
             writer.writerow(heads)
-            writer.writerows(rows)
+            writer.writerows(map(csv_cell, row) for row in rows)
         elif rows:
             print_table(heads, rows)
         else:
@@ -257,7 +279,7 @@ def failing_in_one_line(*, detailed: bool = False) -> Iterator[None]:
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)
     except (OffsetManagerError, OSError) as error:
-        print(f"offsetmgr: {error}", file=sys.stderr)
+        say(f"offsetmgr: {error}", error=True)
         sys.exit(_status(error) if detailed else Exit.TROUBLE)
 
 
@@ -313,6 +335,11 @@ def add_command(
 
 add_operators_command = partial(add_command, detailed=True)
 """The same for the commands that read and change groups, whose exit statuses tell more."""
+
+
+def say(text: str, *, error: bool = False, **style: Any) -> None:
+    """Print a line, to standard error if ``error``; names and messages of others are escaped."""
+    typer.secho(visible(text), err=error, **style)
 
 
 def print_json(answer: object) -> None:

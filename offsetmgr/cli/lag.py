@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Annotated, Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import typer
 from typer import Argument, Option
@@ -29,17 +29,22 @@ from offsetmgr.cli.common import (
     Timeout,
     TokenFile,
     print_table,
+    say,
     service_reader,
 )
-from offsetmgr.kafka.cluster import ClusterReader
-from offsetmgr.lag.measure import measure, worst_seconds
+from offsetmgr.errors import ServiceError
+from offsetmgr.kafka.cluster import ClusterReader, GroupListing
+from offsetmgr.lag.ages import measure
+from offsetmgr.lag.measure import GroupLag, worst_seconds
 from offsetmgr.lag.report import PARTITION_FIELDS, lag_report, listing_report, watched_report
 from offsetmgr.lag.store_reader import StoreReader
 from offsetmgr.lag.watcher import Watcher
 from offsetmgr.stores import open_store
-from offsetmgr.types import check_group
+from offsetmgr.text import listed
+from offsetmgr.types import check_existing_group, check_group
 
-_GROUPS_ASKED = 20
+_QUERY_BYTES = 16_384
+_GROUPS_ASKED = 50
 """In one request to a service, whose head has a limit."""
 
 
@@ -51,18 +56,25 @@ class KafkaSource:
         self._watcher = Watcher(reader, time.time)
 
     def groups(self) -> dict[str, Any]:
-        return listing_report(self._reader.groups())
+        return listing_report(*self._reader.groups())
 
     def lag(self, names: list[str]) -> dict[str, Any]:
         """Return the lag of groups, of all if there is no name."""
-        return lag_report(measure(self._reader, names or self._all(), time.time()))
+        names, errors = self._named(names)
+        return lag_report(measure(self._reader, names, time.time())) | errors
 
     def watched(self, names: list[str]) -> dict[str, Any]:
         """Return the state of watched groups, of all if there is no name."""
-        return watched_report(self._watcher.poll(names or self._all()).values())
+        names, errors = self._named(names)
+        return watched_report(self._watcher.poll(names).values()) | errors
 
-    def _all(self) -> list[str]:
-        return [each.name for each in self._reader.groups()]
+    def _named(self, names: list[str]) -> tuple[list[str], dict[str, Any]]:
+        """Return the groups to read, and the errors of brokers whose groups are missing."""
+        if names:
+            return names, {}
+        found, errors = self._reader.groups()
+        listed = listing_report(found, errors)
+        return [each.name for each in found if each.has_offsets], {"errors": listed["errors"]}
 
 
 class _Service:
@@ -75,16 +87,43 @@ class _Service:
         return self._reader.ask("GET", "/v1/groups")
 
     def lag(self, names: list[str]) -> dict[str, Any]:
-        names = names or [each["name"] for each in self.groups()["groups"]]
-        found: list[Any] = []
-        for at in range(0, len(names), _GROUPS_ASKED):
-            asked = urlencode([("group", name) for name in names[at : at + _GROUPS_ASKED]])
-            found += self._reader.ask("GET", f"/v1/lag?{asked}")["groups"]
-        return {"groups": found}
+        """Return the lag of groups, of all if there is no name."""
+        errors: dict[str, Any] = {}
+        if not names:
+            listed = self.groups()
+            names = [each["name"] for each in listed["groups"] if GroupListing(**each).has_offsets]
+            errors = {"errors": listed["errors"]}
+        found = [group for asked in _in_requests(names) for group in self._lag_of(asked)]
+        return {"groups": found, **errors}
+
+    def _lag_of(self, names: list[str]) -> list[dict[str, Any]]:
+        query = urlencode([("group", name) for name in names])
+        try:
+            groups: list[dict[str, Any]] = self._reader.ask("GET", f"/v1/lag?{query}")["groups"]
+        except ServiceError as error:
+            if len(names) > 1:  # the service refuses one of them
+                return [group for name in names for group in self._lag_of([name])]
+            groups = lag_report([GroupLag(names[0], None, (), error)])["groups"]
+        return groups
 
     def watched(self, names: list[str]) -> dict[str, Any]:
         found = self._reader.ask("GET", "/v1/watched")["groups"]
         return {"groups": [each for each in found if not names or each["name"] in names]}
+
+
+def _in_requests(names: list[str]) -> Iterator[list[str]]:
+    """Yield the names in lists that fit a request."""
+    asked: list[str] = []
+    size = 0
+    for name in names:
+        more = len(quote(name)) + len("&group=")
+        if asked and (size + more > _QUERY_BYTES or len(asked) == _GROUPS_ASKED):
+            yield asked
+            asked, size = [], 0
+        asked.append(name)
+        size += more
+    if asked:
+        yield asked
 
 
 @contextlib.contextmanager
@@ -108,16 +147,20 @@ def _opened(source: SourceOptions) -> Iterator[KafkaSource | _Service]:
 
 
 def _checked(groups: Iterable[str] | None) -> list[str]:
-    return list(dict.fromkeys(map(check_group, groups or ())))
+    return list(dict.fromkeys(map(check_existing_group, groups or ())))
 
 
-def groups(*, source: SourceOptions, output: OutputOptions) -> None:
-    """List the consumer groups of the cluster, with their state."""
+def groups(*, source: SourceOptions, output: OutputOptions) -> int:
+    """List the groups of the cluster, with their state and type.
+
+    Exits with 3 if a broker did not answer, whose groups are missing.
+    """
     with _opened(source) as opened:
         answer = opened.groups()
     heads = "name", "state", "type"
     rows = [[each[head] for head in heads] for each in answer["groups"]]
     output.print(answer, heads, rows)
+    return _status(answer)
 
 
 def describe(groups: Groups, *, source: SourceOptions, output: OutputOptions) -> int:
@@ -134,7 +177,7 @@ def describe(groups: Groups, *, source: SourceOptions, output: OutputOptions) ->
             _print_group(each)
     else:
         output.print(answer, *_partition_rows(found))
-    return _status(found, trouble=any(map(_missing, found)))
+    return _status(answer, trouble=_are_missing(found))
 
 
 def lag(
@@ -160,14 +203,12 @@ def lag(
     found = answer["groups"]
     shown = _topic_rows(found) if output.as_table else _partition_rows(found)
     output.print(answer, *shown)
-    if output.as_table:
-        for each in found:
-            if each["error"]:
-                print(f"{each['name']}: {each['error']['message']}", file=sys.stderr)
+    for why in _reasons(answer) if output.as_table else ():
+        say(why, error=True)
     behind = any(
         (each["lag"] or 0) > max_lag or (each["lag_seconds"] or 0) > max_seconds for each in found
     )
-    return _status(found, trouble=behind or any(map(_missing, found)))
+    return _status(answer, trouble=_are_missing(found) or behind)
 
 
 def top(
@@ -198,7 +239,7 @@ def top(
         print_table(["group", *live.COLUMNS], [row.cells() for row in rows])
     else:
         output.print(answer, *_partition_rows(found))
-    return _status(found)
+    return _status(answer)
 
 
 def errors(
@@ -218,11 +259,11 @@ def errors(
     """
     asked = service_reader(service, token_file, timeout)
     if group is not None:
-        check_group(group)
+        check_existing_group(group)
     if follow:
         for key, error in asked.failures(group):
             text = f"{key['group']}/{key['topic']}/{key['partition']}: {error['message']}"
-            print(json.dumps({**key, **error}) if output.as_json else text, flush=True)
+            say(json.dumps({**key, **error}) if output.as_json else text)
     found = [each for each in asked.managers(group) if each.error]
     heads = "group", "topic", "partition", "client", "message"
     rows = [[each.group, *each.partition, each.client, each.error] for each in found]
@@ -262,19 +303,19 @@ def _topic_rows(found: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[lis
 def _print_group(group: Mapping[str, Any]) -> None:
     missing = _missing(group)
     if missing or group["state"] is None:
-        typer.secho(f"Group {group['name']}: {missing or group['error']['message']}", fg="red")
+        say(f"Group {group['name']}: {missing or group['error']['message']}", fg="red")
         if not group["partitions"]:
             return
     members, partitions = group["members"], group["partitions"]
     facts = [group["state"], group["type"], f"coordinator {group['coordinator']}"]
     facts += [f"assignor {group['assignor']}"] if group["assignor"] else []
-    typer.secho(f"Group {group['name']}: {', '.join(facts)}", bold=True)
+    say(f"Group {group['name']}: {', '.join(facts)}", bold=True)
     behind = seconds_text(group["lag_seconds"])
     lag = "unknown" if group["lag"] is None else f"{group['lag']} records"
-    print(f"Lag: {lag}{f', {behind}' if behind else ''}")
+    say(f"Lag: {lag}{f', {behind}' if behind else ''}")
     if group["pending_acks"]:
-        print(f"Pending acks: {group['pending_acks']}; {_oldest_pending(partitions)}")
-    print(f"Committed by: {_committers(group)}")
+        say(f"Pending acks: {group['pending_acks']}; {_oldest_pending(partitions)}")
+    say(f"Committed by: {_committers(group)}")
     fields = ["topic", "partition", "committed", "end", "lag"]
     owners = ["client_id", "host", "committer"]
     heads = [*fields, "behind", *owners, ""]
@@ -284,6 +325,8 @@ def _print_group(group: Mapping[str, Any]) -> None:
         note = each["error"]["code"] if each["error"] else each["status"] or ""
         rows.append([*(each[f] for f in fields), behind, *(each[f] or "" for f in owners), note])
     print_table(heads, rows)
+    for why in _reasons({"groups": [group]}) if group["state"] else ():
+        say(why)
     if members:
         fields = ["member_id", "client_id", "host", "group_instance_id"]
         rows = [[*(each[f] for f in fields), len(each["partitions"])] for each in members]
@@ -316,9 +359,34 @@ def _missing(group: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _status(groups: list[dict[str, Any]], *, trouble: bool = False) -> int:
+def _are_missing(found: Iterable[Mapping[str, Any]]) -> bool:
+    """Return True if a group does not exist.  Raises InvalidValueError if none could be made."""
+    missing = [each["name"] for each in found if _missing(each)]
+    for name in missing:
+        check_group(name)
+    return bool(missing)
+
+
+def _reasons(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why a number is missing, each cause once."""
+    for error in answer.get("errors", ()):
+        yield error["message"]
+    unknown: dict[str, list[str]] = {}
+    for group in answer["groups"]:
+        if group["error"]:
+            yield f"{group['name']}: {group['error']['message']}"
+        for each in group["partitions"]:
+            if each["lag_seconds_unknown"]:
+                place = f"{group['name']} {each['topic']}-{each['partition']}"
+                unknown.setdefault(each["lag_seconds_unknown"], []).append(place)
+    for why, places in unknown.items():
+        yield f"seconds behind unknown for {listed(places)}: {why}"
+
+
+def _status(answer: Mapping[str, Any], *, trouble: bool = False) -> int:
     """Return the exit status of what was found."""
-    if any(each["error"] for each in groups):
+    groups = answer["groups"]
+    if answer.get("errors") or any(each.get("error") for each in groups):
         return Exit.INCOMPLETE
-    wrong = any(each["error"] for group in groups for each in group["partitions"])
-    return Exit.TROUBLE if wrong or trouble else 0
+    partitions = (each for group in groups for each in group.get("partitions", ()))
+    return Exit.TROUBLE if trouble or any(each["error"] for each in partitions) else 0

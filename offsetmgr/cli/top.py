@@ -24,7 +24,10 @@ HELP: Final = "q quit  l b i o c s n sort  r reverse  p partitions  / filter  j 
 
 COLUMNS: Final = "LAG", "BEHIND", "IN/s", "OUT/s", "CATCH-UP", "STATUS", "ERRORS"
 _HEADER_LINES: Final = 4
-_BAD: Final = {"WARN": "yellow", "ERR": "red", "STOP": "red", "STALL": "red", "REWIND": "red"}
+_BAD: Final = {
+    "WARN": "yellow",
+    **dict.fromkeys(("ERR", "STOP", "STALL", "REWIND", "OUT OF RANGE"), "red"),
+}
 _BY_STATUS: Final = ("OK", *_BAD)
 
 
@@ -175,7 +178,7 @@ def run(look: Callable[[], dict[str, Any]], interval_s: float) -> None:
             try:
                 seen, trouble = look(), ""
             except Exception as error:  # noqa: BLE001 -- old numbers must not look new
-                trouble = str(error) or type(error).__name__
+                trouble = visible(str(error)) or type(error).__name__
             ended.wait(max(due_s - time.monotonic(), 0.1))
 
     threading.Thread(target=read, name="top", daemon=True).start()

@@ -54,7 +54,7 @@ from offsetmgr.kafka.librdkafka import (
 )
 from offsetmgr.kafka.reports import ConnectionReports
 from offsetmgr.kafka.topics import EARLIEST, LATEST, topic_logs, topic_names
-from offsetmgr.types import check_group, check_list, check_timeout, check_topic
+from offsetmgr.types import check_existing_group, check_list, check_timeout, check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -128,7 +128,7 @@ class KafkaCoordinator(Coordinator):
 
         An offset that an open transaction may replace is a failure: UNSTABLE_OFFSET_COMMIT.
         """
-        check_group(group)
+        check_existing_group(group)
         check_timeout(timeout_s, "timeout_s")
         asked = None if partitions is None else list(dict.fromkeys(partitions))
 
@@ -145,7 +145,7 @@ class KafkaCoordinator(Coordinator):
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
     ) -> Future[CommitResult]:
         """Commit ``offsets`` as a simple (memberless) committer."""
-        check_group(group)
+        check_existing_group(group)
         check_timeout(timeout_s, "timeout_s")
         send = partial(self._commit, group, self._clock.now() + timeout_s)
         return commit_in_batches(group, offsets, send)
@@ -200,7 +200,7 @@ class KafkaCoordinator(Coordinator):
 
     def members(self, group: str, timeout_s: float) -> Future[list[LiveMember] | Failure]:
         """Return the live members of ``group``; none if the group does not exist."""
-        check_group(group)
+        check_existing_group(group)
         check_timeout(timeout_s, "timeout_s")
 
         def question(

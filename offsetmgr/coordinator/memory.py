@@ -31,7 +31,7 @@ from offsetmgr.types import (
     MAX_METADATA_CHARS,
     OffsetAndMetadata,
     TopicPartition,
-    check_group,
+    check_existing_group,
     check_timeout,
 )
 
@@ -302,7 +302,7 @@ class MemoryCoordinator(Coordinator):
     def fetch(
         self, group: str, partitions: Sequence[TopicPartition] | None, timeout_s: float
     ) -> Future[FetchResult]:
-        check_group(group)
+        check_existing_group(group)
         named = None if partitions is None else tuple(partitions)
 
         def answer(failed: Failed) -> FetchResult:
@@ -317,7 +317,7 @@ class MemoryCoordinator(Coordinator):
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
     ) -> Future[CommitResult]:
-        check_group(group)
+        check_existing_group(group)
         sent = dict(offsets)
 
         def answer(failed: Failed) -> CommitResult:

@@ -30,9 +30,17 @@ from offsetmgr.kafka.errors import (
     tried,
 )
 from offsetmgr.kafka.librdkafka import CONSUMER, GroupClient, fetch_result
+from offsetmgr.kafka.log_reader import next_records
 from offsetmgr.kafka.reports import ConnectionReports
 from offsetmgr.kafka.topics import EARLIEST, LATEST
-from offsetmgr.types import PartitionRange, TopicPartition, check_group, check_timeout, check_topic
+from offsetmgr.text import visible
+from offsetmgr.types import (
+    PartitionRange,
+    TopicPartition,
+    check_existing_group,
+    check_timeout,
+    check_topic,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -41,7 +49,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offsetmgr.answers import Failure
+    from offsetmgr.errors import KafkaRequestError
     from offsetmgr.kafka.librdkafka import GroupAnswer
+    from offsetmgr.kafka.log_reader import NextRecord
     from offsetmgr.types import OffsetAndMetadata
 
 _STATES: Final = {
@@ -55,8 +65,16 @@ _MOVING: Final = frozenset({5, 6, 14, 15, 16, 74, 75, 78})
 """Codes of a broker that does not lead the partition or coordinate the group yet, or no longer,
 such as just after the topic was created or the broker started."""
 
+_OFFSET_TYPES: Final = frozenset({"classic", "consumer", "streams", "unknown", "store"})
+"""Types of groups that commit offsets; ``unknown`` is from brokers before Kafka 3.7."""
+
 _NO_LEADERS: Final = -156
 """librdkafka's _NOENT."""
+
+_INVALID_GROUP: Final = 24
+
+_NAME_CHARS: Final = 100
+"""A longer name is cut in a message."""
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
@@ -67,9 +85,24 @@ class GroupListing(NamedTuple):
 
     name: str
     state: str
-    """As Kafka's tools write it: Stable, Empty, PreparingRebalance, CompletingRebalance, Dead."""
+    """As Kafka's tools write it: Stable, Empty, PreparingRebalance, CompletingRebalance, Dead;
+    Unknown if no request tells it."""
     type: str
-    """``classic``, or ``consumer`` where the group rebalances by KIP-848."""
+    """``classic``; ``consumer`` if the group rebalances by KIP-848; ``streams``; ``share``; or the
+    protocol of another program, such as ``connect``."""
+
+    @property
+    def has_offsets(self) -> bool:
+        """True for a group that commits offsets, and so has a lag."""
+        return self.type in _OFFSET_TYPES
+
+
+class GroupListings(NamedTuple):
+    """The groups that the answering brokers coordinate."""
+
+    groups: list[GroupListing]
+    errors: tuple[OffsetManagerError, ...] = ()
+    """One for each broker that did not answer, whose groups are missing."""
 
 
 class GroupMember(NamedTuple):
@@ -99,6 +132,10 @@ class GroupDescription(NamedTuple):
     """Operations that Kafka allows this user on the group, such as READ; none if it is Dead."""
 
 
+_NAMELESS: Final = GroupDescription("Empty", "classic", "", "", ())
+"""The group without a name: Kafka lets nobody join it."""
+
+
 class ClusterReader:
     """Answers questions about groups and logs.  Thread-safe; every method waits for Kafka.
 
@@ -112,7 +149,7 @@ class ClusterReader:
         Each method answers within ``timeout_s`` seconds.  Connects in the background.  Raises
         InvalidValueError if librdkafka refuses a setting.
         """
-        settings = checked_config(config)
+        settings = self._settings = checked_config(config)
         self.timeout_s = check_timeout(timeout_s, "timeout_s")
         self._reports = ConnectionReports(MonotonicClock())
         check_thread_room()
@@ -121,23 +158,46 @@ class ClusterReader:
         # For committed offsets the admin client is not safe: see librdkafka.py.
         self._fetcher = GroupClient(client_config(settings), CONSUMER, self._reports)
 
-    def groups(self) -> list[GroupListing]:
-        """Return all consumer groups, sorted by name.  Raises if a broker did not answer."""
-        what = "consumer groups"
+    def groups(self) -> GroupListings:
+        """Return the groups of the cluster, sorted by name, and the errors of silent brokers.
 
-        def send(asked: list[str]) -> Mapping[str, Pending[Any]]:
-            pending = self.admin.list_consumer_groups(request_timeout=self._limit_s)
-            return dict.fromkeys(asked, pending)
+        Raises KafkaRequestError if no broker answered.
+        """
+        what = "list of consumer groups"
+        sent = self.admin.list_consumer_groups(request_timeout=self._limit_s)
+        listed = self.result(sent, what)
+        errors = tuple(self._error(what, each) for each in listed.errors)
+        if errors and not listed.valid:
+            raise errors[0]
+        found = {
+            each.group_id: GroupListing(each.group_id, _state(each.state), each.type.name.lower())
+            for each in listed.valid
+        }
+        others = {} if errors else self._other_groups()
+        return GroupListings(sorted((others | found).values()), errors)
 
-        def read(_what: str, listed: Any) -> list[GroupListing]:
-            if listed.errors:
-                raise request_error(f"list of {what}", listed.errors[0])
-            return sorted(
-                GroupListing(group.group_id, _state(group.state), group.type.name.lower())
-                for group in listed.valid
-            )
+    def _other_groups(self) -> dict[str, GroupListing]:
+        """Return the groups that librdkafka's list of consumer groups leaves out, if they are told.
 
-        return known(self._ask([what], send, "list of", read)[what])
+        They belong to other protocols, such as Kafka Connect's, or to types that librdkafka does
+        not know; asked for such a group as for a classic one, Kafka says that it is dead.
+        """
+        try:
+            listed: list[Any] = self.admin.list_groups(timeout=self.timeout_s)
+        except KafkaException:
+            return {}
+        found: dict[str, GroupListing] = {}
+        newer: list[str] = []
+        for group in listed:
+            if group.protocol_type not in {"", "consumer"}:
+                found[group.id] = GroupListing(group.id, group.state, group.protocol_type)
+            elif group.state == "Dead" and not group.protocol_type and group.error is None:
+                newer.append(group.id)
+        for name, offsets in self.committed(newer).items():
+            # A share group commits none.
+            kind = "streams" if isinstance(offsets, dict) and offsets else "share"
+            found[name] = GroupListing(name, "Unknown", kind)
+        return found
 
     def describe(self, groups: Iterable[str]) -> dict[str, GroupDescription | OffsetManagerError]:
         """Return state and members of ``groups``; the state of a missing group is Dead."""
@@ -147,7 +207,9 @@ class ClusterReader:
                 asked, include_authorized_operations=True, request_timeout=self._limit_s
             )
 
-        return self._ask(_checked_groups(groups), send, "description of group", _description)
+        found = self._ask_groups(groups, send, "description of group", _description)
+        # Kafka describes no group without a name, but lists one and keeps its offsets.
+        return found | ({"": _NAMELESS} if code_of(found.get("")) == _INVALID_GROUP else {})
 
     def committed(
         self, groups: Iterable[str]
@@ -158,8 +220,19 @@ class ClusterReader:
             fetch = self._fetcher.fetch
             return {group: fetch(group, None, self._limit_s, stable=False) for group in asked}
 
-        what = "committed offsets of group"
-        return self._ask(_checked_groups(groups), send, what, self._committed_of)
+        return self._ask_groups(groups, send, "committed offsets of group", self._committed_of)
+
+    def _ask_groups(
+        self,
+        groups: Iterable[str],
+        send: Callable[[list[str]], Mapping[str, Pending[Any]]],
+        what: str,
+        read: Callable[[str, Any], _T],
+    ) -> dict[str, _T | OffsetManagerError]:
+        """Ask about groups of any names; a name that no request can hold is an error of its own."""
+        checked = {group: tried(check_existing_group, group) for group in groups}
+        wrong = {name: e for name, e in checked.items() if isinstance(e, OffsetManagerError)}
+        return wrong | self._ask([name for name in checked if name not in wrong], send, what, read)
 
     def stable_offsets(
         self, group: str, partitions: Collection[TopicPartition]
@@ -169,7 +242,7 @@ class ClusterReader:
         Raises KafkaRequestError, also while an open transaction is about to commit one of them.
         """
         pending = self._fetcher.fetch(group, partitions, self._limit_s)
-        answer = self.result(pending, f"committed offsets of group {group}")
+        answer = self.result(pending, f"committed offsets of group {group}", group)
         return self._committed_of(group, answer)
 
     def log_ranges(
@@ -185,22 +258,26 @@ class ClusterReader:
 
         return {partition: tried(log, partition) for partition in wanted}
 
-    def log_ends(
-        self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, int | OffsetManagerError]:
-        """Return the offset after the last record of each log, open transactions included."""
-        return self._offsets(dict.fromkeys(partitions, LATEST))
-
     def offsets_at(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | OffsetManagerError | None]:
         """Return the first offset with a record of the given time or later; None if there is none.
 
-        Times are milliseconds since 1970.
+        Times are milliseconds since 1970.  Negative ones, which Kafka takes for names of the ends
+        of a log, stand for 1970.
         """
-        specs = {where: OffsetSpec.for_timestamp(at_ms) for where, at_ms in times.items()}
+        specs = {where: OffsetSpec.for_timestamp(max(ms, 0)) for where, ms in times.items()}
         found = self._offsets(specs)
         return {where: None if offset == -1 else offset for where, offset in found.items()}
+
+    def next_records(
+        self, offsets: Mapping[TopicPartition, Collection[int]]
+    ) -> dict[tuple[TopicPartition, int], NextRecord | OffsetManagerError]:
+        """Return the first committed record at each of ``offsets`` or behind it.
+
+        It needs the right READ on the topics.
+        """
+        return next_records(self._settings, offsets, self.timeout_s) if offsets else {}
 
     def partitions_of(self, topics: Iterable[str]) -> dict[str, list[int] | OffsetManagerError]:
         """Return the partition numbers of ``topics``, sorted."""
@@ -243,10 +320,19 @@ class ClusterReader:
         asked = sorted({check_topic(topic) for topic in topics})
         return self._ask(asked, send, "description of topic", read)
 
-    def result(self, pending: Pending[Any], what: str, deadline: Deadline | None = None) -> Any:
+    def result(
+        self,
+        pending: Pending[Any],
+        what: str,
+        name: str = "",
+        *,
+        right: str = "DESCRIBE",
+        deadline: Deadline | None = None,
+    ) -> Any:
         """Wait for an answer of ``admin``; ``timeout_s`` without a deadline.
 
-        Raises KafkaRequestError.
+        ``name`` is the group or topic that was asked about, for which ``right`` is needed.  Raises
+        KafkaRequestError.
         """
         try:
             result = pending.result(self.timeout_s if deadline is None else deadline.left_s)
@@ -254,7 +340,7 @@ class ClusterReader:
             self.admin.poll(0)  # passes failed connections on to the reports
             raise request_error(what, self._timed_out()) from None
         except KafkaException as error:
-            raise request_error(what, error) from None
+            raise self._error(what, error, name, right) from None
         self._reports.answered()
         return result
 
@@ -311,10 +397,12 @@ class ClusterReader:
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         if answer.error:
             failure = failure_of(answer.error, answer.text)
-            raise request_error(f"committed offsets of group {group}", failure)
+            what = f"committed offsets of group {visible(group, _NAME_CHARS)}"
+            raise self._error(what, failure, group)
         offsets, failures, *_ = fetch_result(None, answer.partitions)
         for where, failure in failures.items():
-            raise request_error(f"committed offset of {where} in group {group}", failure)
+            what = f"committed offset of {where} in group {visible(group, _NAME_CHARS)}"
+            raise self._error(what, failure, where.topic)
         return {where: offset for where, offset in offsets.items() if offset is not None}
 
     def _ask(
@@ -328,7 +416,9 @@ class ClusterReader:
         deadline = Deadline(self.timeout_s)
 
         def answer(name: _K, pending: Pending[Any]) -> _T:
-            return read(name, self.result(pending, f"{what} {name}", deadline))
+            about = name.topic if isinstance(name, TopicPartition) else str(name)
+            place = f"{what} {visible(str(name), _NAME_CHARS)}"
+            return read(name, self.result(pending, place, about, deadline=deadline))
 
         found: dict[_K, _T | OffsetManagerError] = {}
         while names:
@@ -341,9 +431,17 @@ class ClusterReader:
                 time.sleep(MOVED_WAIT_S)
         return found
 
-
-def _checked_groups(groups: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(check_group(group) for group in groups))
+    def _error(
+        self, what: str, error: Failure | BaseException, name: str = "", right: str = "DESCRIBE"
+    ) -> KafkaRequestError:
+        return request_error(
+            what,
+            error,
+            right=right,
+            topic=name,
+            group=name or None,
+            servers=self._settings["bootstrap.servers"],
+        )
 
 
 def _state(found: Any) -> str:

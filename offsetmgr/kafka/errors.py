@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 from offsetmgr.answers import Failure
 from offsetmgr.codes import ERRORS, NO_SUCH_PARTITION, error_info
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
-from offsetmgr.text import visible
+from offsetmgr.text import shell_command, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,17 +20,15 @@ _VARYING: Final = re.compile(r"\S+/(?:bootstrap|\d+)\b|'[^']*'|\(after .*|\d+", 
 
 _TEXT_CHARS: Final = 300
 
-_TOPIC_AUTHORIZATION_FAILED: Final = 29
 _TOO_LARGE: Final = frozenset({4, 10, 18})
 """INVALID_FETCH_SIZE as librdkafka's INVALID_MSG_SIZE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE."""
 _EXPLANATIONS: Final = {
     **dict.fromkeys(NO_SUCH_PARTITION, "the topic or partition does not exist in the cluster"),
-    _TOPIC_AUTHORIZATION_FAILED: "this user lacks {} on the topic{}; grant it",
-    30: "this user lacks {} on the group; grant it",
-    31: "this user lacks {} on the cluster; grant it",
     58: "Kafka did not accept the credentials; check sasl.* and ssl.*",
 }
 """For requests of any user; the table of codes is about commits of the service."""
+RIGHT_CODES: Final = {29: "topic", 30: "group", 31: "cluster"}
+"""Kinds of resources, by the codes of a missing right."""
 
 _T = TypeVar("_T")
 
@@ -63,22 +61,39 @@ def request_error(
     *,
     right: str = "DESCRIBE",
     topic: str = "",
+    group: str | None = None,
+    servers: object = "",
 ) -> KafkaRequestError:
     """Return the error to raise if a request failed, or a client that reads or writes.
 
-    ``right`` is the operation that Kafka must allow for it, on ``topic`` if that is known.
+    ``right`` is the operation that Kafka must allow for it, on ``topic`` or ``group`` if that is
+    known; ``servers`` are the bootstrap servers.
     """
     failure = error if isinstance(error, Failure) else failure_of(error)
     code = failure.info.code
-    detail = failure.detail or _EXPLANATIONS.get(code, "").format(right, topic and f" {topic}")
-    if topic and code == _TOPIC_AUTHORIZATION_FAILED:
-        operation = right.capitalize()
-        grant = f"--allow-principal User:NAME --operation {operation} --topic {topic}"
-        detail = f"{detail}: kafka-acls --add {grant}"
+    detail = failure.detail or _EXPLANATIONS.get(code, "")
+    kind = RIGHT_CODES.get(code)
+    if kind is not None and not failure.detail:
+        name = {"topic": topic or None, "group": group}.get(kind, "")
+        place = kind if kind == "cluster" else f"{kind} {visible(name)}" if name else f"the {kind}"
+        detail = f"this user lacks {right} on {place}; grant it"
+        if name is not None:
+            detail += f": {grant_command(right, kind, name, servers)}"
     words = error.args[0] if isinstance(error, KafkaException) else error
     if isinstance(words, KafkaError) and words.str() != KafkaError(code).str():
         detail = "; ".join(filter(None, (visible(words.str(), _TEXT_CHARS), detail)))
     return KafkaRequestError(what, failure.info, detail)
+
+
+def grant_command(right: str, kind: str, name: str, servers: object = "") -> str:
+    """Return the command by which an administrator grants ``right``, such as DESCRIBE_CONFIGS.
+
+    ``kind`` is topic, group or cluster; a cluster has no name.
+    """
+    where = ["--bootstrap-server", str(servers)] if servers else []
+    resource = [f"--{kind}"] if kind == "cluster" else [f"--{kind}", name]
+    grant = ["--allow-principal", "User:NAME", "--operation", right.title().replace("_", "")]
+    return shell_command(["kafka-acls", *where, "--add", *grant, *resource])
 
 
 def cause_of(text: str) -> str:

@@ -1,31 +1,26 @@
-"""Burrow's rules, which judge a consumer by the last commits of a partition, and its HTTP answers.
+"""Burrow's rules, which judge a consumer by the last commits of a partition.
 
 Burrow (github.com/linkedin/Burrow) keeps the last commits of each partition and judges them
 whenever it is asked.  The rules here are those of its ``evaluator/caching.go``, the window is
-that of its ``storage/inmemory.go``, and the paths and the JSON of ``/v3/kafka`` are those of its
-``core/internal/httpserver``, so that what reads Burrow reads this.
+that of its ``storage/inmemory.go``.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from enum import IntEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from offsetmgr.lag.watcher import WatchedGroup, WatchedPartition
+    from collections.abc import Iterable, Sequence
 
 INTERVALS: Final = 10
 """Commits, and ends of the log, that are kept of each partition."""
 
-_NO_CLUSTER: Final = "cluster not found"
-
 
 class Status(IntEnum):
-    """Burrow's codes, from good to bad."""
+    """Burrow's codes, from good to bad, and one of our own."""
 
     NOTFOUND = 0
     """There is no such group; of groups alone."""
@@ -40,6 +35,13 @@ class Status(IntEnum):
     """The same offset is committed again and again although records wait."""
     REWIND = 6
     """The committed offset went back, and is not yet where it was."""
+    OUT_OF_RANGE = 7
+    """The committed offset lies outside its log.  Burrow, which does not have it, would say ERR."""
+
+    @property
+    def text(self) -> str:
+        """The status as people read it."""
+        return self.name.replace("_", " ")
 
 
 class ObservedCommit(NamedTuple):
@@ -107,7 +109,8 @@ def partition_status(
 
 def group_status(partitions: Iterable[Status]) -> Status:
     """Return the worst status; STOP, STALL and REWIND show as ERR."""
-    return min(max(partitions, default=Status.OK), Status.ERR)
+    worst = max(partitions, default=Status.OK)
+    return worst if worst is Status.OUT_OF_RANGE else min(worst, Status.ERR)
 
 
 def _stopped(commits: Sequence[ObservedCommit], now_s: float) -> bool:
@@ -124,141 +127,3 @@ def _rewound(commits: Sequence[ObservedCommit]) -> bool:
             since = [commit.offset for commit in commits][index:]
             return max(since) < earlier.offset
     return False
-
-
-class BurrowApi:
-    """Answers of one cluster's watched groups.
-
-    Each is the values of a JSON object without its ``request``, or a text for what is not found.
-    """
-
-    def __init__(self, cluster: str, view: Mapping[str, WatchedGroup]) -> None:
-        self._cluster = cluster
-        self._view = view
-
-    def clusters(self) -> dict[str, Any] | str:
-        """Of ``/v3/kafka``."""
-        return {"message": "cluster list returned", "clusters": [self._cluster]}
-
-    def consumers(self, cluster: str) -> dict[str, Any] | str:
-        """Of ``.../consumer``."""
-        if cluster != self._cluster:
-            return _NO_CLUSTER
-        return {"message": "consumer list returned", "consumers": sorted(self._view)}
-
-    def consumer(self, cluster: str, consumer: str) -> dict[str, Any] | str:
-        """Of ``.../consumer/GROUP``: the windows of its partitions that exist."""
-        group = self._group(cluster, consumer)
-        if group is None:
-            return "cluster or consumer not found"
-        # The place in the list is the number of the partition.  A partition that does not exist may
-        # be committed as well: 1,000,000 of a topic must not make a list of a million windows.
-        counts = Counter(each.now.partition.topic for each in group.partitions)
-        logs = (each.now.partition for each in group.partitions if each.now.end is not None)
-        for topic, number in logs:
-            counts[topic] = max(counts[topic], number + 1)
-        topics: dict[str, list[dict[str, Any]]] = {}
-        for each in group.partitions:
-            topic, number = each.now.partition
-            if number < counts[topic]:
-                windows = topics.setdefault(topic, [])
-                windows += [_window(None) for _ in range(number - len(windows))]
-                windows.append(_window(each))
-        return {"message": "consumer detail returned", "topics": topics}
-
-    def status(self, cluster: str, consumer: str) -> dict[str, Any]:
-        """Of ``.../status``: a group that may not exist, with its bad partitions."""
-        found = self.full_status(cluster, consumer)
-        partitions = found["status"]["partitions"]
-        bad = [each for each in partitions if each["status"] != Status.OK.name]
-        found["status"]["partitions"] = bad
-        return found
-
-    def full_status(self, cluster: str, consumer: str) -> dict[str, Any]:
-        """Of ``.../lag``: the same with all partitions."""
-        group = self._group(cluster, consumer)
-        status = {
-            "cluster": cluster,
-            "group": consumer,
-            "status": Status.NOTFOUND.name,
-            "complete": 1.0,
-            "partitions": [],
-            "partition_count": 0,
-            "maxlag": None,
-            "totallag": 0,
-        }
-        if group is not None:
-            partitions = [_partition(each) for each in group.partitions]
-            full = sum(1 for each in partitions if each["complete"] == 1)
-            status |= {
-                "status": group.status.name,
-                "complete": full / len(partitions) if partitions else 0,
-                "partitions": partitions,
-                "partition_count": len(partitions),
-                "maxlag": max(partitions, key=lambda each: each["current_lag"], default=None),
-                "totallag": sum(each["current_lag"] for each in partitions),
-            }
-        return {"message": "consumer status returned", "status": status}
-
-    def topics(self, cluster: str) -> dict[str, Any] | str:
-        """Of ``.../topic``: topics that a watched group reads."""
-        if cluster != self._cluster:
-            return _NO_CLUSTER
-        return {"message": "topic list returned", "topics": sorted(self._ends())}
-
-    def topic(self, cluster: str, topic: str) -> dict[str, Any] | str:
-        """Of ``.../topic/TOPIC``: the ends of its logs, by the number of the partition."""
-        ends = self._ends().get(topic)
-        if cluster != self._cluster or not ends:
-            return "cluster or topic not found"
-        offsets = [ends.get(number, 0) for number in range(max(ends) + 1)]
-        return {"message": "topic offsets returned", "offsets": offsets}
-
-    def _group(self, cluster: str, consumer: str) -> WatchedGroup | None:
-        group = self._view.get(consumer) if cluster == self._cluster else None
-        return None if group is None or group.status is Status.NOTFOUND else group
-
-    def _ends(self) -> dict[str, dict[int, int]]:
-        ends: dict[str, dict[int, int]] = {}
-        for group in self._view.values():
-            for each in group.now.partitions:
-                if each.end is not None:
-                    ends.setdefault(each.partition.topic, {})[each.partition.partition] = each.end
-        return ends
-
-
-def _partition(each: WatchedPartition) -> dict[str, Any]:
-    member, commits = each.now.member, each.commits
-    return {
-        "topic": each.now.partition.topic,
-        "partition": each.now.partition.partition,
-        "owner": member.host if member else "",
-        "client_id": member.client_id if member else "",
-        "status": each.status.name,
-        "start": _commit(commits[0]) if commits else None,
-        "end": _commit(commits[-1]) if commits else None,
-        "current_lag": each.now.lag or 0,
-        "complete": each.complete,
-    }
-
-
-def _window(each: WatchedPartition | None) -> dict[str, Any]:
-    member = each.now.member if each else None
-    offsets: list[dict[str, Any] | None] = []
-    if each is not None and each.commits:
-        offsets = [None] * (INTERVALS - len(each.commits)) + [_commit(c) for c in each.commits]
-    return {
-        "offsets": offsets,
-        "owner": member.host if member else "",
-        "client_id": member.client_id if member else "",
-        "current-lag": (each.now.lag or 0) if each else 0,
-    }
-
-
-def _commit(commit: ObservedCommit) -> dict[str, Any]:
-    return {
-        "offset": commit.offset,
-        "timestamp": commit.timestamp_ms,
-        "observedAt": commit.observed_ms,
-        "lag": commit.lag,
-    }

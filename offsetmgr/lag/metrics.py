@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import GaugeMetricFamily
 
+from offsetmgr.text import visible
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -40,7 +42,7 @@ class _Families:
         if family is None:
             family = self._made[name] = GaugeMetricFamily(name, text, labels=names)
         if value is not None:
-            family.add_metric([str(each) for each in labels], value)
+            family.add_metric([visible(str(each)) for each in labels], value)
 
     def __iter__(self) -> Iterator[GaugeMetricFamily]:
         return iter(self._made.values())
@@ -61,12 +63,15 @@ def families(
         if group.error:
             continue  # its numbers are of before
         where = (cluster, name)
-        text = "Burrow's status: 1 OK, 2 WARN, 3 ERR."
+        text = "Burrow's status: 1 OK, 2 WARN, 3 ERR; 7 out of range."
         made.set("offsetmgr_group_status", text, _GROUP, where, group.status)
+        text = "Partitions with lag whose age is not known."
+        unknown = sum(1 for each in group.partitions if each.now.seconds_unknown)
+        made.set("offsetmgr_lag_seconds_unknown", text, _GROUP, where, unknown)
         for each in group.partitions:
             _partition(made, (*where, *each.now.partition), each.now)
             labels = (*where, *each.now.partition)
-            text = "Burrow's status: 1 OK, 2 WARN, 4 STOP, 5 STALL, 6 REWIND."
+            text = "Burrow's status: 1 OK, 2 WARN, 4 STOP, 5 STALL, 6 REWIND; 7 out of range."
             status = None if each.now.lag is None else each.status
             made.set("offsetmgr_partition_status", text, _PARTITION, labels, status)
         if other_names:

@@ -21,9 +21,11 @@ PartitionField = Literal[
     "partition",
     "submitted",
     "committed",
+    "start",
     "end",
     "lag",
     "lag_seconds",
+    "lag_seconds_unknown",
     "committed_at",
     "pending_acks",
     "metadata",
@@ -55,9 +57,14 @@ class OwningClient(NamedTuple):
     """Of its manager: fetching, ready, stopping or stopped."""
 
 
-def listing_report(groups: Iterable[GroupListing]) -> dict[str, Any]:
-    """Return a list of groups."""
-    return {"groups": [each._asdict() for each in groups]}
+def listing_report(
+    groups: Iterable[GroupListing], errors: Iterable[OffsetManagerError] = ()
+) -> dict[str, Any]:
+    """Return a list of groups, and why some may be missing."""
+    return {
+        "groups": [each._asdict() for each in groups],
+        "errors": [_error(each) for each in errors],
+    }
 
 
 def lag_report(
@@ -103,7 +110,7 @@ def _sums(group: GroupLag, watched: WatchedGroup | None) -> dict[str, Any]:
     times = [each.catch_up_s for each in rates if each.now.lag is not None]
     catch_up = [each for each in times if each is not None]
     return {
-        "status": watched.status.name if watched else None,
+        "status": watched.status.text if watched else None,
         "lag": group.total,
         "lag_seconds": _rounded(group.seconds),
         "rate_in": _sum(each.rate_in for each in rates),
@@ -133,6 +140,7 @@ def _group(
         "coordinator": described.coordinator if described else None,
         "assignor": described.assignor if described else None,
         **_sums(group, watched),
+        "lag_seconds_unknown": sorted({p.seconds_unknown for p in group.partitions} - {""}),
         "error": _error(error),
         "members": [_member(each) for each in described.members] if described else [],
         "partitions": [
@@ -166,9 +174,11 @@ def _partition(
         *lag.partition,
         committer.submitted if committer else None,
         committed.offset if committed else None,
+        lag.start,
         lag.end,
         lag.lag,
         _rounded(lag.seconds),
+        lag.seconds_unknown or None,
         _rounded(max((each for each in times if each is not None), default=None)),
         lag.pending_acks,
         committed.metadata if committed else None,
@@ -177,20 +187,23 @@ def _partition(
         member.host if member else None,
         committer.client if committer else None,
         committer.phase if committer else None,
-        watched.status.name if watched else None,
+        watched.status.text if watched else None,
         _rounded(watched.rate_in) if watched else None,
         _rounded(watched.rate_out) if watched else None,
         _rounded(watched.catch_up_s) if watched else None,
-        _error(lag.error) or _beyond_end(lag) or _error(committer.error if committer else None),
+        _error(lag.error) or _out_of_range(lag) or _error(committer.error if committer else None),
     )
     return dict(zip(PARTITION_FIELDS, values, strict=True))
 
 
-def _beyond_end(lag: PartitionLag) -> dict[str, str | None] | None:
-    if not lag.beyond_end:
+def _out_of_range(lag: PartitionLag) -> dict[str, str | None] | None:
+    if not lag.out_of_range or lag.committed is None or lag.end is None:
         return None
-    text = "the committed offset lies above the end of the log: was the topic made anew?"
-    hint = "look at history; then reset the group, to the end of the log or to a time"
+    if lag.committed.offset > lag.end:
+        text = "the committed offset lies above the end of the log: was the topic recreated?"
+    else:
+        text = "the committed offset lies below the start of the log: records expired unread"
+    hint = "look at history; then reset the group, to an end of the log or to a time"
     return {"code": "OFFSET_OUTSIDE_LOG", "message": text, "fault": "operator", "hint": hint}
 
 

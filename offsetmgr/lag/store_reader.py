@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsetmgr.errors import OffsetManagerError
-from offsetmgr.kafka.cluster import GroupListing
+from offsetmgr.kafka.cluster import GroupListing, GroupListings
 from offsetmgr.kafka.errors import tried
 
 if TYPE_CHECKING:
@@ -28,17 +28,19 @@ class StoreReader:
     def __init__(self, store: OffsetStore, cluster: ClusterReader) -> None:
         self._store = store
         self.cluster = cluster
-        self.log_ends = cluster.log_ends
         self.log_ranges = cluster.log_ranges
+        self.next_records = cluster.next_records
         self.offsets_at = cluster.offsets_at
         self.partitions_of = cluster.partitions_of
 
-    def groups(self) -> list[GroupListing]:
-        in_kafka = {each.name: each for each in self.cluster.groups()}
-        return [
-            in_kafka.get(name, GroupListing(name, "Empty", "store"))
-            for name in self._store.groups()
-        ]
+    def groups(self) -> GroupListings:
+        in_kafka = {each.name: each for each in self.cluster.groups().groups}
+        return GroupListings(
+            [
+                in_kafka.get(name, GroupListing(name, "Empty", "store"))
+                for name in self._store.groups()
+            ]
+        )
 
     def describe(self, groups: Iterable[str]) -> dict[str, GroupDescription | OffsetManagerError]:
         known = self._store.groups()

@@ -6,6 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.errors import OffsetManagerError
+from offsetmgr.lag.ages import LogTimeline, RecordAges
 from offsetmgr.lag.burrow import (
     INTERVALS,
     CommitWindow,
@@ -14,7 +15,7 @@ from offsetmgr.lag.burrow import (
     group_status,
     partition_status,
 )
-from offsetmgr.lag.measure import GroupLag, LogTimeline, PartitionLag, read_groups, timelines
+from offsetmgr.lag.measure import GroupLag, PartitionLag, read_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from offsetmgr.kafka.cluster import ClusterReader
     from offsetmgr.kafka.commit_log import CommitRecord
     from offsetmgr.lag.store_reader import StoreReader
-    from offsetmgr.types import OffsetAndMetadata, TopicPartition
+    from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 
 POINTS: Final = 30
 """Rounds whose lag is kept of each group."""
@@ -92,8 +93,8 @@ class Watcher:
         self._logs: dict[TopicPartition, _LogWatch] = {}
         self.view: Mapping[str, WatchedGroup] = {}
         """The groups that exist, as of the last round."""
-        self.timelines: Mapping[TopicPartition, LogTimeline] = {}
-        """The ends of their logs in all rounds."""
+        self.ages = RecordAges(source)
+        """The ages of the first uncommitted records, by the ends of the logs in all rounds."""
 
     def poll(
         self, groups: Iterable[str], commits: Iterable[CommitRecord] | None = None
@@ -105,46 +106,40 @@ class Watcher:
         committed again unchanged is not seen then.
         """
         kept = {where for watches in self._groups.values() for where in watches}
-        read, ends = read_groups(self._source, groups, kept)  # kept while a group has an error
+        read, logs = read_groups(self._source, groups, kept)  # kept while a group has an error
         now_s = self._clock()
-        self._take_ends(ends, read.values(), now_s)
+        self._take_logs(logs, now_s)
         for key, offset, _, at_s in commits or ():
             watch = self._groups.get(key.group, {}).get(key.topic_partition)
             if watch is not None and offset is not None:
                 watch.add(offset, int(at_s * 1000), int(now_s * 1000))
         view: dict[str, WatchedGroup] = {}
-        for name, found in read.items():
-            before = self.view.get(name) or WatchedGroup(found, Status.NOTFOUND, ())
-            points = (*before.lag_points, found.total)[-POINTS:]
+        for found in self.ages.fill(read.values(), now_s, is_round=True):
             if found.error is not None:
-                view[name] = before._replace(error=found.error, lag_points=points)
+                before = self.view.get(found.name) or WatchedGroup(found, Status.NOTFOUND, ())
+                view[found.name] = _unread(before, found.error)
             elif found.exists:
                 seen = self._watched(found, now_s, logged=commits is not None)
-                view[name] = seen._replace(lag_points=points)
+                known = self.view[found.name].lag_points if found.name in self.view else ()
+                view[found.name] = seen._replace(lag_points=(*known, found.total)[-POINTS:])
         for name in self._groups.keys() - view.keys():
             del self._groups[name]
         self.view = view
         return view
 
-    def _take_ends(
-        self,
-        ends: Mapping[TopicPartition, int | OffsetManagerError],
-        read: Iterable[GroupLag],
-        now_s: float,
+    def fail(self, error: OffsetManagerError) -> None:
+        """Mark all groups as not read in the last round, which has failed."""
+        self.view = {name: _unread(group, error) for name, group in self.view.items()}
+
+    def _take_logs(
+        self, logs: Mapping[TopicPartition, PartitionRange | OffsetManagerError], now_s: float
     ) -> None:
-        new = (p for group in read for p in group.partitions if p.partition not in self._logs)
-        # Once, so that a group that is behind when its watch begins has its seconds at once.
-        before = timelines(self._source, new, now_s)
-        for where, end in ends.items():
-            if not isinstance(end, OffsetManagerError):
-                log = self._logs.get(where)
-                if log is None:
-                    timeline = before.get(where, LogTimeline())
-                    log = self._logs[where] = _LogWatch(timeline)
-                log.add(end, now_s)
-        for where in self._logs.keys() - ends.keys():
+        for where, log in logs.items():
+            if not isinstance(log, OffsetManagerError):
+                self._logs.setdefault(where, _LogWatch()).add(log.high_watermark, now_s)
+        for where in self._logs.keys() - logs.keys():
             del self._logs[where]
-        self.timelines = {where: log.timeline for where, log in self._logs.items()}
+        self.ages.timelines = {where: log.timeline for where, log in self._logs.items()}
 
     def _watched(self, found: GroupLag, now_s: float, *, logged: bool) -> WatchedGroup:
         before = self._groups.get(found.name, {})
@@ -166,18 +161,22 @@ class Watcher:
         return WatchedGroup(now, status, tuple(partitions))
 
 
+def _unread(group: WatchedGroup, error: OffsetManagerError) -> WatchedGroup:
+    return group._replace(error=error, lag_points=(*group.lag_points, None)[-POINTS:])
+
+
 class _LogWatch:
     """The last ends of one log."""
 
-    def __init__(self, timeline: LogTimeline) -> None:
+    def __init__(self) -> None:
         self.ends: deque[int] = deque(maxlen=INTERVALS)
-        self.timeline = timeline
+        self.timeline = LogTimeline()
 
     def add(self, end: int, now_s: float) -> None:
-        if self.ends and end < self.ends[-1]:  # made anew
+        if self.ends and end < self.ends[-1]:  # the topic was recreated
             self.ends.clear()
         self.ends.append(end)
-        self.timeline.add(end, now_s)
+        self.timeline = self.timeline.with_end(end, now_s)
 
 
 class _Sample(NamedTuple):
@@ -224,12 +223,13 @@ class _PartitionWatch:
         self._samples.append(_Sample(now_s, end, committed.offset))
         commits, complete = tuple(self._window.commits), self._window.complete
         status = Status.OK
+        if found.out_of_range:
+            status = Status.OUT_OF_RANGE
         # Of one that was first seen just now it is not known how long it has stood there.
-        if complete == 1 or self._rounds > INTERVALS:
+        elif complete == 1 or self._rounds > INTERVALS:
             ends, lag = self._log.ends, found.lag or 0
             status = partition_status(commits, ends, lag, now_s, self._allowed_lag)
-        now = found._replace(seconds=self._log.timeline.seconds_behind(committed.offset, now_s))
-        return WatchedPartition(now, status, complete, commits, *_rates(self._samples))
+        return WatchedPartition(found, status, complete, commits, *_rates(self._samples))
 
 
 def _rates(samples: deque[_Sample]) -> tuple[float | None, float | None]:

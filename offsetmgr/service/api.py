@@ -6,17 +6,17 @@ Requests that wait for Kafka have a limit of their own, so that they never shut 
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import ExitStack
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 import anyio
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import compile_path
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.http.answers import encode, json_response
@@ -32,7 +32,6 @@ from offsetmgr.service.openapi import document
 from offsetmgr.service.rights import ALL_RIGHTS, Requester
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Awaitable, Sequence
 
     from starlette.datastructures import Headers
@@ -51,6 +50,9 @@ BODY_BYTES: Final = 8 * 1024 * 1024
 LARGE_BODIES: Final = 16
 """Bodies of more than LARGE_BYTES that are received at once; all others are small."""
 BODY_TIMEOUT_S: Final = 10.0
+
+_SLASH: Final = "\ud800"
+"""Stands for a slash within a name in a path; no text that is decoded from UTF-8 holds it."""
 
 _MEDIA_TYPES: Final = {
     ".css": "text/css",
@@ -84,7 +86,7 @@ class Api:
         self.operations = operations
         self._routes: dict[re.Pattern[str], dict[str, Operation]] = {}
         for each in operations:
-            pattern, _, _ = compile_path(each.path)
+            pattern = re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]*)", each.path))
             self._routes.setdefault(pattern, {})[each.method] = each
         described = encode(document(version, operations))
         self._files = page_files()
@@ -154,13 +156,17 @@ class Api:
 
     def _operation(self, request: Request) -> Operation:
         """Return what is asked for; fill in the parameters of its path.  Raises HttpStatusError."""
-        path = request.scope["path"]
-        where = f"{request.method} {path}"
+        where = f"{request.method} {request.scope['path']}"
+        raw: bytes = request.scope.get("raw_path") or quote(request.scope["path"]).encode()
+        # A name may hold a slash, which stands as %2F in the path.
+        parts = (unquote(part).replace("/", _SLASH) for part in raw.decode("latin-1").split("/"))
+        path = "/".join(parts)
         for pattern, by_method in self._routes.items():
             match = pattern.fullmatch(path)
             if match is None:
                 continue
-            request.scope["path_params"] = match.groupdict()
+            names = match.groupdict()
+            request.scope["path_params"] = {n: v.replace(_SLASH, "/") for n, v in names.items()}
             head = request.method == "HEAD"
             found = by_method.get("GET" if head else request.method)
             # The HEAD of a stream would take a reader's place for ever.

@@ -193,9 +193,13 @@ class Changes:
     def _changes(self) -> GroupChanges:
         return GroupChanges(self._kafka, timeout_s=self._timeout_s, store=self._store)
 
+    def _owners(self, group: str) -> set[str]:
+        # Compared, since a client can hold no group of a name that it may not use.
+        return {each.owner for each in self._factory.managers() if each.key.group == group}
+
     def _check_owners(self, change: GroupChanges, asked: PlanRequest | ResetRequest) -> None:
         """Raise GroupHeldError; HttpStatusError where a live reset finds no manager."""
-        owners = {each.owner for each in self._factory.managers(asked.group)}
+        owners = self._owners(asked.group)
         if not asked.live:
             change.check_free(asked.group)
             check_unowned(asked.group, owners, "this address")
@@ -214,7 +218,7 @@ class Changes:
         return PlanAnswer(
             asked.group,
             asked.live,
-            bool(self._factory.managers(asked.group)),
+            bool(self._owners(asked.group)),
             body_or_none(refused),
             failures is not None,
             [dict(zip(PLAN_FIELDS, row, strict=True)) for row in planned],

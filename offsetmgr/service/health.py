@@ -47,15 +47,21 @@ class Health:
     """Asks Kafka now and then.
 
     A group that fails makes nothing unready: its peers are fine.  A group that was lost to another
-    service does: two services run where one should, and somebody has to stop one.
+    service does: two services run where one should, and somebody has to stop one.  So does a watch
+    that fails for all groups.
     """
 
     def __init__(
-        self, coordinator: Coordinator, clock: Clock, draining: Callable[[], bool]
+        self,
+        coordinator: Coordinator,
+        clock: Clock,
+        draining: Callable[[], bool],
+        watch_trouble: Callable[[], str],
     ) -> None:
         self._coordinator = coordinator
         self._clock = clock
         self._draining = draining
+        self._watch_trouble = watch_trouble
         self._answered_s: float | None = None
         self._trouble = "not asked yet"
         self._repeats = RepeatLimiter()
@@ -69,7 +75,7 @@ class Health:
 
     @operation("GET", "/readyz", answer=ReadyAnswer, needs=no_names, others={503: ReadyAnswer})
     async def ready(self, *_: object) -> Response:
-        """Readiness: 503 if Kafka does not answer, a group is lost or the service is stopping."""
+        """Readiness: 503 if Kafka is silent, a group is lost, the watch fails or all stops."""
         state = self.state()
         status = HTTPStatus.OK if state.ready else HTTPStatus.SERVICE_UNAVAILABLE
         return json_response(state, status)
@@ -79,9 +85,10 @@ class Health:
             self._answered_s is not None and self._clock.now() - self._answered_s <= READY_WINDOW_S
         )
         draining, fenced = self._draining(), fence_counts(self._coordinator).fenced
-        ready = fresh and not draining and not fenced
+        watch = self._watch_trouble()
+        ready = fresh and not draining and not fenced and not watch
         kafka = "ok" if fresh else self._trouble
-        return ReadyAnswer(ready, draining, kafka, fenced, self.reload_error is not None)
+        return ReadyAnswer(ready, draining, kafka, fenced, self.reload_error is not None, watch)
 
     async def check(self) -> None:
         failure = await self._coordinator.check(CHECK_TIMEOUT_S)

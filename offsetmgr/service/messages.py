@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta, Struct
@@ -14,10 +15,12 @@ from offsetmgr.types import (
     MAX_GROUP_CHARS,
     MAX_INT32,
     MAX_METADATA_CHARS,
+    MAX_NAME_BYTES,
     MAX_OFFSET,
     MAX_PARTITION,
     MAX_TOPIC_CHARS,
     TopicPartition,
+    check_existing_group,
     check_group,
     check_metadata,
     check_topic,
@@ -51,6 +54,14 @@ Group = Annotated[
         max_length=MAX_GROUP_CHARS,
         description="Consumer group: printable, without spaces at the ends.",
         extra_json_schema={"pattern": f"^{_WORD}( +{_WORD})*$"},
+    ),
+]
+ExistingGroup = Annotated[
+    str,
+    Meta(
+        max_length=MAX_NAME_BYTES,
+        description="Group of any name that Kafka lists.",
+        extra_json_schema={"pattern": "^[^\\u0000]*$"},
     ),
 ]
 Topic = Annotated[
@@ -123,9 +134,11 @@ class ApiRequest(Struct, frozen=True, forbid_unknown_fields=True):
     A field of a query that is a list may stand several times.
     """
 
+    check_name: ClassVar[Callable[[object], str]] = check_group
+
     def __post_init__(self) -> None:
         for field, check in (
-            ("group", check_group),
+            ("group", type(self).check_name),
             ("groups", check_group),
             ("topic", check_topic),
         ):
@@ -271,12 +284,18 @@ class QueriesRequest(ApiRequest, frozen=True):
     queries: Annotated[list[StreamingQuery], Meta(max_length=MAX_QUERIES)]
 
 
-class PlanRequest(ApiRequest, frozen=True):
+class OfExistingGroup(ApiRequest, frozen=True):
+    """Base of requests about groups that anybody may have made, under any name."""
+
+    check_name: ClassVar[Callable[[object], str]] = check_existing_group
+
+
+class PlanRequest(OfExistingGroup, frozen=True):
     """The reset to plan: the mode is an option of ``offsetmgr reset``, the value its argument."""
 
     wait: ClassVar[bool] = True
 
-    group: Group
+    group: ExistingGroup
     mode: ResetMode
     value: Name | None = None
     topics: PlannedTopics | None = None
@@ -299,12 +318,12 @@ class ResetEntry(PartitionRef, frozen=True, gc=False):
         check_metadata(self.metadata)
 
 
-class ResetRequest(ApiRequest, frozen=True):
+class ResetRequest(OfExistingGroup, frozen=True):
     """The rows of a plan to carry out."""
 
     wait: ClassVar[bool] = True
 
-    group: Group
+    group: ExistingGroup
     partitions: Annotated[list[ResetEntry], Entries]
     live: Live = False
 
@@ -340,8 +359,8 @@ class InitialOffsetsQuery(ApiRequest, frozen=True):
     partition: Partition | None = None
 
 
-class CommittedQuery(ApiRequest, frozen=True):
-    group: Group
+class CommittedQuery(OfExistingGroup, frozen=True):
+    group: ExistingGroup
     topic: Annotated[list[Topic], Meta(max_length=MAX_TOPICS)] = []
     timeout_s: KafkaTimeout | None = None
     limit: PageLimit | None = None
@@ -359,16 +378,16 @@ class TopicNamesQuery(ApiRequest, frozen=True):
     timeout_s: KafkaTimeout | None = None
 
 
-class LagQuery(ApiRequest, frozen=True):
-    group: Annotated[list[Group], Meta(min_length=1, max_length=MAX_TOPICS)]
+class LagQuery(OfExistingGroup, frozen=True):
+    group: Annotated[list[ExistingGroup], Meta(min_length=1, max_length=MAX_TOPICS)]
     field: Annotated[
         list[PartitionField],
         Meta(description="Each partition is a list of these of its fields, in this order."),
     ] = []
 
 
-class HistoryQuery(ApiRequest, frozen=True):
-    group: Group
+class HistoryQuery(OfExistingGroup, frozen=True):
+    group: ExistingGroup
     topic: Topic | None = None
     partition: Partition | None = None
     since: Annotated[Name, Meta(description="A time, or how long ago: 2h30m.")] | None = None
@@ -391,7 +410,7 @@ class ClusterQuery(ApiRequest, frozen=True):
 
 
 class ConsumerQuery(ClusterQuery, frozen=True):
-    consumer: Group
+    consumer: ExistingGroup
 
 
 class TopicQuery(ClusterQuery, frozen=True):
@@ -548,7 +567,7 @@ class LiveAnswer(Struct, frozen=True):
     live: bool
 
 
-class ReadyAnswer(Struct, frozen=True):
+class ReadyAnswer(Struct, frozen=True, omit_defaults=True):
     """True if requests are of use now; names no groups."""
 
     ready: bool
@@ -556,6 +575,7 @@ class ReadyAnswer(Struct, frozen=True):
     kafka: Annotated[str, Meta(description='"ok", or what is wrong with it.')]
     fenced_groups: Annotated[int, Meta(description="Groups taken over by another service.")]
     reload_refused: Annotated[bool, Meta(description="The last SIGHUP; the log has the reason.")]
+    watch: Annotated[str, Meta(description="Why the watch of groups fails; else absent.")] = ""
 
 
 # From the core's values and errors

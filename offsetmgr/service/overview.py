@@ -40,8 +40,11 @@ class OverviewGroup(Struct, frozen=True, kw_only=True):
 
     name: str
     state: str | None
+    type: Annotated[str | None, Meta(description="classic, consumer, share and so on.")] = None
     watched: bool
-    status: Annotated[str | None, Meta(description="By Burrow's rules: OK, WARN or ERR.")] = None
+    status: Annotated[
+        str | None, Meta(description="By Burrow's rules OK, WARN or ERR; or OUT OF RANGE.")
+    ] = None
     lag: int | None = None
     lag_seconds: float | None = None
     rate_in: Annotated[float | None, Meta(description="Records written a second.")] = None
@@ -61,6 +64,8 @@ class WatchState(Struct, frozen=True):
     groups: Annotated[str, Meta(description="The setting watch.groups.")]
     interval_s: float
     hint: Annotated[str | None, Meta(description="What is not watched, and how it would be.")]
+    failed_rounds: Annotated[int, Meta(description="In a row, until now.")] = 0
+    read_at: Annotated[float | None, Meta(description="Of the last good round.")] = None
 
 
 class AskingIdentity(Struct, frozen=True):
@@ -152,8 +157,11 @@ class Overview:
         rows = []
         listed = {name for name in watch.listing if by.sees(name)}
         for name in sorted({*view, *held, *listed}):
-            facts = {"state": watch.listing.get(name), **self._summed[1].get(name, {})}
+            facts = dict(self._summed[1].get(name, {}))
+            if (listing := watch.listing.get(name)) is not None:
+                facts = {"state": listing.state, "type": listing.type} | facts
             rows.append(_row(name, view.get(name), facts, held.get(name, [])))
+        unwatched = listed - view.keys() - held.keys()
         interval_s, groups = self._settings.watch.interval_s, self._settings.watch.groups
         return OverviewAnswer(
             self._settings.cluster_name,
@@ -166,8 +174,14 @@ class Overview:
             len(managers),
             sum(each.uncommitted for each in rows),
             sum(each.failing for each in rows),
-            WatchState(groups, interval_s, _hint(groups, len(listed - view.keys() - held.keys()))),
-            _error_for(by, watch.listing_error),
+            WatchState(
+                groups,
+                interval_s,
+                _hint(groups, sum(watch.listing[n].has_offsets for n in unwatched)),
+                watch.failed_rounds,
+                watch.read_at_s,
+            ),
+            _error_for(by, watch.error),
             rows,
             AskingIdentity(by.identity, by.rights.read_only) if by.identity else None,
             _error_for(by, self._health.reload_error),
@@ -205,7 +219,7 @@ def _row(
         uncommitted=len(dirty),
         failing=len(errors),
         error=body_or_none(error),
-        **{"partitions": len(managers) or None, **facts},
+        **{"state": None, "partitions": len(managers) or None, **facts},
     )
 
 
@@ -213,6 +227,8 @@ def _reasons(ready: ReadyAnswer) -> list[str]:
     found = ["the service is stopping"] if ready.draining else []
     if ready.kafka != "ok":
         found.append(f"Kafka does not answer: {ready.kafka}")
+    if ready.watch:
+        found.append(ready.watch)
     if ready.fenced_groups:
         found.append(
             f"another service has taken over {ready.fenced_groups} groups: stop one of the two"

@@ -109,8 +109,10 @@ class Assembly:
         )
         self.audit = AuditLog(settings.audit_log, wall)
         self.service = OffsetService(self.factory, self.registry, clock, self.audit, self.hub)
-        self.health = Health(coordinator, clock, lambda: self.service.draining)
         self.watch = GroupWatch(settings, self.factory, clock, wall, slow)
+        self.health = Health(
+            coordinator, clock, lambda: self.service.draining, lambda: self.watch.trouble
+        )
         self.metrics = Metrics(settings.cluster_name, release, quick)
         reports.add(self.metrics)
         reports.add(self.hub)

@@ -13,10 +13,10 @@ import re
 import sys
 from collections.abc import Mapping  # noqa: TC003 -- a type of a setting
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
@@ -284,8 +284,14 @@ def by_name(settings: Settings) -> dict[str, object]:
     """Return every setting by its dotted name, secrets masked."""
     store = _masked("store", settings.store)
     kafka = settings.kafka.masked()
-    values = msgspec.to_builtins(settings) | {"store": store, "kafka": kafka}
+    values = _as_table(settings) | {"store": store, "kafka": kafka}
     return dict(_flatten(values))
+
+
+def _as_table(settings: object) -> dict[str, object]:
+    # Not by msgspec.to_builtins, which leaves out the default values of a converted dataclass.
+    values = ((each.name, getattr(settings, each.name)) for each in fields(cast("Any", settings)))
+    return {name: _as_table(v) if is_dataclass(v) else msgspec.to_builtins(v) for name, v in values}
 
 
 def defaults() -> dict[str, object]:

@@ -6,12 +6,15 @@ import asyncio
 import re
 import socket
 import threading
+from collections import Counter
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import structlog
+from msgspec import Meta
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from offsetmgr.admin.service import ServiceReader
@@ -19,12 +22,14 @@ from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.http.answers import json_response, page_of
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.commit_log import TOPIC, CommitTail
-from offsetmgr.lag.burrow import BurrowApi, Status
-from offsetmgr.lag.measure import measure
+from offsetmgr.lag.ages import measure
+from offsetmgr.lag.burrow import Status
+from offsetmgr.lag.burrow_api import BurrowApi
 from offsetmgr.lag.metrics import families
 from offsetmgr.lag.report import OwningClient, lag_report, listing_report, watched_report
 from offsetmgr.lag.store_reader import StoreReader
 from offsetmgr.lag.watcher import Watcher
+from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.service.messages import (
     ApiRequest,
     ClusterQuery,
@@ -45,6 +50,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from actors import Clock
+    from offsetmgr.kafka.cluster import GroupListing
     from offsetmgr.kafka.commit_log import CommitRecord
     from offsetmgr.lag.watcher import WatchedGroup
     from offsetmgr.manager import Factory
@@ -52,6 +58,9 @@ if TYPE_CHECKING:
     from offsetmgr.service.settings import Settings
     from offsetmgr.service.threads import ReadThreads
     from offsetmgr.types import TopicPartition
+
+UNREADY_ROUNDS: Final = 3
+"""After so many failed rounds in a row the service is not ready."""
 
 LOOKED_S: Final = 300.0
 """Groups that are watched only for the page are watched so long after the last look."""
@@ -81,6 +90,7 @@ class GroupsAnswer(msgspec.Struct, frozen=True):
     """Groups, in the shape that docs/operator.md describes."""
 
     groups: list[dict[str, Any]]
+    errors: Annotated[list[dict[str, Any]], Meta(description="Why some groups are missing.")] = []
 
 
 class WatchedAnswer(msgspec.Struct, frozen=True):
@@ -123,19 +133,25 @@ class GroupWatch(Collector):
         self._wall = wall
         self._threads = threads
         self._settings = settings.watch
-        self._chosen = re.compile(self._settings.groups)
+        self._chosen = re.compile(self._settings.groups, re.DOTALL)
         self._lock = threading.Lock()
         self._reader: ClusterReader | StoreReader | None = None
         self._watcher: Watcher | None = None
         self._started = False
         self._looked_s: float | None = None
         self._look = threading.Event()
-        self.listing: dict[str, str] = {}
-        """State by group of the cluster, as of the last round."""
-        self.listing_error: OffsetManagerError | None = None
+        self.listing: Mapping[str, GroupListing] = {}
+        """The groups of the cluster, as of the last good round."""
+        self.error: OffsetManagerError | None = None
+        """Why the last round failed, or why not all groups are listed."""
+        self.failed_rounds = 0
+        """The last rounds, if they have failed, since the last good one."""
+        self.read_at_s: float | None = None
+        """The time of the last good round, in seconds since 1970."""
+        self._failures = 0
+        self._repeats = RepeatLimiter()
         self._ended = threading.Event()
         self._host = socket.gethostname()
-        self._trouble = ""
 
     def start(self) -> None:
         """Begin to watch, unless that was done."""
@@ -158,12 +174,23 @@ class GroupWatch(Collector):
             if self._reader is not None:
                 self._reader.close()
 
+    @property
+    def trouble(self) -> str:
+        """Why the service is not ready: the watch of ``watch.groups`` is failing; else empty."""
+        if not self._settings.groups or self.failed_rounds < UNREADY_ROUNDS:
+            return ""
+        code = "unknown" if self.error is None else self.error.code
+        return f"the last {self.failed_rounds} rounds of the watch failed ({code})"
+
     def collect(self) -> Iterable[Metric]:
-        """Return the metrics of the groups of ``watch.groups``; none where none are named."""
-        if not self._settings.groups:
-            return ()
+        """Return the metrics of the watch, and of the groups of ``watch.groups``."""
         cluster, other_names = self._all_settings.cluster_name, self._settings.other_names
-        return families(cluster, self._selected(self._watched), other_names=other_names)
+        text = "Rounds of the watch that failed; the groups have no other series until a good one."
+        failed = CounterMetricFamily("offsetmgr_failed_watch_rounds", text, labels=["cluster_name"])
+        failed.add_metric([cluster], self._failures)
+        yield failed
+        if self._settings.groups:
+            yield from families(cluster, self._selected(self._watched), other_names=other_names)
 
     def burrow(self) -> list[Operation]:
         """Return what is offered over HTTP as Burrow offers it."""
@@ -173,9 +200,11 @@ class GroupWatch(Collector):
 
     @operation("GET", "/v1/groups", ApiRequest, GroupsAnswer, needs=no_names)
     async def groups(self, by: Requester, _: object) -> GroupsAnswer:
-        """Return the consumer groups of the cluster."""
-        found = await self._threads.run(by, lambda: self.reader().groups())
-        return GroupsAnswer(**listing_report(each for each in found if by.sees(each.name)))
+        """Return the groups of the cluster."""
+        found, errors = await self._threads.run(by, lambda: self.reader().groups())
+        return GroupsAnswer(
+            **listing_report(filter(lambda each: by.sees(each.name), found), errors)
+        )
 
     @operation(
         "GET", "/v1/lag", LagQuery, GroupsAnswer, needs=lambda asked: Names(groups=asked.group)
@@ -185,8 +214,8 @@ class GroupWatch(Collector):
 
         def read() -> dict[str, Any]:
             watcher = self._watcher
-            ends = {} if watcher is None else watcher.timelines
-            found = measure(self.reader(), asked.group, self._wall(), ends)
+            ages = None if watcher is None else watcher.ages
+            found = measure(self.reader(), asked.group, self._wall(), ages)
             return lag_report(found, self._view(by), self._committers(), asked.field)
 
         return GroupsAnswer(**await self._threads.run(by, read))
@@ -306,18 +335,14 @@ class GroupWatch(Collector):
         while not self._ended.is_set():
             self._look.clear()
             if not self._settings.groups and not self._is_looked_at():
-                self._watcher = None
+                self._watcher, self.failed_rounds = None, 0
                 self._look.wait(LOOKED_S)
                 continue
             try:
                 self._round(tail)
-                self.listing_error = None
-            except OffsetManagerError as error:
-                self.listing_error = error
-                log.warning("watch_failed", code=error.code, error=str(error))
-            except Exception:  # one bad round must not end the watch
+            except Exception as error:  # noqa: BLE001 -- one bad round must not end the watch
                 if not self._ended.is_set():  # else the reader was closed in its middle
-                    log.exception("watch_failed")
+                    self._fail(error)
             self._ended.wait(self._settings.interval_s)
         if tail is not None:
             tail.close()
@@ -335,11 +360,37 @@ class GroupWatch(Collector):
                 min_distance_s=self._settings.min_distance_s,
                 allowed_lag=self._settings.allowed_lag,
             )
-        self.listing = {each.name: each.state for each in reader.groups()}
-        names = dict.fromkeys(filter(self._is_chosen, self.listing))
+        found, errors = reader.groups()
+        listing = {each.name: each for each in found}
+        # The groups of a broker that did not answer are read all the same, to learn more of them.
+        self.listing = {**self.listing, **listing} if errors else listing
+        names = dict.fromkeys(
+            each.name
+            for each in self.listing.values()
+            if each.has_offsets and self._is_chosen(each.name)
+        )
         if self._is_looked_at():
             names |= dict.fromkeys(each.key.group for each in self._factory.managers())
-        self._watcher.poll(names, None if tail is None else self._new_commits(tail))
+        view = self._watcher.poll(names, None if tail is None else self._new_commits(tail))
+        self.failed_rounds, self.read_at_s = 0, self._wall()
+        self.error = errors[0] if errors else None
+        if errors:
+            self._warn("groups_unlisted", errors[0])
+        unknown = (p.now.seconds_unknown for group in view.values() for p in group.partitions)
+        for why, partitions in Counter(filter(None, unknown)).items():
+            self._warn("lag_seconds_unknown", OffsetManagerError(why), partitions=partitions)
+
+    def _fail(self, error: Exception) -> None:
+        """Take in that a round has failed: nothing is known of the groups until the next one."""
+        if not isinstance(error, OffsetManagerError):
+            log.error("watch_failed", exc_info=error)
+            error = OffsetManagerError(f"{type(error).__name__}: {error}")
+        self._failures += 1
+        self.failed_rounds += 1
+        self.error = error
+        self._warn("watch_failed", error, rounds=self.failed_rounds)
+        if self._watcher is not None:
+            self._watcher.fail(error)
 
     def _new_commits(self, tail: CommitTail) -> list[CommitRecord] | None:
         """Return the commits since the last round; None where their log is not read."""
@@ -347,10 +398,14 @@ class GroupWatch(Collector):
             return tail.read()
         except KafkaRequestError as error:
             # The topic does not exist before the first commit of a cluster.
-            if error.code not in {self._trouble, "UNKNOWN_TOPIC_OR_PARTITION"}:
-                log.warning("commit_log_unread", topic=TOPIC, error=str(error))
-            self._trouble = error.code
+            if error.code != "UNKNOWN_TOPIC_OR_PARTITION":
+                self._warn("commit_log_unread", error, topic=TOPIC)
             return None
+
+    def _warn(self, event: str, error: OffsetManagerError, **more: object) -> None:
+        repeats = self._repeats.suppressed((event, error.code, str(error)), self._clock.now())
+        if repeats is not None:
+            log.warning(event, code=error.code, error=str(error), not_shown_before=repeats, **more)
 
 
 def _names_of_burrow(asked: ApiRequest) -> Names:

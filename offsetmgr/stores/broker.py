@@ -38,7 +38,7 @@ class BrokerOffsetStore(OffsetStore):
 
     def groups(self) -> list[str]:
         with ClusterReader(self._kafka, timeout_s=self._timeout_s) as reader:
-            return [each.name for each in reader.groups()]
+            return [each.name for each in reader.groups().groups]
 
     def close(self) -> None:
         self._coordinator.close(_CLOSE_S)

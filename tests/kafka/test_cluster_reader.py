@@ -55,7 +55,7 @@ def test_a_group_without_members(
     topic = new_topic(3)
     where = TopicPartition(topic, 1)
     commit(kafka, group, {where: 7})
-    listed = {each.name: each for each in reader.groups()}
+    listed = {each.name: each for each in reader.groups().groups}
     assert listed[group].state == "Empty"
     assert listed[group].type == "classic"
     assert reader.committed([group]) == {group: {where: OffsetAndMetadata(7)}}
@@ -115,8 +115,8 @@ def test_logs(kafka: DevKafka, reader: ClusterReader, new_topic: TopicFactory) -
         error = ranges[missing]
         assert isinstance(error, KafkaRequestError)
         assert "does not exist" in str(error)
-        assert does_not_exist(reader.log_ends([missing])[missing])  # also where all are missing
-    assert reader.log_ends([full, empty]) == {full: 10, empty: 0}
+        assert does_not_exist(reader.log_ranges([missing])[missing])  # also where all are missing
+    assert reader.log_ranges([full, empty]) == {full: (0, 10), empty: (0, 0)}
     times = {full: now_ms + 4, empty: now_ms}
     assert reader.offsets_at(times) == {full: 4, empty: None}
     assert reader.offsets_at({full: now_ms + 60_000}) == {full: None}
@@ -126,14 +126,14 @@ def test_logs(kafka: DevKafka, reader: ClusterReader, new_topic: TopicFactory) -
 
 
 def test_the_number_of_requests() -> None:
-    """A group costs one request and a leader one, whatever the number of partitions."""
+    """A group costs one request and a leader two, whatever the number of partitions."""
     with MockCluster(2) as kafka:
         kafka.create_topic("orders", 50)
         orders = [TopicPartition("orders", number) for number in range(50)]
         with ClusterReader(kafka.bootstrap_servers, timeout_s=60) as reader:
-            assert reader.log_ends(orders) == dict.fromkeys(orders, 0)
+            assert reader.log_ranges(orders) == dict.fromkeys(orders, (0, 0))
             assert reader.committed(["first", "second"]) == {"first": {}, "second": {}}
-        assert kafka.count(_LIST_OFFSETS) == 2
+        assert kafka.count(_LIST_OFFSETS) == 4  # both ends of the logs
         assert kafka.count(_OFFSET_FETCH) == 2
 
 
@@ -147,9 +147,9 @@ def test_a_moving_leader_or_coordinator_is_asked_again(code: int) -> None:
             with ClusterReader(kafka.bootstrap_servers, timeout_s=timeout_s) as reader:
                 found: object
                 if code < 14:
-                    eventually(partial(reader.log_ends, [where]), {where: 0})
+                    eventually(partial(reader.log_ranges, [where]), {where: (0, 0)})
                     kafka.push_errors(_LIST_OFFSETS, code)
-                    found = reader.log_ends([where])[where]
+                    found = reader.log_ranges([where])[where]
                 else:
                     kafka.push_errors(_OFFSET_FETCH, code)
                     found = reader.committed(["orders"])["orders"]

@@ -87,7 +87,7 @@ def test_killed_broker_keeps_its_data(
     assert breakable_kafka.bootstrap_servers == address
     assert broker.pid != pid
     with ClusterReader(address, timeout_s=_WAIT_S) as reader:
-        assert reader.log_ends([where]) == {where: 3}
+        assert reader.log_ranges([where]) == {where: (0, 3)}
         assert reader.committed([group]) == {group: {where: OffsetAndMetadata(1)}}
 
 
@@ -174,7 +174,7 @@ def test_topics_are_made_while_a_busy_broker_is_left_out(
 def _ends(port: int, topic: str, partitions: int) -> list[int]:
     wanted = [TopicPartition(topic, number) for number in range(partitions)]
     with ClusterReader(f"127.0.0.1:{port}", timeout_s=_WAIT_S) as reader:
-        return [known(end) for end in reader.log_ends(wanted).values()]
+        return [known(log).high_watermark for log in reader.log_ranges(wanted).values()]
 
 
 @contextmanager

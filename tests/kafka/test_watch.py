@@ -128,7 +128,7 @@ def test_without_the_right_to_read_the_log_of_commits(kafka: DevKafka) -> None:
     for _ in range(2):
         with pytest.raises(
             KafkaRequestError,
-            match="lacks READ on the topic __consumer_offsets",
+            match="lacks READ on topic __consumer_offsets",
         ):
             tail.read()
 

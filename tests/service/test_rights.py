@@ -9,6 +9,7 @@ import pytest
 
 from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.errors import KafkaRequestError, error_info
+from offsetmgr.kafka.cluster import GroupListing
 from offsetmgr.service.rights import EVERYTHING, Names, Requester, Rights, matches
 from tests.service.support import Running, running
 from tests.service.test_security import as_identity, identities, refusal
@@ -142,8 +143,9 @@ def test_no_answer_names_what_an_identity_may_not_see(secured: Running) -> None:
         reported = [query, {**query, "groups": [FOREIGN]}, {**query, "groups": ["orders-a"]}]
         admin.post("/v1/queries", json={"queries": reported[:2]}).raise_for_status()
         etl.post("/v1/queries", json={"queries": [{**query, "error": "mine"}]}).raise_for_status()
-        service.watch.listing = {"orders-etl": "Empty", FOREIGN: "Empty"}
-        service.watch.listing_error = KafkaRequestError(FOREIGN, error_info(30))
+        names = "orders-etl", FOREIGN
+        service.watch.listing = {n: GroupListing(n, "Empty", "classic") for n in names}
+        service.watch.error = KafkaRequestError(FOREIGN, error_info(30))
         for path in (
             *("/v1/overview", "/v1/draining", "/v1/queries", "/v1/managers", "/v1/topic-names"),
             *("/v1/offsets?group=orders-etl", "/v1/initial-offsets?group=orders-etl"),

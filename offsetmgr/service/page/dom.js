@@ -1,4 +1,13 @@
-// Elements and texts.  Names and metadata come from anybody: they are only ever set as text.
+// Elements and texts.  Names and metadata come from anybody: they are only ever set as text, with
+// characters that are not to be seen, or that turn the direction of writing, as escapes.
+
+/** Return a text as the commands print it, such as "two\\nlines". */
+export function visible(text) {
+  return String(text).replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (character) => {
+    const code = character.codePointAt(0).toString(16);
+    return code.length > 2 ? `\\u${code.padStart(4, "0")}` : `\\x${code.padStart(2, "0")}`;
+  });
+}
 
 /** Return an element; `tag` may have classes ("p.note"), attributes may be listeners. */
 export function el(tag, attributes = {}, ...children) {
@@ -12,7 +21,8 @@ export function el(tag, attributes = {}, ...children) {
       element.setAttribute(key, value);
     }
   }
-  element.append(...children.filter((child) => child !== null));
+  const shown = children.filter((child) => child !== null);
+  element.append(...shown.map((child) => (child instanceof Node ? child : visible(child))));
   return element;
 }
 
@@ -23,8 +33,9 @@ export function button(text, onclick, tag = "button") {
 
 /** Set a text only if it differs, so that what did not change costs nothing. */
 export function setText(element, text) {
-  if (element.textContent !== text) {
-    element.textContent = text;
+  const shown = visible(text ?? "");
+  if (element.textContent !== shown) {
+    element.textContent = shown;
   }
 }
 
@@ -90,7 +101,7 @@ export function plural(number, one, many = `${one}s`) {
   return `${count(number)} ${number === 1 ? one : many}`;
 }
 
-// Burrow's words, what they mean, and how they look.
+// Burrow's words and one of our own, what they mean, and how they look.
 const STATUS = {
   OK: ["good", "the lag is 0, or falls"],
   WARN: ["warn", "it commits, and falls further behind"],
@@ -98,6 +109,7 @@ const STATUS = {
   STOP: ["bad", "nothing has been committed for some time, although records wait"],
   STALL: ["bad", "the same offset is committed again and again, although records wait"],
   REWIND: ["bad", "the offset went back, and has not caught up"],
+  "OUT OF RANGE": ["bad", "the committed offset lies outside its log"],
 };
 
 export function meaning(status) {

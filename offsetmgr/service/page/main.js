@@ -82,6 +82,12 @@ function showOverview(answer) {
   ].filter(Boolean).join(", "));
   footer.lastChild.hidden = token.get() === null;
   const found = answer.draining ? [] : answer.reasons.map((text) => notice("bad", text));
+  const { failed_rounds: rounds, read_at: readAt } = answer.watch;
+  if (rounds > 0) {
+    const since = readAt === null ? "" : ` What is shown is from ${clock(readAt)}.`;
+    const why = answer.groups_error?.message ?? "see the log";
+    found.push(notice("bad", `No lag: ${plural(rounds, "round")} of the watch failed: ${why}.${since}`));
+  }
   if (answer.version !== firstVersion) {
     const text = `The service was upgraded to ${answer.version}: reload this page.`;
     found.push(notice("warn", text));

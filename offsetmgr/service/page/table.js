@@ -1,6 +1,6 @@
 // A table of any length: only the rows in sight, and a few beside them, are elements.
 
-import { button, count, el, groupLink, setText, urgency } from "./dom.js";
+import { button, count, el, groupLink, setText, urgency, visible } from "./dom.js";
 
 const ROW_PX = 28; // as in page.css
 const SPARE_ROWS = 8;
@@ -168,7 +168,7 @@ export class Table {
       if (column.tone) {
         cell.dataset.tone = column.tone(row);
       }
-      cell.title = column.hint?.(row) ?? text;
+      cell.title = visible(column.hint?.(row) ?? text);
     });
   }
 

@@ -19,8 +19,8 @@ from offsetmgr.cli.app import app
         ("reset g --to-earliest --topic t --live", "--live True needs a service"),
         ("set g t:0", "offset 't:0' is not in that form; write TOPIC:PARTITION=OFFSET"),
         ("delete-offsets g", "give --topic or --all-topics"),
-        ("history g --since yesterday", "--since 'yesterday' is no time"),
-        ("doctor g --stuck-after soon", "--stuck-after 'soon' is no duration"),
+        ("history g --since yesterday", "--since 'yesterday' is not a time"),
+        ("doctor g --stuck-after soon", "--stuck-after 'soon' is not a duration"),
         ("spark status --checkpoint /no/such", "has no file named metadata"),
     ],
 )

@@ -13,6 +13,7 @@ from offsetmgr.admin.service import LiveManager, ServiceFacts
 from offsetmgr.errors import KafkaRequestError, ServiceUnavailableError, error_info
 from offsetmgr.kafka.cluster import GroupDescription, GroupMember
 from offsetmgr.kafka.commit_log import CommitRecord
+from offsetmgr.kafka.log_reader import NextRecord
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, PartitionRange, TopicPartition
 
 NOW_S = 1_700_000_000.0
@@ -64,15 +65,77 @@ def with_group(**changes: Any) -> Facts:
     return replace(HEALTHY, groups={"etl": HEALTHY.groups["etl"]._replace(**changes)})
 
 
-def test_nothing_is_found_where_all_is_well() -> None:
-    """Every check says that it was made."""
-    assert not bad(HEALTHY)
-    assert len(examine(HEALTHY)) > 8
-
-
 MEMBER = GroupMember("m", "reader", "/10.0.0.7", "", (P0,))
+STABLE = EMPTY._replace(state="Stable", members=(MEMBER,))
 GONE = CommitRecord(ManagerKey("etl", *P1), None, "", NOW_S - 10)
 BOTH = {P0: PartitionRange(10, 60), P1: PartitionRange(0, 60)}
+IDLE_S = 3_600.0
+QUIET = replace(HEALTHY, history={"etl": walked(commits(50, ago_s=IDLE_S))})
+NO_LEADER = KafkaRequestError("log of orders-0", error_info(5))
+
+
+def without_service(facts: Facts, **changes: Any) -> Facts:
+    """Facts of a cluster whose doctor was asked without a service."""
+    return replace(facts, service=None, **changes)
+
+
+WELL: dict[str, Facts] = {
+    "a job commits through the service": HEALTHY,
+    "no service was named": without_service(HEALTHY),
+    "a consumer group with a member": without_service(with_group(description=STABLE)),
+    "a rebalance": without_service(
+        with_group(description=STABLE._replace(state="PreparingRebalance"))
+    ),
+    "a KIP-848 group": without_service(with_group(description=STABLE._replace(type="consumer"))),
+    "members that have not committed yet": without_service(
+        with_group(description=STABLE, committed={}), history={"etl": []}
+    ),
+    "a group without offsets that never had any": replace(
+        with_group(committed={}), history={"etl": []}
+    ),
+    "idle for an hour at the end of the log": replace(QUIET, logs={P0: PartitionRange(10, 50)}),
+    "idle behind nothing but a transaction's marker": replace(
+        QUIET, next_records={(P0, 50): NextRecord(60, None)}
+    ),
+    "idle for a week with a member": without_service(
+        with_group(description=STABLE),
+        history={"etl": walked(commits(50, ago_s=6.9 * DAY_S))},
+        stuck_after_s=7 * DAY_S,
+    ),
+    "a lag that is read on": replace(HEALTHY, logs={P0: PartitionRange(0, 10**9)}),
+    "an empty log": replace(
+        with_group(committed={P0: OffsetAndMetadata(0)}),
+        logs={P0: PartitionRange(0, 0)},
+        history={"etl": walked(commits(0))},
+    ),
+    "all records expired after they were read": replace(HEALTHY, logs={P0: PartitionRange(50, 50)}),
+    "a fall that was made good": replace(HEALTHY, history={"etl": walked(commits(45, 20, 50))}),
+    "a reset that the job has read past": replace(
+        HEALTHY, history={"etl": walked(commits(45, 20, 30, 40, 50))}
+    ),
+    "an old deletion": replace(
+        HEALTHY,
+        history={"etl": walked([GONE._replace(at_s=NOW_S - 2 * DAY_S), *commits(50)])},
+        logs=BOTH,
+    ),
+    "a deletion and a new commit": replace(
+        HEALTHY,
+        history={
+            "etl": walked([*commits(50), GONE, GONE._replace(offset=5, at_s=NOW_S - 5)]),
+        },
+        groups={"etl": GroupFacts(EMPTY, {P0: OffsetAndMetadata(50), P1: OffsetAndMetadata(5)})},
+        logs=BOTH,
+    ),
+    "the same offset again and again": replace(
+        HEALTHY, history={"etl": walked(commits(50, 50, 50, 50))}
+    ),
+    "one second ahead of us": replace(HEALTHY, history={"etl": walked(commits(40, 50, ago_s=-1))}),
+    "a fence of ours": with_group(
+        description=STABLE._replace(members=(MEMBER._replace(group_instance_id="offsetmgr"),))
+    ),
+}
+"""Healthy clusters."""
+
 SICK: dict[str, tuple[Facts, str, str]] = {
     "connection": (
         replace(HEALTHY, cluster=KafkaRequestError("connection", error_info(-195))),
@@ -109,10 +172,66 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         "lacks READ on topic orders",
         "--operation Read --topic orders",
     ),
-    "members": (
-        with_group(description=EMPTY._replace(state="Stable", members=(MEMBER,))),
+    "members of a group that the service commits": (
+        with_group(description=STABLE),
+        "live members: reader (host 10.0.0.7); client job of the service commits it too",
+        "stop these consumers",
+    ),
+    "a member beside the fence": (
+        with_group(
+            description=STABLE._replace(
+                members=(MEMBER._replace(group_instance_id="offsetmgr"), MEMBER)
+            )
+        ),
         "live members: reader (host 10.0.0.7)",
         "stop these consumers",
+    ),
+    "no leader": (
+        replace(HEALTHY, leaderless={P0: [2, 3], P1: [3]}, logs={P0: NO_LEADER}),
+        "without a leader: orders 0, 1",
+        "start one of the brokers that hold them: 2, 3",
+    ),
+    "no leader of the groups themselves": (
+        replace(HEALTHY, leaderless={TopicPartition("__consumer_offsets", 7): [1]}),
+        "without a leader: __consumer_offsets 7",
+        "start one of the brokers that hold them: 1",
+    ),
+    "two services by turns": (
+        replace(HEALTHY, history={"etl": walked(commits(20, 5, 30, 12, 41, 50))}),
+        "two programs commit group etl by turns: orders 0 went back and forth",
+        "fence = true",
+    ),
+    "two services by turns, one of them more often": (
+        replace(HEALTHY, history={"etl": walked(commits(20, 5, 6, 30, 7, 8, 40, 9, 10, 50))}),
+        "two programs commit group etl by turns",
+        "stop one of the two",
+    ),
+    "stuck with a member": (
+        without_service(
+            with_group(description=STABLE),
+            history=QUIET.history,
+            next_records={(P0, 50): NextRecord(50, NOW_S - IDLE_S)},
+        ),
+        "10 records wait in orders 0",
+        "look at the job",
+    ),
+    "an open transaction": (
+        replace(QUIET, next_records={(P0, 50): NextRecord(52, None)}),
+        "an open transaction holds back 10 records in orders 0",
+        "kafka-transactions finds and aborts it",
+    ),
+    "two resets by hand": (
+        replace(HEALTHY, history={"etl": walked(commits(90, 10, 40, 95, 30, 50))}),
+        "went backwards",
+        "--to-history",
+    ),
+    "a group that does not exist": (
+        replace(
+            with_group(description=EMPTY._replace(state="Dead"), committed={}),
+            history={"etl": []},
+        ),
+        "group etl has no committed offsets",
+        "offsetmgr history etl",
     ),
     "commits fail": (
         replace(
@@ -166,13 +285,13 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         "orders 1: the topic was deleted",
         "take the topic out of the job",
     ),
-    "topic was made anew": (
+    "topic was recreated": (
         replace(
             HEALTHY,
             history={"etl": walked([*commits(50), GONE._replace(offset=7), GONE])},
             logs={**BOTH, P1: PartitionRange(0, 5)},
         ),
-        "orders 1: the topic was made anew",
+        "orders 1: the topic was recreated",
         "offsetmgr reset etl --topic orders:1 --to-earliest --execute",
     ),
     "nothing committed": (
@@ -183,8 +302,14 @@ SICK: dict[str, tuple[Facts, str, str]] = {
 }
 
 
+@pytest.mark.parametrize("well", WELL)
+def test_a_healthy_cluster_raises_no_alarm(well: str) -> None:
+    """Consumer groups with members, idle groups and old troubles among them."""
+    assert not bad(WELL[well])
+
+
 @pytest.mark.parametrize("sick", SICK)
-def test_trouble_is_told_once_with_the_command_that_mends_it(sick: str) -> None:
+def test_a_trouble_is_reported_once_with_the_command_that_mends_it(sick: str) -> None:
     """It says what is wrong, why it matters and what to do; it finds nothing else."""
     facts, what, mend = SICK[sick]
     (found,) = bad(facts)
@@ -194,7 +319,21 @@ def test_trouble_is_told_once_with_the_command_that_mends_it(sick: str) -> None:
     assert mend in found.mend
 
 
-def test_what_cannot_be_checked_is_no_trouble_and_no_silence() -> None:
+def test_forty_clusters_are_judged() -> None:
+    """Nearly half of them healthy: an alarm that rings for nothing is as bad as none."""
+    assert len(WELL) + len(SICK) >= 40
+    assert len(WELL) >= 15
+
+
+def test_the_members_of_a_consumer_group_are_named() -> None:
+    """They are no trouble, and the reason why resets and commits of others are refused."""
+    found = examine(WELL["a consumer group with a member"])
+    (members,) = [each for each in found if each.check == "members"]
+    assert members.level is Level.OK
+    assert "reader (host 10.0.0.7); commits and resets of others are refused" in members.what
+
+
+def test_impossible_checks_are_unknown() -> None:
     """Without READ on Kafka's log of commits their age and their direction are not known."""
     found = bad(replace(HEALTHY, history=DENIED))
     assert {each.check for each in found} == {"retention", "regressions"}
@@ -202,23 +341,17 @@ def test_what_cannot_be_checked_is_no_trouble_and_no_silence() -> None:
     denied = KafkaRequestError("setting", error_info(31), "no DESCRIBE_CONFIGS")
     (found_too,) = bad(replace(HEALTHY, retention_s=denied))
     assert (found_too.level, found_too.check) == (Level.UNKNOWN, "retention")
+    (unlisted,) = bad(replace(HEALTHY, unlisted=[denied]))
+    assert (unlisted.level, unlisted.group) == (Level.UNKNOWN, "")
+    (unread,) = bad(replace(HEALTHY, logs={P0: denied}))
+    assert (unread.level, unread.check) == (Level.UNKNOWN, "offsets")
 
 
-def test_a_fall_that_was_made_good_is_no_trouble() -> None:
-    """The group is past where it was."""
-    assert not bad(replace(HEALTHY, history={"etl": walked(commits(45, 20, 50))}))
-
-
-def test_an_old_deletion_is_taken_for_a_wanted_one() -> None:
-    """Else it would be told until Kafka has compacted it away."""
-    old = GONE._replace(at_s=NOW_S - 2 * DAY_S)
-    assert not bad(replace(HEALTHY, history={"etl": walked([old, *commits(50)])}, logs=BOTH))
-
-
-def test_a_fence_of_ours_is_no_stranger() -> None:
-    """A service with a fence is the only member of its groups."""
-    ours = MEMBER._replace(client_id="offsetmgr", group_instance_id="offsetmgr")
-    description = EMPTY._replace(state="Stable", members=(ours,))
-    assert not bad(with_group(description=description))
-    both = description._replace(members=(ours, MEMBER))
-    assert "reader" in bad(with_group(description=both))[0].what
+def test_one_unreadable_group_hides_no_other() -> None:
+    """Its own checks are unknown, and those of its peers are made."""
+    odd = GroupFacts(DENIED, DENIED)
+    peer = WELL["a consumer group with a member"].groups["etl"]
+    facts = replace(HEALTHY, groups={"two\nlines": odd, "etl": HEALTHY.groups["etl"], "b": peer})
+    found = examine(facts)
+    assert {each.group for each in found if each.level is Level.UNKNOWN} == {"two\nlines"}
+    assert {each.group for each in found if each.level is Level.OK} >= {"etl", "b"}

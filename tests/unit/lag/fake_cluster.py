@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError, error_info
 from offsetmgr.kafka.cluster import ClusterReader, GroupDescription, GroupMember
-from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from offsetmgr.kafka.log_reader import NextRecord
+from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 UNKNOWN_TOPIC = 3
+NO_READ = 29
 TIMED_OUT = -185
 
 
@@ -20,10 +22,13 @@ class FakeCluster(ClusterReader):
 
     def __init__(self) -> None:  # it connects to nothing
         self.offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
+        self.starts: dict[TopicPartition, int] = {}
         self.ends: dict[TopicPartition, int] = {}
         self.members: dict[str, tuple[GroupMember, ...]] = {}
         self.times: dict[TopicPartition, list[tuple[float, int]]] = {}
-        """Offsets by the second at which each was written."""
+        """The second and the offset of each record; no right to read the logs of others."""
+        self.held_at: int | None = None
+        """Where an open transaction begins."""
         self.down = False
         self.asked: list[str] = []
 
@@ -54,22 +59,40 @@ class FakeCluster(ClusterReader):
             return {group: failed(group) for group in groups}
         return {group: dict(self.offsets.get(group, {})) for group in groups}
 
-    def log_ends(
+    def log_ranges(
         self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, int | OffsetManagerError]:
-        self.asked.append("log_ends")
+    ) -> dict[TopicPartition, PartitionRange | OffsetManagerError]:
+        self.asked.append("log_ranges")
         if self.down:
             return {each: failed(str(each)) for each in partitions}
-        return {each: self.ends.get(each, no_topic(each)) for each in partitions}
+        return {each: self._range(each) for each in partitions}
 
-    def offsets_at(
-        self, times: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int | OffsetManagerError | None]:
-        self.asked.append("offsets_at")
+    def _range(self, where: TopicPartition) -> PartitionRange | OffsetManagerError:
+        end = self.ends.get(where)
+        return no_topic(where) if end is None else PartitionRange(self.starts.get(where, 0), end)
+
+    def next_records(
+        self, offsets: Mapping[TopicPartition, Collection[int]]
+    ) -> dict[tuple[TopicPartition, int], NextRecord | OffsetManagerError]:
+        self.asked += ["next_records"] if offsets else []
         return {
-            each: next((at for at_s, at in self.times.get(each, ()) if at_s * 1000 >= at_ms), None)
-            for each, at_ms in times.items()
+            (where, each): self._next(where, each)
+            for where, given in offsets.items()
+            for each in given
         }
+
+    def _next(self, where: TopicPartition, offset: int) -> NextRecord | OffsetManagerError:
+        if where not in self.times:
+            return NO_RIGHT
+        if self.held_at is not None:
+            return NextRecord(self.held_at, None)
+        later = ((at, at_s) for at_s, at in self.times[where] if at >= offset)
+        return NextRecord(*next(later, (self.ends[where], None)))
+
+
+NO_RIGHT = KafkaRequestError(
+    "read of orders", error_info(NO_READ), "this user lacks READ on orders"
+)
 
 
 def failed(what: str) -> KafkaRequestError:

@@ -94,6 +94,7 @@ def test_rules(
         ([Status.STOP, Status.WARN], Status.ERR),
         ([Status.STALL], Status.ERR),
         ([Status.OK, Status.REWIND], Status.ERR),
+        ([Status.STOP, Status.OUT_OF_RANGE, Status.OK], Status.OUT_OF_RANGE),
     ],
 )
 def test_a_group_is_as_bad_as_its_worst_partition(

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from offsetmgr.lag.burrow import BurrowApi
+from offsetmgr.lag.burrow_api import BurrowApi
 from offsetmgr.lag.metrics import families
 from offsetmgr.lag.watcher import Watcher
 from offsetmgr.types import TopicPartition
@@ -34,7 +34,7 @@ def watched() -> tuple[FakeCluster, Watcher]:
     return kafka, watcher
 
 
-def test_status(watched: tuple[FakeCluster, Watcher]) -> None:
+def test_the_status_of_a_group(watched: tuple[FakeCluster, Watcher]) -> None:
     """``/status`` names what is bad alone, ``/lag`` all; both have the sums of all."""
     api = BurrowApi("local", watched[1].view)
     answer = api.full_status("local", "etl")
@@ -66,7 +66,19 @@ def test_status(watched: tuple[FakeCluster, Watcher]) -> None:
     assert api.status("local", "etl")["status"]["partitions"] == [bad]
 
 
-def test_an_absent_group(watched: tuple[FakeCluster, Watcher]) -> None:
+def test_an_offset_outside_its_log_is_an_error_to_burrows_readers() -> None:
+    """They do not know our status for it."""
+    kafka = FakeCluster()
+    kafka.ends = {ORDERS[0]: 100}
+    kafka.commit("etl", ORDERS[0], 101)
+    watcher = Watcher(kafka, lambda: 0.0)
+    watcher.poll(["etl"])
+    status = BurrowApi("local", watcher.view).status("local", "etl")["status"]
+    assert (status["status"], status["partitions"][0]["status"]) == ("ERR", "ERR")
+    assert series(watcher)["offsetmgr_group_status{local,etl}"] == 7
+
+
+def test_an_absent_group_is_not_found(watched: tuple[FakeCluster, Watcher]) -> None:
     """It has a status like any other: NOTFOUND."""
     api = BurrowApi("local", watched[1].view)
     for cluster, consumer in (("local", "none"), ("other", "etl")):
@@ -82,7 +94,7 @@ def test_an_absent_group(watched: tuple[FakeCluster, Watcher]) -> None:
         }
 
 
-def test_lists(watched: tuple[FakeCluster, Watcher]) -> None:
+def test_clusters_groups_and_topics_are_listed(watched: tuple[FakeCluster, Watcher]) -> None:
     """Clusters, consumers and topics; what is not known is told in Burrow's words."""
     api = BurrowApi("local", watched[1].view)
     assert api.clusters() == {"message": "cluster list returned", "clusters": ["local"]}
@@ -97,7 +109,9 @@ def test_lists(watched: tuple[FakeCluster, Watcher]) -> None:
     assert api.topic("local", "none") == "cluster or topic not found"
 
 
-def test_windows(watched: tuple[FakeCluster, Watcher]) -> None:
+def test_windows_stand_at_the_numbers_of_their_partitions(
+    watched: tuple[FakeCluster, Watcher],
+) -> None:
     """A window stands at the place of its partition's number, empty places before its commits."""
     answer = BurrowApi("local", watched[1].view).consumer("local", "etl")
     assert isinstance(answer, dict)
@@ -140,7 +154,9 @@ def series(watcher: Watcher, *, other_names: bool = False) -> dict[str, float]:
     return found
 
 
-def test_metrics(watched: tuple[FakeCluster, Watcher]) -> None:
+def test_metrics_have_our_names_and_those_of_other_exporters(
+    watched: tuple[FakeCluster, Watcher],
+) -> None:
     """Own names by default; those of other exporters, with their labels, where asked for."""
     found = series(watched[1])
     assert found["offsetmgr_lag{local,etl,2,orders}"] == 600
@@ -166,7 +182,7 @@ def test_metrics(watched: tuple[FakeCluster, Watcher]) -> None:
     assert found["kafka_topic_partition_current_offset{2,orders}"] == 1_000
 
 
-def test_the_series_of_the_dead_vanish(watched: tuple[FakeCluster, Watcher]) -> None:
+def test_deleted_and_unreadable_groups_have_no_series(watched: tuple[FakeCluster, Watcher]) -> None:
     """Of a deleted topic, of a deleted group, and of one that could not be read."""
     kafka, watcher = watched
     del kafka.ends[ORDERS[2]]

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from offsetmgr.errors import KafkaRequestError
-from offsetmgr.lag.measure import LogTimeline, measure, worst_seconds
+from offsetmgr.lag.ages import measure
+from offsetmgr.lag.measure import worst_seconds
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.unit.lag.fake_cluster import FakeCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 NOW_S = 1_000_000.0
 ORDERS = [TopicPartition("orders", number) for number in range(4)]
@@ -17,7 +23,7 @@ def cluster() -> FakeCluster:
     return made
 
 
-def test_lag_of_each_kind_of_partition() -> None:
+def test_the_lag_of_each_kind_of_partition() -> None:
     """Never negative; absent where nothing is committed or the log is gone."""
     kafka = cluster()
     for number, offset in ((0, 70), (1, 60), (3, 5)):
@@ -27,8 +33,8 @@ def test_lag_of_each_kind_of_partition() -> None:
     assert [each.lag for each in found.partitions] == [30, 0, None, None]
     behind, beyond, uncommitted, gone = found.partitions
     assert behind.member == uncommitted.member == member
-    assert beyond.beyond_end
-    assert not behind.beyond_end
+    assert beyond.out_of_range
+    assert not behind.out_of_range
     assert (uncommitted.committed, uncommitted.end) == (None, 10)
     assert gone.committed == OffsetAndMetadata(5)
     assert isinstance(gone.error, KafkaRequestError)
@@ -42,11 +48,11 @@ def test_committed_offsets_are_read_before_the_ends() -> None:
     for group in ("a", "b", "c"):
         kafka.commit(group, ORDERS[0], 70)
     measure(kafka, ["a", "b", "c"], NOW_S)
-    assert kafka.asked[:3] == ["describe", "committed", "log_ends"]
-    assert set(kafka.asked[3:]) == {"offsets_at"}
+    assert kafka.asked[:3] == ["describe", "committed", "log_ranges"]
+    assert kafka.asked[3:] == ["next_records"]
 
 
-def test_a_group_without_commits() -> None:
+def test_the_lag_of_a_group_without_commits_is_unknown() -> None:
     """Its lag is unknown, not 0; one that does not exist is known as such."""
     kafka = cluster()
     kafka.member("new", ORDERS[0])
@@ -55,7 +61,7 @@ def test_a_group_without_commits() -> None:
     assert not absent.exists
 
 
-def test_no_answer() -> None:
+def test_an_unreadable_group_has_an_error() -> None:
     """A group that could not be read has an error in the place of numbers."""
     kafka = cluster()
     kafka.down = True
@@ -64,39 +70,7 @@ def test_no_answer() -> None:
     assert found.partitions == ()
 
 
-def test_seconds() -> None:
-    """The age of the first unread record is found in the log's own times, in a few questions."""
-    kafka = cluster()
-    now_s = NOW_S
-    # A record each second: that at 70 was written 30 s ago.
-    kafka.times = {ORDERS[0]: [(now_s - 100 + n, n) for n in range(100)]}
-    kafka.commit("etl", ORDERS[0], 70)
-    kafka.commit("done", ORDERS[1], 50)
-    etl, done = measure(kafka, ["etl", "done"], now_s)
-    assert etl.seconds is not None
-    assert abs(etl.seconds - 30) < 1
-    assert done.seconds == 0
-    assert kafka.asked.count("offsets_at") < 5
-
-
-def test_known_ends_of_a_log_are_not_asked_for() -> None:
-    """A watcher has measured them; Kafka is asked only about offsets of before its watch."""
-    kafka = cluster()
-    kafka.commit("etl", ORDERS[0], 70)
-    known = {ORDERS[0]: LogTimeline().with_end(60, NOW_S - 40).with_end(80, NOW_S - 20)}
-    (found,) = measure(kafka, ["etl"], NOW_S, known)
-    assert found.seconds == 30
-    assert "offsets_at" not in kafka.asked
-    kafka.commit("etl", ORDERS[0], 59)
-    measure(kafka, ["etl"], NOW_S, known)
-    assert "offsets_at" in kafka.asked
-    kafka.asked.clear()
-    kafka.ends[ORDERS[0]] = 62  # made anew
-    measure(kafka, ["etl"], NOW_S, known)
-    assert "offsets_at" in kafka.asked
-
-
-def test_seconds_of_a_group() -> None:
+def test_a_group_is_as_late_as_its_latest_partition() -> None:
     """The worst of those that are behind; partitions that are not say nothing about the others."""
     assert worst_seconds([(0, 0.0), (0, 0.0)]) == 0
     assert worst_seconds([(0, 0.0), (5, 3.0), (9, None)]) == 3
@@ -104,13 +78,27 @@ def test_seconds_of_a_group() -> None:
     assert worst_seconds([(None, None)]) is None
 
 
-def test_seconds_beyond_a_week() -> None:
-    """Older than all that was asked for is told by the rate, never left out."""
+def test_offsets_outside_their_log_are_out_of_range() -> None:
+    """Beyond its end or before its start; an empty log, and both its ends, are within."""
     kafka = cluster()
-    day = 86_400.0
-    now_s = 100 * day
-    kafka.times = {ORDERS[0]: [(n * day, n) for n in range(100)]}
-    kafka.commit("etl", ORDERS[0], 10)
-    (found,) = measure(kafka, ["etl"], now_s)
-    assert found.seconds is not None
-    assert 80 * day < found.seconds < 100 * day
+    kafka.starts = {ORDERS[0]: 20, ORDERS[1]: 50}
+    for number, offset in ((0, 19), (1, 50), (2, 11)):
+        kafka.commit("etl", ORDERS[number], offset)
+    (found,) = measure(kafka, ["etl"], NOW_S)
+    assert [each.out_of_range for each in found.partitions] == [True, False, True]
+
+
+def test_a_log_cut_while_it_is_read_is_in_range() -> None:
+    """Kafka Streams deletes records as soon as it has committed them: the offset is read again."""
+
+    class Cut(FakeCluster):
+        def log_ranges(self, partitions: Iterable[TopicPartition]) -> Any:
+            self.commit("etl", ORDERS[0], 30)
+            self.starts[ORDERS[0]] = 30
+            return super().log_ranges(partitions)
+
+    kafka = Cut()
+    kafka.ends = {ORDERS[0]: 100}
+    kafka.commit("etl", ORDERS[0], 20)
+    (found,) = measure(kafka, ["etl"], NOW_S)
+    assert (found.partitions[0].out_of_range, found.total) == (False, 70)

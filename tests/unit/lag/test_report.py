@@ -7,7 +7,7 @@ from pathlib import Path
 
 from offsetmgr.acked_ranges import encode_acks
 from offsetmgr.errors import OffsetCommitError, error_info
-from offsetmgr.lag.measure import measure
+from offsetmgr.lag.ages import measure
 from offsetmgr.lag.report import PARTITION_FIELDS, OwningClient, lag_report
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.unit.lag.fake_cluster import FakeCluster
@@ -41,7 +41,7 @@ def test_every_field_is_documented() -> None:
     assert {*found, *members[0], *partitions[0]} <= named
 
 
-def test_trouble_of_a_partition() -> None:
+def test_each_trouble_of_a_partition_has_a_code() -> None:
     """A commit that fails, an offset above the end of its log, a topic that is gone."""
     partitions = report()["partitions"]
     assert isinstance(partitions, list)
@@ -59,7 +59,7 @@ def test_trouble_of_a_partition() -> None:
     assert [each["committer"] for each in partitions] == ["nightly", None, None]
 
 
-def test_pending_acks() -> None:
+def test_pending_acks_are_counted() -> None:
     """Offsets 4 and 5 and 8 have no ack; other metadata, and acks above the end, are not ours."""
     kafka = FakeCluster()
     kafka.ends = dict.fromkeys(ORDERS, 10)

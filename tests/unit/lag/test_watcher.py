@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from offsetmgr.errors import KafkaRequestError
+from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.commit_log import CommitRecord
 from offsetmgr.lag.burrow import Status
 from offsetmgr.lag.report import group_summary
@@ -60,7 +60,7 @@ def test_the_summary_of_a_group_has_the_lag_of_its_last_rounds() -> None:
     assert watched.watcher.view["etl"].lag_points == (60, 30, None, 0)
 
 
-def test_an_hour() -> None:
+def test_an_hour_of_a_job_is_judged_as_an_operator_would() -> None:
     """Through an hour of a job's life the status is what an operator would say."""
     watched = Watched()
     end = 0
@@ -106,7 +106,7 @@ def test_rates_and_time_to_catch_up() -> None:
     assert watched.partition().catch_up_s == 970
 
 
-def test_seconds_behind() -> None:
+def test_seconds_behind_are_interpolated_between_rounds() -> None:
     """Time passes evenly between two rounds; a topic at rest makes nothing older."""
     watched = Watched()
     watched.round(0, 0)
@@ -117,8 +117,8 @@ def test_seconds_behind() -> None:
     assert watched.partition().now.seconds == 0
 
 
-def test_seconds_behind_before_the_watch() -> None:
-    """A group that is behind when its watch begins is asked about in the log's own times."""
+def test_a_group_behind_since_before_the_watch_has_seconds() -> None:
+    """From the first round on, by the time of its first uncommitted record."""
     watched = Watched()
     watched.kafka.times = {ORDERS: [(watched.now_s - 1_000 + n, n) for n in range(1_000)]}
     watched.round(1_000, 400)
@@ -129,7 +129,7 @@ def test_seconds_behind_before_the_watch() -> None:
     assert watched.partition().now.seconds == seconds + ROUND_S
 
 
-def test_one_that_is_seen_for_the_first_time() -> None:
+def test_a_new_group_raises_no_alarm() -> None:
     """The age of an offset from before the watch is unknown: no alarm for ten rounds."""
     watched = Watched()
     for _ in range(10):
@@ -139,7 +139,7 @@ def test_one_that_is_seen_for_the_first_time() -> None:
     assert watched.status() is Status.ERR
 
 
-def test_commits_of_the_log() -> None:
+def test_repeated_commits_of_one_offset_are_a_stall() -> None:
     """With Kafka's own log of commits an offset that is committed again and again is a STALL."""
     watched = Watched()
     for number in range(1, 13):
@@ -159,7 +159,7 @@ def test_a_commit_counts_once() -> None:
     assert watched.partition().commits[-1].timestamp_ms == at_s * 1000
 
 
-def test_commits_of_before_the_watch() -> None:
+def test_an_older_commit_is_not_a_rewind() -> None:
     """A commit older than what was read is no step back."""
     watched = Watched()
     watched.round(100, 50, logged=[])
@@ -168,7 +168,35 @@ def test_commits_of_before_the_watch() -> None:
     assert [each.offset for each in watched.partition().commits] == [50]
 
 
-def test_the_dead_vanish() -> None:
+def test_an_offset_outside_its_log_is_trouble_at_once() -> None:
+    """No window is needed; with the group's other troubles it is the worst; back in the log, none.
+
+    The committed offset of a group may be beyond the end (a recreated topic) or before the start
+    (records expired unread): lag is 0, or too high, and says nothing.
+    """
+    watched = Watched()
+    watched.round(2_500, 999_999)
+    assert (watched.status(), watched.partition().now.lag) == (Status.OUT_OF_RANGE, 0)
+    assert group_summary(watched.watcher.view["etl"])["status"] == "OUT OF RANGE"
+    watched.kafka.starts[ORDERS] = 2_000
+    watched.round(2_500, 1_999)
+    assert watched.partition().status is Status.OUT_OF_RANGE
+    watched.round(2_500, 2_500)
+    assert watched.status() is Status.OK
+
+
+def test_a_failed_round_marks_every_group() -> None:
+    """What is shown is of before, and says so; the next round clears it."""
+    watched = Watched()
+    watched.round(100, 40)
+    watched.watcher.fail(OffsetManagerError("no list of groups"))
+    (group,) = watched.watcher.view.values()
+    assert (str(group.error), group.lag_points) == ("no list of groups", (60, None))
+    watched.round(100, 40)
+    assert watched.watcher.view["etl"].error is None
+
+
+def test_deleted_groups_and_topics_vanish() -> None:
     """A deleted group is forgotten; a deleted topic has no lag."""
     watched = Watched()
     watched.round(100, 50)
@@ -183,7 +211,7 @@ def test_the_dead_vanish() -> None:
     assert [each.offset for each in watched.partition().commits] == [60]
 
 
-def test_an_outage_is_no_trouble_of_the_group() -> None:
+def test_an_outage_is_not_trouble_of_the_group() -> None:
     """While Kafka is away the last view stays, marked; windows and times survive it."""
     watched = Watched()
     for number in range(12):
@@ -200,7 +228,7 @@ def test_an_outage_is_no_trouble_of_the_group() -> None:
     assert watched.partition().complete == 1
 
 
-def test_settings() -> None:
+def test_a_lag_up_to_the_allowed_one_is_ok() -> None:
     """Lag that is allowed is no trouble."""
     watched = Watched(allowed_lag=500)
     for _ in range(12):
@@ -210,7 +238,7 @@ def test_settings() -> None:
     assert watched.partition().status is Status.STOP
 
 
-def test_a_thousand_partitions() -> None:
+def test_a_thousand_partitions_take_three_questions_a_round() -> None:
     """They are read in three questions a round, however many there are, and all are judged."""
     kafka, rounds = FakeCluster(), 12
     wide = [TopicPartition("wide", number) for number in range(1_000)]
@@ -221,8 +249,8 @@ def test_a_thousand_partitions() -> None:
         kafka.ends = dict.fromkeys(wide, number * 200 + 1_000)
         kafka.offsets = {"etl": dict.fromkeys(wide, OffsetAndMetadata(number * 100))}
         watcher.poll(["etl"])
-    asked = [each for each in kafka.asked if each != "offsets_at"]
-    assert asked == ["describe", "committed", "log_ends"] * rounds
-    assert kafka.asked.count("offsets_at") < 12  # once, for those that were behind at first
+    asked = [each for each in kafka.asked if each != "next_records"]
+    assert asked == ["describe", "committed", "log_ranges"] * rounds
+    assert kafka.asked.count("next_records") == 10  # until they are within what was watched
     assert watcher.view["etl"].status is Status.WARN
     assert len(watcher.view["etl"].partitions) == 1_000

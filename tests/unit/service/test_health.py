@@ -22,7 +22,7 @@ def test_an_outage_is_told_once_for_each_cause() -> None:
     for number in range(1, 10):
         coordinator.inject("check", Refuse(7, detail=refused.format(number)))
         coordinator.inject("check", Refuse(7, detail="no route to host"))
-    health = Health(coordinator, ManualClock(), lambda: False)
+    health = Health(coordinator, ManualClock(), lambda: False, lambda: "")
 
     async def main() -> None:
         for _ in range(20):

@@ -195,6 +195,20 @@ def test_the_shipped_file_names_every_setting_at_its_default() -> None:
     assert loaded == Settings(kafka=loaded.kafka)
 
 
+def test_all_settings_are_listed_with_their_defaults() -> None:
+    """Of settings from a file too, whatever it sets: a section that it names in part is whole."""
+    shipped = Path(__file__).parents[3] / "deploy" / "offsetmgr.toml"
+    listed = by_name(load(shipped, {}, {"commit.commit_interval_s": (0.25, "--set")}))
+    values = {name: value for name, value in listed.items() if not name.startswith("kafka.")}
+    assert values == defaults() | {"commit.commit_interval_s": 0.25}
+    some = by_name(with_flags(lease_s=9, **{"watch.groups": "a.*"}))
+    assert some == defaults() | {
+        "kafka.bootstrap.servers": "localhost:9092",
+        "lease_s": 9.0,
+        "watch.groups": "a.*",
+    }
+
+
 def test_the_password_of_a_database_stays_secret() -> None:
     """Neither the settings nor an error shows it."""
     url = "postgresql://me:geheim@host/offsets?sslpassword=geheim"

@@ -169,6 +169,9 @@ function problemsOf(group) {
     group.partitions.filter((each) => each.error !== null),
     (each) => each.error.code,
   );
+  for (const why of group.lag_seconds_unknown ?? []) {
+    found.push(problem("Seconds behind unknown: ", why, ""));
+  }
   for (const rows of same.values()) {
     const named = rows.slice(0, SHOWN_PARTITIONS).map((each) => `${each.topic} ${each.partition}`);
     const more = rows.length > named.length ? ` and ${count(rows.length - named.length)} more` : "";

@@ -17,6 +17,12 @@ function word(group) {
   return group.failing > 0 ? "failing" : "unreadable";
 }
 
+/** Return Kafka's state of a group, or what it is if it commits no offsets. */
+function state(group) {
+  const plain = [undefined, null, "classic", "consumer", "unknown", "store"].includes(group.type);
+  return (plain ? group.state : group.type) ?? "–";
+}
+
 function hint(group) {
   return group.error?.message ?? meaning(group.status);
 }
@@ -28,7 +34,7 @@ const COLUMNS = [
   numberColumn("Behind", 10, (row) => row.lag_seconds, duration),
   numberColumn("Committed", 10, (row) => row.rate_out, rate),
   { title: "Lag lately", width: 12, text: (row) => row.lag, draw: sparkline },
-  { title: "State", width: 9, text: (row) => row.state ?? "–" },
+  { title: "State", width: 9, text: state },
   numberColumn("Members", 9, (row) => row.members),
   numberColumn("Partitions", 10, (row) => row.partitions),
   numberColumn("Failing", 8, (row) => row.failing),
@@ -52,7 +58,8 @@ export function open(root) {
       const bad = answer.groups.filter((each) => look(each) === "bad").length;
       const all = plural(answer.groups.length, "group");
       const attention = `${count(bad)} of ${all} ${bad === 1 ? "needs" : "need"} attention.`;
-      setText(summary, bad ? attention : `${all}, none in trouble.`);
+      const well = answer.groups_error ? "; not all could be read." : ", none in trouble.";
+      setText(summary, bad ? attention : `${all}${well}`);
       const told = [answer.groups_error?.message, answer.watch.hint].filter(Boolean);
       setText(hints, told.join(" "));
       table.set(answer.groups);
