@@ -87,7 +87,7 @@ PartitionCursor = Annotated[
     str, Meta(description=_NEXT, extra_json_schema={"pattern": "^[a-zA-Z0-9._-]+/[0-9]{1,7}$"})
 ]
 QueryCursor = Annotated[
-    str, Meta(description=_NEXT, extra_json_schema={"pattern": "^[0-9]{1,3}/[^\\n]*$"})
+    str, Meta(description=_NEXT, extra_json_schema={"pattern": "^[0-9]{1,3}/[^\\n]+$"})
 ]
 PageLimit = Annotated[int, Meta(ge=1, le=10_000, description="Entries in a page.")]
 Timeout = Annotated[float, Meta(gt=0, le=300, description="Longest wait for Kafka, in seconds.")]
@@ -98,6 +98,7 @@ OfClient = Annotated[str, Meta(description="Only those of this client.")]
 Live = Annotated[
     bool, Meta(description="Let the group's managers set the offsets, while its job runs.")
 ]
+WITHOUT_VALUE: Final = ("to-earliest", "to-latest", "to-current")
 ResetMode = Literal[
     "to-earliest",
     "to-latest",
@@ -135,6 +136,8 @@ class ApiRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     check_name: ClassVar[Callable[[object], str]] = check_group
+    schema: ClassVar[dict[str, object]] = {}
+    """What the JSON schema of the type says besides."""
 
     def __post_init__(self) -> None:
         for field, check in (
@@ -239,6 +242,12 @@ class FlushRequest(ApiRequest, frozen=True):
     """
 
     wait: ClassVar[bool] = True
+    schema: ClassVar[dict[str, object]] = {
+        "anyOf": [
+            {"properties": {"group": {"type": "string"}}, "required": ["group"]},
+            {"properties": {"partitions": {"type": "null"}}},
+        ]
+    }
 
     group: Group | None = None
     partitions: Annotated[list[PartitionRef], Entries] | None = None
@@ -294,6 +303,12 @@ class PlanRequest(OfExistingGroup, frozen=True):
     """The reset to plan: the mode is an option of ``offsetmgr reset``, the value its argument."""
 
     wait: ClassVar[bool] = True
+    schema: ClassVar[dict[str, object]] = {
+        "anyOf": [
+            {"properties": {"mode": {"enum": list(WITHOUT_VALUE)}}},
+            {"properties": {"value": {"type": "string"}}, "required": ["value"]},
+        ]
+    }
 
     group: ExistingGroup
     mode: ResetMode
@@ -303,7 +318,7 @@ class PlanRequest(OfExistingGroup, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.value is None and self.mode not in {"to-earliest", "to-latest", "to-current"}:
+        if self.value is None and self.mode not in WITHOUT_VALUE:
             raise MissingError("value", f"give the value of {self.mode}")
 
 

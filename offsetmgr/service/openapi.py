@@ -100,6 +100,8 @@ def document(version: str, operations: Sequence[Operation]) -> dict[str, Any]:
         types, ref_template="#/components/schemas/{name}"
     )
     by_type = dict(zip(types, schemas, strict=True))
+    for kind in types:
+        components[kind.__name__] |= getattr(kind, "schema", {})
     paths: dict[str, dict[str, Any]] = {}
     for each in operations:
         paths.setdefault(each.path, {})[each.method.lower()] = _described(each, by_type)

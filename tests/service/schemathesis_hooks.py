@@ -12,9 +12,9 @@ from offsetmgr.service.messages import CLIENT
 
 @schemathesis.hook
 def before_call(_: object, case: schemathesis.Case[Any], __: object) -> None:
-    """Name each partition once, with its group; percent-encode; write no integer as 1.0.
+    """Name each partition once; percent-encode; write no integer as 1.0.
 
-    Give a time that is one, and a mode of a reset its value.
+    Give a time that is one, and a plan a value that its mode takes.
     """
     meta = case.meta
     if meta is None or meta.generation.mode is not GenerationMode.POSITIVE:
@@ -33,7 +33,6 @@ def before_call(_: object, case: schemathesis.Case[Any], __: object) -> None:
             if body.get(field):
                 each = {(one["topic"], one["partition"]): one for one in body[field]}
                 body[field] = list(each.values())
-                body["group"] = body.get("group") or "g"
 
 
 def _whole(value: Any) -> Any:

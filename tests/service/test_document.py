@@ -34,8 +34,9 @@ def test_valid_requests_are_taken_and_invalid_ones_refused(
             *("--header", f"{INSTANCE}: {instance}"),  # the document cannot say which one it is
             *(("--header", f"Authorization: Bearer {TOKENS['admin']}") if secured else ()),
             *("--phases", "fuzzing,coverage" if secured else "fuzzing"),
-            # These ask a Kafka that is not there; the code that reads their requests is the same.
-            *("--exclude-path-regex", "/v3/|/lag|/groups", "--no-color"),
+            # Without a Kafka these take their time; the code that reads their requests is the same.
+            *(() if secured else ("--exclude-path-regex", "/v3/|/lag|/groups")),
+            "--no-color",
         ]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
