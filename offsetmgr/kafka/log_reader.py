@@ -52,7 +52,7 @@ class NextRecord(NamedTuple):
     """The first committed record at an offset or behind it."""
 
     offset: int
-    """That of the record; where there is none, the offset at which reading ended."""
+    """The record's offset; without a record, the offset at which reading ended."""
     at_s: float | None
     """The time of the record in seconds since 1970; None where there is none."""
 
