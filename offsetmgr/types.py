@@ -277,6 +277,11 @@ def check_offset(value: object, field: str = "offset") -> int:
     return _check_int(value, field, MAX_OFFSET, "offset")
 
 
+def check_time_ms(value: object, field: str) -> int:
+    """A point in time, as milliseconds since 1970."""
+    return _check_int(value, field, MAX_OFFSET, "time in milliseconds")
+
+
 def check_leader_epoch(value: object, field: str = "leader_epoch") -> int | None:
     """Return a leader epoch, or None if it is not known."""
     return None if value is None else _check_int(value, field, MAX_INT32, "leader epoch")

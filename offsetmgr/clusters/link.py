@@ -80,6 +80,8 @@ class Link:
         self.answering_since_s: float | None = ALWAYS
         """None while it does not answer."""
         self.errors: deque[OffsetManagerError] = deque(maxlen=UNREAD)
+        self.failures = 0
+        """Failures since the link was made; those until the cluster answers again are one."""
         self._kafka = {**_QUIET, **kafka}
         self._topic = topic
         self._settle_s = settle_s
@@ -164,6 +166,7 @@ class Link:
             if not was_up:
                 return
             self._probe_at_s = time.monotonic() + PAUSE_S
+            self.failures += 1
         self.errors.append(error)
         text = "cluster %s does not answer, and is tried again; the others go on: %s"
         log.warning(text, self.name, error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
@@ -21,10 +22,10 @@ from offsetmgr.errors import (
     OffsetManagerError,
 )
 from offsetmgr.kafka.producer import POLL_S, MessageProducer
-from offsetmgr.types import check_list, check_topic
+from offsetmgr.types import check_list, check_partition, check_time_ms, check_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from offsetmgr.answers import Written
     from offsetmgr.clusters.link import Clusters
@@ -65,6 +66,10 @@ _OF_THE_MESSAGE: Final = frozenset(
 
 _BY_KEY: Final = -1
 
+_TIMED_OUT: Final = frozenset(
+    {KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, KafkaError.REQUEST_TIMED_OUT}
+)
+
 log = logging.getLogger("offsetmgr.clusters")
 
 
@@ -102,9 +107,68 @@ class ProducerRecord(NamedTuple):
     """The writer's own where empty."""
     partition: int | None = None
     """By the key where None."""
-    headers: Sequence[tuple[str, bytes]] = ()
+    headers: Sequence[tuple[str, bytes | str | None]] = ()
     timestamp_ms: int = 0
     """Milliseconds since 1970; the time of the write where 0."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of key and value, in UTF-8."""
+        return _size(self.key) + _size(self.value)
+
+    def checked(self, topic: str | None) -> ProducerRecord:
+        """Return the record as it can be written; ``topic`` is that of records without one.
+
+        Raises InvalidValueError.
+        """
+        value, key, own_topic, partition, headers, timestamp_ms = self
+        _check_text(value, "value")
+        _check_text(key, "key")
+        topic = own_topic or topic
+        if topic is None:
+            hint = "name it in the record, or topic= of the writer"
+            raise InvalidValueError("topic", own_topic, "is missing", hint)
+        if own_topic:
+            check_topic(own_topic)
+        if partition is not None:
+            partition = check_partition(partition)
+        headers = _checked_headers(headers)
+        timestamp_ms = check_time_ms(timestamp_ms, "timestamp_ms")
+        return ProducerRecord(value, key, topic, partition, headers, timestamp_ms)
+
+
+def _size(text: bytes | str | None) -> int:
+    if text is None:
+        return 0
+    return len(text if isinstance(text, bytes) or text.isascii() else text.encode())
+
+
+def _check_text(text: object, field: str) -> None:
+    if isinstance(text, str):
+        try:
+            _size(text)
+        except UnicodeEncodeError:
+            hint = "replace lone surrogates, or give bytes: Kafka stores UTF-8"
+            raise InvalidValueError(field, text, "cannot be encoded", hint) from None
+    elif text is not None and not isinstance(text, bytes):
+        hint = "give bytes, text or None"
+        raise InvalidValueError(field, type(text).__name__, "cannot be written", hint)
+
+
+def _checked_headers(headers: object) -> Sequence[tuple[str, bytes | str | None]]:
+    hint = 'give a list such as [("name", b"value")]'
+    if not isinstance(headers, Sequence) or isinstance(headers, (str, bytes)):
+        raise InvalidValueError("headers", headers, "is not a list", hint)
+    for number, header in enumerate(headers):
+        field = f"headers[{number}]"
+        if not isinstance(header, (tuple, list)) or len(header) != 2:  # noqa: PLR2004 -- a pair
+            raise InvalidValueError(field, header, "is not a name with a value", hint)
+        name, value = header
+        if not isinstance(name, str) or "\0" in name:
+            raise InvalidValueError(field, name, "is not a name", hint)
+        _check_text(name, field)
+        _check_text(value, field)
+    return headers
 
 
 class WriteErrors(OffsetManagerError):  # noqa: N818 -- it has one error for each message
@@ -135,6 +199,14 @@ class WriterStats(NamedTuple):
     """Acknowledged messages."""
     failed: int
     """Messages that were not acknowledged here; another cluster may have them."""
+    bytes: int = 0
+    """Keys and values of the acknowledged messages."""
+    errors: int = 0
+    """Failures of the cluster, as in ``errors()``."""
+    timeouts: int = 0
+    """Messages that were not acknowledged in time."""
+    retries: int = 0
+    """Messages that were tried here after another cluster had failed."""
 
 
 class MultiClusterWriter(ClusterClient):
@@ -160,6 +232,8 @@ class MultiClusterWriter(ClusterClient):
         self._order = list(checked := check_clusters(clusters))
         self._current: str | None = None
         self._closed = False
+        self._writing = 0
+        self._changed = threading.Condition(self._lock)
         links = [
             Link(name, kafka, self._topic, settle_s=self._settings.fail_back_s)
             for name, kafka in checked.items()
@@ -174,9 +248,22 @@ class MultiClusterWriter(ClusterClient):
         Raises WriteErrors where some are not acknowledged: those may have been written all the
         same.  Raises InvalidValueError, with nothing written, and ManagerStoppedError.
         """
-        if self._closed:
-            raise ManagerStoppedError("the writer is closed")
-        batch = [self._checked(each) for each in check_list(records, "records", "[record]")]
+        batch = self._checked(records)
+        with self._lock:
+            if self._closed:
+                raise ManagerStoppedError("the writer is closed")
+            self._writing += 1
+        try:
+            errors = self._write(batch)
+        finally:
+            with self._lock:
+                self._writing -= 1
+                self._changed.notify_all()
+        if any(errors):
+            raise WriteErrors(errors)
+
+    def _write(self, batch: Sequence[ProducerRecord]) -> list[OffsetManagerError | None]:
+        """Return the error of each record, None where it was acknowledged."""
         errors: list[OffsetManagerError | None] = [None] * len(batch)
         left = list(enumerate(batch))
         order = self._next_order()
@@ -185,13 +272,12 @@ class MultiClusterWriter(ClusterClient):
             name = next(each for each in self._ranked(order) if each not in tried)
             tried.add(name)
             target = self._targets[name]
-            failures = target.write(left)
+            failures = target.write(left, again=len(tried) > 1)
             for index, _ in left:
                 errors[index] = failures.get(index)
             left = [each for each in left if each[0] in failures and _is_outage(failures[each[0]])]
         self._ranked(order)
-        if any(errors):
-            raise WriteErrors(errors)
+        return errors
 
     def errors(self) -> list[OffsetManagerError]:
         """Return the failures of clusters since the last call; at most the newest 100 of each."""
@@ -200,31 +286,35 @@ class MultiClusterWriter(ClusterClient):
     def stats(self) -> dict[str, WriterStats]:
         """Return figures of each cluster since the writer was made."""
         return {
-            name: WriterStats(each.link.up, name == self._current, each.written, each.failed)
+            name: each.stats._replace(
+                up=each.link.up, current=name == self._current, errors=each.link.failures
+            )
             for name, each in self._targets.items()
         }
 
     def close(self) -> None:
-        """Wait up to ``fail_over_s`` for writes under way, and end.  Twice is harmless."""
-        self._closed = True
-        ends = {name: target.end for name, target in self._targets.items()}
-        close_all(ends, self._settings.fail_over_s + _OVERDUE_S)
+        """Wait for writes under way, which take up to ``fail_over_s`` for each cluster, and end.
 
-    def _checked(self, record: object) -> ProducerRecord:
-        if not isinstance(record, ProducerRecord):
-            fix = 'give ProducerRecord(b"value", key=b"key")'
-            raise InvalidValueError("records", record, "is no record", fix)
-        for name in ("value", "key"):
-            if not isinstance(getattr(record, name), (bytes, str, type(None))):
-                kind = type(getattr(record, name)).__name__
-                raise InvalidValueError(name, kind, "cannot be written", "give bytes, text or None")
-        if record.topic:
-            check_topic(record.topic)
-            return record
-        if self._topic is None:
-            fix = "name it in the record, or topic= of the writer"
-            raise InvalidValueError("record", record.topic, "has no topic", fix)
-        return record._replace(topic=self._topic)
+        Twice is harmless.
+        """
+        wait_s = self._settings.fail_over_s + _OVERDUE_S
+        with self._lock:
+            self._closed = True
+            self._changed.wait_for(lambda: not self._writing, wait_s * len(self._targets))
+        close_all({name: target.end for name, target in self._targets.items()}, wait_s)
+
+    def _checked(self, records: Iterable[ProducerRecord]) -> list[ProducerRecord]:
+        batch = []
+        for number, record in enumerate(check_list(records, "records", "[record]")):
+            if not isinstance(record, ProducerRecord):
+                hint = 'give ProducerRecord(b"value", key=b"key")'
+                raise InvalidValueError(f"records[{number}]", record, "is not a record", hint)
+            try:
+                batch.append(record.checked(self._topic))
+            except InvalidValueError as error:
+                field = f"records[{number}].{error.field}"
+                raise InvalidValueError(field, error.value, error.problem, error.hint) from None
+        return batch
 
     def _next_order(self) -> list[str]:
         """Return the clusters, the preferred one of this write first."""
@@ -286,8 +376,7 @@ class _Target:
         """Raises InvalidValueError."""
         self.link = link
         self._lock = threading.Lock()
-        self.written = 0
-        self.failed = 0
+        self.stats = WriterStats(up=True, current=False, written=0, failed=0)
         self._wait_s = fail_over_s
         timeout_ms = round((fail_over_s - _SCAN_S) * 1_000)
         ours = {
@@ -305,8 +394,13 @@ class _Target:
         self._thread = threading.Thread(target=self._probe, name=f"probe-{link.name}", daemon=True)
         self._thread.start()
 
-    def write(self, wanted: Sequence[tuple[int, ProducerRecord]]) -> dict[int, KafkaRequestError]:
-        """Write records, and return the errors of those that were not acknowledged."""
+    def write(
+        self, wanted: Sequence[tuple[int, ProducerRecord]], *, again: bool
+    ) -> dict[int, KafkaRequestError]:
+        """Write records, and return the errors of those that were not acknowledged.
+
+        ``again`` is True if another cluster has failed to write them.
+        """
         reports = {number: self._produce(record) for number, record in wanted}
         heard, _ = wait(reports.values(), self._wait_s + _OVERDUE_S)
         late = self.link.failure(KafkaError(KafkaError._TIMED_OUT))
@@ -320,9 +414,16 @@ class _Target:
             self.link.failed(outage)
         elif len(failures) < len(wanted):
             self.link.answered()
+        late_count = sum(error.info.code in _TIMED_OUT for error in failures.values())
+        written = sum(record.size for number, record in wanted if number not in failures)
         with self._lock:
-            self.failed += len(failures)
-            self.written += len(wanted) - len(failures)
+            self.stats = self.stats._replace(
+                written=self.stats.written + len(wanted) - len(failures),
+                failed=self.stats.failed + len(failures),
+                bytes=self.stats.bytes + written,
+                timeouts=self.stats.timeouts + late_count,
+                retries=self.stats.retries + (len(wanted) if again else 0),
+            )
         return failures
 
     def end(self) -> None:

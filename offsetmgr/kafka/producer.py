@@ -104,7 +104,7 @@ class MessageProducer:
         done: Callable[[Written | KafkaRequestError], object],
         *,
         partition: int | None = None,
-        headers: Sequence[tuple[str, bytes | None]] = (),
+        headers: Sequence[tuple[str, bytes | str | None]] = (),
         timestamp_ms: int = 0,
         wait: bool = False,
     ) -> None:

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.clusters import (
     ClusterMessage,
@@ -229,8 +231,30 @@ def test_a_message_that_no_cluster_can_take_has_its_error_alone(
         assert writer.stats()["west"].current
         assert writer.stats()["east"].failed == 0
         assert writer.errors() == []
+        assert writer.stats()["west"][2:] == (1, 2, 4, 0, 0, 0)
     with pytest.raises(ManagerStoppedError):
         writer.write_messages([ProducerRecord("late")])
+
+
+def test_a_close_waits_for_the_writes_of_other_threads(
+    clusters: dict[str, str], unique_name: str
+) -> None:
+    """Each of them reports what is in the log."""
+    where = KafkaPartition(unique_name, 0)
+    settings = {"bootstrap.servers": clusters["west"], "group.id": unique_name}
+    watcher = Consumer(settings)
+    batch = [ProducerRecord(str(each), partition=0) for each in range(50_000)]
+    writer = MultiClusterWriter({"west": clusters["west"]}, unique_name)
+    with ThreadPoolExecutor() as pool:
+        write = pool.submit(writer.write_messages, batch)
+        wait_until(lambda: watcher.get_watermark_offsets(where, WAIT_S)[1] > 0)
+        writer.close()
+        assert write.done()
+        write.result()
+    assert watcher.get_watermark_offsets(where, WAIT_S)[1] == len(batch)
+    stats = writer.stats()["west"]
+    assert (stats.written, stats.bytes) == (len(batch), sum(each.size for each in batch))
+    watcher.close()
 
 
 def test_round_robin_writes_to_each_cluster_in_turn(

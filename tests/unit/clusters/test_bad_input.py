@@ -49,14 +49,41 @@ def test_the_message_names_the_value_and_the_fix(message: str) -> None:
         WRONG[message]()
 
 
-def test_a_bad_record_is_refused_with_all_others_of_its_write() -> None:
+BAD_FIELDS: dict[str, tuple[str, object]] = {
+    "value 'int' cannot": ("value", 5),
+    "value 'a.udcff' cannot be encoded": ("value", "a\udcff"),
+    "key 'list' cannot": ("key", [b"k"]),
+    "key '.ud800' cannot be encoded": ("key", "\ud800"),
+    "topic '' is missing": ("topic", ""),
+    "topic 'a b' is not a legal": ("topic", "a b"),
+    "topic 7 is not text": ("topic", 7),
+    "partition '0' is a str": ("partition", "0"),
+    "partition -1 is negative": ("partition", -1),
+    "partition 1.5 is a float": ("partition", 1.5),
+    "headers {'a': b'1'} is not a list": ("headers", {"a": b"1"}),
+    "headers {} is not a list": ("headers", {}),
+    "headers 'ab' is not a list": ("headers", "ab"),
+    r"headers\[1\] 'b' is not a name with a value": ("headers", [("a", b"1"), "b"]),
+    r"headers\[0\] 'int' cannot": ("headers", [("a", 1)]),
+    r"headers\[0\] b'a' is not a name": ("headers", [(b"a", b"1")]),
+    r"headers\[0\] 'a\\x00b' is not a name": ("headers", [("a\0b", b"1")]),
+    r"headers\[0\] 'a.ud800' cannot be encoded": ("headers", [("a\ud800", b"1")]),
+    "timestamp_ms '0' is a str": ("timestamp_ms", "0"),
+    "timestamp_ms -5 is negative": ("timestamp_ms", -5),
+    "timestamp_ms None is a NoneType": ("timestamp_ms", None),
+}
+
+
+@pytest.mark.parametrize("problem", BAD_FIELDS)
+def test_a_bad_record_is_refused_with_its_number_and_field(problem: str) -> None:
+    """Nothing of its write is written."""
+    field, value = BAD_FIELDS[problem]
+    good = ProducerRecord("good", topic="orders")
+    bad = good._replace(**{field: value})  # type: ignore[arg-type]
     with MultiClusterWriter(DEAD) as writer:
-        for record, problem in (
-            (ProducerRecord("text"), "has no topic"),
-            (ProducerRecord("text", topic="a b"), "is not a legal Kafka topic name"),
-            (ProducerRecord(5, topic="orders"), "cannot be written"),  # type: ignore[arg-type]
-            ("text", "is no record"),
-        ):
-            with pytest.raises(InvalidValueError, match=problem):
-                writer.write_messages([ProducerRecord("good", topic="orders"), record])  # type: ignore[list-item]
-        assert writer.stats()["west"] == (True, False, 0, 0)
+        with pytest.raises(InvalidValueError, match=rf"^records\[1\]\.{problem}"):
+            writer.write_messages([good, bad, good])
+        with pytest.raises(InvalidValueError, match=r"^records\[1\] 'text' is not a record"):
+            writer.write_messages([good, "text"])  # type: ignore[list-item]
+        stats = writer.stats()["west"]
+        assert (stats.written, stats.failed, stats.retries) == (0, 0, 0)
