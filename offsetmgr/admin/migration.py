@@ -20,13 +20,18 @@ from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from confluent_kafka import Message
     from typing_extensions import Self
 
 _BEFORE: Final = 100
-"""A record before the next one is looked for so far back: transactions end in offsets without."""
+"""Offsets that are read before the next record; ten times as many until they hold a record."""
+
+_NOT_YET: Final = "the mirror does not have the record yet: wait until it has caught up"
+_OTHER: Final = "the mirror has younger records, but not this one: it changes or drops records"
+
+_FROM_ITS_TIME: Final = 1_000
+"""Offsets of a mirror in which a record is looked for, from the first one of its time on."""
 
 
 class OffsetSync(NamedTuple):
@@ -78,37 +83,84 @@ class Translation(NamedTuple):
     note: str = ""
 
 
+class Record(NamedTuple):
+    """A record of a source or its mirror, which keeps time, key and value."""
+
+    offset: int
+    at_ms: int
+    key: bytes | None
+    value: bytes | None
+
+    def place_in(self, records: Iterable[Record]) -> int | None:
+        """Return the offset of the first of ``records`` that is the same; None without one."""
+        return next((each.offset for each in records if each[1:] == self[1:]), None)
+
+
 def translate(
     offset: int,
     source: PartitionRange,
     target: PartitionRange,
+    *,
     sync: OffsetSync | None = None,
-    same_record: OffsetSync | None = None,
+    records: Sequence[Record] = (),
+    mirror: Sequence[Record] = (),
+    mirror_starts_at: int | None = None,
 ) -> Translation:
     """Return the highest offset of the target that skips no record.
 
     ``offset`` is the next one to read in the source, ``sync`` as ``best_sync`` returns it.
-    ``same_record`` are the first offsets with the time of the record at ``offset`` or later, in
-    both logs, if both are of the same record.  If there is no record at ``offset``, the time is
-    that of the one before it.
+    ``records`` are of the source: some before ``offset``, and the first one from there on.
+    ``mirror`` are the target's from the time of the last of ``records`` on; none if it has none so
+    young.  ``mirror_starts_at`` is the offset in the source of the target's first record.
     """
     if offset > source.high_watermark:
-        return unknown(f"{offset} is beyond the end of its log, {source.high_watermark}")
-    found = []
+        end = source.high_watermark
+        return unknown(f"{offset} is beyond the end of its log, {end}: another log, or a cut one")
+    found = [_by_records(offset, source, target, records, mirror)]
     if sync is not None:
-        found.append(_from_pair(sync, offset, "offset sync"))
-    if same_record is not None:
-        found.append(_from_pair(same_record, offset, "time"))
-    if source == target == (offset, offset):
-        found.append(Translation(offset, 0, "end", "no record in either log"))
-    usable = [each for each in found if (each.offset or 0) <= target.high_watermark]
-    if not usable:
-        return unknown("the mirror does not have the record, or not yet")
-    best = max(usable, key=lambda each: each.offset or 0)
+        found.append(_from_pair(sync, offset))
+    if target.log_start_offset == target.high_watermark > 0:
+        again = max(0, offset - source.log_start_offset)
+        note = "the mirror has no record any more"
+        found.append(Translation(target.high_watermark, again, "end", note))
+    if mirror_starts_at is not None and mirror_starts_at >= offset:
+        note = f"the mirror begins with the record at {mirror_starts_at}"
+        found.append(Translation(target.log_start_offset, 0, "time", note))
+    best = max(found, key=lambda each: _rank(each, target.high_watermark))
+    if _rank(best, target.high_watermark) < 0:
+        return found[0] if found[0].offset is None else unknown(_NOT_YET)
     if (best.offset or 0) < target.log_start_offset:
         note = f"{best.offset} is before the log of the mirror: its start"
         return best._replace(offset=target.log_start_offset, note=note)
     return best
+
+
+def _rank(translation: Translation, end: int) -> int:
+    offset = translation.offset
+    return -1 if offset is None or offset > end else offset
+
+
+def _by_records(
+    offset: int,
+    source: PartitionRange,
+    target: PartitionRange,
+    records: Sequence[Record],
+    mirror: Sequence[Record],
+) -> Translation:
+    """Translate by the next record, or by the last one if there is no next one."""
+    start = source.log_start_offset
+    if not records and offset == source.high_watermark:
+        return Translation(target.high_watermark, 0, "end", "the source has no record")
+    if offset < start:
+        deleted = f"the source has deleted the records from {offset} to {start}"
+        return unknown(f"{deleted}, and which ones of the mirror they are cannot be found")
+    place = records[-1].place_in(mirror) if records else None
+    if place is not None:
+        # The mirror may lack some of those before it that look the same: it may be any of them.
+        first = next(n for n, each in enumerate(records) if each[1:] == records[-1][1:])
+        is_next = records[-1].offset >= offset
+        return Translation(place + (not is_next), len(records) - 1 - first, "time")
+    return unknown(_OTHER if mirror else _NOT_YET)
 
 
 def unknown(problem: str) -> Translation:
@@ -116,13 +168,13 @@ def unknown(problem: str) -> Translation:
     return Translation(None, None, "", f"{problem}; left as it is")
 
 
-def _from_pair(pair: OffsetSync, offset: int, by: str) -> Translation:
+def _from_pair(pair: OffsetSync, offset: int) -> Translation:
     """Translate by two offsets of the same record.
 
     Nobody knows which of the records behind it were mirrored: one step is safe, and no more.
     """
     step = min(offset - pair.source, 1)
-    return Translation(pair.target + step, offset - pair.source - step, by)
+    return Translation(pair.target + step, offset - pair.source - step, "offset sync")
 
 
 class CopiedOffset(NamedTuple):
@@ -153,11 +205,8 @@ class OffsetMigration:
         timeout_s: float = 30.0,
     ) -> None:
         """``source`` and ``target`` are names, as in MirrorMaker, and librdkafka's settings."""
-        self._source_name, self._source_kafka = source
-        self._target_name, self._target_kafka = target
-        self._timeout_s = timeout_s
-        self._source = GroupChanges(self._source_kafka, timeout_s=timeout_s)
-        self._target = GroupChanges(self._target_kafka, timeout_s=timeout_s)
+        self._source = _Cluster(*source, timeout_s)
+        self._target = _Cluster(*target, timeout_s)
 
     def plan_group(self, group: str) -> list[CopiedOffset]:
         """Return what a copy of ``group`` would commit, sorted."""
@@ -198,68 +247,49 @@ class OffsetMigration:
         offsets: Mapping[TopicPartition, int],
         committed: Mapping[TopicPartition, OffsetAndMetadata],
     ) -> list[CopiedOffset]:
-        mirrors = self._mirrors({each.topic for each in offsets})
-        targets = {each: TopicPartition(mirrors[each.topic], each.partition) for each in offsets}
+        names = self._mirrors({each.topic for each in offsets})
+        targets = {each: TopicPartition(names[each.topic], each.partition) for each in offsets}
         source_logs = self._source.logs(offsets)
         target_logs = self._target.logs(targets.values())
         syncs = self._syncs(offsets)
-        pairs = self._same_records(offsets, targets, source_logs, target_logs)
-        rows = []
-        for where, offset in sorted(offsets.items()):
-            target = targets[where]
-            source_log, target_log = source_logs.get(where), target_logs.get(target)
+        records = self._source.records_at(offsets, source_logs)
+        wanted = {targets[where]: found[-1] for where, found in records.items() if found}
+        mirrors = self._target.from_time_on(wanted, target_logs)
+
+        def translated(where: TopicPartition, starts_at: int | None = None) -> Translation:
+            source_log, target_log = source_logs.get(where), target_logs.get(targets[where])
             if source_log is None or target_log is None:
-                place = self._source_name if source_log is None else self._target_name
-                new = unknown(f"it does not exist in {place}")
-            else:
-                pair = pairs.get(where)
-                new = translate(offset, source_log, target_log, syncs[where], pair)
+                name = self._source.name if source_log is None else self._target.name
+                return unknown(f"it does not exist in {name}")
+            return translate(
+                offsets[where],
+                source_log,
+                target_log,
+                sync=syncs[where],
+                records=records.get(where, []),
+                mirror=mirrors.get(targets[where], []),
+                mirror_starts_at=starts_at,
+            )
+
+        new = {where: translated(where) for where in sorted(offsets)}
+        unplaced = [where for where in new if new[where].offset is None and where in source_logs]
+        first = self._target.first_records({targets[where] for where in unplaced}, target_logs)
+        wanted = {w: first[targets[w]] for w in unplaced if targets[w] in first}
+        for where, found in self._source.from_time_on(wanted, source_logs).items():
+            new[where] = translated(where, wanted[where].place_in(found))
+        rows = []
+        for where, translation in new.items():
+            target = targets[where]
             current = committed[target].offset if target in committed else None
-            rows.append(CopiedOffset(where, offset, target, current, new))
+            rows.append(CopiedOffset(where, offsets[where], target, current, translation))
         return rows
 
     def _mirrors(self, topics: Iterable[str]) -> dict[str, str]:
-        prefixed = {topic: f"{self._source_name}.{topic}" for topic in topics}
-        answers = self._target.reader.partitions_of(prefixed.values())
+        prefixed = {topic: f"{self._source.name}.{topic}" for topic in topics}
+        answers = self._target.cluster.partitions_of(prefixed.values())
         return {
             topic: topic if does_not_exist(answers[name]) else name
             for topic, name in prefixed.items()
-        }
-
-    def _same_records(
-        self,
-        offsets: Mapping[TopicPartition, int],
-        targets: Mapping[TopicPartition, TopicPartition],
-        source_logs: Mapping[TopicPartition, PartitionRange],
-        target_logs: Mapping[TopicPartition, PartitionRange],
-    ) -> dict[TopicPartition, OffsetSync]:
-        """Return the first offsets of one time in both logs, where the records are the same."""
-        wanted = {
-            where: (offsets[where], log)
-            for where, log in source_logs.items()
-            if log.log_start_offset <= offsets[where] <= log.high_watermark
-            and targets[where] in target_logs
-        }
-        next_records = self._records(self._source_kafka, wanted)
-        times = {where: record.timestamp()[1] for where, record in next_records.items()}
-        here = self._source.reader.offsets_at(times)
-        there = self._target.reader.offsets_at({targets[w]: at_ms for w, at_ms in times.items()})
-        pairs = {}
-        for where in times:
-            first, mirrored = known(here[where]), known(there[targets[where]])
-            if first is not None and mirrored is not None:
-                pairs[where] = OffsetSync(first, mirrored)
-        records = self._records(
-            self._source_kafka, {w: (pair.source, source_logs[w]) for w, pair in pairs.items()}
-        )
-        mirrors = self._records(
-            self._target_kafka,
-            {targets[w]: (pair.target, target_logs[targets[w]]) for w, pair in pairs.items()},
-        )
-        return {
-            where: pair
-            for where, pair in pairs.items()
-            if _same(records.get(where), mirrors.get(targets[where]))
         }
 
     def _syncs(
@@ -270,32 +300,84 @@ class OffsetMigration:
         Its topic is in the source and named after the target, or the other way round.
         """
         found: dict[TopicPartition, list[OffsetSync]] = {each: [] for each in offsets}
-        places = (
-            (self._source, self._source_kafka, self._target_name),
-            (self._target, self._target_kafka, self._source_name),
-        )
-        for cluster, kafka, name in places:
+        for cluster, name in (
+            (self._source, self._target.name),
+            (self._target, self._source.name),
+        ):
             where = TopicPartition(f"mm2-offset-syncs.{name}.internal", 0)
             starts = dict.fromkeys(cluster.logs([where]), OFFSET_BEGINNING)
-            for message in read_to_end(kafka, starts, self._timeout_s):
-                partition, sync = parse_sync(message.key() or b"", message.value() or b"")
+            for record in cluster.read(starts, {}).get(where, []):
+                partition, sync = parse_sync(record.key or b"", record.value or b"")
                 if partition in found:
                     found[partition].append(sync)
         return {where: best_sync(syncs, offsets[where]) for where, syncs in found.items()}
 
-    def _records(
+
+class _Cluster(GroupChanges):
+    """Groups, logs and records of one cluster."""
+
+    def __init__(self, name: str, kafka: Mapping[str, object], timeout_s: float) -> None:
+        super().__init__(kafka, timeout_s=timeout_s)
+        self.name = name
+
+    def read(
+        self, starts: Mapping[TopicPartition, int], stops: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, list[Record]]:
+        """Return the records of each log from its start up to the first one at its stop or later.
+
+        Up to the end without a stop.
+        """
+        found: dict[TopicPartition, list[Record]] = {where: [] for where in starts}
+        for message in read_to_end(self._config, starts, self._timeout_s, stops):
+            where = TopicPartition(message.topic() or "", message.partition() or 0)
+            at_ms = message.timestamp()[1]
+            record = Record(message.offset() or 0, at_ms, message.key(), message.value())
+            found[where].append(record)
+        return found
+
+    def records_at(
         self,
-        kafka: Mapping[str, object],
-        wanted: Mapping[TopicPartition, tuple[int, PartitionRange]],
-    ) -> dict[TopicPartition, Message]:
-        """Return the first record at an offset or after it; else the last one before it."""
-        starts = {
-            where: max(log.log_start_offset, offset - _BEFORE)
-            for where, (offset, log) in wanted.items()
-        }
-        stops = {where: offset for where, (offset, _) in wanted.items()}
-        messages = read_to_end(kafka, starts, self._timeout_s, stops)
-        return {TopicPartition(m.topic() or "", m.partition() or 0): m for m in messages}
+        offsets: Mapping[TopicPartition, int],
+        logs: Mapping[TopicPartition, PartitionRange],
+    ) -> dict[TopicPartition, list[Record]]:
+        """Return some records before each offset, and the first one from there on.
+
+        Before it, as many are read as it takes to find one that differs from the last.
+        """
+        found: dict[TopicPartition, list[Record]] = {}
+        left = {w: log for w, log in logs.items() if offsets[w] <= log.high_watermark}
+        before = _BEFORE
+        while left:
+            starts = {w: max(log.log_start_offset, offsets[w] - before) for w, log in left.items()}
+            found |= self.read(starts, {where: offsets[where] for where in left})
+            left = {
+                where: log
+                for where, log in left.items()
+                if starts[where] > log.log_start_offset
+                and all(each[1:] == found[where][-1][1:] for each in found[where])
+            }
+            before *= 10
+        return found
+
+    def first_records(
+        self,
+        partitions: Iterable[TopicPartition],
+        logs: Mapping[TopicPartition, PartitionRange],
+    ) -> dict[TopicPartition, Record]:
+        """Return the first record of each log that has one."""
+        starts = {where: logs[where].log_start_offset for where in partitions if where in logs}
+        return {where: found[0] for where, found in self.read(starts, starts).items() if found}
+
+    def from_time_on(
+        self,
+        wanted: Mapping[TopicPartition, Record],
+        logs: Mapping[TopicPartition, PartitionRange],
+    ) -> dict[TopicPartition, list[Record]]:
+        """Return the records of each log from the time of a wanted one on: up to 1,000 offsets."""
+        times = {where: record.at_ms for where, record in wanted.items() if where in logs}
+        answers = self.cluster.offsets_at(times)
+        starts = {w: at for w, answer in answers.items() if (at := known(answer)) is not None}
+        return self.read(starts, {where: at + _FROM_ITS_TIME for where, at in starts.items()})
 
 
 def starting_offsets(plan: Iterable[CopiedOffset]) -> str:
@@ -304,9 +386,3 @@ def starting_offsets(plan: Iterable[CopiedOffset]) -> str:
     for row in plan:
         topics.setdefault(row.target.topic, {})[str(row.target.partition)] = row.new.offset
     return json.dumps(topics)
-
-
-def _same(one: Message | None, other: Message | None) -> bool:
-    if one is None or other is None or one.timestamp()[1] != other.timestamp()[1]:
-        return False
-    return (one.key(), one.value()) == (other.key(), other.value())

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from offsetmgr import LocalOffsets
@@ -128,8 +130,7 @@ def test_a_group_goes_on_in_the_mirror_where_it_was(mirrored: Mirrored, group: s
     plan = mirrored.copy(group, status=3)
     rows = by_partition(plan)
     assert {each["mirror"] for each in rows.values()} == {mirrored.mirror}
-    # 150 is the first of its time, one step behind it is safe.
-    assert [rows[0][each] for each in ("new", "again", "by")] == [151, 1, "time"]
+    assert [rows[0][each] for each in ("new", "again", "by")] == [152, 0, "time"]
     assert [rows[1][each] for each in ("new", "again", "by")] == [200 - SKIPPED, 0, "time"]
     assert rows[2]["new"] is None
     assert "not yet" in rows[2]["note"]
@@ -139,7 +140,7 @@ def test_a_group_goes_on_in_the_mirror_where_it_was(mirrored: Mirrored, group: s
         assert client.committed(group) == {}
     assert mirrored.copy(group, "--execute", status=3)["executed"]
     found = first_read(mirrored.east, group, mirrored.mirror, {0, 1})
-    assert found == {0: "0/151", 1: "1/200"}
+    assert found == {0: "0/152", 1: "1/200"}
     again = by_partition(mirrored.copy(group, status=3))
     assert {n: each["current"] for n, each in again.items()} == {
         n: each["new"] for n, each in rows.items()
@@ -164,6 +165,46 @@ def test_a_group_at_the_end_reads_nothing_again(mirrored: Mirrored, group: str) 
     committed(mirrored.west, group, {(mirrored.topic, 1): COUNT})
     (row,) = mirrored.copy(group)["partitions"]
     assert [row[each] for each in ("new", "again")] == [COUNT - SKIPPED, 0]
+
+
+def test_retention_and_markers_do_not_hide_the_next_record(mirrored: Mirrored, group: str) -> None:
+    """Transactions end in offsets without records; logs are emptied in the source or the mirror."""
+    topic = f"{mirrored.topic}-2"
+    for kafka in (mirrored.west, mirrored.east):
+        create_topic(kafka, topic, 4)
+    here = Producer(
+        {"bootstrap.servers": mirrored.west.bootstrap_servers, "transactional.id": topic}
+    )
+    there = Producer({"bootstrap.servers": mirrored.east.bootstrap_servers})
+    now_ms = int(time.time() * 1_000)
+    here.init_transactions(WAIT_S)
+    for number in range(30):
+        if number % 10 == 0:
+            here.begin_transaction()
+        for partition in range(4):
+            arguments: dict[str, Any] = {"partition": partition, "timestamp": now_ms + number}
+            here.produce(topic, str(number), **arguments)
+            there.produce(topic, str(number), **arguments)
+        if number % 10 == 9:
+            here.commit_transaction(WAIT_S)
+    assert there.flush(WAIT_S) == 0
+    delete_records(mirrored.west, topic, {1: 33, 3: 15})
+    delete_records(mirrored.east, topic, {2: 30})
+    # Each transaction of ten records has a marker behind them.
+    offsets = {(topic, 0): 27, (topic, 1): 33, (topic, 2): 20, (topic, 3): 10}
+    committed(mirrored.west, group, offsets)
+    rows = by_partition(mirrored.copy(group, status=3))
+    assert {n: each["new"] for n, each in rows.items()} == {0: 25, 1: 30, 2: 30, 3: None}
+    assert rows[0]["again"] == rows[1]["again"] == 0
+    assert "the source has deleted the records from 10 to 15" in rows[3]["note"]
+
+
+def delete_records(kafka: DevKafka, topic: str, ends: dict[int, int]) -> None:
+    """Delete the records before an offset of each partition, as retention does."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    before = [KafkaPartition(topic, number, end) for number, end in ends.items()]
+    for deleted in admin.delete_records(before).values():
+        deleted.result(WAIT_S)
 
 
 def test_what_has_no_mirror_is_left_alone(mirrored: Mirrored, group: str) -> None:

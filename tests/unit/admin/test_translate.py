@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 
 from offsetmgr.admin.migration import (
     OffsetSync,
-    Translation,
+    Record,
     best_sync,
     parse_sync,
     translate,
 )
 from offsetmgr.types import PartitionRange, TopicPartition
 
-
-def translated(
-    offset: int, source: tuple[int, int], target: tuple[int, int], **pairs: OffsetSync | None
-) -> Translation:
-    return translate(offset, PartitionRange(*source), PartitionRange(*target), **pairs)
+LOGS = PartitionRange(0, 300), PartitionRange(0, 300)
+EMPTY = PartitionRange(0, 0)
 
 
-LOGS = (0, 300), (0, 300)
+def record(offset: int, at_ms: int | None = None, value: bytes | None = None) -> Record:
+    """Return a record of a time and a value of its own, unless they are given."""
+    at_ms = offset if at_ms is None else at_ms
+    return Record(offset, at_ms, b"key", str(offset).encode() if value is None else value)
 
 
 def test_a_sync_is_read_as_mirrormaker_writes_it() -> None:
@@ -57,62 +57,105 @@ def test_syncs_of_a_source_that_was_made_anew_count_no_more() -> None:
 def test_behind_a_sync_one_step_is_safe_and_no_more() -> None:
     """MirrorMaker's rule: how many of the records after it were mirrored is not known."""
     sync = OffsetSync(100, 90)
-    assert translated(150, *LOGS, sync=sync)[:3] == (91, 49, "offset sync")
-    assert translated(100, *LOGS, sync=sync)[:3] == (90, 0, "offset sync")
+    assert translate(150, *LOGS, sync=sync)[:3] == (91, 49, "offset sync")
+    assert translate(100, *LOGS, sync=sync)[:3] == (90, 0, "offset sync")
+    ahead_of_mirror = translate(150, LOGS[0], PartitionRange(0, 80), sync=sync)
+    assert ahead_of_mirror.offset is None
+    start_of_mirror = translate(150, LOGS[0], PartitionRange(170, 300), sync=sync)
+    assert start_of_mirror[:2] == (170, 49)
 
 
-def test_the_nearer_of_sync_and_time_is_taken() -> None:
-    for same_record, found in (
-        (OffsetSync(150, 140), (140, 0, "time")),
-        (OffsetSync(20, 18), (91, 49, "offset sync")),
+def test_the_record_itself_is_found_in_the_mirror() -> None:
+    """Among others of its time; of the ones that look the same it may be any."""
+    records = [record(148), record(149, 150), record(150)]
+    mirror = [record(140, 150, b"149"), record(141, 150, b"150")]
+    assert translate(150, *LOGS, records=records, mirror=mirror)[:3] == (141, 0, "time")
+    nearer = OffsetSync(149, 145)
+    assert translate(150, *LOGS, records=records, mirror=mirror, sync=nearer)[:3] == (
+        146, 0, "offset sync",
+    )  # fmt: skip
+    beats = [record(number, 7, b"beat") for number in range(145, 151)]
+    assert translate(150, *LOGS, records=beats, mirror=beats[1:])[:3] == (146, 5, "time")
+
+
+def test_a_group_at_the_end_goes_on_behind_the_last_record() -> None:
+    """Whatever stands behind it: nothing, or markers of transactions."""
+    records, mirror = [record(296), record(297)], [record(197, 297, b"297")]
+    for offset in (298, 299, 300):
+        assert translate(offset, *LOGS, records=records, mirror=mirror)[:2] == (198, 0)
+
+
+def test_an_empty_source_has_no_record_to_skip() -> None:
+    """Retention has deleted its records, or there was none; the mirror may have kept them."""
+    emptied = PartitionRange(100, 100)
+    for target in (EMPTY, emptied, PartitionRange(0, 100)):
+        assert translate(100, emptied, target)[:3] == (target.high_watermark, 0, "end")
+    assert translate(0, EMPTY, EMPTY)[:2] == (0, 0)
+
+
+def test_a_mirror_without_the_record_is_joined_at_its_start_or_end() -> None:
+    """Retention has deleted it there, or the mirror was begun after it."""
+    records = [record(150)]
+    emptied = PartitionRange(200, 200)
+    assert translate(150, LOGS[0], emptied, records=records)[:3] == (200, 150, "end")
+    begun_later = PartitionRange(30, 120)
+    found = translate(150, LOGS[0], begun_later, records=records, mirror_starts_at=160)
+    assert found[:3] == (30, 0, "time")
+
+
+def test_the_reason_says_whether_waiting_helps() -> None:
+    records = [record(150)]
+    assert "wait until" in translate(150, *LOGS, records=records).note
+    assert "wait until" in translate(150, LOGS[0], EMPTY, records=records).note
+    for found in (
+        translate(301, *LOGS, records=records),
+        translate(150, *LOGS, records=records, mirror=[record(140, 151)]),
+        translate(20, PartitionRange(150, 300), LOGS[1], records=records, mirror=records),
     ):
-        both = {"sync": OffsetSync(100, 90), "same_record": same_record}
-        assert translated(150, *LOGS, **both)[:3] == found
+        assert found.offset is None
+        assert found.note
+        assert "wait" not in found.note
 
 
-def test_records_of_one_time_are_read_again_and_counted() -> None:
-    assert translated(150, *LOGS, same_record=OffsetSync(140, 130))[:2] == (131, 9)
-
-
-def test_what_cannot_be_known_is_left_alone_and_said() -> None:
-    assert "does not have the record" in translated(150, *LOGS).note
-    assert "beyond the end" in translated(301, *LOGS).note
-    assert translated(150, (0, 300), (0, 80), sync=OffsetSync(100, 90)).offset is None
-
-
-def test_a_mirror_that_has_deleted_the_record_is_joined_at_its_start() -> None:
-    assert translated(150, (0, 300), (170, 300), sync=OffsetSync(150, 150))[:2] == (170, 0)
-
-
-def test_an_empty_partition_is_copied() -> None:
-    assert translated(0, (0, 0), (0, 0))[:2] == (0, 0)
-
-
-RECORDS = st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=30)
+RECORDS = st.lists(
+    st.tuples(st.integers(0, 5), st.sampled_from([b"a", b"b"]), st.booleans()),
+    min_size=1,
+    max_size=30,
+)
 
 
 @given(RECORDS, st.data())
 def test_no_record_is_skipped_and_no_more_read_again_than_counted(
-    records: list[tuple[int, bool]], data: st.DataObject
+    drawn: list[tuple[int, bytes, bool]], data: st.DataObject
 ) -> None:
-    """Records come in any order of time, and some are not mirrored."""
-    mirrored = [number for number, (_, kept) in enumerate(records) if kept]
-    offset = data.draw(st.integers(0, len(records)))
+    """Some are not mirrored, or expire in the mirror.
+
+    They come in any order, or some that follow each other look alike; not both, as then a later
+    record could be taken for one that was not mirrored.
+    """
+    if data.draw(st.booleans()):
+        log = [record(number, at_ms) for number, (at_ms, *_) in enumerate(drawn)]
+    else:
+        drawn = sorted(drawn, key=lambda each: each[:2])
+        log = [record(number, at_ms, value) for number, (at_ms, value, _) in enumerate(drawn)]
+    mirrored = [number for number, (*_, kept) in enumerate(drawn) if kept]
+    offset = data.draw(st.integers(0, len(log)))
+    start = data.draw(st.integers(0, len(mirrored)))
     synced = data.draw(st.lists(st.sampled_from(mirrored), max_size=4)) if mirrored else []
-    anchor = offset if offset < len(records) else offset - 1
-    first = next(n for n, (at, _) in enumerate(records) if at >= records[anchor][0])
-    there = next(
-        (place for place, n in enumerate(mirrored) if records[n][0] >= records[anchor][0]), None
-    )
-    same = there is not None and mirrored[there] == first
-    found = translated(
+    mirror = [Record(place, *log[number][1:]) for place, number in enumerate(mirrored)][start:]
+    records = log[: offset + 1]
+    anchor = records[-1]
+    first = next((n for n, each in enumerate(mirror) if each.at_ms >= anchor.at_ms), len(mirror))
+    found = translate(
         offset,
-        (0, len(records)),
-        (0, len(mirrored)),
+        PartitionRange(0, len(log)),
+        PartitionRange(start, len(mirrored)),
         sync=best_sync((OffsetSync(n, mirrored.index(n)) for n in sorted(synced)), offset),
-        same_record=OffsetSync(first, there) if there is not None and same else None,
+        records=records,
+        mirror=mirror[first:],
+        mirror_starts_at=mirror[0].place_in(log) if mirror else None,
     )
-    next_in_mirror = bisect_left(mirrored, offset)
+    next_in_mirror = max(start, bisect_left(mirrored, offset))
     if found.offset is not None:
         assert found.offset <= next_in_mirror
         assert found.again is not None
