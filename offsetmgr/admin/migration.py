@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _BEFORE: Final = 100
 """Offsets that are read before the next record; ten times as many until they hold a record."""
 
-_NOT_YET: Final = "the mirror does not have the record yet: wait until it has caught up"
+_NOT_YET: Final = "the record is not yet in the mirror: wait until it has caught up"
 _OTHER: Final = "the mirror has younger records, but not this one: it changes or drops records"
 
 _FROM_ITS_TIME: Final = 1_000

@@ -150,13 +150,14 @@ def test_a_group_goes_on_in_the_mirror_where_it_was(mirrored: Mirrored, group: s
 def test_mirrormakers_offset_syncs_are_used_where_they_are_nearer(
     mirrored: Mirrored, group: str
 ) -> None:
-    mirrored.sync(0, 100, 100)
-    mirrored.sync(0, 153, 153)
+    """The mirror does not have the next record of partition 2."""
+    mirrored.sync(2, 50, 50)
+    mirrored.sync(2, 99, 99)
     mirrored.sync(1, 150, 150 - SKIPPED)
-    offsets = {(mirrored.topic, n): at for n, at in ((0, 153), (1, 200))}
+    offsets = {(mirrored.topic, n): at for n, at in ((2, 153), (1, 200))}
     committed(mirrored.west, group, offsets)
     rows = by_partition(mirrored.copy(group))
-    assert [rows[0][each] for each in ("new", "again", "by")] == [153, 0, "offset sync"]
+    assert [rows[2][each] for each in ("new", "again", "by")] == [100, 53, "offset sync"]
     assert [rows[1][each] for each in ("new", "again", "by")] == [200 - SKIPPED, 0, "time"]
 
 
